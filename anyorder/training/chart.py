@@ -1,5 +1,6 @@
-"""What wandb shows of a run. Its rows follow the checkpoints: what a kill undoes was never sent, and wandb takes no row
-of an iteration that it has."""
+"""What does wandb show of a run? Rows that a checkpoint holds: what a kill undoes was never sent.
+
+Wandb takes no row of an iteration that it has."""
 
 import contextlib
 import json
@@ -11,36 +12,46 @@ from anyorder.training.run_folder import read_log
 
 
 class Chart:
-    """The run at wandb that belongs to a run folder. When wandb fails it is switched off, which ends no training: a
-    later resume sends what is lacking then.
+    """The run at wandb that belongs to a run folder.
 
-    A row of log.jsonl is sent once a checkpoint holds its iteration. A process that is killed takes rows with it that
-    wandb has not yet written or uploaded, so that a row is safe once a process has ended its part of the run, or if
-    wandb itself says how far it is, which it does online. All others are sent again. Wandb drops what it has.
+    When wandb fails it is switched off, which ends no training: a later resume sends what is
+    lacking then.
 
-    out_dir/wandb.json: {'run': the id at wandb, 'safe': the iteration of the last row that is safe, 'samples':
-    {iteration: pairs of order and text} of the rows that are not}. Another id, --wandb_run_id, gets the whole log."""
+    A row of log.jsonl is sent once a checkpoint holds its iteration. A process that is killed takes
+    rows with it that wandb has not yet written or uploaded. So a row is safe once a process has
+    ended its part of the run, or if wandb itself says how far it is, which it does online. All
+    others are sent again, and wandb drops what it has.
+
+    out_dir/wandb.json is {'run': the id at wandb, 'safe': the iteration of the last row that is
+    safe, 'samples': {iteration: pairs of order and text} of the rows that are not}. Another id,
+    --wandb_run_id, gets the whole log."""
 
     def __init__(self, folder, run_id, wanted, has=0):
-        """`wanted` in the first process of a run that is to be shown; `has` is the last iteration that wandb has where
-        the folder does not say."""
-        self.path, self.log_path = folder.chart_path, folder.log_path
-        self.run_id, self.wanted, self.wandb = (
-            run_id,
-            wanted,
-            None,
-        )  # wandb: the module, once it has begun
-        self.safe, self.samples, self.is_written = has, {}, False  # is_written: the folder says so
-        kept = read_record(self.path) if folder.mine else {}
+        """wanted  in the first process of a run that is to be shown
+        has     the last iteration that wandb has where the folder does not say"""
+        self.path = folder.chart_path
+        self.log_path = folder.log_path
+        self.run_id = run_id
+        self.wanted = wanted
+        self.wandb = None  # the module, once it has begun
+        self.safe = has
+        self.samples = {}
+        self.is_written = False  # whether the folder says so
+        kept = {}
+        if folder.mine:
+            kept = read_record(self.path)
         if kept.get('run') == run_id:
-            self.safe, self.is_written = kept['safe'], True
-            self.samples = {
-                i: texts for i, texts in kept['samples'].items() if int(i) <= folder.saved
-            }
+            self.safe = kept['safe']
+            self.is_written = True
+            for i, texts in kept['samples'].items():
+                if int(i) <= folder.saved:
+                    self.samples[i] = texts
         self.sent = self.safe  # the iteration of the last row that was sent
 
     def start(self, config, environment):
-        """Begin the run at wandb, or go on with it. Raises ValueError if an option is wrong; nothing is trained yet."""
+        """Begin the run at wandb, or go on with it.
+
+        Raises ValueError if an option is wrong; nothing is trained yet."""
         try:
             import wandb
         except Exception as e:  # a broken package raises anything
@@ -64,27 +75,16 @@ class Chart:
         except KeyboardInterrupt:
             raise
         except BaseException as e:
-            wrong_option = isinstance(e, (getattr(wandb, 'Error', ValueError), ValueError))
-            if wrong_option and not isinstance(
-                e, getattr(wandb, 'CommError', ())
-            ):  # which says no network
+            if is_wrong_option(e, wandb):
                 raise ValueError(
                     f'wandb: {in_one_line(e)}; WANDB_MODE=offline needs no login'
                 ) from None
             say_off(e)
 
-    def lacking(self, iter_num):
-        """The rows of the log that wandb lacks, up to the iteration of a checkpoint."""
-        if not os.path.exists(self.log_path):
-            return []
-        return [
-            entry
-            for entry in read_log(self.log_path)
-            if self.sent < entry.get('iter', 0) <= iter_num
-        ]
-
     def keep(self, iter_num, texts):
-        """A row was logged: keep its samples until it is sent. The first row says that the folder counts from here."""
+        """Keep the samples of a row that was logged, until it is sent.
+
+        The first row says that the folder counts from here."""
         if self.wanted and (texts or not self.is_written):
             with self.surviving():
                 if texts:
@@ -97,19 +97,28 @@ class Chart:
             return
         with self.surviving():
             for entry in self.lacking(iter_num):
-                texts = self.samples.get(str(entry['iter']))
-                table = {'samples': self.wandb.Table(['order', 'text'], texts)} if texts else {}
                 row = {name: value for name, value in entry.items() if name != 'environment'}
-                self.wandb.log(row | table, step=entry['iter'])
+                texts = self.samples.get(str(entry['iter']))
+                if texts:
+                    row['samples'] = self.wandb.Table(['order', 'text'], texts)
+                self.wandb.log(row, step=entry['iter'])
                 self.sent = entry['iter']
 
+    def lacking(self, iter_num):
+        """Return the rows of the log that wandb lacks, up to the iteration of a checkpoint."""
+        if not os.path.exists(self.log_path):
+            return []
+        entries = read_log(self.log_path)
+        return [entry for entry in entries if self.sent < entry.get('iter', 0) <= iter_num]
+
     def finish(self):
-        """The process ends its part of the run, all of which was sent."""
+        """End the part of the run that this process had, all of which was sent."""
         if self.wandb is None:
             return
         with self.surviving():
             self.wandb.finish()
-            self.safe, self.samples = self.sent, {}
+            self.safe = self.sent
+            self.samples = {}
             self.write()
 
     def write(self):
@@ -119,7 +128,7 @@ class Chart:
 
     @contextlib.contextmanager
     def surviving(self):
-        """What fails in the body switches wandb off, and ends nothing else. Only Ctrl-C is the user's own wish."""
+        """What fails in the body switches wandb off, and ends nothing else but by Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
@@ -129,26 +138,34 @@ class Chart:
             say_off(e)
 
 
+def is_wrong_option(e, wandb):
+    """Whether an exception of the module wandb says that an option is wrong."""
+    is_no_network = isinstance(e, getattr(wandb, 'CommError', ()))
+    is_known = isinstance(e, (getattr(wandb, 'Error', ValueError), ValueError))
+    return is_known and not is_no_network
+
+
 def say_off(e):
-    say(
-        f'wandb is switched off ({in_one_line(e)}): training goes on, and a resume sends what wandb lacks'
-    )
+    why = in_one_line(e)
+    say(f'wandb is switched off ({why}): training goes on, and a resume sends what wandb lacks')
 
 
 def in_one_line(e):
-    return (str(e).strip() or type(e).__name__).splitlines()[0]
+    """Return the first line of what an exception says, or the name of its class."""
+    said = str(e).strip() or type(e).__name__
+    return said.splitlines()[0]
 
 
 def read_record(path):
-    """What a wandb.json says; {} where there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError):
+    """Return what a wandb.json says; {} where there is none that can be read."""
+    try:
         with open(path, 'rb') as f:
             kept = json.load(f)
-        samples = kept.get('samples') if isinstance(kept, dict) else None
-        if (
-            isinstance(samples, dict)
-            and all(map(str.isdecimal, samples))
-            and type(kept.get('safe')) is int
-        ):
-            return kept
-    return {}
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(kept, dict) or type(kept.get('safe')) is not int:
+        return {}
+    samples = kept.get('samples')
+    if not isinstance(samples, dict) or not all(map(str.isdecimal, samples)):
+        return {}
+    return kept

@@ -1,4 +1,4 @@
-"""How does Muon step? An orthogonal matrix for each matrix of a hidden layer, also where one weight holds three."""
+"""How does Muon step? By an orthogonal matrix for each hidden one, also where a weight has three."""
 
 import math
 
@@ -9,18 +9,22 @@ from anyorder.machine.processes import is_split, part_of
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon, but attention's Q, K and V are three matrices, as its authors advise, though c_attn has all.
-    With the momentum m of the gradients g of a matrix of A rows and B columns
+    """PyTorch's Muon, to which attention's Q, K and V are three matrices, though c_attn has all.
 
-        m <- beta m + (1 - beta) g,   W <- (1 - lr decay) W - lr sqrt(max(1, A / B)) orthogonal(beta m + (1 - beta) g)
+    Its authors advise it. With the momentum m of the gradients g of a matrix of A rows, B columns
 
-    The update of a weight that is split over processes is gathered once, rounded to bfloat16, in which all of them make
-    it orthogonal.
+        m <- beta m + (1 - beta) g
+        W <- (1 - lr decay) W - lr sqrt(max(1, A / B)) orthogonal(beta m + (1 - beta) g)
+
+    The update of a weight that is split over processes is gathered once, rounded to bfloat16, in
+    which all of them make it orthogonal.
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon"""
 
     @torch.no_grad()
     def step(self, closure=None):
-        loss = None if closure is None else torch.enable_grad()(closure)()
+        loss = None
+        if closure is not None:
+            loss = torch.enable_grad()(closure)()
         for group in self.param_groups:
             for p in group['params']:
                 if p.grad is not None:
@@ -28,18 +32,21 @@ class Muon(torch.optim.Muon):
         return loss
 
     def step_of(self, p, state, group):
-        """The step of one weight, with its state and the options of its group."""
+        """Step one weight, by its state and the options of its group."""
         if 'momentum_buffer' not in state:
             state['momentum_buffer'] = torch.zeros_like(p.grad)
         momentum = state['momentum_buffer'].lerp_(p.grad, 1 - group['momentum'])
         update = p.grad.lerp(momentum, group['momentum']).bfloat16()
         if is_split(update):
             update = update.full_tensor()
-        n_matrices = (
-            3 if p.size(0) == 3 * p.size(1) else 1
-        )  # of the hidden weights c_attn alone is so
-        A, B = p.size(0) // n_matrices, p.size(1)
-        how = group['ns_coefficients'], group['ns_steps'], group['eps']
+
+        A, B = p.shape
+        n_matrices = 1
+        if A == 3 * B:  # of the hidden weights c_attn alone is so
+            n_matrices = 3
+        A = A // n_matrices
+        how = (group['ns_coefficients'], group['ns_steps'], group['eps'])
         steps = torch.cat([orthogonal(part, *how) for part in update.chunk(n_matrices)])
+        rate = group['lr'] * math.sqrt(max(1, A / B))
         p.mul_(1 - group['lr'] * group['weight_decay'])
-        p.add_(part_of(steps, p), alpha=-group['lr'] * math.sqrt(max(1, A / B)))
+        p.add_(part_of(steps, p), alpha=-rate)

@@ -1,10 +1,12 @@
-"""What a training run leaves in out_dir, so that it needs no watching:
+"""What does a training run leave in out_dir? All that it needs to go on without watching.
 
-ckpt.pt              the newest checkpoint, always whole
-ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
-log.jsonl            one entry a line
-wandb.json           with --wandb_log=True: how far wandb has the log, see anyorder/training/chart.py
-.lock                locked while a process trains there"""
+    ckpt.pt          the newest checkpoint, always whole
+    ckpt_0001000.pt  the checkpoints before it, as many as `keep_checkpoints`, by iteration
+    log.jsonl        one entry a line
+    wandb.json       with --wandb_log=True: how far wandb has the log, see chart.py
+    .lock            locked while a process trains there
+
+The first process writes them."""
 
 import glob
 import itertools
@@ -29,132 +31,68 @@ from anyorder.machine.surroundings import launcher
 from anyorder.machine.terminal import say
 
 
-def numbered(out_dir):
-    """The numbered checkpoints of a folder, oldest first."""
-    paths = glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_*.pt'))
-    return sorted([path for path in paths if number_of(path) is not None], key=number_of)
-
-
-def number_of(path):
-    """The iteration in the name of a numbered checkpoint, of seven digits or more; None: it is another file."""
-    found = re.fullmatch(r'ckpt_([0-9]{7,})\.pt', os.path.basename(path))
-    return int(found[1]) if found else None
-
-
-def open_newest(out_dir):
-    """The Checkpoint out_dir/ckpt.pt, from which a run goes on. Raises ValueError when the file holds no run, is
-    missing or is not whole. The error says how to take the newest checkpoint that is whole."""
-    path = os.path.join(out_dir, 'ckpt.pt')
-    try:
-        checkpoint = Checkpoint(path)
-    except ValueError as e:
-        said = str(e)
-        for name in reversed(numbered(out_dir)):
-            with suppress(ValueError):
-                Checkpoint(name)
-                said += f'; {name} is whole: {shlex.join(["cp", name, path])}, then resume again'
-                break
-        else:
-            said += '; --init_from=auto starts a run, and resumes it once it has saved' * (
-                not os.path.exists(path)
-            )
-        raise ValueError(said) from None
-    needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
-    if not needed <= checkpoint.entries.keys() or not isinstance(
-        checkpoint.entries.get('optimizer'), list
-    ):
-        raise ValueError(
-            f'{path} holds no run that can be resumed: start from its weights with --init_from={path}'
-        )
-    return checkpoint
-
-
-def read_log(path):
-    """The entries of a log.jsonl, one for each line. A last line that is half written does not count."""
-    with open(path, 'rb') as f:
-        return [read_entry(line) for line in f if line.endswith(b'\n')]
-
-
-def read_entry(line):
-    """The entry of a line of a log.jsonl: numbers by name, `iter` among them, maybe an 'environment'; else {}."""
-    entry = None
-    with suppress(ValueError, RecursionError):
-        entry = json.loads(line)
-    is_entry = (
-        isinstance(entry, dict)
-        and 'iter' in entry
-        and all(
-            type(value) is float or type(value) is int and abs(value) < 2**63
-            for name, value in entry.items()
-            if name != 'environment'
-        )
-    )
-    return entry if is_entry else {}
-
-
 class RunFolder:
     """The files of a run in `out_dir`. The first process writes them, the others only count."""
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
-        self.log_path, self.ckpt_path = (
-            os.path.join(out_dir, 'log.jsonl'),
-            os.path.join(out_dir, 'ckpt.pt'),
-        )
-        self.chart_path = os.path.join(out_dir, 'wandb.json')
+        """resumed      the iteration of the checkpoint from which the run goes on; None: a new run
+        environment  what each checkpoint, and the next line of the log, says of code and machine"""
+        rank, _ = processes()
         self.out_dir = out_dir
+        self.log_path = os.path.join(out_dir, 'log.jsonl')
+        self.ckpt_path = os.path.join(out_dir, 'ckpt.pt')
+        self.chart_path = os.path.join(out_dir, 'wandb.json')
         self.keep_checkpoints = keep_checkpoints  # how many checkpoints before the newest are kept
         self.saved = resumed  # iteration of ckpt.pt, None before there is one
         self.mine = resumed is not None  # whether the files belong to this run, or first move aside
-        self.environment = environment or {}  # in each checkpoint and in the next line of the log
-        self.unsaid = {'environment': environment} if environment else {}
-        self.writes, self.lock = processes()[0] == 0, None
+        self.environment = environment or {}
+        self.is_environment_said = not environment
+        self.writes = rank == 0
+        self.lock = None
 
     def open(self):
-        """Make the folder and lock it. A resume drops what the log says of iterations after the checkpoint."""
+        """Make the folder and lock it.
+
+        A resume drops what the log says of iterations after the checkpoint."""
         if not self.writes:
             return
         with self.writing(self.out_dir):
-            if not self.mine:
-                return
-            there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)[
-                'iter_num'
-            ]
-            if there != self.saved:
-                raise ValueError(
-                    f'{self.ckpt_path} was written by another process since this one read it: start again'
-                )
-            if os.path.exists(self.log_path):
-                with open(self.log_path, 'rb') as f:
-                    kept = [
-                        line
-                        for line in f
-                        if line.endswith(b'\n')  # a line that cannot be read stays
-                        and read_entry(line).get('iter', 0) <= self.saved
-                    ]
-                replace_file(self.log_path, b''.join(kept))
+            if self.mine:
+                self.check_checkpoint()
+                self.cut_log()
 
-    def take_lock(self):
-        """Make the folder, unless it is there, and lock it until the process ends; ValueError if another one has."""
-        os.makedirs(self.out_dir, exist_ok=True)
-        self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
-        try:
-            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    def check_checkpoint(self):
+        """Raise ValueError unless ckpt.pt is still the checkpoint that was read."""
+        there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)
+        if there['iter_num'] != self.saved:
             raise ValueError(
-                f'another process trains in {self.out_dir}: wait, or use another --out_dir'
-            ) from None
-        except (AttributeError, OSError):  # Windows, file systems without locks
-            pass
+                f'{self.ckpt_path} was written by another process since this one read it: '
+                'start again'
+            )
+
+    def cut_log(self):
+        """Drop half a last line and lines after the checkpoint; one that cannot be read stays."""
+        if not os.path.exists(self.log_path):
+            return
+        kept = []
+        with open(self.log_path, 'rb') as f:
+            for line in f:
+                is_whole = line.endswith(b'\n')
+                if is_whole and read_entry(line).get('iter', 0) <= self.saved:
+                    kept.append(line)
+        replace_file(self.log_path, b''.join(kept))
 
     def log(self, entry):
         """Add a line to log.jsonl."""
         if not self.writes:
             return
+        if not self.is_environment_said:
+            entry = entry | {'environment': self.environment}
         with self.writing(self.log_path):
             self.set_aside()
             with open(self.log_path, 'a') as f:
-                f.write(json.dumps(entry | self.unsaid) + '\n')
-            self.unsaid = {}
+                f.write(json.dumps(entry) + '\n')
+            self.is_environment_said = True
 
     def save(self, model, ema, iter_num, **entries):
         """Write a checkpoint as ckpt.pt; the ckpt.pt that was there becomes a numbered one."""
@@ -162,53 +100,13 @@ class RunFolder:
         if self.writes:
             with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
                 self.set_aside()
-                kept = (
-                    self.keep()
-                    if self.keep_checkpoints and self.saved not in (None, iter_num)
-                    else None
-                )
+                kept = None
+                if self.keep_checkpoints and self.saved not in (None, iter_num):
+                    kept = self.keep()
                 write_checkpoint(self.ckpt_path, checkpoint)
             if kept:  # only now, so that an older one is there if the save fails
-                older = [
-                    name for name in numbered(self.out_dir) if number_of(name) <= number_of(kept)
-                ]
-                for name in older[: -self.keep_checkpoints]:
-                    with suppress(OSError):
-                        os.remove(name)
+                self.remove_older(kept)
         self.saved = iter_num
-
-    @contextmanager
-    def writing(self, what):
-        """The body writes into the folder, which is made anew if somebody has removed it. A full disk, a folder that
-        cannot be written to and a second Ctrl-C are one line. The last checkpoint stays."""
-        try:
-            if self.lock is None or not os.path.exists(self.lock.name):
-                self.take_lock()
-            if not os.path.exists(self.ckpt_path):
-                self.saved = None
-            yield
-        except (OSError, RuntimeError, KeyboardInterrupt) as e:
-            why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
-            raise ValueError(
-                f'{what} could not be written ({why.splitlines()[0]}): {self.way_on()}'
-            ) from None
-
-    def set_aside(self):
-        """Before a new run writes its first file, give the files of an earlier run other names."""
-        if self.mine:
-            return
-        paths = self.ckpt_path, *numbered(self.out_dir), self.log_path, self.chart_path
-        there = [path for path in paths if os.path.exists(path)]
-        if there:
-            n = next(
-                n
-                for n in itertools.count(1)
-                if not any(os.path.exists(f'{path}.old-{n}') for path in there)
-            )
-            for path in there:
-                os.replace(path, f'{path}.old-{n}')
-            say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
-        self.mine = True
 
     def keep(self):
         """Give ckpt.pt, which will be replaced, a numbered name too, and return that name."""
@@ -220,9 +118,160 @@ class RunFolder:
                 shutil.copyfile(self.ckpt_path, temporary)
         return path
 
+    def remove_older(self, kept):
+        """Remove the numbered checkpoints that are too many up to the one that was just `kept`."""
+        last = number_of(kept)
+        older = [name for name in numbered(self.out_dir) if number_of(name) <= last]
+        for name in older[: -self.keep_checkpoints]:
+            with suppress(OSError):
+                os.remove(name)
+
+    @contextmanager
+    def writing(self, what):
+        """The body writes into the folder, which is made anew if somebody has removed it.
+
+        A full disk, a folder that cannot be written to and a second Ctrl-C are one line. The last
+        checkpoint stays."""
+        try:
+            if self.lock is None or not os.path.exists(self.lock.name):
+                self.take_lock()
+            if not os.path.exists(self.ckpt_path):
+                self.saved = None
+            yield
+        except (OSError, RuntimeError, KeyboardInterrupt) as e:
+            why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
+            first_line = why.splitlines()[0]
+            raise ValueError(
+                f'{what} could not be written ({first_line}): {self.way_on()}'
+            ) from None
+
+    def take_lock(self):
+        """Make the folder, unless it is there, and lock it until the process ends.
+
+        Raises ValueError if another process has the lock."""
+        os.makedirs(self.out_dir, exist_ok=True)
+        self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f'another process trains in {self.out_dir}: wait, or use another --out_dir'
+            ) from None
+        except (AttributeError, OSError):  # Windows, file systems without locks
+            pass
+
+    def set_aside(self):
+        """Before a new run writes its first file, give the files of an earlier run other names."""
+        if self.mine:
+            return
+        paths = [self.ckpt_path, *numbered(self.out_dir), self.log_path, self.chart_path]
+        there = [path for path in paths if os.path.exists(path)]
+        if there:
+            ending = free_ending(there)
+            for path in there:
+                os.replace(path, f'{path}{ending}')
+            say(f'files of an earlier run in {self.out_dir} are now *{ending}')
+        self.mine = True
+
     def way_on(self):
-        """What to do after a stop or a failure."""
+        """Return what to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        start, out_dir = launcher(processes()[1]), shlex.quote(self.out_dir)
-        return f'go on from iteration {self.saved} with: {start} train.py --init_from=resume --out_dir={out_dir}'
+        _, world_size = processes()
+        command = f'{launcher(world_size)} train.py --init_from=resume'
+        out_dir = shlex.quote(self.out_dir)
+        return f'go on from iteration {self.saved} with: {command} --out_dir={out_dir}'
+
+
+def free_ending(paths):
+    """Return the first of .old-1, .old-2, ... that no file has behind one of these paths."""
+    for n in itertools.count(1):
+        ending = f'.old-{n}'
+        if not any(os.path.exists(f'{path}{ending}') for path in paths):
+            return ending
+
+
+def numbered(out_dir):
+    """Return the paths of the numbered checkpoints of a folder, oldest first."""
+    paths = glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_*.pt'))
+    return sorted([path for path in paths if number_of(path) is not None], key=number_of)
+
+
+def number_of(path):
+    """Return the iteration in the name of a numbered checkpoint, of seven digits or more.
+
+    None says that it is another file."""
+    found = re.fullmatch(r'ckpt_([0-9]{7,})\.pt', os.path.basename(path))
+    if not found:
+        return None
+    return int(found[1])
+
+
+RESUMED = {
+    'config',
+    'iter_num',
+    'ema_model',
+    'n_seen',
+    'logged',
+    'totals',
+}  # what a run goes on from
+
+
+def open_newest(out_dir):
+    """Return the Checkpoint out_dir/ckpt.pt, from which a run goes on.
+
+    Raises ValueError when the file holds no run, is missing or is not whole. The error says how to
+    take the newest checkpoint that is whole."""
+    path = os.path.join(out_dir, 'ckpt.pt')
+    try:
+        checkpoint = Checkpoint(path)
+    except ValueError as e:
+        raise ValueError(f'{e}{way_out(out_dir, path)}') from None
+    is_run = RESUMED <= checkpoint.entries.keys()
+    if not is_run or not isinstance(checkpoint.entries.get('optimizer'), list):
+        raise ValueError(
+            f'{path} holds no run that can be resumed: '
+            f'start from its weights with --init_from={path}'
+        )
+    return checkpoint
+
+
+def way_out(out_dir, path):
+    """Return what to do without the checkpoint `path`, behind the error that says so."""
+    for name in reversed(numbered(out_dir)):
+        with suppress(ValueError):
+            Checkpoint(name)
+            command = shlex.join(['cp', name, path])
+            return f'; {name} is whole: {command}, then resume again'
+    if os.path.exists(path):
+        return ''
+    return '; --init_from=auto starts a run, and resumes it once it has saved'
+
+
+def read_log(path):
+    """Return the entries of a log.jsonl, one a line. A last line that is half written has none."""
+    with open(path, 'rb') as f:
+        return [read_entry(line) for line in f if line.endswith(b'\n')]
+
+
+def read_entry(line):
+    """Return the entry of a line of a log.jsonl; {} if it holds none.
+
+    An entry has numbers by name, `iter` among them, and maybe an 'environment'."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(entry, dict) or 'iter' not in entry:
+        return {}
+    values = [value for name, value in entry.items() if name != 'environment']
+    if not all(map(is_number, values)):
+        return {}
+    return entry
+
+
+def is_number(value):
+    """Whether a value of JSON is a number of a log: no bool, and no int beyond 64 bits."""
+    if type(value) is int:
+        return abs(value) < 2**63
+    return type(value) is float
