@@ -23,7 +23,7 @@ SPLITS = ('train', 'val', 'test')
 
 @dataclass(frozen=True)
 class Form:
-    """What a file of integers does not say of them.
+    """What a file of integers does not say of its tokens.
 
     end         the token behind each document of a stream, or None
     vocabulary  path of a file with a name for each token, or ''
@@ -90,54 +90,6 @@ def prepare_into(folder, source, split, form, force):
     # Divide and write
     splits = divide_tokens(tokens, form.end)
     return folder.write(meta, origin, splits)
-
-
-def describe(tokens, form, folder, kept):
-    """Return the Meta of Tokens. Splits that are `kept` have settled the names and their number."""
-    names = form.names()
-    if kept and not names:
-        names = folder.meta.vocabulary
-    largest = max(tokens.largest(), form.end or 0)
-    n_tokens = largest + 1
-    if names:
-        n_tokens = len(names)
-    elif kept:
-        n_tokens = folder.meta.n_tokens
-    if largest >= n_tokens:
-        counted = 'names' if names else f'in {folder.path}'
-        raise ValueError(
-            f'{tokens.source} has the token {largest}, and there are only {n_tokens} {counted}: '
-            'each token wants one'
-        )
-    return Meta(
-        folder.name,
-        OWN,
-        n_tokens,
-        form.end,
-        kept,
-        given=tokens.marked,
-        row_length=tokens.row_length,
-        shape=tokens.grid,
-        vocabulary=names,
-    )
-
-
-def read_names(path):
-    """Return the names of tokens: a name a line, without blanks."""
-    with reading_text(path, None) as f:
-        names = f.read().splitlines()
-    counts = Counter(names)
-    wrong = [name for name in names if counts[name] > 1 or not is_name(name)]
-    if wrong or not names:
-        got = wrong[0] if wrong else 'nothing'
-        raise ValueError(
-            f'{path} must hold a name a line, each once and without blanks or [[, got {got!r}'
-        )
-    return names
-
-
-def is_name(text):
-    return re.fullmatch(r'\S+', text) and '[[' not in text
 
 
 @dataclass(frozen=True)
@@ -266,7 +218,7 @@ def document_of(tokens):
     """Return the array (n,) of a list, in 16 bits where its numbers fit.
 
     Numbers that do not are refused later."""
-    dtype = None if len(tokens) else int
+    dtype = None if len(tokens) else int  # no number is a float to numpy
     found = np.array(tokens, dtype)
     if found.ndim != 1:
         raise ValueError('lists in lists')
@@ -365,6 +317,54 @@ def check_end(end, tokens):
             continue
         if any((document == end).any() for document in documents):
             raise ValueError(f'end must be a token that no document holds, got {end}')
+
+
+def describe(tokens, form, folder, kept):
+    """Return the Meta of Tokens. Splits that are `kept` have settled the names and their number."""
+    names = form.names()
+    if kept and not names:
+        names = folder.meta.vocabulary
+    largest = max(tokens.largest(), form.end or 0)
+    n_tokens = largest + 1
+    if names:
+        n_tokens = len(names)
+    elif kept:
+        n_tokens = folder.meta.n_tokens
+    if largest >= n_tokens:
+        counted = 'names' if names else f'in {folder.path}'
+        raise ValueError(
+            f'{tokens.source} has the token {largest}, and there are only {n_tokens} {counted}: '
+            'each token wants one'
+        )
+    return Meta(
+        folder.name,
+        OWN,
+        n_tokens,
+        form.end,
+        kept,
+        given=tokens.marked,
+        row_length=tokens.row_length,
+        shape=tokens.grid,
+        vocabulary=names,
+    )
+
+
+def read_names(path):
+    """Return the names of tokens: a name a line, without blanks."""
+    with reading_text(path, None) as f:
+        names = f.read().splitlines()
+    counts = Counter(names)
+    wrong = [name for name in names if counts[name] > 1 or not is_name(name)]
+    if wrong or not names:
+        got = wrong[0] if wrong else 'nothing'
+        raise ValueError(
+            f'{path} must hold a name a line, each once and without blanks or [[, got {got!r}'
+        )
+    return names
+
+
+def is_name(text):
+    return re.fullmatch(r'\S+', text) and '[[' not in text
 
 
 def divide_tokens(tokens, end):

@@ -29,7 +29,8 @@ SPLIT_SEED = 2357
 class DataSet:
     """A data set of text that has a name.
 
-    documents  () -> documents without a --source; (source, split) -> them if it has `splits`; None
+    documents  () -> documents without a --source, or with `splits` (source, split) -> documents;
+               None where a source is needed
     tokenizer  the default
     val_ratio  share of the documents for validation
     about      what it is, for --help
@@ -119,7 +120,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     source     a file, a folder, or hf:OWNER/NAME; '' is the data set's own
     split      '' is all of them
     tokenizer  '' is the one of the folder, or of the data set
-    force      replace splits that are there, which stay else
+    force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
@@ -149,7 +150,7 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
 
-    # Write them as the splits that are kept
+    # Write what they become beside the splits that are kept
     tok = choose_tokenizer(tokenizer, row, folder, kept)
     prompts = have_prompts(documents, folder, kept)
     meta = Meta(folder.name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
@@ -175,8 +176,9 @@ def check_asked(data_set, source, split):
 
 
 def open_or_name(data_set, source, split, **keys):
-    """Return (what meta.json says of the documents, {split: documents}). A data set's own are {}:
-    what may be a download waits until it is needed."""
+    """Return (what meta.json says of the documents, {split: documents}).
+
+    A data set's own documents are left out: what may be a download waits until it is needed."""
     row = DATA_SETS[data_set]
     if row.splits:
         origin = name_source(source) if source else data_set
