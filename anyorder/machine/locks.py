@@ -1,4 +1,6 @@
-"""Who writes a file now? Commands that read, change and write one take turns, and tidy up behind a killed one."""
+"""Who writes a file now?
+
+Commands that read, change and write one take turns, and tidy up behind a killed one."""
 
 import contextlib
 import glob
@@ -19,10 +21,12 @@ NUMBERS = itertools.count()
 
 @contextlib.contextmanager
 def locked(path):
-    """The body has `path`, a file or a folder, for itself among all processes. The lock is the file .NAME.lock beside
-    it, which says who holds it, and is empty afterwards; it goes if there is no `path`. A link stands for what it leads
-    to. Raises ValueError with the holder after PATIENCE seconds. On a file system without locks, and in a folder that
-    cannot be written to, the body runs all the same."""
+    """Let the body have `path`, a file or a folder, for itself among all processes.
+
+    The lock is the file .NAME.lock beside it, which says who holds it, and is empty afterwards; it
+    goes if there is no `path`. A link stands for what it leads to. Raises ValueError with the
+    holder after PATIENCE seconds. On a file system without locks, and in a folder that cannot be
+    written to, the body runs all the same."""
     folder, name = os.path.split(os.path.realpath(path))
     new_folders = missing_folders(folder)
     lock_path = os.path.join(folder, f'.{name}.lock')
@@ -31,9 +35,8 @@ def locked(path):
         yield
         return
     try:
-        write_holder(
-            lock_path, f'process {os.getpid()} on {socket.gethostname()}: {shlex.join(sys.argv)}\n'
-        )
+        command = shlex.join(sys.argv)
+        write_holder(lock_path, f'process {os.getpid()} on {socket.gethostname()}: {command}\n')
         yield
     finally:
         write_holder(lock_path, '')
@@ -42,13 +45,12 @@ def locked(path):
             if is_idle:
                 os.remove(lock_path)
         lock.release()
-        with contextlib.suppress(OSError):  # another process may have come
-            for new in new_folders if is_idle else []:
-                os.rmdir(new)
+        if is_idle:
+            remove_empty(new_folders)
 
 
 def missing_folders(folder):
-    """The folders of a path that are still to be made, the innermost first."""
+    """Return the folders of a path that are still to be made, the innermost first."""
     missing = []
     while not os.path.exists(folder):
         missing.append(folder)
@@ -57,7 +59,7 @@ def missing_folders(folder):
 
 
 def take_lock(lock_path, path):
-    """The lock, which this process holds now; None where there can be none."""
+    """Return the lock of `path`, which this process holds now; None where there can be none."""
     from filelock import FileLock, Timeout  # 40 ms, which few commands need
 
     while True:
@@ -66,9 +68,10 @@ def take_lock(lock_path, path):
         try:
             lock.acquire(timeout=PATIENCE)
         except Timeout:
+            holder = read_holder(lock_path)
             raise ValueError(
-                f'{path} is in use by {read_holder(lock_path)}; it has not ended in {PATIENCE} s: let it '
-                'end, or end it, then start again'
+                f'{path} is in use by {holder}; it has not ended in {PATIENCE} s: '
+                'let it end, or end it, then start again'
             ) from None
         except FileNotFoundError:  # the folder was removed meanwhile
             continue
@@ -79,8 +82,15 @@ def take_lock(lock_path, path):
         lock.release()  # of a file that its last holder has removed
 
 
+def remove_empty(folders):
+    """Remove these folders, as long as they are empty: another process may have come."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            os.rmdir(folder)
+
+
 def read_holder(lock_path):
-    """What the holder of a lock says of itself."""
+    """Return what the holder of a lock says of itself."""
     with contextlib.suppress(OSError), open(lock_path, encoding='utf-8', errors='replace') as f:
         said = f.read().strip()
         if said.startswith('process '):
@@ -89,7 +99,9 @@ def read_holder(lock_path):
 
 
 def write_holder(lock_path, said):
-    """Have the lock say who holds it. Where it is no lock of the system, its text is filelock's own, and stays."""
+    """Have the lock say who holds it.
+
+    Where it is no lock of the system, its text is filelock's own, and stays."""
     with (
         contextlib.suppress(OSError),
         open(lock_path, 'r+', encoding='utf-8', errors='replace') as f,
@@ -101,7 +113,7 @@ def write_holder(lock_path, said):
 
 
 def temporary_name(path):
-    """A name beside `path` for this process to write to. Each call gives another one."""
+    """Return a name beside `path` for this process to write to, another one in each call."""
     name = f'{os.fspath(path)}.{host()}.{os.getpid()}.{next(NUMBERS)}.tmp'
     MADE.add(name)
     return name
@@ -112,7 +124,9 @@ def host():
 
 
 def tidy(path):
-    """Remove what killed processes have left of `path`, which may hold a *, under a name of temporary_name."""
+    """Remove what killed processes have left of `path` under names of temporary_name.
+
+    `path` is a pattern, which may hold a *."""
     for name in glob.glob(f'{path}.*.tmp'):
         with contextlib.suppress(OSError):  # another process may have removed it
             if not is_left(name):
@@ -124,25 +138,34 @@ def tidy(path):
 
 
 def is_left(name):
-    """Whether the maker of a temporary file is gone. One on another computer is when it has not written for a day."""
+    """Return whether the maker of a temporary file is gone.
+
+    A maker on another computer is when it has not written for a day."""
     made = re.search(r'\.([\w-]+)\.(\d+)\.\d+\.tmp$', name)
     if not made:
         return False
-    if made[1] != host():
+    computer, pid = made.groups()
+    if computer != host():
         return time.time() - os.path.getmtime(name) > DAY
-    if int(made[2]) == os.getpid():  # an earlier process may have had this number
+    if int(pid) == os.getpid():  # an earlier process may have had this number
         return name not in MADE
-    return not is_alive(int(made[2]))
+    return not is_alive(int(pid))
 
 
 def is_alive(pid):
-    """Whether a process of this computer runs. One that was killed does not, also while nobody asks how it ended."""
+    """Return whether a process of this computer runs.
+
+    A process that was killed does not, also while nobody asks how it ended."""
     with (
         contextlib.suppress(OSError),
         open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f,
     ):
-        return f.read().rpartition(')')[2].split()[0] not in ('Z', 'X')
+        _, _, behind_name = f.read().rpartition(')')
+        return behind_name.split()[0] not in ('Z', 'X')
+    if os.name == 'nt':  # where os.kill would end it
+        return True
     try:
-        return os.name == 'nt' or os.kill(pid, 0) is None  # on Windows this would end it
+        os.kill(pid, 0)
+        return True
     except OSError as e:
         return not isinstance(e, ProcessLookupError)

@@ -1,4 +1,6 @@
-"""Did torchrun start this process, with others? What torchrun sets is read here alone, before slow imports."""
+"""Did torchrun start this process, with others?
+
+What torchrun sets is read here alone, before slow imports."""
 
 import os
 import re
@@ -8,7 +10,7 @@ NAMES = (*NUMBERS, 'MASTER_ADDR')
 
 
 def launcher(n_processes):
-    """What to type before the name of a script that so many processes run, as this one was started."""
+    """Return what to type before the name of a script that so many processes run, as here."""
     if n_processes == 1:
         return 'python'
     if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):  # all are on this machine
@@ -17,29 +19,37 @@ def launcher(n_processes):
 
 
 def surroundings():
-    """{'RANK', 'LOCAL_RANK', 'WORLD_SIZE'} as torchrun has set them; {} where none of NAMES is set.
+    """Return {'RANK', 'LOCAL_RANK', 'WORLD_SIZE'} as torchrun has set them; {} without NAMES.
 
-    Raises ValueError for a part of them and for values that torchrun never sets: such a process would do a part of the
-    work, or wait for others that nobody starts. Other names, as SLURM and MPI set them, do not count:
-    config/train.sbatch gives SLURM's numbers these names."""
+    Raises ValueError for a part of them and for values that torchrun never sets: such a process
+    would do a part of the work, or wait for others that nobody starts. Other names, as SLURM and
+    MPI set them, do not count: config/train.sbatch gives SLURM's numbers these names."""
     there = {name: os.environ[name] for name in NAMES if name in os.environ}
     if not there:
         return {}
-    way = (
-        f'start it by torchrun, or alone: env {" ".join(f"-u {name}" for name in there)} python ...'
-    )
-    if missing := [name for name in NAMES if name not in there]:
-        raise ValueError(
-            f'the environment has {", ".join(there)} of torchrun, without {", ".join(missing)}: {way}'
-        )
+    without = ' '.join(f'-u {name}' for name in there)
+    way = f'start it by torchrun, or alone: env {without} python ...'
+    check_complete(there, way)
+
     said = ', '.join(f'{name}={value!r}' for name, value in there.items())
-    if not there['MASTER_ADDR'] or not all(re.fullmatch('[0-9]+', there[name]) for name in NUMBERS):
+    are_whole = all(re.fullmatch('[0-9]+', there[name]) for name in NUMBERS)
+    if not there['MASTER_ADDR'] or not are_whole:
         raise ValueError(
             f'torchrun sets whole numbers and an address, the environment has {said}: {way}'
         )
-    rank, local, n_processes = (int(there[name]) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'))
-    if max(rank, local) >= n_processes:
+    found = {name: int(there[name]) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
+    if max(found['RANK'], found['LOCAL_RANK']) >= found['WORLD_SIZE']:
         raise ValueError(
             f'RANK and LOCAL_RANK must be below WORLD_SIZE, the environment has {said}: {way}'
         )
-    return {'RANK': rank, 'LOCAL_RANK': local, 'WORLD_SIZE': n_processes}
+    return found
+
+
+def check_complete(there, way):
+    """Raise ValueError, which ends with the way out, unless all of NAMES are set."""
+    missing = [name for name in NAMES if name not in there]
+    if missing:
+        raise ValueError(
+            f'the environment has {", ".join(there)} of torchrun, without {", ".join(missing)}: '
+            f'{way}'
+        )

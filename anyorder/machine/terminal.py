@@ -1,4 +1,6 @@
-"""How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong."""
+"""How does a command meet the terminal?
+
+It reads options, shows how far it is, and says in one line what is wrong."""
 
 import contextlib
 import os
@@ -13,20 +15,24 @@ from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from anyorder.machine.surroundings import surroundings
 from configurator import configure
 
-tqdm.set_lock(
-    threading.RLock()
-)  # tqdm's own is shared with forked processes, and one that is killed keeps it
+# tqdm's own is shared with forked processes, and one that is killed keeps it
+tqdm.set_lock(threading.RLock())
 
 
 @contextlib.contextmanager
 def one_line_errors(*signals, prints_results=False):
-    """Wrong input (ValueError), files that cannot be used (OSError), a command that failed and a lack of memory end a
-    script with one line and exit code 1. So do the `signals`: temporary files and other processes end with it. A
-    terminal, pipe or file that takes no more words ends nothing, see Surviving. If what the command prints is its
-    result, as `prints_results` says, words lost to a full disk are an error once everything else is done."""
-    before = [
-        (number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals
-    ]
+    """End a script whose body fails for a reason of the user's with one line and exit code 1.
+
+    Reasons are wrong input (ValueError), files that cannot be used (OSError), a command that
+    failed, a lack of memory, and the `signals`: temporary files and other processes end with the
+    script. A terminal, pipe or file that takes no more words ends nothing, see Surviving. If what
+    the command prints is its result, as `prints_results` says, words lost to a full disk are an
+    error once everything else is done."""
+
+    def end(*_):
+        sys.exit('terminated')
+
+    before = [(number, signal.signal(number, end)) for number in signals]
     try:
         with surviving_streams() as out:
             out.holds_results = prints_results
@@ -49,22 +55,35 @@ def one_line_errors(*signals, prints_results=False):
 
 
 def read_options(namespace, **checkpoints):
-    """`configure` for a command that is run: a wrong option ends it with one line. Each option of `checkpoints`,
-    {option: words}, must name a checkpoint that is there, unless it is one of the words or WORD:FILE. Processes of
-    torchrun do not look yet, so that later all fail together."""
+    """Return `configure` of a command that is run: a wrong option ends it with one line.
+
+    Each option of `checkpoints`, {option: words}, must name a checkpoint that is there, unless it
+    is one of the words or WORD:FILE. Processes of torchrun do not look yet, so that later all fail
+    together."""
     with one_line_errors():
         config = configure(namespace)
-        alone = not checkpoints or not surroundings()
-        for name, words in checkpoints.items():
-            if alone and config[name].partition(':')[0] not in words:
-                check_checkpoint(config[name])
+        if checkpoints and not surroundings():
+            check_checkpoints(config, checkpoints)
     return config
 
 
+def check_checkpoints(config, checkpoints):
+    """Raise ValueError unless the options name checkpoints, see read_options."""
+    for name, words in checkpoints.items():
+        word, _, _ = config[name].partition(':')
+        if word not in words:
+            check_checkpoint(config[name])
+
+
 class Surviving:
-    """A text stream that drops what it cannot write: neither a reader who has left nor a full disk nor a process
-    without a terminal must end a run of days. `stream` is what it writes to, None nothing; `error` its first
-    failure; `holds_results` whether what it is given is the result of a command."""
+    """A text stream that drops what it cannot write.
+
+    Neither a reader who has left nor a full disk nor a process without a terminal must end a run of
+    days.
+
+    stream         what it writes to, None nothing
+    error          its first failure
+    holds_results  whether what it is given is the result of a command"""
 
     def __init__(self, stream):
         self.stream = open(os.devnull, 'w') if stream is None else stream
@@ -91,9 +110,12 @@ class Surviving:
         return bool(self.attempt('isatty'))
 
     def attempt(self, method, *args, **how):
-        """What the method of the stream returns; None where it fails, the stream has no such method or is closed."""
+        """Return what the method of the stream returns.
+
+        None: it fails, the stream has no such method, or is closed."""
         try:
-            if getattr(self.stream, 'closed', False) or not hasattr(self.stream, method):
+            is_closed = getattr(self.stream, 'closed', False)
+            if is_closed or not hasattr(self.stream, method):
                 return None
             return getattr(self.stream, method)(*args, **how)
         except (OSError, ValueError) as e:  # ValueError: a letter that it cannot spell
@@ -101,36 +123,43 @@ class Surviving:
             return None
 
     def end(self):
-        """Flush. What cannot be written then goes to the null device, or Python would stumble over it at its exit."""
-        earlier, self.error = self.error, None
+        """Flush. What cannot be written then goes to the null device: Python would stumble over it
+        at its exit."""
+        earlier = self.error
+        self.error = None
         self.flush()
         if self.error:
-            with (
-                contextlib.suppress(AttributeError, OSError, ValueError),
-                open(os.devnull, 'w') as null,
-            ):
-                os.dup2(null.fileno(), self.stream.fileno())
+            self.lead_nowhere()
         self.error = earlier or self.error
+
+    def lead_nowhere(self):
+        """Have the null device in place of the stream's file."""
+        with (
+            contextlib.suppress(AttributeError, OSError, ValueError),
+            open(os.devnull, 'w') as null,
+        ):
+            os.dup2(null.fileno(), self.stream.fileno())
 
     def check(self):
         """Raise OSError if results were lost. A reader who has left wanted no more of them."""
-        if self.holds_results and self.error and not isinstance(self.error, BrokenPipeError):
+        reader_left = isinstance(self.error, BrokenPipeError)
+        if self.holds_results and self.error and not reader_left:
             raise self.error
 
 
 def surviving(stream):
-    """`stream`, made Surviving if it is not."""
+    """Return `stream`, made Surviving if it is not."""
     return stream if isinstance(stream, Surviving) else Surviving(stream)
 
 
 @contextlib.contextmanager
 def surviving_streams():
-    """In the body, sys.stdout and sys.stderr are Surviving. Yields the first of them."""
+    """Have sys.stdout and sys.stderr Surviving in the body, and yield the first of them."""
     open_descriptors()
-    out, err = surviving(sys.stdout), surviving(sys.stderr)
-    out.attempt(
-        'reconfigure', errors='replace'
-    )  # a terminal that lacks a letter of a sample; it flushes, too
+    out = surviving(sys.stdout)
+    err = surviving(sys.stderr)
+    # a terminal may lack a letter of a sample; this flushes, too
+    out.attempt('reconfigure', errors='replace')
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             yield out
@@ -140,8 +169,10 @@ def surviving_streams():
 
 
 def open_descriptors():
-    """Open the null device in place of stdin, stdout and stderr where the process was started without. The next file,
-    maybe a checkpoint, would get the number of a closed one, and with it the words of libraries in C."""
+    """Open the null device in place of stdin, stdout and stderr where the process has none.
+
+    Else the next file, maybe a checkpoint, would get the number of a closed one, and with it the
+    words of libraries in C."""
     number = 0
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
@@ -155,7 +186,8 @@ def say(line):
 
 
 def progress(rows=None, **how):
-    """tqdm's bar. To a file it writes at its start, twice a minute and at its end."""
+    """Return tqdm's bar. To a file it writes at its start, twice a minute and at its end."""
     stream = surviving(sys.stderr)
     seconds = 0.5 if stream.isatty() else 30
-    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=stream, **how)
+    most = max(10, seconds)
+    return tqdm(rows, mininterval=seconds, maxinterval=most, file=stream, **how)
