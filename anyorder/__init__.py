@@ -3,11 +3,10 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-for name in (
-    'model',
-    'configurator',
-):  # they lie beside this folder, and many projects have files of these names
-    ours, found = Path(__file__).parents[1] / f'{name}.py', find_spec(name).origin
+# they lie beside this folder, and many projects have files of these names
+for name in ('model', 'configurator'):
+    ours = Path(__file__).parents[1] / f'{name}.py'
+    found = find_spec(name).origin
     if not ours.samefile(found):
         raise ImportError(
             f'{found} stands in place of {ours}: rename it, or start Python in another folder'
