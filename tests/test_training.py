@@ -1,12 +1,11 @@
-"""An update by hand, in float64: batch, loss, clipping, optimizers, average; and what is measured in between."""
+"""An update by hand, in float64: batch, loss, clipping, optimizers, average; and validation."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, one_line
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +17,6 @@ from anyorder.orders import draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
-from anyorder.training.clock import Clock
 from anyorder.training.muon import Muon
 from anyorder.training.start import make_run_model
 from anyorder.training.update import (
@@ -34,6 +32,8 @@ from configurator import Config
 from model import EMA
 
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
+BLOCKS = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
+NOTHING = torch.zeros(20, 9, dtype=torch.bool)  # is given
 OPTIONS = Config(
     seed=5,
     batch_size=3,
@@ -46,6 +46,10 @@ OPTIONS = Config(
 )
 
 
+def options(**more):
+    return Config(OPTIONS | more)
+
+
 def start(model, optimizer='adamw', weight_decay=0.1):
     optimizers = make_optimizers(model, optimizer, 1e-2, 0.03, weight_decay, (0.9, 0.95))
     return TrainState(model, optimizers, EMA(model, 0.9))
@@ -55,151 +59,167 @@ def learner(**config):
     return make_model(**config).requires_grad_(True)
 
 
-def test_schedule_by_hand():
+# learning rate and optimizers
+
+
+def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine():
     lrs = [get_lr(it, 1.0, 0.1, 4, 14) for it in range(20)]
-    assert lrs[:4] == [0.2, 0.4, 0.6, 0.8] and lrs[4] == 1.0
-    assert math.isclose(lrs[9], 0.55) and math.isclose(lrs[14], 0.1) and math.isclose(lrs[19], 0.1)
+    assert lrs[:5] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert lrs[9] == pytest.approx(0.55)
+    assert lrs[14] == pytest.approx(0.1)
+    assert lrs[19] == pytest.approx(0.1)
     assert lrs[4:] == sorted(lrs[4:], reverse=True)
-    options = {
-        'learning_rate': 1.0,
-        'min_lr': 0.1,
-        'warmup_iters': 4,
-        'lr_decay_iters': 14,
-        'max_iters': 99,
-    }
-    assert [lr_of(it, options) for it in range(20)] == lrs
-    assert lr_of(9, options | {'lr_decay_iters': 0, 'max_iters': 14}) == lrs[9]
+
+
+def test_the_learning_rate_falls_to_the_end_of_the_run():
+    run = {'learning_rate': 1.0, 'min_lr': 0.1, 'warmup_iters': 4, 'max_iters': 14}
+    for it in range(20):
+        lr = get_lr(it, 1.0, 0.1, 4, 14)
+        assert lr_of(it, run | {'lr_decay_iters': 0}) == lr
+        assert lr_of(it, run | {'lr_decay_iters': 14, 'max_iters': 99}) == lr
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
     """Without gradients a matrix shrinks by 1 - lr * decay, and nothing else moves."""
     state = start(learner(), optimizer)
-    names = {p: n for n, p in state.model.named_parameters()}
-    groups = [
-        (type(o), g, names[p], p)
-        for o in state.optimizers
-        for g in o.param_groups
-        for p in g['params']
-    ]
-    assert sorted(name for _, _, name, _ in groups) == sorted(names.values())
-    before = {name: p.detach().clone() for _, _, name, p in groups}
+    names = {p: name for name, p in state.model.named_parameters()}
+    before = {}
     for p in names:
+        before[p] = p.detach().clone()
         p.grad = torch.zeros_like(p)
+    found = []
     for o in state.optimizers:
         o.step()
-    for kind, group, name, p in groups:
-        hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
-        assert (kind is Muon) == (hidden and optimizer == 'muon'), name
-        assert group['lr_ratio'] == pytest.approx(3 if kind is Muon else 1)
-        lr = 0.03 if kind is Muon else 1e-2
-        expected = before[name] * (1 - lr * 0.1 if p.dim() == 2 else 1)
-        torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
+        for group in o.param_groups:
+            found += [(o, group['lr_ratio'], p) for p in group['params']]
 
-
-def test_updates_by_hand():
-    """AdamW with the betas (0.9, 0.95), a gradient clipped to norm 0.5, two micro-batches, the average after each."""
-    state = start(learner())
-    weights = {name: p.detach().clone() for name, p in state.model.named_parameters()}
-    first, second = ({name: torch.zeros_like(p) for name, p in weights.items()} for _ in range(2))
-    average, totals = (
-        {name: p.clone() for name, p in weights.items()},
-        torch.zeros(3, dtype=torch.float64),
-    )
-    for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
-        loss = 0.0
-        leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
-        for micro in range(2):
-            torch.manual_seed(derive_seed(5, it, micro))
-            starts = uniform_below(len(TOKENS) - 8, 3)
-            idx = torch.from_numpy(TOKENS.astype(np.int64))[starts[:, None] + np.arange(9)]
-            order = sample_order(3, 9, l2r_ratio=0.3)
-            loss = loss + functional_call(state.model, leaves, (idx, order)).mean() / 2
-        gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
-        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient.values()))
-        assert norm > 0.5
-        totals += torch.tensor([loss.item(), norm, 1.0])
-        decay = min(0.9, (2 + it) / (11 + it))
-        for name, p in weights.items():
-            g = gradient[name] * 0.5 / (norm + 1e-6)
-            first[name] = 0.9 * first[name] + 0.1 * g
-            second[name] = 0.95 * second[name] + 0.05 * g.square()
-            step = (
-                first[name]
-                / (1 - 0.9 ** (it + 1))
-                / ((second[name] / (1 - 0.95 ** (it + 1))).sqrt() + 1e-8)
-            )
-            weights[name] = p * (1 - lr * 0.1 * (p.dim() == 2)) - lr * step
-            average[name] = decay * average[name] + (1 - decay) * weights[name]
-        update(state, Split(TOKENS), lr, OPTIONS)
-    for model, expected in (state.model, weights), (state.ema.model, average):
-        for name, p in model.named_parameters():
-            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-9, msg=name)
-    torch.testing.assert_close(state.totals, totals, rtol=1e-6, atol=0)
-    assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
+    assert sorted(names[p] for _, _, p in found) == sorted(names.values())
+    for o, lr_ratio, p in found:
+        name = names[p]
+        is_hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
+        by_muon = is_hidden and optimizer == 'muon'
+        lr = 0.03 if by_muon else 0.01
+        kept = 1 - lr * 0.1 if p.dim() == 2 else 1
+        assert isinstance(o, Muon) == by_muon, name
+        assert lr_ratio == pytest.approx(lr / 0.01)
+        torch.testing.assert_close(p.detach(), before[p] * kept, rtol=1e-12, atol=0)
 
 
 def test_muon_takes_queries_keys_and_values_for_three_matrices():
     """The steps of PyTorch's own Muon, with a parameter for each matrix, bit for bit."""
     model = learner().float()
-    weights = [
-        p
-        for name, p in model.named_parameters()
-        if '.attn.' in name or '.mlp.' in name
-        if p.dim() == 2
-    ]
-    alone = [torch.nn.Parameter(part.clone()) for p in weights for part in parts_of(p.detach())]
-    options = {'lr': 0.03, 'weight_decay': 0.1}
-    ours, theirs = Muon(weights, **options), torch.optim.Muon(alone, **options)
+    hidden = {
+        name: p for name, p in model.named_parameters() if '.attn.' in name or '.mlp.' in name
+    }
+    weights = [p for p in hidden.values() if p.dim() == 2]
+    alone = [torch.nn.Parameter(part.clone()) for part in parts_of(weights)]
+    assert len(alone) == len(weights) + 2 * model.config.n_layer
+    ours = Muon(weights, lr=0.03, weight_decay=0.1)
+    theirs = torch.optim.Muon(alone, lr=0.03, weight_decay=0.1)
     g = torch.Generator().manual_seed(0)
     for _ in range(3):
         for p in weights:
             p.grad = torch.randn(p.shape, generator=g)
-        grads = [part.clone() for p in weights for part in parts_of(p.grad)]
+        grads = parts_of([p.grad for p in weights])
         for part, grad in zip(alone, grads, strict=True):
-            part.grad = grad
+            part.grad = grad.clone()
         ours.step()
         theirs.step()
-        assert all(
-            map(torch.equal, [part for p in weights for part in parts_of(p.detach())], alone)
-        )
-    assert len(alone) == len(weights) + 2 * model.config.n_layer
+        assert all(map(torch.equal, parts_of(weights), alone))
 
 
-def parts_of(x):
-    """Q, K and V of what belongs to c_attn (48, 16), else x itself."""
-    return x.split(16) if x.shape == (48, 16) else [x]
+def parts_of(weights):
+    """Return the matrices that the weights hold: c_attn (48, 16) has Q, K and V."""
+    parts = []
+    for x in weights:
+        parts += x.detach().split(16) if x.shape == (48, 16) else [x.detach()]
+    return parts
+
+
+# an update
+
+
+def test_updates_by_hand():
+    """AdamW of betas (0.9, 0.95), a gradient clipped to norm 0.5, two micro-batches, the average."""
+    state = start(learner())
+    weights = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    average = {name: p.clone() for name, p in weights.items()}
+    first = {name: torch.zeros_like(p) for name, p in weights.items()}
+    second = {name: torch.zeros_like(p) for name, p in weights.items()}
+    totals = torch.zeros(3, dtype=torch.float64)
+    for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
+        loss, gradient = loss_by_hand(state.model, weights, it)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient.values()))
+        assert norm > 0.5
+        totals += torch.tensor([loss, norm, 1.0])
+        kept = min(0.9, (2 + it) / (11 + it))
+        for name, p in weights.items():
+            g = gradient[name] * 0.5 / (norm + 1e-6)
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.95 * second[name] + 0.05 * g.square()
+            m = first[name] / (1 - 0.9 ** (it + 1))
+            v = second[name] / (1 - 0.95 ** (it + 1))
+            decay = 0.1 if p.dim() == 2 else 0.0
+            weights[name] = p * (1 - lr * decay) - lr * m / (v.sqrt() + 1e-8)
+            average[name] = kept * average[name] + (1 - kept) * weights[name]
+        update(state, Split(TOKENS), lr, OPTIONS)
+    for model, expected in (state.model, weights), (state.ema.model, average):
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-9, msg=name)
+    torch.testing.assert_close(state.totals, totals, rtol=1e-6, atol=0)
+    assert state.iter_num == 3
+    assert state.n_seen == 3 * 2 * 3 * 9
+    assert state.logged == 0
+
+
+def loss_by_hand(model, weights, it):
+    """Return the mean loss of the two micro-batches of update `it`, and its gradient {name: g}."""
+    leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
+    tokens = torch.from_numpy(TOKENS.astype(np.int64))
+    loss = 0.0
+    for micro in range(2):
+        torch.manual_seed(derive_seed(5, it, micro))
+        starts = uniform_below(len(TOKENS) - 8, 3)
+        idx = tokens[starts[:, None] + np.arange(9)]
+        order = sample_order(3, 9, l2r_ratio=0.3)
+        loss = loss + functional_call(model, leaves, (idx, order)).mean() / 2
+    grads = torch.autograd.grad(loss, list(leaves.values()))
+    return loss.item(), dict(zip(leaves, grads))
 
 
 def test_updates_and_validation_are_in_the_dtype_of_the_run():
-    losses, blocks = {}, torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
+    losses = {}
     for dtype in ('float32', 'bfloat16'):
-        state, config = start(learner().float()), Config(OPTIONS | {'dtype': dtype})
+        state = start(learner().float())
+        config = options(dtype=dtype)
         update(state, Split(TOKENS), 1e-9, config)
-        val = validate(state.model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
+        val = validate(state.model, BLOCKS, NOTHING, config)
         losses[dtype] = torch.tensor([float(state.totals[0]), float(val['any'].mean()) / 9])
-    assert (1e-5 < (losses['bfloat16'] - losses['float32']).abs()).all()
+    assert ((losses['bfloat16'] - losses['float32']).abs() > 1e-5).all()
     torch.testing.assert_close(losses['bfloat16'], losses['float32'], rtol=0.05, atol=0)
 
 
-def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
-    """The second of two processes runs the numbers 1 and 3 of four micro-batches: its loss is their mean."""
-    config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This process is the second of two, which have the same sums."""
+    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)
+    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
+
+
+def test_a_process_runs_its_own_micro_batches(second_of_two):
+    """They are the numbers 1 and 3 of four micro-batches, whose mean is its loss."""
+    config = options(gradient_accumulation_steps=4, grad_clip=0.0)
     model = make_model()
+    losses = []
     for micro in (1, 3):
         torch.manual_seed(derive_seed(5, 0, micro))
         batch = draw_batch(Split(TOKENS), config, model)
-        alone.append(float(model(batch.idx, batch.order).mean()))
-    blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
-    given = torch.zeros_like(blocks, dtype=torch.bool)
-    whole = validate(state.model, blocks, given, config)
-    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)  # both have the same
-    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
-    for name, nats in validate(state.model, blocks, given, config).items():
-        torch.testing.assert_close(nats[1::2], 2 * whole[name][1::2], rtol=1e-12, atol=0)
-        assert not nats[::2].any()
+        losses.append(float(model(batch.idx, batch.order).mean()))
+    state = start(learner())
     update(state, Split(TOKENS), 1e-2, config)
-    assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
+    loss, _ = state.averages('stop', with_weights=False)
+    assert loss == pytest.approx(sum(losses) / 2)
     assert state.n_seen == 4 * 3 * 9
 
 
@@ -260,7 +280,7 @@ def after_updates(kind, n_micros, n_updates=3):
     drawn = iter(n_updates * own)
     state = start(learner(**UNEQUAL[kind]))
     state.run_model = make_run_model(state.model, False, torch.device('cpu'))
-    config = Config(OPTIONS | {'gradient_accumulation_steps': n_micros, 'batch_size': size})
+    config = options(gradient_accumulation_steps=n_micros, batch_size=size)
     for _ in range(n_updates):
         update(state, Split(TOKENS), 1e-2, config, lambda *args: next(drawn), loss_of(kind))
     mean = summed(state.totals) / world_size  # as `averages` reads them
@@ -291,68 +311,112 @@ def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind
         assert p.code == 0, p.said
 
 
-def test_a_gradient_is_not_clipped_when_that_is_off():
-    norms = {}
-    for clip in (0.0, 1e-4):
-        state = start(learner())
-        state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=1.0)]
-        state.optimizers[0].param_groups[0]['lr_ratio'] = 3.0
-        before = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
-        update(state, Split(TOKENS), 1.0, Config(OPTIONS | {'grad_clip': clip}))
-        after = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
-        norms[clip] = float((after - before).norm())
-        assert state.totals[1] > 0.5
-    assert norms[0.0] == pytest.approx(3 * float(state.totals[1])) and norms[1e-4] == pytest.approx(
-        3e-4, rel=1e-2
-    )
+@pytest.mark.parametrize('clip', [0.0, 1e-4])
+def test_a_gradient_is_clipped_to_its_norm(clip):
+    """0 clips none. The step of SGD is lr_ratio times the gradient."""
+    state = start(learner())
+    state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=1.0)]
+    state.optimizers[0].param_groups[0]['lr_ratio'] = 3.0
+    before = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
+    update(state, Split(TOKENS), 1.0, options(grad_clip=clip))
+    after = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
+    norm = float(state.totals[1])
+    assert norm > 0.5
+    assert float((after - before).norm()) == pytest.approx(3 * (clip or norm), rel=1e-2)
 
 
-def test_what_is_not_finite_is_counted():
+def test_an_infinite_loss_is_counted():
     state = start(learner())
-    state.run_model = lambda idx, *args, **how: (
-        state.model.lm_head.bias.sum() + torch.full(idx.shape, math.inf)
-    )
-    update(state, Split(TOKENS), 1e-2, OPTIONS)
-    assert state.totals[1].isfinite() and state.totals[2] == 0
-    state = start(learner())
-    state.model.lm_head.bias.register_hook(lambda g: g * math.inf)  # the gradient alone
+    bias = state.model.lm_head.bias
+    state.run_model = lambda idx, *args, **how: bias.sum() + torch.full(idx.shape, math.inf)
     update(state, Split(TOKENS), 1e-2, OPTIONS)
     loss, norm, n_finite = state.totals.tolist()
-    assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
+    assert loss == math.inf
+    assert math.isfinite(norm)
+    assert n_finite == 0
+
+
+def test_an_infinite_gradient_is_counted():
+    state = start(learner())
+    state.model.lm_head.bias.register_hook(lambda g: g * math.inf)
+    update(state, Split(TOKENS), 1e-2, OPTIONS)
+    loss, norm, n_finite = state.totals.tolist()
+    assert math.isfinite(loss)
+    assert not math.isfinite(norm)
+    assert n_finite == 0
+
+
+def test_an_update_never_waits_for_the_device(monkeypatch):
+    """Nothing in it reads a number of a tensor, and no shape needs values."""
+
+    def forbidden(self):
+        raise AssertionError('the device is waited for')
+
+    monkeypatch.setattr(torch.Tensor, 'tolist', forbidden)
+    monkeypatch.setattr(torch.Tensor, 'cpu', forbidden)
+    aten = torch.ops.aten
+    seen = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            kind = op.overloadpacket
+            assert kind not in (aten._local_scalar_dense, aten.nonzero, aten.equal), op
+            if kind == aten.index:
+                assert all(i is None or i.dtype != torch.bool for i in args[1]), op
+            seen.add(kind)
+            return op(*args, **kwargs or {})
+
+    state = start(lean(learner(dropout=0.1).float()), 'muon')
+    with Watch():
+        update(state, Split(TOKENS), 1e-2, options(dtype='bfloat16'))
+    assert aten.mm in seen
+    assert aten._fused_adamw_ in seen
+
+
+# what a state counts
+
+
+def counted(iter_num, logged, totals):
+    state = start(learner())
+    state.iter_num = iter_num
+    state.logged = logged
+    state.totals[:] = torch.tensor(totals)
+    return state
 
 
 def test_averages_run_since_the_last_line():
-    state = start(learner())
-    state.iter_num, state.logged, state.totals[:] = 14, 10, torch.tensor([8.0, 2.0, 4.0])
+    state = counted(14, 10, [8.0, 2.0, 4.0])
     assert state.averages('stop', with_weights=True) == (2.0, 0.5)
     state.start_line()
-    assert state.logged == 14 and not state.totals.any()
-    state.iter_num, state.totals[:] = 17, torch.tensor([math.nan, 2.0, 1.0])
-    with pytest.raises(
-        ValueError,
-        match='loss nan, gradient norm 0.6667: not finite since iteration 16, and not '
-        'saved; lower the learning rate and stop',
-    ):
+    assert state.logged == 14
+    assert not state.totals.any()
+
+
+def test_averages_that_are_not_finite_are_one_line():
+    state = counted(17, 14, [math.nan, 2.0, 1.0])
+    with one_line('loss nan, gradient norm 0.6667: not finite since iteration 16, .* and stop'):
         state.averages('stop', with_weights=False)
-    state.totals[:] = torch.tensor(
-        [3.0, 3.0, 3.0]
-    )  # the losses were finite, the weights are not any more
+
+
+def test_weights_that_are_not_finite_are_one_line():
+    """The losses before were finite."""
+    state = counted(17, 14, [3.0, 3.0, 3.0])
     with torch.no_grad():
         state.model.lm_head.weight[0, 0] = math.inf
     assert state.averages('stop', with_weights=False) == (1.0, 1.0)
-    with pytest.raises(ValueError, match='weight norm inf: not finite since iteration 17'):
+    with one_line('weight norm inf: not finite since iteration 17'):
         state.averages('stop', with_weights=True)
 
 
 def documents():
-    """Three documents of 3, 9 and 12 tokens, whose first tokens are given; a block has 9 at most."""
+    """Return documents of 3, 9 and 12 tokens, whose first ones are given; a block has 9 at most."""
     tokens = TOKENS[:24].copy()
     tokens[[0, 3, 4, 12]] |= 1 << 15
     return Split(tokens, True, np.array([3, 12, 24]))
 
 
 def seen_of_documents():
-    """The tokens seen, all processes together, by three updates on `documents`."""
+    """Return the tokens seen, all processes together, by three updates on `documents`."""
     state = start(learner())
     for _ in range(3):
         update(state, documents(), 1e-3, OPTIONS)
@@ -360,7 +424,7 @@ def seen_of_documents():
 
 
 def tokens_of_documents():
-    """These tokens, by drawing all micro-batches again. Prompts count, padding does not."""
+    """Return them by drawing all micro-batches again. Prompts count, padding does not."""
     n = 0
     for it in range(3):
         for micro in range(2):
@@ -370,7 +434,9 @@ def tokens_of_documents():
 
 
 def test_padding_is_no_token_that_was_seen():
-    assert seen_of_documents() == tokens_of_documents() < 3 * 2 * 3 * 9
+    n = tokens_of_documents()
+    assert seen_of_documents() == n
+    assert n < 3 * 2 * 3 * 9
 
 
 @pytest.mark.slow
@@ -383,169 +449,126 @@ def test_padding_is_no_token_that_processes_saw(forked):
         assert p.code == 0, p.said
 
 
-def test_the_clock_counts_tokens_and_flops(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr('time.perf_counter', lambda: now[0])
-    clock = Clock(make_model(), Config(OPTIONS | {'max_iters': 30}), peak=1e6)
-    clock.start(SimpleNamespace(iter_num=10, n_seen=1000))
-    now[0] += 6.0
-    said = clock.read(
-        SimpleNamespace(iter_num=14, n_seen=1216)
-    )  # 1.5 s an update of 6 blocks of 9 tokens
-    assert said == {
-        'tokens_per_sec': 36.0,
-        'mfu': round(clock.flops_per_iter / 1.5 / 1e6, 4),
-        'seconds_left': 24.0,
-    }
-    padded = clock.read(SimpleNamespace(iter_num=14, n_seen=1108))  # half of them are padding
-    assert padded == {
-        'tokens_per_sec': 18.0,
-        'mfu': pytest.approx(said['mfu'] / 2, abs=1e-4),
-        'seconds_left': 24.0,
-    }
-    alone = Clock(
-        make_model(),
-        Config(OPTIONS | {'max_iters': 30, 'gradient_accumulation_steps': 1}),
-        peak=1e6,
-    )
-    assert clock.flops_per_iter == 2 * alone.flops_per_iter > 0
+# batches
 
 
-def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
-    seen, state = [], start(learner())
-    state.model.register_forward_pre_hook(
-        lambda _, args: seen.append((args[0].tolist(), args[1].tolist()))
-    )
-    config = Config(OPTIONS | {'l2r_ratio': 0.0})
-    for it in (0, 1, 1):
+def test_micro_batches_are_functions_of_seed_iteration_and_number():
+    """What was drawn before does not matter."""
+    seen = []
+    state = start(learner())
+
+    def record(_, args):
+        idx, order, *_ = args
+        seen.append((idx.tolist(), order.tolist()))
+
+    state.model.register_forward_pre_hook(record)
+    for it, seed in ((0, 5), (1, 5), (1, 5), (1, 6)):
         state.iter_num = it
-        torch.manual_seed(9)  # what was drawn before does not matter
-        update(state, Split(TOKENS), 1e-9, config)
-    update(state, Split(TOKENS), 1e-9, Config(config | {'seed': 6}))
-    for part in (0, 1):
-        drawn = [x[part] for x in seen]
-        assert drawn[2:4] == drawn[4:6] and len({str(x) for x in drawn}) == 6
+        torch.manual_seed(9)
+        update(state, Split(TOKENS), 1e-9, options(l2r_ratio=0.0, seed=seed))
+    for drawn in zip(*seen):  # blocks, then orders
+        assert drawn[2:4] == drawn[4:6]
+        assert len({*map(str, drawn)}) == 6
+
+
+def test_a_batch_is_in_the_order_of_the_run():
+    config = options(order='block:3', order_seed=7, batch_size=60, l2r_ratio=0.5)
+    model = make_model()
+    torch.manual_seed(0)
+    order = draw_batch(Split(TOKENS), config, model).order
+    is_block = (order == sample_order(1, 9, 'block', seed=7, parameter=3)).all(1)
+    is_l2r = (order == torch.arange(9)).all(1)
+    assert (is_block ^ is_l2r).all()
+    assert 15 < is_l2r.sum() < 45
+
+
+def test_a_batch_of_puzzles_has_what_is_given_first():
+    """The positions 0, 3 and 6 of each row."""
+    tokens = np.arange(18, dtype='<u2') % 4
+    given = np.arange(18) % 3 == 0
+    rows = Split(np.where(given, tokens + 2**15, tokens).astype('<u2').reshape(2, 9), True)
+    config = options(batch_size=6, l2r_ratio=0.0)
+    batch = draw_batch(rows, config, make_model())
+    assert batch.n_known is None
+    assert batch.n_visits is None
+    assert batch.n_given.tolist() == [3] * 6
+    assert batch.n_blanks.tolist() == [6] * 6
+    assert batch.idx.max() == 3
+    assert batch.order[:, :3].sort().values.tolist() == [[0, 3, 6]] * 6
+    masked = make_model(attention='mixed')
+    n_known = torch.cat([draw_batch(rows, config, masked).n_known for _ in range(20)])
+    assert {*n_known.tolist()} == {*range(3, 9)}
+
+
+def test_what_is_given_costs_nothing_in_an_update():
+    """The loss of puzzles is the nats of their blanks. What is given comes first, as it was drawn."""
+    tokens = TOKENS[:180].reshape(20, 9)
+    given = np.random.default_rng(1).random((20, 9)) < 0.4
+    model = make_model()
+    torch.manual_seed(derive_seed(5, 0, 0))
+    rows = uniform_below(20, 3)
+    order = sample_order(3, 9)
+    nats = []
+    for row, drawn in zip(rows, order):
+        is_given = torch.from_numpy(given[row])[drawn]
+        own = torch.cat([drawn[is_given], drawn[~is_given]])
+        nll = model(torch.from_numpy(tokens[row].astype(np.int64))[None], own[None])[0]
+        nats += nll[int(is_given.sum()) :].tolist()
+    state = start(learner())
+    split = Split(np.where(given, tokens + 2**15, tokens).astype('<u2'), True)
+    update(state, split, 1e-2, options(gradient_accumulation_steps=1, l2r_ratio=0.0))
+    assert float(state.totals[0]) == pytest.approx(sum(nats) / len(nats))
+
+
+# a masked loss, and validation
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_a_masked_loss_is_trained_and_validated_on_uniform_numbers_of_known_visits(attention):
-    encoder, seen = learner(attention=attention), []
+def test_a_masked_loss_has_uniform_numbers_of_known_visits(attention):
+    """In an update they are a function of the iteration, in validation of the block."""
+    encoder = learner(attention=attention)
+    seen = []
     encoder.register_forward_pre_hook(
         lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()),
         with_kwargs=True,
     )
-    config = Config(
-        OPTIONS | {'l2r_ratio': 0.0, 'batch_size': 64, 'gradient_accumulation_steps': 1}
-    )
+    config = options(l2r_ratio=0.0, batch_size=64, gradient_accumulation_steps=1)
     for it in (0, 1, 1):
         state = start(encoder)
         state.iter_num = it
         update(state, Split(TOKENS), 1e-9, config)
-    assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(9))
-    blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-    expected = block_nll(
-        encoder, blocks, draw_orders(range(20), 9)[:, 0], 8, n_known=draw_known(range(20), 9)[:, 0]
-    )
-    val = validate(encoder, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
-    assert (
-        torch.equal(val['any'], expected)
-        and len({k for row in seen[3:] for k in row}) > 5
-        and list(val) == ['any']
-    )
+    assert seen[1] == seen[2] != seen[0]
+    assert {*seen[0], *seen[1]} == {*range(9)}
+
+    orders = draw_orders(range(20), 9)[:, 0]
+    known = draw_known(range(20), 9)[:, 0]
+    expected = block_nll(encoder, BLOCKS, orders, 8, n_known=known)
+    val = validate(encoder, BLOCKS, NOTHING, config)
+    assert list(val) == ['any']
+    assert torch.equal(val['any'], expected)
+    assert len({*known.tolist()}) > 5
 
 
-@pytest.mark.parametrize('order', ['random', 'l2r', 'block'])
-def test_validation_has_fixed_orders(order):
+@pytest.mark.parametrize(
+    'order, names', [('random', ['any', 'l2r']), ('l2r', ['l2r']), ('block', ['own', 'l2r'])]
+)
+def test_validation_has_fixed_orders(order, names):
     model = make_model()
-    blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-    own = {
-        'random': draw_orders(range(20), 9)[:, 0],
+    orders = {
+        'any': draw_orders(range(20), 9)[:, 0],
         'l2r': sample_order(20, 9, 'l2r'),
-        'block': sample_order(20, 9, 'block', seed=3),
-    }[order]
-    config = Config(OPTIONS | {'order': order, 'order_seed': 3})
-    val = validate(model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
-    expected = {
-        {'random': 'any', 'l2r': 'l2r'}.get(order, 'own'): own,
-        'l2r': sample_order(20, 9, 'l2r'),
+        'own': sample_order(20, 9, 'block', seed=3),
     }
-    assert list(val) == list(expected)
-    for name, orders in expected.items():
-        torch.testing.assert_close(val[name], model(blocks, orders).sum(1), rtol=1e-12, atol=0)
+    val = validate(model, BLOCKS, NOTHING, options(order=order, order_seed=3))
+    assert list(val) == names
+    for name, nats in val.items():
+        torch.testing.assert_close(nats, model(BLOCKS, orders[name]).sum(1), rtol=1e-12, atol=0)
 
 
-def test_an_update_never_waits_for_the_device(monkeypatch):
-    """Nothing in it reads a number of a tensor: no item(), bool(), tolist() or cpu(), no shape that needs values."""
-
-    def forbidden(self):
-        raise AssertionError('the device is waited for')
-
-    monkeypatch.setattr(torch.Tensor, 'tolist', forbidden)
-    monkeypatch.setattr(torch.Tensor, 'cpu', forbidden)
-    aten, seen = torch.ops.aten, set()
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            assert op.overloadpacket not in (aten._local_scalar_dense, aten.nonzero, aten.equal), op
-            assert op.overloadpacket != aten.index or all(
-                i is None or i.dtype != torch.bool for i in args[1]
-            ), op
-            seen.add(op.overloadpacket)
-            return op(*args, **kwargs or {})
-
-    state = start(lean(learner(dropout=0.1).float()), 'muon')
-    with Watch():
-        update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
-    assert aten.mm in seen and aten._fused_adamw_ in seen
-
-
-def test_a_batch_is_in_the_order_of_the_run():
-    config = Config(
-        OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5}
-    )
+def test_processes_share_the_blocks_of_a_validation(request):
     model = make_model()
-    torch.manual_seed(0)
-    order = draw_batch(Split(TOKENS), config, model).order
-    blocks, l2r = (
-        (order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r')
-    )
-    assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
-
-
-def test_what_is_given_costs_nothing_in_an_update():
-    """The loss of puzzles is their nats by their blanks. What is given is visited first, in the order drawn."""
-    tokens, given = TOKENS[:180].reshape(20, 9), np.random.default_rng(1).random((20, 9)) < 0.4
-    config, model = (
-        Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}),
-        make_model(),
-    )
-
-    def nats(idx, order, given):
-        """Of the blanks alone, (B,)."""
-        order = torch.stack(
-            [torch.cat([row[mask[row]], row[~mask[row]]]) for row, mask in zip(order, given)]
-        )
-        return (model(idx, order) * (torch.arange(9) >= given.sum(1, keepdim=True))).sum(1)
-
-    torch.manual_seed(derive_seed(5, 0, 0))
-    rows = uniform_below(20, 3)
-    idx, mask = torch.from_numpy(tokens[rows].astype(np.int64)), torch.from_numpy(given[rows])
-    loss = nats(idx, sample_order(3, 9), mask).sum() / (~mask).sum()
-    state = start(learner())
-    update(state, Split(tokens + 2**15 * given.astype('<u2'), True), 1e-2, config)
-    assert float(state.totals[0]) == pytest.approx(float(loss))
-
-
-def test_a_batch_of_puzzles_has_what_is_given_first():
-    given, tokens = 2**15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
-    rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
-    config = Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0})
-    batch = draw_batch(rows, config, make_model())
-    assert batch.n_known is batch.n_visits is None
-    assert batch.n_given.tolist() == [3] * 6
-    assert batch.n_blanks.tolist() == [6] * 6
-    assert batch.idx.max() == 3
-    assert all(set(row[:3]) == {0, 3, 6} for row in batch.order.tolist())
-    masked = make_model(attention='mixed')
-    n_known = torch.cat([draw_batch(rows, config, masked).n_known for _ in range(20)])
-    assert set(n_known.tolist()) == set(range(3, 9))
+    whole = validate(model, BLOCKS[:5], NOTHING[:5], OPTIONS)
+    request.getfixturevalue('second_of_two')
+    for name, nats in validate(model, BLOCKS[:5], NOTHING[:5], OPTIONS).items():
+        torch.testing.assert_close(nats[1::2], 2 * whole[name][1::2], rtol=1e-12, atol=0)
+        assert not nats[::2].any()
