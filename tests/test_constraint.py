@@ -41,7 +41,10 @@ class Masked:
     """The model whose last column has the constraint of one row on its logits, written down once more."""
 
     def __init__(self, model, allowed, row=0):
-        self.model, self.allowed, self.row, self.config = model, allowed, row, model.config
+        self.model = model
+        self.allowed = allowed
+        self.row = row
+        self.config = model.config
 
     def predict(self, idx, order, n_known, n_targets=None):
         logits = self.model.predict(idx, order, n_known, n_targets).clone()
@@ -54,7 +57,8 @@ class Masked:
 @pytest.mark.parametrize('use_cache', [True, False])
 @pytest.mark.parametrize('how', EVERY)
 def test_everything_allowed_changes_nothing(batch, how, use_cache):
-    model, everything = make_model(vocab_size=16, n_tokens=11), torch.ones(9, 11, dtype=torch.bool)
+    model = make_model(vocab_size=16, n_tokens=11)
+    everything = torch.ones(9, 11, dtype=torch.bool)
     (new, trace), *others = (
         generate(
             model,
@@ -70,31 +74,30 @@ def test_everything_allowed_changes_nothing(batch, how, use_cache):
         for allowed in (None, everything.numpy(), lambda _, at: everything[at])
     )
     for idx, other in others:
-        assert torch.equal(new, idx) and all(
-            torch.equal(x, other[name]) for name, x in trace.items()
-        )
+        assert torch.equal(new, idx)
+        assert all(torch.equal(x, other[name]) for name, x in trace.items())
 
 
 @pytest.mark.parametrize('how', [{}, {'unmask': 'lossless', 'window': 2}])
 @pytest.mark.parametrize('network', NETWORKS)
 def test_the_law_is_renormalised_over_what_is_allowed(network, how):
     """Frequencies of all 27 sequences against the product of renormalised conditionals."""
-    model, order, n = (
-        make_model(block_size=3, vocab_size=3, **network),
-        torch.tensor([[2, 0, 1]]),
-        3_000,
-    )
+    model = make_model(block_size=3, vocab_size=3, **network)
+    order = torch.tensor([[2, 0, 1]])
+    n = 3_000
     if how and model.slots.masked_loss:
         return  # lossless unmasking wants a decoder
     allowed = torch.tensor([[True, True, False], [True, False, True], [True, True, True]])
     law = {}
     for tokens in itertools.product(range(3), repeat=3):
-        idx, p = torch.tensor([tokens]), 1.0
+        idx = torch.tensor([tokens])
+        p = 1.0
         for d, at in enumerate(order[0].tolist()):
             conditional = model.predict(idx, order, d, 1)[0, 0].softmax(-1) * allowed[at]
             p *= float(conditional[tokens[at]] / conditional.sum())
         law[tokens] = p
-    assert math.isclose(sum(law.values()), 1) and sum(p > 0 for p in law.values()) == 12
+    assert math.isclose(sum(law.values()), 1)
+    assert sum(p > 0 for p in law.values()) == 12
     drawn = generate(
         model,
         torch.zeros(n, 3, dtype=torch.long),
@@ -117,7 +120,9 @@ def test_the_law_is_renormalised_over_what_is_allowed(network, how):
     'drawing', [{}, dict(temperature=0), dict(temperature=1.5, top_k=3), dict(top_p=0.8)]
 )
 def test_lossless_text_is_one_token_a_pass(drawing):
-    model, order, idx = half_certain(), orders_of('random'), torch.full((6, 12), 4)
+    model = half_certain()
+    order = orders_of('random')
+    idx = torch.full((6, 12), 4)
     one = torch.stack(
         [
             one_at_a_time(Masked(model, by_row, r), idx[r], order[r], int(KNOWN[r]), r, **drawing)
@@ -138,12 +143,15 @@ def test_lossless_text_is_one_token_a_pass(drawing):
             return_trace=True,
             **drawing,
         )
-        assert torch.equal(new, one) and (trace['step'].max() < 11) == (window > 1)
+        assert torch.equal(new, one)
+        assert (trace['step'].max() < 11) == (window > 1)
 
 
 @pytest.mark.parametrize('how', ADAPTIVE)
 def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
-    model, (idx, order), known = make_model(), batch, torch.tensor([0, 3, 8, 5, 1])
+    model = make_model()
+    (idx, order) = batch
+    known = torch.tensor([0, 3, 8, 5, 1])
     new, trace = generate(
         model, idx, order, known, 3, **how, seeds=range(5), return_trace=True, allowed=by_row
     )
@@ -160,7 +168,8 @@ def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
 @pytest.mark.parametrize('policy', ['given', 'margin'])
 def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
     """Those of writing, of scoring what was written, and of the definition; rows end at different times."""
-    model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **network), batch
+    model = make_model(vocab_size=16, n_tokens=11, **network)
+    (idx, order) = batch
     new, trace = generate(
         model,
         idx,
@@ -175,7 +184,8 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
     fill(model, scored, Given(9), Drawing(scores=True))
     torch.testing.assert_close(scored.logprob, trace['logprob'], rtol=0, atol=1e-10)
     for r, k in enumerate((KNOWN[:5] // 2).tolist()):
-        row, visits = slice(r, r + 1), trace['order'][r]
+        row = slice(r, r + 1)
+        visits = trace['order'][r]
         for d in range(k, 9):
             at = visits[d]
             assert by_row(r, at)[new[r, at]]
@@ -192,7 +202,8 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
 @pytest.mark.parametrize('order', ['l2r', 'random'])
 def test_positions_of_a_long_text_are_counted_from_its_start(order):
     """It is the same as writing stretch by stretch by hand, each with its part of the table."""
-    model, visits = ascii_model(), Order.of(order, {})
+    model = ascii_model()
+    visits = Order.of(order, {})
     table = torch.rand(20, 128, generator=torch.Generator().manual_seed(2)) < 0.1
     (sample,) = write_long(model, texts('ab[[7]]c[[..]]'), visits, allowed=table)
     tokens, known = texts('ab[[7]]c[[..]]')[0]
@@ -205,14 +216,16 @@ def test_positions_of_a_long_text_are_counted_from_its_start(order):
         )
         fill(model, canvas, Given(99), Drawing())
         tokens[start:end], known[start:end] = canvas.idx[0].tolist(), [True] * (end - start)
-    assert sample['tokens'] == tokens and len(sample['stretches']) == 4
+    assert sample['tokens'] == tokens
+    assert len(sample['stretches']) == 4
     assert all(
         table[p, token] for p, (token, s) in enumerate(zip(tokens, sample['step'])) if s >= 0
     )
 
 
 def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
-    writer, asked = Writer(ckpt), []
+    writer = Writer(ckpt)
+    asked = []
 
     def allowed(rows, positions):
         asked.append(positions)
@@ -220,10 +233,8 @@ def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
 
     found = writer.infill('[[..]]', n=3, length=40, batch_size=2, allowed=allowed)
     assert found == [''.join(chr(97 + (10 * r + p) % 26) for p in range(40)) for r in range(3)]
-    assert (
-        torch.cat(asked).unique().tolist() == list(range(40))
-        and [text.logprob for text in found] == [0] * 3
-    )
+    assert torch.cat(asked).unique().tolist() == list(range(40))
+    assert [text.logprob for text in found] == [0] * 3
 
 
 def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
@@ -241,7 +252,8 @@ def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
     script(*run, '--prompt=xy[[..]]')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     texts = Writer(ckpt).infill('xy[[..]]', n=2, allowed=table)
-    assert [s['text'] for s in samples] == texts and texts[0] != texts[1]
+    assert [s['text'] for s in samples] == texts
+    assert texts[0] != texts[1]
     assert all(
         text[:2] == 'xy' and text[p] in ('abc'[p % 3], 'd') for text in texts for p in range(2, 32)
     )
@@ -249,7 +261,8 @@ def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
     nats = json.loads((tmp_path / 'o.json').read_text())['samples'][0]['nats']
     assert 0 < nats < 30 * math.log(2) * 9
     said = script(*run, '--prompt=xy[[=zz]]', '--score', code=1).stderr
-    assert 'the token that is scored is not allowed at position' in said and said.count('\n') == 1
+    assert 'the token that is scored is not allowed at position' in said
+    assert said.count('\n') == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,7 +299,8 @@ def test_what_cannot_be_allowed_is_one_line(allowed, said):
 
 
 def test_known_tokens_are_not_asked_about_and_scored_ones_are(batch):
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     assert torch.equal(
         generate(model, idx, order, 9, 9, allowed=torch.zeros(9, 11, dtype=torch.bool)), idx
     )
@@ -325,4 +339,5 @@ def test_files_that_are_no_bool_array_are_one_line(ckpt, script, tmp_path):
         said = script(
             'sample.py', f'--ckpt={ckpt}', '--weights=raw', f'--allowed={name}', code=1
         ).stderr
-        assert said.count('\n') == 1 and (name in said or 'got <U1 (1, 1)' in said)
+        assert said.count('\n') == 1
+        assert name in said or 'got <U1 (1, 1)' in said

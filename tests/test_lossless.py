@@ -78,14 +78,17 @@ def one_at_a_time(model, idx, order, n_known, seed, temperature=1.0, top_k=0, to
     ],
 )
 def test_lossless_text_equals_one_token_a_pass(kind, drawing):
-    model, order, idx = half_certain(), orders_of(kind), torch.full((6, 12), 4)
+    model = half_certain()
+    order = orders_of(kind)
+    idx = torch.full((6, 12), 4)
     texts = [one_at_a_time(model, idx[r], order[r], int(KNOWN[r]), r, **drawing) for r in range(6)]
     for window, use_cache in ((1, True), (2, True), (3, False), (5, True), (64, True), (64, False)):
         new, trace = lossless(
             model, idx, order, window, use_cache=use_cache, return_trace=True, **drawing
         )
         assert torch.equal(new, torch.stack(texts))
-        passes, most = int(trace['step'].max()) + 1, 12
+        passes = int(trace['step'].max()) + 1
+        most = 12
         assert passes == most if window == 1 else 2 < passes < most  # drafts are right and wrong
     for r in range(5):  # with the whole window, alone
         alone = lossless(
@@ -96,7 +99,8 @@ def test_lossless_text_equals_one_token_a_pass(kind, drawing):
 
 @pytest.mark.parametrize('variant', VARIANTS + TWO_STREAM)
 def test_every_decoder_writes_the_same_text(variant):
-    model, order = make_model(block_size=12, **variant), orders_of('random')
+    model = make_model(block_size=12, **variant)
+    order = orders_of('random')
     runs = [
         lossless(
             model, torch.ones_like(order), order, window, use_cache=use_cache, return_trace=True
@@ -109,24 +113,21 @@ def test_every_decoder_writes_the_same_text(variant):
 
 
 def test_texts_of_unequal_length_and_an_order_of_positions():
-    model, texts = (
-        half_certain(),
-        [
-            ([1] * 4, [True, False, False, True]),
-            ([2] * 9, [False] * 9),
-            ([3] * 12, [False, True, False] * 4),
-            ([5], [False]),
-        ],
-    )
+    model = half_certain()
+    texts = [
+        ([1] * 4, [True, False, False, True]),
+        ([2] * 9, [False] * 9),
+        ([3] * 12, [False, True, False] * 4),
+        ([5], [False]),
+    ]
     for order in ('random', 'l2r', 'r2l'):
         canvases = []
         for window in (1, 6):
             canvas = Canvas.of_texts(texts, Order(order), 7)
             fill(model, canvas, Lossless(window), Drawing())
             canvases.append(canvas)
-        assert torch.equal(canvases[0].idx, canvases[1].idx) and torch.equal(
-            canvases[1].known, canvases[1].n_visits
-        )
+        assert torch.equal(canvases[0].idx, canvases[1].idx)
+        assert torch.equal(canvases[1].known, canvases[1].n_visits)
         assert (
             canvases[0].step == write(model, texts, order, 7, 12).step
         ).all()  # window 1: one token a step
@@ -136,11 +137,13 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
     )
     for canvas, window in ((one, 1), (many, 4)):
         fill(model, canvas, Lossless(window), Drawing())
-    assert torch.equal(one.idx, many.idx) and many.order[0].tolist()[:4] == order
+    assert torch.equal(one.idx, many.idx)
+    assert many.order[0].tolist()[:4] == order
 
 
 def test_prompts_that_are_read_in_groups_change_nothing():
-    model, order = make_model(block_size=80), orders_of('random', 4, 80)
+    model = make_model(block_size=80)
+    order = orders_of('random', 4, 80)
     known = torch.tensor([0, 35, 70, 79])
     runs = [
         lossless(model, torch.ones_like(order), order, window, n_known=known) for window in (1, 16)
@@ -157,7 +160,8 @@ def test_prompts_that_are_read_in_groups_change_nothing():
 )
 def test_the_law_equals_one_token_a_pass(N, n_known, drawing):
     """Frequencies of all sequences against their probabilities by enumeration."""
-    model, n = make_model(block_size=N, vocab_size=3), 5_000
+    model = make_model(block_size=N, vocab_size=3)
+    n = 5_000
     order = torch.tensor([[2, 0, 3, 1][:N] if N == 4 else [2, 0, 1]])
     idx = torch.tensor(
         [row for row in itertools.product(range(3), repeat=N) if n_known == 0 or row[2] == 1]
@@ -178,14 +182,18 @@ def test_the_law_equals_one_token_a_pass(N, n_known, drawing):
     )
     powers = 3 ** torch.arange(N)
     counts = torch.bincount(drawn @ powers, minlength=3**N)[idx @ powers]
-    assert counts.sum() == n and (counts[law == 0] == 0).all()
-    counts, law = counts[law > 0], law[law > 0]
-    chi2, freedom = ((counts - n * law) ** 2 / (n * law)).sum(), len(law) - 1
+    assert counts.sum() == n
+    assert (counts[law == 0] == 0).all()
+    counts = counts[law > 0]
+    law = law[law > 0]
+    chi2 = ((counts - n * law) ** 2 / (n * law)).sum()
+    freedom = len(law) - 1
     assert chi2 < freedom + 5 * (2 * freedom) ** 0.5
 
 
 def test_texts_of_different_seeds_are_independent():
-    model, order = make_model(block_size=3, vocab_size=3), torch.tensor([[2, 0, 1]])
+    model = make_model(block_size=3, vocab_size=3)
+    order = torch.tensor([[2, 0, 1]])
     a, b = (
         lossless(
             model,
@@ -231,7 +239,8 @@ def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
 
 def test_noise_belongs_to_seed_position_and_token():
     """Whatever else is drawn beside it, and however many tokens there are."""
-    seeds, position = [8, 8, 9, 8 + 2**70], torch.tensor([4, 2, 4, 4])
+    seeds = [8, 8, 9, 8 + 2**70]
+    position = torch.tensor([4, 2, 4, 4])
     noise = token_noise(keys_of(seeds), position, 7)
     assert len({*noise.flatten().tolist()}) == 28
     for r, seed in enumerate(seeds):
@@ -244,7 +253,8 @@ def test_noise_belongs_to_seed_position_and_token():
 def accepted(order, known, n_drafts, drafts, tokens, N=8):
     """(n_new, tokens of the visits behind `known`, n_drafts) of one row after a pass over these cells."""
     canvas = Canvas(torch.zeros(1, N, dtype=torch.long), torch.tensor([order]), known, [0])
-    canvas.n_drafts, n = torch.tensor([n_drafts]), torch.tensor([len(tokens)])
+    canvas.n_drafts = torch.tensor([n_drafts])
+    n = torch.tensor([len(tokens)])
     row, column, visit = canvas.cells(n)
     position = canvas.order[row, visit]
     canvas.idx[0, position[:n_drafts]] = torch.tensor(drafts, dtype=torch.long)
@@ -293,7 +303,9 @@ def test_a_draft_stays_if_its_token_read_a_wrong_draft_beside_it():
 
 
 def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monkeypatch):
-    model, order, ran = half_certain(), orders_of('random'), []
+    model = half_certain()
+    order = orders_of('random')
+    ran = []
     trunk = AOGPT.trunk
     monkeypatch.setattr(
         AOGPT,
@@ -309,7 +321,8 @@ def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monk
             model, torch.ones_like(order), order, window, n_known=0, return_trace=True
         )
         passes = trace['step'].max(1).values + 1  # (B,)
-        assert len(ran) == passes.max() and (passes <= 12).all()
+        assert len(ran) == passes.max()
+        assert (passes <= 12).all()
         assert sum(rows for rows, _, _ in ran) == passes.sum()  # rows leave when they are done
         assert all(
             n_slots <= window and n_targets <= window for _, n_slots, n_targets in ran

@@ -24,7 +24,8 @@ WAYS = [
     dict(policy='margin', block_length=2),
     dict(policy='entropy', block_length=2, n_steps=2),
 ]
-EVERY, ORDER = torch.tensor(list(itertools.product(range(3), repeat=3))), torch.tensor([[2, 0, 1]])
+EVERY = torch.tensor(list(itertools.product(range(3), repeat=3)))
+ORDER = torch.tensor([[2, 0, 1]])
 
 
 @cache
@@ -58,7 +59,8 @@ def scored(model, idx, order, known, seeds, how, use_cache=True, **drawing):
     """The canvas of texts idx (B, N), scored by the law of this way of writing."""
     canvas = Canvas(idx, order, known, seeds)
     fill(model, canvas, nine_steps(how), Drawing(**drawing, scores=True), use_cache)
-    assert torch.equal(canvas.idx, idx) and torch.equal(canvas.known, canvas.n_visits)
+    assert torch.equal(canvas.idx, idx)
+    assert torch.equal(canvas.known, canvas.n_visits)
     return canvas
 
 
@@ -105,7 +107,9 @@ def test_what_is_written_next_depends_on_what_was_written(network):
     ],
 )
 def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
-    model, n, p = choosy(network), 2_000, law(choosy(network), how, known, **drawing) / 3**known
+    model = choosy(network)
+    n = 2_000
+    p = law(choosy(network), how, known, **drawing) / 3**known
     prompts = torch.arange(n).unsqueeze(1) % 3  # at position 2
     drawn = generate(
         model,
@@ -118,8 +122,10 @@ def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
     )
     counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
     assert (counts[p == 0] == 0).all()
-    counts, expected = counts[p > 0], n * p[p > 0]
-    chi2, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
+    counts = counts[p > 0]
+    expected = n * p[p > 0]
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
     assert chi2 < freedom + 5 * (2 * freedom) ** 0.5
 
 
@@ -127,7 +133,8 @@ def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
     'how', [dict(), dict(policy='margin'), dict(policy='top_prob', block_length=2, n_steps=4)]
 )
 def test_binomial_numbers_of_a_seed_make_a_law(how):
-    model, how = choosy('decoder'), dict(n_steps=2, unmask='binomial') | how
+    model = choosy('decoder')
+    how = dict(n_steps=2, unmask='binomial') | how
     laws = torch.stack([law(model, how, seed=seed) for seed in range(6)])
     torch.testing.assert_close(laws.sum(1), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-10)
     assert len(laws.unique(dim=0)) > 1
@@ -155,12 +162,15 @@ def test_binomial_numbers_of_a_seed_make_a_law(how):
 )
 def test_the_same_number_in_three_ways(batch, how, variant):
     """As it was written, as a text that is scored, and by the definition, without a cache."""
-    model, (idx, order), seeds = make_model(**variant), batch, [3, 1, 4, 1, 5]
+    model = make_model(**variant)
+    (idx, order) = batch
+    seeds = [3, 1, 4, 1, 5]
     text, trace = generate(
         model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=seeds, return_trace=True
     )
     canvas = scored(model, text, order, KNOWN, seeds, how)
-    assert torch.equal(canvas.order, trace['order']) and torch.equal(canvas.step, trace['step'])
+    assert torch.equal(canvas.order, trace['order'])
+    assert torch.equal(canvas.step, trace['step'])
     torch.testing.assert_close(canvas.logprob, trace['logprob'], rtol=0, atol=1e-10)
     for r in (0, 1, 3):
         _, _, step, nats = by_definition(model, text[r], order[r], int(KNOWN[r]), **how)
@@ -172,12 +182,14 @@ def test_the_same_number_in_three_ways(batch, how, variant):
     'how', [*CHANCE, dict(policy='margin', order_noise=1.0), dict(n_steps=4, unmask='binomial')]
 )
 def test_a_seed_scores_what_it_wrote(batch, how):
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     text, trace = generate(
         model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=range(5), return_trace=True
     )
     canvas = scored(model, text, order, KNOWN, range(5), how)
-    assert torch.equal(canvas.order, trace['order']) and torch.equal(canvas.step, trace['step'])
+    assert torch.equal(canvas.order, trace['order'])
+    assert torch.equal(canvas.step, trace['step'])
     torch.testing.assert_close(canvas.logprob, trace['logprob'], rtol=0, atol=1e-10)
 
 
@@ -185,7 +197,8 @@ def test_a_seed_scores_what_it_wrote(batch, how):
 @pytest.mark.parametrize('drawing', [{}, CUT], ids=['all', 'cut'])
 def test_a_lossless_score_is_one_token_a_step(batch, window, use_cache, drawing):
     """The tokens that stand there are right drafts: passes are fewer."""
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     one = scored(model, idx, order, KNOWN, range(5), {}, **drawing)
     how = dict(unmask='lossless', window=window)
     many = scored(model, idx, order, KNOWN, range(5), how, use_cache, **drawing)

@@ -39,17 +39,17 @@ def misfit_of(model, idx, order, known, written, row, seed):
 @pytest.mark.parametrize('config', NETWORKS)
 @pytest.mark.parametrize('size', [9, 20])  # the longer text has groups of several tokens
 def test_a_round_by_hand_is_the_round_of_generate(config, size):
-    model, g = make_model(block_size=size, **config), torch.Generator().manual_seed(1)
-    idx, order = (
-        torch.randint(11, (3, size), generator=g),
-        torch.rand(3, size, generator=g).argsort(-1),
-    )
+    model = make_model(block_size=size, **config)
+    g = torch.Generator().manual_seed(1)
+    idx = torch.randint(11, (3, size), generator=g)
+    order = torch.rand(3, size, generator=g).argsort(-1)
     known = torch.tensor([0, 2, size - 1])
     how = dict(n_steps=8, seeds=[5, 6, 7], return_trace=True)
     text, trace = generate(model, idx, order, known, **how)
     new, after = generate(model, idx, order, known, revise=1, **how)
     for r in range(3):
-        n, seed = size - int(known[r]), how['seeds'][r]
+        n = size - int(known[r])
+        seed = how['seeds'][r]
         nats = [
             misfit_of(model, text[r], order[r], int(known[r]), n, d, seed)
             for d in range(int(known[r]), size)
@@ -66,9 +66,8 @@ def test_a_round_by_hand_is_the_round_of_generate(config, size):
         )
         canvas.draw_numbers('round', 0)
         fill(model, canvas, Given(1), Drawing())
-        assert torch.equal(canvas.idx[0], new[r]) and torch.equal(
-            canvas.order[0], after['order'][r]
-        )
+        assert torch.equal(canvas.idx[0], new[r])
+        assert torch.equal(canvas.order[0], after['order'][r])
         rewritten = torch.zeros(size, dtype=torch.bool).index_fill(
             0, torch.tensor(again, dtype=torch.long), True
         )
@@ -83,14 +82,16 @@ def test_a_round_by_hand_is_the_round_of_generate(config, size):
     'how', [{}, dict(policy='margin', block_length=2), dict(unmask='binomial', n_steps=3)]
 )
 def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
-    model, (idx, order) = make_model(**config), batch
+    model = make_model(**config)
+    (idx, order) = batch
     how = dict(n_steps=4, revise=5, return_trace=True) | how
     new, trace = generate(model, idx, order, KNOWN, seeds=range(5), **how)
     slow, _ = generate(model, idx, order, KNOWN, seeds=range(5), use_cache=False, **how)
     assert torch.equal(new, slow)
     for r in range(5):
         given = order[r, : KNOWN[r]]
-        assert torch.equal(new[r, given], idx[r, given]) and (trace['step'][r, given] == -1).all()
+        assert torch.equal(new[r, given], idx[r, given])
+        assert (trace['step'][r, given] == -1).all()
         alone = generate(model, idx[r : r + 1], order[r : r + 1], KNOWN[r], seeds=[r], **how)[0]
         assert torch.equal(new[r], alone[0])
 
@@ -106,29 +107,33 @@ def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
 )
 def test_a_row_in_a_batch_is_the_row_alone(how):
     """Its text, and the trace of it, whatever the other rows have to write and however many rounds they take."""
-    model, n = make_model(block_size=16, vocab_size=24), 20
+    model = make_model(block_size=16, vocab_size=24)
+    n = 20
     g = torch.Generator().manual_seed(1)
-    idx, order = torch.randint(24, (n, 16), generator=g), sample_order(n, 16, generator=g)
-    known, how = torch.arange(n) % 17, how | {'revise': 3, 'return_trace': True}
+    idx = torch.randint(24, (n, 16), generator=g)
+    order = sample_order(n, 16, generator=g)
+    known = torch.arange(n) % 17
+    how = how | {'revise': 3, 'return_trace': True}
     found, trace = generate(model, idx, order, known, seeds=range(50, 50 + n), **how)
     for r in range(n):
         alone, own = generate(
             model, idx[r : r + 1], order[r : r + 1], known[r : r + 1], seeds=[50 + r], **how
         )
         assert torch.equal(alone[0], found[r])
-        assert torch.equal(own['step'][0], trace['step'][r]) and torch.equal(
-            own['order'][0], trace['order'][r]
-        )
+        assert torch.equal(own['step'][0], trace['step'][r])
+        assert torch.equal(own['order'][0], trace['order'][r])
 
 
 @pytest.mark.parametrize('config', NETWORKS)
 def test_a_text_of_likeliest_tokens_stays(config):
     """Whatever the temperature: revision ends in such a text, and then no token is written again."""
-    model, order = make_model(block_size=8, **config), torch.arange(8).repeat(5, 1)
+    model = make_model(block_size=8, **config)
+    order = torch.arange(8).repeat(5, 1)
     known = torch.tensor([0, 3, 6, 5, 7])
     found, trace = generate(model, order, order, known, temperature=0, revise=40, return_trace=True)
     canvas = Canvas(found, trace['order'], known, range(5))
-    canvas.step, canvas.known = trace['step'], torch.full((5,), 8)
+    canvas.step = trace['step']
+    canvas.known = torch.full((5,), 8)
     last = [
         [[*row[row != p], torch.tensor(p)] for p in range(8)] for row in trace['order']
     ]  # each token in its turn
@@ -152,7 +157,8 @@ def test_a_text_of_likeliest_tokens_stays(config):
 
 def test_binomial_rounds_have_schedules_of_their_own():
     canvas = Canvas(torch.zeros(1, 99).long(), torch.arange(99)[None], 0, [5])
-    unmasking, seen = Given(9, binomial=True), set()
+    unmasking = Given(9, binomial=True)
+    seen = set()
     for names in ((), ('round', 0), ('round', 1)):
         canvas.draw_numbers(*names)
         seen.add(str(unmasking.ends([99], canvas.seeds, *canvas.names).tolist()))
@@ -160,11 +166,9 @@ def test_binomial_rounds_have_schedules_of_their_own():
 
 
 def test_a_row_is_finished_by_a_round_that_does_not_change_it():
-    model, order, n_finished = (
-        make_model(block_size=8, vocab_size=3),
-        torch.arange(8).repeat(20, 1),
-        0,
-    )
+    model = make_model(block_size=8, vocab_size=3)
+    order = torch.arange(8).repeat(20, 1)
+    n_finished = 0
     rounds = torch.stack(
         [generate(model, order, order, 3, n_steps=2, revise=k, seeds=range(20)) for k in range(9)]
     )
@@ -178,15 +182,14 @@ def test_a_row_is_finished_by_a_round_that_does_not_change_it():
 
 def test_the_trace_keeps_the_rounds():
     """The sample has every token that stood in the text, and the order visits each position once."""
-    model, how = make_model(block_size=8, vocab_size=128), Revised(Given(4), 3)
+    model = make_model(block_size=8, vocab_size=128)
+    how = Revised(Given(4), 3)
     (once,) = write(model, texts('ab[[6]]', length=8), how=Given(4))
     (sample,) = write(model, texts('ab[[6]]', length=8), how=how, with_drafts=True)
     revised = [p for p in range(8) if sample['drafts'][p]]
-    assert (
-        revised
-        and sorted(sample['order']) == [*range(8)]
-        and max(sample['step']) > max(once['step'])
-    )
+    assert revised
+    assert sorted(sample['order']) == [*range(8)]
+    assert max(sample['step']) > max(once['step'])
     assert [sample['drafts'][p][0] for p in revised] == [
         [once['step'][p], once['tokens'][p]] for p in revised
     ]

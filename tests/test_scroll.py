@@ -66,7 +66,8 @@ def like(sample):
 
 def counted(model):
     """A copy of the model, and for each of its passes the numbers of slots that the rows ran."""
-    model, slots = copy.deepcopy(model), []
+    model = copy.deepcopy(model)
+    slots = []
     trunk = model.trunk
     model.trunk = lambda idx, order, plan, cache=None: (
         slots.append([len(row.unique()) for row in plan.number]),
@@ -76,7 +77,8 @@ def counted(model):
 
 
 def test_a_text_that_fits_is_what_one_canvas_gives():
-    model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', 'abcdef[[..]]', length=8)
+    model = ascii_model()
+    rows = texts('ab[[4]]c', '[[3]]', 'abcdef[[..]]', length=8)
     for order in (L2R, Order('random'), Order('r2l'), Order('fixed', seed=3)):
         canvas = Canvas.of_texts(rows, order, 5)
         fill(model, canvas, Given(3), Drawing())
@@ -113,22 +115,23 @@ def rescored(model, sample, reading=L2R):
 @pytest.mark.parametrize('order', ['l2r', 'random', 'block:2', 'margin'])
 def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context, stretches):
     """Re-scoring gives every token the same log-probability: its canvas alone, known text first."""
-    model, given = ascii_model(), [0, 1, 9, 10, 18]
+    model = ascii_model()
+    given = [0, 1, 9, 10, 18]
     how = Adaptive('margin', 99) if order == 'margin' else Given(99)
     visits = Order.of('random' if order == 'margin' else order, {})
     ((sample, other),) = [
         write(model, texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]'), visits, how, context=context)
     ]
-    assert other['stretches'] == stretches and sample['tokens'] != other['tokens'][:2]
+    assert other['stretches'] == stretches
+    assert sample['tokens'] != other['tokens'][:2]
     reading = (
         L2R if order in ('random', 'margin') else visits
     )  # known text of a random order is read left to right
     read = [p for p in reading.draw(1, 8)[0].tolist() if p in given[:2]] + given[2:]
-    assert sorted(sample['order']) == list(range(20)) and sample['order'][:5] == read
-    assert (
-        bytes(sample['tokens'][p] for p in given) == b'abcde'
-        and sample['passes'] == sample['blanks'] == 15
-    )
+    assert sorted(sample['order']) == list(range(20))
+    assert sample['order'][:5] == read
+    assert bytes(sample['tokens'][p] for p in given) == b'abcde'
+    assert sample['passes'] == sample['blanks'] == 15
     assert sample['logprob'] == pytest.approx(rescored(model, sample, reading), abs=1e-10)
     assert math.isclose(sample['nats'], -sum(sample['logprob']))
     assert [sample['step'][p] for p in sample['order'][5:]] == list(
@@ -137,7 +140,8 @@ def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context,
 
 
 def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
-    model, rows = ascii_model(), texts('[[20]]', 'x' * 17 + '[[3]]', 'ab[[1]]')
+    model = ascii_model()
+    rows = texts('[[20]]', 'x' * 17 + '[[3]]', 'ab[[1]]')
     for order in (L2R, Order('random')):
         together = write(model, rows, order)
         assert [s.get('stretches') for s in together] == [
@@ -164,7 +168,8 @@ def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
     for context, slots in ((4, 4 * 8), (3, 3 * 8 + 5), (7, 13 * 8)):
         model, passes = counted(ascii_model())
         (sample,) = write(model, texts('[[..]]'), context=context)
-        assert len(passes) == sample['passes'] == 20 and sum(n for (n,) in passes) == slots
+        assert len(passes) == sample['passes'] == 20
+        assert sum(n for (n,) in passes) == slots
 
 
 @pytest.mark.parametrize('order', ['l2r', 'random'])
@@ -179,11 +184,10 @@ def test_a_long_lossless_text_equals_one_token_a_step(order):
     for sample in many:
         for step, history in zip(sample['step'], sample['drafts'], strict=True):
             assert all(first < step for first, _ in history)
-        later, seam = (
-            sample['drafts'][8:],
-            max(sample['step'][:8]),
-        )  # steps are counted on from stretch to stretch
-        assert any(later) and all(first > seam for history in later for first, _ in history)
+        later = sample['drafts'][8:]
+        seam = max(sample['step'][:8])  # steps are counted on from stretch to stretch
+        assert any(later)
+        assert all(first > seam for history in later for first, _ in history)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -196,47 +200,46 @@ def test_left_to_right_ends_at_the_stop_and_saves_the_passes_behind_it(lossless)
     model, passes = counted(ascii_model())
     rows = texts('ab[[..]]', '[[..]]', '[[9]]')
     whole = write(model, rows, how=how)
-    n_whole, stop = len(passes), whole[1]['text'][9:11]
-    assert (
-        all(stop not in s['text'] for s in (whole[0], whole[2]))
-        and whole[1]['text'].index(stop) == 9
-    )
+    n_whole = len(passes)
+    stop = whole[1]['text'][9:11]
+    assert all(stop not in s['text'] for s in (whole[0], whole[2]))
+    assert whole[1]['text'].index(stop) == 9
     passes.clear()
     short = write(model, rows, how=how, stop=stop)
     assert [s.pop('stopped') for s in short] == [False, True, False]
     assert short[::2] == [like(s) for s in whole[::2]]
-    assert short[1]['tokens'] == whole[1]['tokens'][:11] and short[1]['text'].endswith(stop)
+    assert short[1]['tokens'] == whole[1]['tokens'][:11]
+    assert short[1]['text'].endswith(stop)
     assert short[1]['step'] == whole[1]['step'][:11]
     assert short[1]['logprob'] == pytest.approx(whole[1]['logprob'][:11])
-    assert short[1]['order'] == list(range(11)) and short[1]['stretches'] == [[0, 8], [4, 11]]
-    assert (
-        math.isclose(short[1]['nats'], -sum(whole[1]['logprob'][:11])) and short[1]['blanks'] == 11
-    )
+    assert short[1]['order'] == list(range(11))
+    assert short[1]['stretches'] == [[0, 8], [4, 11]]
+    assert math.isclose(short[1]['nats'], -sum(whole[1]['logprob'][:11]))
+    assert short[1]['blanks'] == 11
     alone = {}
     for name, until in (('whole', ''), ('short', stop)):
         passes.clear()
         write(model, rows[1:2], how=how, seed=6, stop=until)
         alone[name] = len(passes)
-    assert alone['short'] < alone['whole'] and n_whole >= alone['whole']
+    assert alone['short'] < alone['whole']
+    assert n_whole >= alone['whole']
     if not lossless:
         assert alone == {'whole': 20, 'short': 11}
 
 
 @pytest.mark.parametrize('order', ['random', 'r2l', 'block:4'])
 def test_other_orders_are_cut_at_the_first_stop(order):
-    visits, rows = Order.of(order, {}), texts('[[..]]')
+    visits = Order.of(order, {})
+    rows = texts('[[..]]')
     (whole,) = write(ascii_model(), rows, visits)
     stop = whole['text'][5:7]
     n = whole['text'].index(stop) + 2
     model, passes = counted(ascii_model())
     (short,) = write(model, rows, visits, stop=stop)
-    assert short['tokens'] == whole['tokens'][:n] and short['logprob'] == pytest.approx(
-        whole['logprob'][:n]
-    )
-    assert (
-        sorted(short['order']) == list(range(n))
-        and [p for p in whole['order'] if p < n] == short['order']
-    )
+    assert short['tokens'] == whole['tokens'][:n]
+    assert short['logprob'] == pytest.approx(whole['logprob'][:n])
+    assert sorted(short['order']) == list(range(n))
+    assert [p for p in whole['order'] if p < n] == short['order']
     assert len(passes) == 1 + max(
         whole['order'].index(p) for p in range(n)
     )  # until all before it is written
@@ -254,14 +257,18 @@ def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
     first = write(model, texts('ab[[..]]'))[0]['text'][2]
     for stop in ('ab', 'b' + first):  # a part of the prompt
         (sample,) = write(model, texts('ab[[..]]'), stop=stop)
-        assert not sample['stopped'] and len(sample['tokens']) == 20
+        assert not sample['stopped']
+        assert len(sample['tokens']) == 20
     (sample,) = write(model, texts('ab' * 5 + '[[1]]ab[[..]]'), stop='ab')
-    assert sample['text'][:10] == 'ab' * 5 and len(sample['text']) == 13 and sample['blanks'] == 1
+    assert sample['text'][:10] == 'ab' * 5
+    assert len(sample['text']) == 13
+    assert sample['blanks'] == 1
     assert sample['order'] == [*range(10), 11, 12, 10]
 
 
 def test_of_several_stops_the_first_ends_the_text_and_seeds_may_be_named():
-    model, rows = ascii_model(), texts('[[..]]', '[[..]]', length=8)
+    model = ascii_model()
+    rows = texts('[[..]]', '[[..]]', length=8)
     whole = write(model, rows, seed=[7, 3])
     assert [s['tokens'] for s in whole] == [
         write(model, rows[:1], seed=seed)[0]['tokens'] for seed in (7, 3)
@@ -270,19 +277,21 @@ def test_of_several_stops_the_first_ends_the_text_and_seeds_may_be_named():
     short = write(model, rows, seed=[7, 3], stop=stops)
     for one, two in zip(short, whole):
         n = min(two['text'].index(stop) + len(stop) for stop in stops if stop in two['text'])
-        assert (
-            one['stopped'] and one['tokens'] == two['tokens'][:n] and n <= 5
-        )  # before the first of the stops
+        assert one['stopped']
+        assert one['tokens'] == two['tokens'][:n]
+        assert n <= 5  # before the first of the stops
 
 
 def test_the_stop_is_whole_before_it_is_found():
-    bytes_, eos = Bytes(), Bytes.eos
-    assert (
-        end_of([97, 195, 169, 98], ['é'], bytes_) == 3 and end_of([97, 195], ['é'], bytes_) is None
-    )
+    bytes_ = Bytes()
+    eos = Bytes.eos
+    assert end_of([97, 195, 169, 98], ['é'], bytes_) == 3
+    assert end_of([97, 195], ['é'], bytes_) is None
     assert end_of([97, eos, 98, eos], ['<|endoftext|>'], bytes_) == 2
-    assert end_of([10, 97, 10, 10, 10], ['\n\n'], bytes_) == 4 and end_of([], ['a'], bytes_) is None
-    assert end_of([97, 98, 99], ['c', 'ab', 'x'], bytes_) == 2 and end_of([97], [], bytes_) is None
+    assert end_of([10, 97, 10, 10, 10], ['\n\n'], bytes_) == 4
+    assert end_of([], ['a'], bytes_) is None
+    assert end_of([97, 98, 99], ['c', 'ab', 'x'], bytes_) == 2
+    assert end_of([97], [], bytes_) is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -291,7 +300,9 @@ def test_the_stop_is_whole_before_it_is_found():
 
 def template(*pieces):
     """(tokens, known, open) of texts, numbers of blanks, and [n], open blanks with their shares."""
-    tokens, known, open_ = [], [], []
+    tokens = []
+    known = []
+    open_ = []
     for piece in pieces:
         value = (
             [*piece.encode()]
@@ -299,7 +310,8 @@ def template(*pieces):
             else [0] * (piece[0] if isinstance(piece, list) else piece)
         )
         open_ += [[len(tokens), len(tokens) + len(value)]] if isinstance(piece, list) else []
-        tokens, known = tokens + value, known + [isinstance(piece, str)] * len(value)
+        tokens = tokens + value
+        known = known + [isinstance(piece, str)] * len(value)
     return tokens, known, open_
 
 
@@ -310,7 +322,8 @@ def by_hand(model, pieces, stops, seed, **how):
     for k, (start, end) in enumerate(
         itertools.pairwise([0, *(end for _, end in open_), len(tokens)])
     ):
-        n, n_steps = len(whole['tokens']), 1 + max(whole['step'], default=-1)
+        n = len(whole['tokens'])
+        n_steps = 1 + max(whole['step'], default=-1)
         row = whole['tokens'] + tokens[start:end], [True] * n + known[start:end]
         (part,) = write(model, [row], seed=[seed], stop=stops if k < len(open_) else '', **how)
         part['step'] = [step + n_steps if step >= 0 else -1 for step in part['step']]
@@ -330,10 +343,8 @@ def by_hand(model, pieces, stops, seed, **how):
 )
 def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size):
     """Each open blank ends at its stop or at its share; a row beside it that has fewer parts changes nothing."""
-    model, rows = (
-        ascii_model(block_size=block_size),
-        [template('x', [9]), template('ab', [9], 'cd', [7], 'fg', 1, 'h')],
-    )
+    model = ascii_model(block_size=block_size)
+    rows = [template('x', [9]), template('ab', [9], 'cd', [7], 'fg', 1, 'h')]
     how = Adaptive('margin', 99) if order == 'margin' else Given(99)
     how = {
         'how': Lossless(4) if order == 'lossless' else how,
@@ -358,26 +369,32 @@ def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size
 
 
 def test_a_stop_is_looked_for_in_the_open_blank_alone():
-    model, text = ascii_model(block_size=18), template(2, 'ab', [5], 'c', [3], 3, 'd')
+    model = ascii_model(block_size=18)
+    text = template(2, 'ab', [5], 'c', [3], 3, 'd')
     for p in model.parameters():
         p.zero_()  # every token is as likely: the first is taken
     seen = []
     (sample,) = write(model, [text], drawing=Drawing(0), stop='\0', look=seen.append)
-    assert sample['text'] == '\0\0ab\0c\0\0\0\0d' and sample['stopped'] and sample['passes'] == 7
+    assert sample['text'] == '\0\0ab\0c\0\0\0\0d'
+    assert sample['stopped']
+    assert sample['passes'] == 7
     assert sample['step'] == [0, 1, -1, -1, 2, -1, 3, 4, 5, 6, -1]
     assert sample['order'] == [2, 3, 5, 10, 0, 1, 4, 6, 7, 8, 9]
     assert [len(tokens) for tokens, *_ in seen] == [17] * 3 + [13] + [
         11
     ] * 3  # the text as it is then
-    assert [step for _, _, step, *_ in seen] == [*range(7)] and seen[-1][0] == sample['tokens']
+    assert [step for _, _, step, *_ in seen] == [*range(7)]
+    assert seen[-1][0] == sample['tokens']
     for stops in ('ab', '\0ab', 'b\0', ''):
         (whole,) = write(model, [text], drawing=Drawing(0), stop=stops)
-        assert not whole.pop('stopped', False) and whole['text'] == '\0\0ab\0\0\0\0\0c\0\0\0\0\0\0d'
+        assert not whole.pop('stopped', False)
+        assert whole['text'] == '\0\0ab\0\0\0\0\0c\0\0\0\0\0\0d'
     assert whole == write(model, [text[:2]], drawing=Drawing(0))[0]  # without a stop it is one part
     (none,) = write(
         model, [template('ab', [0], 'c', [2])], drawing=Drawing(0), stop='\0'
     )  # no room for the first
-    assert none['text'] == 'abc\0' and not none['stopped']
+    assert none['text'] == 'abc\0'
+    assert not none['stopped']
 
 
 def test_allowed_and_rows_count_in_the_text_as_it_is_then():
@@ -392,10 +409,11 @@ def test_allowed_and_rows_count_in_the_text_as_it_is_then():
     one, two = write(
         ascii_model(), rows, seed=[1, 2], stop=['\x03', '\x0a'], allowed=allowed, n_before=6
     )
-    assert (
-        one['text'] == '\0\1\2\3' and two['text'] == 'ab\2\3cd\6\7\x08\x09\x0a' and two['stopped']
-    )
-    assert {*asked} == {6, 7} and two['stretches'] == [[0, 4], [0, 8], [4, 11]]
+    assert one['text'] == '\0\1\2\3'
+    assert two['text'] == 'ab\2\3cd\6\7\x08\x09\x0a'
+    assert two['stopped']
+    assert {*asked} == {6, 7}
+    assert two['stretches'] == [[0, 4], [0, 8], [4, 11]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -425,12 +443,17 @@ def test_a_stop_over_a_seam_ends_its_row_at_once():
     model, passes = counted(ascii_model())
     for p in model.parameters():
         p.zero_()  # every token is as likely: the first is taken
-    seen, rows = [], texts('ab[[1]]', '[[1]]abcdefg[[1]]hij[[8]]')
+    seen = []
+    rows = texts('ab[[1]]', '[[1]]abcdefg[[1]]hij[[8]]')
     first, second = write(
         model, rows, drawing=Drawing(0), stop='fg\0h', context=1, look=seen.append
     )
-    assert second['text'] == '\0abcdefg\0h' and second['stopped'] and not first['stopped']
-    assert len(passes) == 2 and seen[0] and seen[1:] == [None]
+    assert second['text'] == '\0abcdefg\0h'
+    assert second['stopped']
+    assert not first['stopped']
+    assert len(passes) == 2
+    assert seen[0]
+    assert seen[1:] == [None]
 
 
 def test_blocks_begin_anew_in_each_stretch():
@@ -440,6 +463,5 @@ def test_blocks_begin_anew_in_each_stretch():
     blocks = [range(2), range(2, 6), range(6, 8), range(8, 12), range(12, 16), range(16, 20)]
     visits = iter(sample['order'])
     assert [{next(visits) for _ in block} for block in blocks] == [{*block} for block in blocks]
-    assert [sample['step'][p] for p in sample['order']] == [-1, -1, *range(18)] and sample[
-        'order'
-    ] != [*range(20)]
+    assert [sample['step'][p] for p in sample['order']] == [-1, -1, *range(18)]
+    assert sample['order'] != [*range(20)]

@@ -1,4 +1,4 @@
-"""Unmasking within blocks: the definition, cached = uncached, rows of a batch, the number of passes, costs, errors."""
+"""Unmasking within blocks: the definition, equalities, the number of passes, costs, errors."""
 
 import itertools
 
@@ -35,86 +35,88 @@ CHANCE = [
 
 
 def nine_steps(how):
+    """The Unmasking that these options name, by default in nine steps."""
     return unmasking_of(**dict(n_steps=9) | how)
 
 
-def by_definition(
-    model,
-    idx,
-    order,
-    known,
-    n_visits=9,
-    n_steps=9,
-    policy='given',
-    schedule='linear',
-    threshold=None,
-    block_length=None,
-    allowed=None,
-    seed=None,
-):
-    """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats), visits as they came and
-    the others by position. A row with a seed is drawn, another one scored: the tokens of idx are revealed."""
-    visits, blanks, padding, step = (
-        *(x.tolist() for x in order.split([known, n_visits - known, 9 - n_visits])),
-        0,
-    )
-    text, told, nats = (
-        torch.zeros_like(idx),
-        torch.full_like(idx, -1),
-        torch.zeros(len(idx), dtype=torch.float64),
-    )
+def by_definition(model, idx, order, known, n_visits=9, allowed=None, seed=None, **how):
+    """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
+
+    Visits are as they came, the others by position. A row with a seed is drawn, another one scored: the
+    tokens of idx are revealed."""
+    threshold = how.get('threshold')
+    policy = how.get('policy', 'given')
+    sizes = [known, n_visits - known, 9 - n_visits]
+    visits, blanks, padding = (x.tolist() for x in order.split(sizes))
+    text = torch.zeros_like(idx)
+    told = torch.full_like(idx, -1)
+    nats = torch.zeros(len(idx), dtype=torch.float64)
     text[visits] = idx[visits]
     u = numbers(seed, 'tokens', n=len(idx))
-    n, length = len(blanks), block_length or len(blanks)
-    for start in range(0, n, length or 1):
-        block = blanks[start : start + length]
-        # k n / n_steps blanks after step k: the steps that end in this block
-        n_here = sum(
-            start * n_steps < k * n <= (start + len(block)) * n_steps for k in range(1, n_steps + 1)
-        )
-        ends = unmask_schedule(len(block), max(1, n_here), schedule)
-        for n_new in (
-            (b - a for a, b in itertools.pairwise([0, *ends]))
-            if threshold is None
-            else itertools.repeat(0)
-        ):
+    step = 0
+    for block, ends in blocks_of(blanks, **how):
+        while not {*block} <= {*visits}:
             rest = [p for p in blanks if p not in visits]
             now = torch.tensor([[*visits, *rest, *padding]])
             logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
             if allowed is not None:
                 logits = logits.masked_fill(~allowed[rest], -torch.inf)
-            prob, score = dict(zip(rest, logits.softmax(-1))), {}
-            for p in set(block) & set(rest):
-                top = prob[p].topk(2).values
-                score[p] = {
-                    'given': -block.index(p),
-                    'top_prob': top[0],
-                    'margin': top[0] - top[1],
-                    'entropy': (prob[p] * prob[p].log()).nansum(),
-                }[policy]
-            if threshold is not None:
-                n_new = max(1, sum(bool(s >= threshold) for s in score.values()))
+            law = dict(zip(rest, logits.softmax(-1)))
+
+            left = [p for p in block if p in rest]
+            score = {p: SLOW_SCORES[policy](law[p], block.index(p)) for p in left}
+            if threshold is None:
+                n_done = len(block) - len(left)
+                n_new = next(end for end in ends if end > n_done) - n_done
+            else:
+                n_new = max(1, sum(bool(x >= threshold) for x in score.values()))
             for p in sorted(score, key=score.get, reverse=True)[:n_new]:
-                text[p] = idx[p] if seed is None else int((prob[p].cumsum(-1) <= u[p]).sum())
-                told[p], nats[p] = step, prob[p][text[p]].log()
+                text[p] = idx[p]
+                if seed is not None:
+                    text[p] = (law[p].cumsum(-1) <= u[p]).sum()
+                told[p] = step
+                nats[p] = law[p][text[p]].log()
                 visits.append(p)
             step += 1
-            if {*block} <= {*visits}:
-                break
     return text, visits, told, nats
 
 
+# of the law of a blank, and where it stands in its block
+SLOW_SCORES = {
+    'given': lambda p, i: -i,
+    'top_prob': lambda p, i: p.max(),
+    'margin': lambda p, i: -p.topk(2).values.diff(),
+    'entropy': lambda p, i: (p * p.log()).nansum(),
+}
+
+
+def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):
+    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each step."""
+    n = len(blanks)
+    length = block_length or max(n, 1)
+    found = []
+    for start in range(0, n, length):
+        block = blanks[start : start + length]
+        end = start + len(block)
+        # k n / n_steps blanks after step k: the steps that end in this block
+        n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
+        found.append((block, unmask_schedule(len(block), max(1, n_here), schedule)))
+    return found
+
+
 def written(model, batch, how, rows=slice(5), use_cache=True):
-    canvas = Canvas(*(x[rows] for x in batch), KNOWN[rows], list(range(5))[rows], N_VISITS[rows])
+    """The canvas of these rows of the batch, filled."""
+    idx, order = batch
+    seeds = [0, 1, 2, 3, 4][rows]
+    canvas = Canvas(idx[rows], order[rows], KNOWN[rows], seeds, N_VISITS[rows])
     fill(model, canvas, nine_steps(how), Drawing(), use_cache)
     return canvas
 
 
 def assert_same(one, other, rows=slice(None)):
     for name in ('idx', 'order', 'step', 'logprob'):
-        torch.testing.assert_close(
-            getattr(other, name), getattr(one, name)[rows], rtol=0, atol=1e-10
-        )
+        expected = getattr(one, name)[rows]
+        torch.testing.assert_close(getattr(other, name), expected, rtol=0, atol=1e-10)
 
 
 # ---- the definition
@@ -123,45 +125,47 @@ def assert_same(one, other, rows=slice(None)):
 @pytest.mark.parametrize(
     'how, variant',
     [
-        *((how, {}) for how in BLOCKS),
-        *itertools.product(BLOCKS[1:6:4], [ENCODER, FINAL[0], TWO_STREAM[0]]),
+        *itertools.product(BLOCKS, [{}]),
+        *itertools.product([BLOCKS[1], BLOCKS[5]], [ENCODER, FINAL[0], TWO_STREAM[0]]),
     ],
 )
 def test_blocks_are_the_definition(batch, how, variant):
     model = make_model(**variant)
     canvas = written(model, batch, how)
     for r, (k, n) in enumerate(zip(KNOWN.tolist(), N_VISITS.tolist())):
-        text, visits, step, nats = by_definition(
-            model, batch[0][r], batch[1][r], k, n, **how, seed=r
-        )
-        assert canvas.order[r, :n].tolist() == visits and canvas.step[r].tolist() == step.tolist()
+        row = [x[r] for x in batch]
+        text, visits, step, nats = by_definition(model, *row, k, n, **how, seed=r)
+        assert canvas.order[r, :n].tolist() == visits
+        assert canvas.step[r].tolist() == step.tolist()
         assert torch.equal(canvas.idx[r, visits], text[visits])
         torch.testing.assert_close(canvas.logprob[r], nats, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize('how', BLOCKS + CHANCE)
 def test_a_block_is_complete_before_the_next_one_begins(batch, how):
-    model, changed = make_model(), False
-    canvas, order = written(model, batch, how), batch[1]
+    canvas = written(make_model(), batch, how)
+    _, order = batch
+    length = how['block_length']
+    changed = False
     for r, (k, n) in enumerate(zip(KNOWN.tolist(), N_VISITS.tolist())):
         latest = -1
-        for start in range(k, n, how['block_length']):
-            block = slice(start, min(start + how['block_length'], n))
-            assert {*canvas.order[r, block].tolist()} == {*order[r, block].tolist()}
-            step = canvas.step[r, order[r, block]]
+        for start in range(k, n, length):
+            block = slice(start, min(start + length, n))
+            given = order[r, block]
+            assert {*canvas.order[r, block].tolist()} == {*given.tolist()}
+            step = canvas.step[r, given]
             assert step.min() > latest
             latest = step.max()
         changed |= not torch.equal(canvas.order[r, k:n], order[r, k:n])
-    assert changed or how['block_length'] == 1
+    assert changed or length == 1
 
 
 @pytest.mark.parametrize('how', [{}, dict(order_noise=1.0), dict(n_steps=2), dict(threshold=0.0)])
 def test_blocks_of_one_are_the_given_order_one_token_a_step(batch, how):
     model = make_model()
-    assert_same(
-        written(model, batch, dict(policy='given')),
-        written(model, batch, dict(policy='margin', block_length=1, **how)),
-    )
+    given = written(model, batch, dict(policy='given'))
+    chosen = written(model, batch, dict(policy='margin', block_length=1, **how))
+    assert_same(given, chosen)
 
 
 @pytest.mark.parametrize(
@@ -175,30 +179,23 @@ def test_blocks_of_one_are_the_given_order_one_token_a_step(batch, how):
 )
 def test_a_block_as_long_as_the_text_is_no_block(batch, how):
     model = make_model()
-    assert_same(written(model, batch, how), written(model, batch, how | dict(block_length=9)))
+    whole = written(model, batch, how)
+    block = written(model, batch, how | dict(block_length=9))
+    assert_same(whole, block)
 
 
 @pytest.mark.parametrize('how', BLOCKS)
 def test_only_allowed_tokens_count_in_a_block(batch, how):
     """Policies see the law that is renormalised to what is allowed."""
-    model, (idx, order), known = make_model(), batch, KNOWN
+    model = make_model()
     allowed = torch.rand(9, 11, generator=torch.Generator().manual_seed(2)) < 0.4
-    new, trace = generate(
-        model,
-        idx,
-        order,
-        known,
-        how.get('n_steps', 9),
-        seeds=range(5),
-        allowed=allowed,
-        return_trace=True,
-        **{k: x for k, x in how.items() if k != 'n_steps'},
-    )
-    for r, k in enumerate(known.tolist()):
-        text, visits, step, nats = by_definition(
-            model, idx[r], order[r], k, **how, allowed=allowed, seed=r
-        )
-        assert torch.equal(new[r], text) and trace['order'][r].tolist() == visits
+    asked = dict(n_steps=9, seeds=range(5), allowed=allowed, return_trace=True)
+    new, trace = generate(model, *batch, KNOWN, **asked | how)
+    for r, k in enumerate(KNOWN.tolist()):
+        row = [x[r] for x in batch]
+        text, visits, step, nats = by_definition(model, *row, k, **how, allowed=allowed, seed=r)
+        assert torch.equal(new[r], text)
+        assert trace['order'][r].tolist() == visits
         assert torch.equal(trace['step'][r], step)
         torch.testing.assert_close(trace['logprob'][r], nats, rtol=0, atol=1e-10)
 
@@ -210,7 +207,8 @@ def test_only_allowed_tokens_count_in_a_block(batch, how):
 def test_every_network_writes_the_same_cached_and_uncached_in_blocks(batch, variant):
     model = make_model(**variant)
     for how in (BLOCKS[5], CHANCE[1]):
-        assert_same(written(model, batch, how), written(model, batch, how, use_cache=False))
+        cached = written(model, batch, how)
+        assert_same(cached, written(model, batch, how, use_cache=False))
 
 
 @pytest.mark.parametrize('how', BLOCKS + CHANCE)
@@ -242,30 +240,33 @@ def test_a_row_in_blocks_does_not_depend_on_the_batch(batch, how):
     ],
 )
 def test_each_block_has_its_share_of_the_steps_and_one_at_least(n, n_steps, length, ends):
-    assert Adaptive('margin', n_steps, block_length=length).ends([n], [0]).tolist() == [ends]
+    unmasking = Adaptive('margin', n_steps, block_length=length)
+    assert unmasking.ends([n], [0]).tolist() == [ends]
 
 
 def test_a_share_follows_the_schedule_within_the_block():
-    ends = Adaptive('margin', 8, 'cosine', block_length=10).ends([20], [0]).tolist()
-    assert ends == [[1, 2, 6, 10, 11, 12, 16, 20]]  # test_generation.test_schedule_by_hand
-    rows = Adaptive('margin', 4, binomial=True, block_length=5).ends([10, 9, 3], [1, 2, 1]).tolist()
-    for row, n in zip(rows, (10, 9, 3)):
-        assert row[-1] == n and row == sorted(row) and min(n, 5) in row
+    ends = Adaptive('margin', 8, 'cosine', block_length=10).ends([20], [0])
+    assert ends.tolist() == [[1, 2, 6, 10, 11, 12, 16, 20]]  # test_schedule_by_hand has the first
+
+
+def test_a_binomial_schedule_completes_each_block():
+    n_blanks = [10, 9, 3]
+    ends = Adaptive('margin', 4, binomial=True, block_length=5).ends(n_blanks, [1, 2, 1])
+    for row, n in zip(ends.tolist(), n_blanks):
+        assert row[-1] == n
+        assert row == sorted(row)
+        assert min(n, 5) in row
 
 
 @pytest.mark.parametrize('n_steps, n_passes', [(1, 4), (4, 4), (8, 8)])
 def test_passes_are_counted_from_step_to_step(batch, n_steps, n_passes):
     canvas = Canvas(*batch, 1, range(5))
-    told = [
-        n_new.tolist()
-        for _, n_new, _ in steps(
-            make_model(),
-            canvas,
-            nine_steps(dict(policy='margin', n_steps=n_steps, block_length=2)),
-            Drawing(),
-        )
-    ]
-    assert told == n_passes * [5 * [8 // n_passes]] and canvas.step.max() == n_passes - 1
+    unmasking = Adaptive('margin', n_steps, block_length=2)
+    told = [n_new for _, n_new, _ in steps(make_model(), canvas, unmasking, Drawing())]
+    assert len(told) == n_passes
+    for n_new in told:
+        assert (n_new == 8 // n_passes).all()
+    assert canvas.step.max() == n_passes - 1
 
 
 # ---- costs
@@ -273,51 +274,57 @@ def test_passes_are_counted_from_step_to_step(batch, n_steps, n_passes):
 
 @pytest.mark.parametrize('variant', [{}, ENCODER], ids=name_of)
 def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(monkeypatch, variant):
-    """The first step of a decoder reads the prompt; each step after it reruns the last known slot, whose target was
-    another, and the rest of the block."""
-    model, slots, heads = freeze(make_model(block_size=32, **variant).float()), [], []
+    """The first step of a decoder reads the prompt; each step after it reruns the last known slot, whose
+    target was another, and the rest of the block. An encoder runs all slots."""
+    model = freeze(make_model(block_size=32, **variant).float())
     trunk = AOGPT.trunk
-    monkeypatch.setattr(AOGPT, 'trunk', lambda *a: slots.append(a[3].number.numel()) or trunk(*a))
-    model.lm_head.register_forward_pre_hook(
-        lambda _, args: heads.append(args[0].shape[:-1].numel())
-    )
+    slots = []
+    heads = []
+
+    def counted_trunk(self, idx, order, plan, *cache):
+        slots.append(plan.number.numel())
+        return trunk(self, idx, order, plan, *cache)
+
+    def count_heads(_, args):
+        heads.append(args[0].shape[:-1].numel())
+
+    monkeypatch.setattr(AOGPT, 'trunk', counted_trunk)
+    model.lm_head.register_forward_pre_hook(count_heads)
     order = sample_order(1, 32, generator=torch.Generator().manual_seed(0))
     for known, length in ((20, 8), (0, 5)):
-        slots.clear(), heads.clear()
+        slots.clear()
+        heads.clear()
         generate(model, order * 0, order, known, 32, 'margin', block_length=length)
         blocks = [min(length, 32 - start) for start in range(known, 32, length)]
         scored = [left for n in blocks for left in range(n, 0, -1)]
+        first, *others = scored
         assert heads == scored
-        assert slots == [
-            32 if variant else known + scored[0],
-            *(32 if variant else n + 1 for n in scored[1:]),
-        ]
+        if variant:
+            assert slots == [32 for _ in scored]
+        else:
+            assert slots == [known + first, *(n + 1 for n in others)]
 
 
 # ---- errors
 
 
+@pytest.mark.parametrize('length', [0, -3, 2.5, True, '2'])
+def test_a_block_length_that_is_no_block_length(length):
+    with one_line(f'block_length .*an integer from 1, got {length!r}'):
+        unmasking_of(policy='margin', block_length=length)
+
+
 @pytest.mark.parametrize(
-    'wrong',
+    'how',
     [
-        dict(block_length=0),
-        dict(block_length=-3),
-        dict(block_length=2.5),
-        dict(block_length=True),
-        dict(block_length='2'),
         dict(policy='given'),
         dict(policy='given', unmask='lossless'),
-        dict(schedule=[2, 9]),
+        dict(policy='margin', schedule=[2, 9]),
     ],
 )
-def test_a_block_length_that_is_no_block_length(wrong):
-    said = (
-        f'an integer from 1, got {wrong["block_length"]!r}'
-        if 'block_length' in wrong
-        else 'choose inside a block'
-    )
-    with one_line(f'block_length .*{said}'):
-        unmasking_of(**dict(policy='margin', block_length=2) | wrong)
+def test_blocks_are_for_policies_and_schedules_that_have_a_name(how):
+    with one_line('block_length .*choose inside a block'):
+        unmasking_of(block_length=2, **how)
 
 
 def test_a_block_is_no_longer_than_the_model_reads(batch):
