@@ -1,4 +1,5 @@
-"""The canvas: rows of unequal length, indices of what comes next, rows that leave and come back, samples."""
+"""The canvas: rows of unequal length, indices of what comes next, rows that leave and come back,
+samples."""
 
 import numpy as np
 import pytest

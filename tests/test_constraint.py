@@ -1,15 +1,17 @@
-"""Constraints: the renormalised law by enumeration, in every policy and network, over seams, and what is refused."""
+"""Constraints: the renormalised law, in every policy and network, over seams, and what is
+refused."""
 
 import itertools
 import json
 import math
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import ADAPTIVE, EVERY, SlowAdaptive
-from test_lossless import KNOWN, half_certain, one_at_a_time, orders_of
+from test_generation import ADAPTIVE, EVERY, SlowAdaptive, chi2_of, counts_of, limit
+from test_lossless import KNOWN, half_certain, one_at_a_time, orders_of, traced
 from test_scroll import ascii_model, texts
 from test_scroll import write as write_long
 
@@ -38,7 +40,7 @@ def by_row(rows, positions):
 
 
 class Masked:
-    """The model whose last column has the constraint of one row on its logits, written down once more."""
+    """The model with the constraint of one row on its logits, written down once more."""
 
     def __init__(self, model, allowed, row=0):
         self.model = model
@@ -50,7 +52,8 @@ class Masked:
         logits = self.model.predict(idx, order, n_known, n_targets).clone()
         for j in range(logits.size(1)):
             at = order[:, n_known + j]
-            logits[:, j, :11] += self.allowed(torch.full_like(at, self.row), at).double().log()
+            may = self.allowed(torch.full_like(at, self.row), at)
+            logits[:, j, :11] += may.double().log()
         return logits
 
 
@@ -58,24 +61,14 @@ class Masked:
 @pytest.mark.parametrize('how', EVERY)
 def test_everything_allowed_changes_nothing(batch, how, use_cache):
     model = make_model(vocab_size=16, n_tokens=11)
+    how = dict(n_steps=4, use_cache=use_cache, seeds=range(5), return_trace=True) | how
     everything = torch.ones(9, 11, dtype=torch.bool)
-    (new, trace), *others = (
-        generate(
-            model,
-            *batch,
-            KNOWN[:5] // 2,
-            4,
-            use_cache=use_cache,
-            seeds=range(5),
-            allowed=allowed,
-            return_trace=True,
-            **how,
-        )
-        for allowed in (None, everything.numpy(), lambda _, at: everything[at])
-    )
-    for idx, other in others:
-        assert torch.equal(new, idx)
-        assert all(torch.equal(x, other[name]) for name, x in trace.items())
+    text, trace = generate(model, *batch, KNOWN[:5] // 2, **how)
+    for allowed in (everything.numpy(), lambda _, at: everything[at]):
+        new, other = generate(model, *batch, KNOWN[:5] // 2, **how, allowed=allowed)
+        assert torch.equal(new, text)
+        for name, x in trace.items():
+            assert torch.equal(x, other[name])
 
 
 @pytest.mark.parametrize('how', [{}, {'unmask': 'lossless', 'window': 2}])
@@ -83,37 +76,32 @@ def test_everything_allowed_changes_nothing(batch, how, use_cache):
 def test_the_law_is_renormalised_over_what_is_allowed(network, how):
     """Frequencies of all 27 sequences against the product of renormalised conditionals."""
     model = make_model(block_size=3, vocab_size=3, **network)
-    order = torch.tensor([[2, 0, 1]])
-    n = 3_000
     if how and model.slots.masked_loss:
         return  # lossless unmasking wants a decoder
+    order = [2, 0, 1]
     allowed = torch.tensor([[True, True, False], [True, False, True], [True, True, True]])
-    law = {}
-    for tokens in itertools.product(range(3), repeat=3):
-        idx = torch.tensor([tokens])
-        p = 1.0
-        for d, at in enumerate(order[0].tolist()):
-            conditional = model.predict(idx, order, d, 1)[0, 0].softmax(-1) * allowed[at]
-            p *= float(conditional[tokens[at]] / conditional.sum())
-        law[tokens] = p
-    assert math.isclose(sum(law.values()), 1)
-    assert sum(p > 0 for p in law.values()) == 12
-    drawn = generate(
-        model,
-        torch.zeros(n, 3, dtype=torch.long),
-        order.expand(n, 3),
-        0,
-        3,
-        seeds=range(n),
-        allowed=allowed,
-        **how,
-    )
-    counts = dict.fromkeys(law, 0)
-    for tokens in drawn.tolist():
-        counts[tuple(tokens)] += 1
-    assert not any(counts[tokens] for tokens, p in law.items() if p == 0)
-    chi2 = sum((counts[tokens] - n * p) ** 2 / (n * p) for tokens, p in law.items() if p)
-    assert chi2 < 11 + 5 * 22**0.5  # 11 degrees of freedom, 5 standard deviations
+    texts = torch.tensor([*itertools.product(range(3), repeat=3)])
+    law = torch.tensor([probability(model, text, order, allowed) for text in texts])
+    assert math.isclose(law.sum(), 1)
+    assert (law > 0).sum() == 12
+
+    n = 3_000
+    orders = torch.tensor(order).expand(n, 3)
+    blank = torch.zeros(n, 3, dtype=torch.long)
+    drawn = generate(model, blank, orders, 0, 3, seeds=range(n), allowed=allowed, **how)
+    counts = counts_of(drawn)
+    assert (counts[law == 0] == 0).all()
+    assert chi2_of(counts[law > 0], law[law > 0]) < limit(11)
+
+
+def probability(model, text, order, allowed):
+    """The product of the renormalised conditionals of a text (N,)."""
+    p = 1.0
+    for d, at in enumerate(order):
+        logits = model.predict(text[None], torch.tensor([order]), d, 1)[0, 0]
+        conditional = logits.softmax(-1) * allowed[at]
+        p *= float(conditional[text[at]] / conditional.sum())
+    return p
 
 
 @pytest.mark.parametrize(
@@ -123,26 +111,14 @@ def test_lossless_text_is_one_token_a_pass(drawing):
     model = half_certain()
     order = orders_of('random')
     idx = torch.full((6, 12), 4)
-    one = torch.stack(
-        [
-            one_at_a_time(Masked(model, by_row, r), idx[r], order[r], int(KNOWN[r]), r, **drawing)
-            for r in range(6)
-        ]
-    )
+    rows = []
+    for r in range(6):
+        masked = Masked(model, by_row, r)
+        rows.append(one_at_a_time(masked, idx[r], order[r], int(KNOWN[r]), r, **drawing))
+    one = torch.stack(rows)
     for window, use_cache in ((1, True), (3, False), (5, True), (64, True)):
-        new, trace = generate(
-            model,
-            idx,
-            order,
-            KNOWN,
-            unmask='lossless',
-            window=window,
-            use_cache=use_cache,
-            seeds=range(6),
-            allowed=by_row,
-            return_trace=True,
-            **drawing,
-        )
+        how = dict(use_cache=use_cache, allowed=by_row, **drawing)
+        new, trace = traced(model, order, window, idx, **how)
         assert torch.equal(new, one)
         assert (trace['step'].max() < 11) == (window > 1)
 
@@ -150,14 +126,14 @@ def test_lossless_text_is_one_token_a_pass(drawing):
 @pytest.mark.parametrize('how', ADAPTIVE)
 def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
     model = make_model()
-    (idx, order) = batch
     known = torch.tensor([0, 3, 8, 5, 1])
-    new, trace = generate(
-        model, idx, order, known, 3, **how, seeds=range(5), return_trace=True, allowed=by_row
-    )
+    asked = dict(seeds=range(5), return_trace=True, allowed=by_row)
+    new, trace = generate(model, *batch, known, 3, **how, **asked)
     for r, k in enumerate(known.tolist()):
-        n_reveal = [b - a for a, b in itertools.pairwise([0, *unmask_schedule(9 - k, 3)])]
-        slow = SlowAdaptive(Masked(model, by_row, r), idx[r], order[r], k, seed=r)
+        ends = [0, *unmask_schedule(9 - k, 3)]
+        n_reveal = [b - a for a, b in itertools.pairwise(ends)]
+        row = [x[r] for x in batch]
+        slow = SlowAdaptive(Masked(model, by_row, r), *row, k, seed=r)
         slow.write(n_reveal, **how)
         assert torch.equal(slow.tokens, new[r])
         assert trace['order'][r].tolist() == slow.visits
@@ -167,32 +143,24 @@ def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
 @pytest.mark.parametrize('network', NETWORKS)
 @pytest.mark.parametrize('policy', ['given', 'margin'])
 def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
-    """Those of writing, of scoring what was written, and of the definition; rows end at different times."""
+    """Those of writing, of scoring what was written, and of the definition; rows end at different
+    times."""
     model = make_model(vocab_size=16, n_tokens=11, **network)
-    (idx, order) = batch
-    new, trace = generate(
-        model,
-        idx,
-        order,
-        KNOWN[:5] // 2,
-        policy=policy,
-        seeds=range(5),
-        allowed=by_row,
-        return_trace=True,
-    )
-    scored = Canvas(new, trace['order'], KNOWN[:5] // 2, range(5), allowed=by_row)
+    known = KNOWN[:5] // 2
+    asked = dict(policy=policy, seeds=range(5), allowed=by_row, return_trace=True)
+    new, trace = generate(model, *batch, known, **asked)
+    scored = Canvas(new, trace['order'], known, range(5), allowed=by_row)
     fill(model, scored, Given(9), Drawing(scores=True))
     torch.testing.assert_close(scored.logprob, trace['logprob'], rtol=0, atol=1e-10)
-    for r, k in enumerate((KNOWN[:5] // 2).tolist()):
-        row = slice(r, r + 1)
+    for r, k in enumerate(known.tolist()):
+        masked = Masked(model, by_row, r)
         visits = trace['order'][r]
         for d in range(k, 9):
             at = visits[d]
-            assert by_row(r, at)[new[r, at]]
-            logits = Masked(model, by_row, r).predict(new[row], visits[None], d, 1)[0, 0]
-            assert math.isclose(
-                logits.log_softmax(-1)[new[r, at]], trace['logprob'][r, at], abs_tol=1e-10
-            )
+            token = new[r, at]
+            assert by_row(r, at)[token]
+            logp = masked.predict(new[r, None], visits[None], d, 1)[0, 0].log_softmax(-1)
+            assert math.isclose(logp[token], trace['logprob'][r, at], abs_tol=1e-10)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -205,22 +173,21 @@ def test_positions_of_a_long_text_are_counted_from_its_start(order):
     model = ascii_model()
     visits = Order.of(order, {})
     table = torch.rand(20, 128, generator=torch.Generator().manual_seed(2)) < 0.1
-    (sample,) = write_long(model, texts('ab[[7]]c[[..]]'), visits, allowed=table)
-    tokens, known = texts('ab[[7]]c[[..]]')[0]
+    (text,) = texts('ab[[7]]c[[..]]')
+    (sample,) = write_long(model, [text], visits, allowed=table)
+    tokens, known = text
     for start, end in sample['stretches']:
-        canvas = Canvas.of_texts(
-            [(tokens[start:end], known[start:end])],
-            visits,
-            derive_seed(5, 'stretch', start) if start else 5,
-            allowed=table[start:end],
-        )
+        part = slice(start, end)
+        seed = derive_seed(5, 'stretch', start) if start else 5
+        stretch = [(tokens[part], known[part])]
+        canvas = Canvas.of_texts(stretch, visits, seed, allowed=table[part])
         fill(model, canvas, Given(99), Drawing())
-        tokens[start:end], known[start:end] = canvas.idx[0].tolist(), [True] * (end - start)
+        tokens[part] = canvas.idx[0].tolist()
+        known[part] = [True] * (end - start)
     assert sample['tokens'] == tokens
     assert len(sample['stretches']) == 4
-    assert all(
-        table[p, token] for p, (token, s) in enumerate(zip(tokens, sample['step'])) if s >= 0
-    )
+    written = [p for p, step in enumerate(sample['step']) if step >= 0]
+    assert all(table[p, tokens[p]] for p in written)
 
 
 def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
@@ -232,35 +199,39 @@ def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
         return torch.arange(257) == 97 + (10 * rows + positions).unsqueeze(1) % 26
 
     found = writer.infill('[[..]]', n=3, length=40, batch_size=2, allowed=allowed)
-    assert found == [''.join(chr(97 + (10 * r + p) % 26) for p in range(40)) for r in range(3)]
+    letters = 5 * ascii_lowercase
+    assert found == [letters[10 * r : 10 * r + 40] for r in range(3)]
     assert torch.cat(asked).unique().tolist() == list(range(40))
     assert [text.logprob for text in found] == [0] * 3
 
 
 def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
+    """At position p stands the letter p modulo 3 of abc, or a d."""
+    positions = np.arange(32)
     table = np.zeros((32, 257), bool)
-    table[np.arange(32), 97 + np.arange(32) % 3] = table[:, 100] = True
+    table[positions, 97 + positions % 3] = True
+    table[:, 100] = True
     np.save(tmp_path / 'a.npy', table)
-    run = [
-        'sample.py',
-        f'--ckpt={ckpt}',
-        '--weights=raw',
-        '--n_samples=2',
-        '--allowed=a.npy',
-        '--out=o.json',
-    ]
-    script(*run, '--prompt=xy[[..]]')
-    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+
+    def samples(*options, **how):
+        run = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', *options, **how)
+        return run, json.loads((tmp_path / 'o.json').read_text())['samples']
+
+    options = '--allowed=a.npy', '--out=o.json'
+    _, found = samples(*options, '--prompt=xy[[..]]', '--n_samples=2')
     texts = Writer(ckpt).infill('xy[[..]]', n=2, allowed=table)
-    assert [s['text'] for s in samples] == texts
+    assert [sample['text'] for sample in found] == texts
     assert texts[0] != texts[1]
-    assert all(
-        text[:2] == 'xy' and text[p] in ('abc'[p % 3], 'd') for text in texts for p in range(2, 32)
-    )
-    script(*run, f'--prompt=xy[[={texts[0][2:]}]]', '--score', '--order=l2r', '--n_samples=1')
-    nats = json.loads((tmp_path / 'o.json').read_text())['samples'][0]['nats']
-    assert 0 < nats < 30 * math.log(2) * 9
-    said = script(*run, '--prompt=xy[[=zz]]', '--score', code=1).stderr
+    for text in texts:
+        assert text.startswith('xy')
+        assert all(text[p] in ('abc'[p % 3], 'd') for p in range(2, 32))
+
+    options = *options, '--score'
+    prompt = f'--prompt=xy[[={texts[0][2:]}]]'
+    _, (scored,) = samples(*options, prompt, '--order=l2r', '--n_samples=1')
+    assert 0 < scored['nats'] < 30 * math.log(2) * 9
+    run, _ = samples(*options, '--prompt=xy[[=zz]]', code=1)
+    said = run.stderr
     assert 'the token that is scored is not allowed at position' in said
     assert said.count('\n') == 1
 
@@ -300,16 +271,13 @@ def test_what_cannot_be_allowed_is_one_line(allowed, said):
 
 def test_known_tokens_are_not_asked_about_and_scored_ones_are(batch):
     model = make_model()
-    (idx, order) = batch
-    assert torch.equal(
-        generate(model, idx, order, 9, 9, allowed=torch.zeros(9, 11, dtype=torch.bool)), idx
-    )
+    idx, order = batch
+    nothing = torch.zeros(9, 11, dtype=torch.bool)
+    assert torch.equal(generate(model, idx, order, 9, 9, allowed=nothing), idx)
     free = torch.ones(9, 11, dtype=torch.bool)
     free[4, idx[2, 4]] = False
     canvas = Canvas(idx[2:3], order[2:3], 0, [0], allowed=free)
-    with one_line(
-        'the token that is scored is not allowed at position 4 of row 0: its probability would be 0'
-    ):
+    with one_line('the token that is scored is not allowed at position 4 of row 0'):
         fill(model, canvas, Given(9), Drawing(scores=True))
 
 

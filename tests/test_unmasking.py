@@ -42,8 +42,8 @@ def nine_steps(how):
 def by_definition(model, idx, order, known, n_visits=9, allowed=None, seed=None, **how):
     """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
 
-    Visits are as they came, the others by position. A row with a seed is drawn, another one scored: the
-    tokens of idx are revealed."""
+    Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
+    the tokens of idx are revealed."""
     threshold = how.get('threshold')
     policy = how.get('policy', 'given')
     sizes = [known, n_visits - known, 9 - n_visits]
@@ -91,7 +91,8 @@ SLOW_SCORES = {
 
 
 def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):
-    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each step."""
+    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each
+    step."""
     n = len(blanks)
     length = block_length or max(n, 1)
     found = []
@@ -274,8 +275,8 @@ def test_passes_are_counted_from_step_to_step(batch, n_steps, n_passes):
 
 @pytest.mark.parametrize('variant', [{}, ENCODER], ids=name_of)
 def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(monkeypatch, variant):
-    """The first step of a decoder reads the prompt; each step after it reruns the last known slot, whose
-    target was another, and the rest of the block. An encoder runs all slots."""
+    """The first step of a decoder reads the prompt; each step after it reruns the last known slot,
+    whose target was another, and the rest of the block. An encoder runs all slots."""
     model = freeze(make_model(block_size=32, **variant).float())
     trunk = AOGPT.trunk
     slots = []
