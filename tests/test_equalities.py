@@ -1,17 +1,20 @@
 """What the project promises: ten equalities, most of them on one tiny decoder in float64.
 
-Every other way to train, write and score a text is built from these. `model` and `batch` are fixtures of conftest.py.
-Other networks and slow definitions are in test_model.py, test_generation.py and test_likelihood.py.
-"""
+Every other way to train, write and score a text is built from these. `model` and `batch` are
+fixtures of conftest.py. `definition` is the same decoder by anyorder/extras/minimal.py, which
+shares no code with model.py. Other networks and slow definitions are in test_model.py,
+test_generation.py and test_likelihood.py."""
 
 import itertools
 
 import pytest
 import torch
 from conftest import REFERENCE, make_model
+from test_minimal import same_network
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
 
 from anyorder.checkpoint import model_from_checkpoint
+from anyorder.extras.minimal import visit_nll
 from anyorder.generation import generate
 from anyorder.likelihood import context_logprobs, ensemble_nll
 from model import EMA, KVCache
@@ -19,24 +22,31 @@ from model import EMA, KVCache
 N_KNOWN = torch.tensor([0, 3, 8, 5, 1])  # the prompt of each of the five rows, in tokens
 
 
+@pytest.fixture
+def definition(model):
+    return same_network(model)
+
+
 def assert_equal(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-def test_1_prefix(model, batch):
+def test_1_prefix(model, batch, definition):
     """The nats of the first T visits do not depend on the visits behind them."""
     idx, order = batch
+    whole = visit_nll(definition, idx, order)
     for T in (1, 2, 5, 9):
-        assert_equal(model(idx, order)[:, :T], model(idx, order[:, :T]))
+        assert_equal(model(idx, order[:, :T]), whole[:, :T])
 
 
-def test_2_a_score_is_a_prediction(model, batch):
-    """The nats of visit i in one pass over the whole order are -log p of predicting visit i after those before it."""
+def test_2_a_score_is_a_prediction(model, batch, definition):
+    """The nats of visit i in one pass over the whole order are -log p of predicting it alone."""
     idx, order = batch
+    nll = visit_nll(definition, idx, order)
     for i in range(9):
-        logprobs = model.predict(idx, order[:, : i + 1], i)[:, 0].log_softmax(-1)
+        logp = model.predict(idx, order[:, : i + 1], i)[:, 0].log_softmax(-1)
         target = idx.gather(1, order[:, i : i + 1])
-        assert_equal(-logprobs.gather(1, target)[:, 0], model(idx, order)[:, i])
+        assert_equal(-logp.gather(1, target)[:, 0], nll[:, i])
 
 
 @pytest.mark.parametrize('n_steps', [1, 2, 3, 9])
@@ -44,75 +54,71 @@ def test_2_a_score_is_a_prediction(model, batch):
     'how', [{}, dict(schedule='cosine'), dict(unmask='binomial'), dict(policy='margin')], ids=str
 )
 def test_3_cached_is_uncached(model, batch, n_steps, how):
-    """With a cache and without, on any schedule, for prompts of unequal length, in adaptive orders: the same text."""
+    """With a cache and without it is the same text.
+
+    On any schedule, for prompts of unequal length, in adaptive orders."""
     options = dict(n_steps=n_steps, seeds=range(5), return_trace=True, **how)
     cached, trace = generate(model, *batch, N_KNOWN, use_cache=True, **options)
     plain, other = generate(model, *batch, N_KNOWN, use_cache=False, **options)
-    assert torch.equal(cached, plain) and torch.equal(trace['order'], other['order'])
+    assert torch.equal(cached, plain)
+    assert torch.equal(trace['order'], other['order'])
     assert_equal(trace['logprob'], other['logprob'])
 
 
-def test_4_parallel_is_alone(model, batch):
-    """Column j of a prediction is the prediction of visit n_known + j as if it came next, with no other asked for."""
+def test_4_parallel_is_alone(model, batch, definition):
+    """Column j of a prediction is that of visit n_known + j as if it came next, alone."""
     idx, order = batch
     for n_known in (0, 4):
         logits = model.predict(idx, order, n_known)
         for j in range(9 - n_known):
-            alone = torch.cat([order[:, :n_known], order[:, n_known + j : n_known + j + 1]], 1)
-            assert_equal(logits[:, j], model.predict(idx, alone, n_known)[:, 0])
+            visit = n_known + j
+            alone = torch.cat([order[:, :n_known], order[:, visit : visit + 1]], 1)
+            assert_equal(logits[:, j], definition(idx, alone, n_known)[:, n_known])
 
 
 @pytest.mark.parametrize('cached', [False, True])
 def test_5_blindness(model, batch, cached):
     """The tokens of visits that are not known change nothing, not in the last bit."""
     idx, order = batch
-    known, columns = (
-        torch.arange(9) < N_KNOWN.unsqueeze(1),
-        torch.arange(9) < 9 - N_KNOWN.unsqueeze(1),
-    )
+    known = torch.arange(9) < N_KNOWN.unsqueeze(1)
     visited = idx.gather(1, order)
     others = idx.scatter(1, order, torch.where(known, visited, (visited + 5) % 11))
-    seen, unseen = (
-        KVCache(model.config, 5, dtype=torch.float64) if cached else None for _ in range(2)
-    )
-    logits = model.predict(idx, order, N_KNOWN, cache=seen)[columns]
-    assert torch.equal(model.predict(others, order, N_KNOWN, cache=unseen)[columns], logits)
-    assert not torch.equal(
-        model.predict(idx, order, N_KNOWN + 1, 1), model.predict(others, order, N_KNOWN + 1, 1)
-    )
+    logits = []
+    for tokens in (idx, others):
+        cache = KVCache(model.config, 5, dtype=torch.float64) if cached else None
+        logits.append(model.predict(tokens, order, N_KNOWN, cache=cache))
+    is_blank = torch.arange(9) < 9 - N_KNOWN.unsqueeze(1)
+    assert torch.equal(logits[0][is_blank], logits[1][is_blank])
+
+    seen = model.predict(idx, order, N_KNOWN + 1, 1)
+    assert not torch.equal(seen, model.predict(others, order, N_KNOWN + 1, 1))
 
 
 def test_6_sampling_is_exact():
     """Of all 27 sequences of three tokens, each is drawn as often as exp(-nats) says."""
-    model, n = make_model(block_size=3, vocab_size=3), 6_000
-    order, every = (
-        torch.tensor([[2, 0, 1]]),
-        torch.tensor(list(itertools.product(range(3), repeat=3))),
-    )
-    probability = (-model(every, order.expand(27, 3)).sum(1)).exp()
-    drawn = generate(
-        model,
-        torch.zeros(n, 3, dtype=torch.long),
-        order.expand(n, 3),
-        0,
-        n_steps=3,
-        generator=torch.Generator().manual_seed(0),
-    )
+    model = make_model(block_size=3, vocab_size=3)
+    n = 6_000
+    order = torch.tensor([[2, 0, 1]])
+    every = torch.tensor(list(itertools.product(range(3), repeat=3)))
+    nll = visit_nll(same_network(model), every, order.expand(27, 3))
+    expected = n * (-nll.sum(1)).exp()
+
+    blanks = torch.zeros(n, 3, dtype=torch.long)
+    generator = torch.Generator().manual_seed(0)
+    drawn = generate(model, blanks, order.expand(n, 3), 0, n_steps=3, generator=generator)
     counts = (drawn.unsqueeze(1) == every).all(2).sum(0)
-    chi2 = ((counts - n * probability) ** 2 / (n * probability)).sum()
-    assert (
-        counts.sum() == n and chi2 < 26 + 5 * 52**0.5
-    )  # 26 degrees of freedom, five standard deviations
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert counts.sum() == n
+    assert chi2 < 26 + 5 * 52**0.5  # 26 degrees of freedom, five standard deviations
 
 
 @pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless', window=4)], ids=str)
-def test_7_what_is_written_is_what_is_scored(model, batch, how):
-    """The log-probabilities that are collected while a text is written are the scores of the text."""
+def test_7_what_is_written_is_what_is_scored(model, batch, definition, how):
+    """The log-probabilities that are collected while a text is written are its scores."""
     idx, order = batch
-    text, trace = generate(
-        model, idx, order, N_KNOWN, **how, temperature=0.7, top_p=0.9, return_trace=True
-    )
-    scored = -model(text, order)
+    options = dict(temperature=0.7, top_p=0.9, return_trace=True, **how)
+    text, trace = generate(model, idx, order, N_KNOWN, **options)
+    scored = -visit_nll(definition, text, order)
     written = torch.arange(9) >= N_KNOWN.unsqueeze(1)
     assert_equal(trace['logprob'].gather(1, order)[written], scored[written])
 
@@ -120,10 +126,11 @@ def test_7_what_is_written_is_what_is_scored(model, batch, how):
 @pytest.mark.parametrize('weights', ['raw', 'ema'])
 @pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
 def test_8_files_in_the_published_format_give_its_logits(name, weights):
-    """A file of the published format gives the logits and the loss that the published code computed from it."""
+    """A file of the published format gives the logits and the loss of the published code."""
     expected = torch.load(f'{REFERENCE}/{name}.expected.pt', weights_only=True)
     model = model_from_checkpoint(f'{REFERENCE}/{name}.ckpt.pt', weights).requires_grad_(False)
-    idx, order = expected['idx'], expected['orders']
+    idx = expected['idx']
+    order = expected['orders']
     visits = range(0, idx.size(1), expected['logits_stride'])
     logits = torch.stack([model.predict(idx, order[:, : d + 1], d)[:, 0] for d in visits], 1)
     torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
@@ -134,22 +141,22 @@ def test_8_files_in_the_published_format_give_its_logits(name, weights):
 def test_8_files_in_the_published_format_write_its_text(use_cache):
     """And the tokens that the published code draws at temperature 0."""
     expected = torch.load(f'{REFERENCE}/adaln_1024.expected.pt', weights_only=True)['generate']
-    model, order = (
-        model_from_checkpoint(f'{REFERENCE}/adaln_1024.ckpt.pt', expected['weights']),
-        expected['orders'],
-    )
+    model = model_from_checkpoint(f'{REFERENCE}/adaln_1024.ckpt.pt', expected['weights'])
+    order = expected['orders']
     for published in expected['runs']:
         ends = published['ends']
-        if use_cache or len(ends) < 1000:  # 1024 passes without a cache take minutes
-            text = generate(
-                model, order * 0, order, 0, 1, schedule=ends, temperature=0, use_cache=use_cache
-            )
-            assert torch.equal(text, published['tokens'])
+        if not use_cache and len(ends) >= 1000:  # 1024 passes without a cache take minutes
+            continue
+        options = dict(schedule=ends, temperature=0, use_cache=use_cache)
+        text = generate(model, order * 0, order, 0, 1, **options)
+        assert torch.equal(text, published['tokens'])
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_9_a_resumed_run_is_the_uninterrupted_run(data, optimizer):
-    """Bit for bit: weights, average, optimizer, log, although the interrupted run had logged beyond its checkpoint."""
+    """Bit for bit: weights, average, optimizer, log.
+
+    The interrupted run had logged beyond its checkpoint."""
     options = [f'--optimizer={optimizer}', '--dropout=0.1', '--lr_decay_iters=9', *TWO]
     run('--max_iters=9', *options, '--out_dir=whole')
     run('--max_iters=6', *options)
@@ -160,21 +167,28 @@ def test_9_a_resumed_run_is_the_uninterrupted_run(data, optimizer):
 
 
 def test_9_two_processes_are_one(data, forked):
-    """Two processes train on the batches of one: the logs and the weights agree but for the order of sums."""
+    """Two processes train on the batches of one.
+
+    The logs and the weights agree but for the order of sums."""
     run(*TWO, '--max_iters=5', '--out_dir=one')
-    first, second = forked(*2 * [lambda: run(*TWO, '--max_iters=5')])
+
+    def train():
+        run(*TWO, '--max_iters=5')
+
+    first, second = forked(train, train)
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     assert_alike('one', 'out')
-    one, two = (
-        model_from_checkpoint(f'{out_dir}/ckpt.pt', 'raw').state_dict()
-        for out_dir in ('one', 'out')
-    )
+    one = model_from_checkpoint('one/ckpt.pt', 'raw').state_dict()
+    two = model_from_checkpoint('out/ckpt.pt', 'raw').state_dict()
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 def test_9_the_average_in_closed_form(model):
-    """After update n the average is d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n))."""
-    ema, average = EMA(model, 0.5), {name: p.clone() for name, p in model.named_parameters()}
+    """After update n the average is d * average + (1 - d) * weights.
+
+    d = min(decay, (1 + n) / (10 + n))"""
+    ema = EMA(model, 0.5)
+    average = {name: p.clone() for name, p in model.named_parameters()}
     for n in range(1, 21):
         for p in model.parameters():
             p.add_(torch.randn_like(p))
@@ -184,18 +198,22 @@ def test_9_the_average_in_closed_form(model):
     assert_equal(dict(ema.model.named_parameters()), average)
 
 
-def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch):
+def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch, definition):
     """Column 0 of the contexts is the order itself."""
+    nll = visit_nll(definition, *batch)
     for i in range(9):
-        assert_equal(
-            ensemble_nll(context_logprobs(model, *batch, i, n_contexts=1)), model(*batch)[:, i]
-        )
+        logprobs = context_logprobs(model, *batch, i, n_contexts=1)
+        assert_equal(ensemble_nll(logprobs), nll[:, i])
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'causal'])
 def test_10_an_encoder_knows_no_order_of_what_is_known(batch, attention):
     """Permuting the known visits changes nothing for the encoder, and much for the decoder."""
-    model, (idx, order) = make_model(attention=attention), batch
+    model = make_model(attention=attention)
+    idx, order = batch
     permuted = torch.cat([order[:, :4].flip(1), order[:, 4:]], 1)
     difference = (model.predict(idx, order, 4) - model.predict(idx, permuted, 4)).abs().max()
-    assert difference < 1e-10 if attention == 'bidirectional' else difference > 1e-3
+    if attention == 'bidirectional':
+        assert difference < 1e-10
+    else:
+        assert difference > 1e-3

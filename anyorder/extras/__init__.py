@@ -1,0 +1,1 @@
+"""What surrounds the core: python -m anyorder.extras.NAME."""

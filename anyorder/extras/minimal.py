@@ -1,0 +1,230 @@
+"""Any-Order GPT as Masked Diffusion Model (Xue et al. 2025, arXiv 2506.19935) in one file.
+
+    python -m anyorder.extras.minimal  # two minutes on one core: learns, measures, fills blanks
+
+A GPT predicts a text from left to right. This one takes an order, a permutation of the positions,
+and predicts visit after visit: the token at order[0], then at order[1], ... A slot is one column of
+the network: it reads one token and predicts another. Two things change for it.
+
+1. The next position may be anywhere, so a slot is told the position that it predicts: an embedding
+   of the position shifts, scales and gates the slot in every layer (AdaLN).
+2. The first n_known visits are known. The slot of visit d reads visit min(d, n_known) - 1 (-1 is
+   [None], a start symbol), and it sees the slots before it that are below n_known, and itself.
+
+    order (3,0,2,1), n_known = 3: training         n_known = 1: three visits in parallel
+    slot       0       1      2      3             slot       0       1      2      3
+    reads    [None]   x3     x0     x2             reads    [None]   x3     x3     x3
+    predicts   3       0      2      1             predicts   3       0      2      1
+    sees       0      0-1    0-2    0-3            sees       0      0,1    0,2    0,3
+
+The left is the causal attention of a GPT. The right is a step of masked diffusion: all blanks at
+once, each given the known tokens alone. A network that has learned all orders does both.
+
+Tokens idx (B, N) always stand in natural order; an order only says how they are visited.
+Shapes: B batch, N positions, T visits, C width, H heads, D = C / H, V vocabulary."""
+
+import copy
+import math
+from collections import OrderedDict
+from pydoc_data.topics import topics  # the manual of Python, which lies inside every Python
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class AOGPT(nn.Module):
+    """The network of model.py without its cache. Its parameters have the published names."""
+
+    def __init__(self, N, V, n_layer, H, C, n_cond=128):
+        super().__init__()
+        t = self.transformer = nn.ModuleDict()
+        t['wte'] = nn.Embedding(V, C)  # the token that a slot reads
+        t['wnonee'] = nn.Embedding(1, C)  # or [None]
+        t['wpe'] = nn.Embedding(N + 1, C)  # its position: row p + 1 for p, row 0 for [None]
+        t['wtpe'] = nn.Embedding(N, n_cond)  # the position that a slot predicts
+        t['h'] = nn.ModuleList(Block(C, H, n_cond) for _ in range(n_layer))
+        adaLN = nn.Sequential(nn.SiLU(), nn.Linear(n_cond, 2 * C))
+        t['final_layer'] = nn.ModuleDict({'ln_f': nn.RMSNorm(C, eps=1e-5), 'adaLN_final': adaLN})
+        self.lm_head = nn.Linear(C, V)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                std = 0.02 / math.sqrt(2 * n_layer) if 'c_proj' in name else 0.02
+                nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
+            elif name.endswith('bias'):
+                nn.init.zeros_(p)
+
+    def forward(self, idx, order, n_known):
+        """Return logits (B, T, V) of an order (B, T); n_known visits, int or (B,), are known."""
+        t = self.transformer
+        visit = torch.arange(order.size(1))
+        known = torch.as_tensor(n_known).view(-1, 1)
+
+        # What a slot reads
+        reads = (visit.clamp(max=known) - 1).expand(order.shape)  # (B, T)
+        is_none = reads == -1
+        position = order.gather(1, reads.clamp(min=0))
+        token = t.wte(idx.gather(1, position))
+        x = torch.where(is_none.unsqueeze(-1), t.wnonee.weight, token)  # (B, T, C)
+        x = x + t.wpe((position + 1).masked_fill(is_none, 0))
+
+        # What it sees
+        slot = visit.unsqueeze(-1)
+        is_known = visit < known.unsqueeze(-1)
+        sees = (visit < slot) & is_known | (visit == slot)  # (B or 1, T, T)
+
+        # What it predicts
+        target = t.wtpe(order)
+        for block in t.h:
+            x = block(x, target, sees.unsqueeze(1))
+        shift, scale = t.final_layer.adaLN_final(target).chunk(2, -1)
+        return self.lm_head(t.final_layer.ln_f(x) * (1 + scale) + shift)
+
+
+class Block(nn.Module):
+    """A GPT block, which the predicted position shifts, scales and gates."""
+
+    def __init__(self, C, H, n_cond):
+        super().__init__()
+        self.ln_1 = nn.RMSNorm(C, eps=1e-5)
+        self.attn = Attention(C, H)
+        self.ln_2 = nn.RMSNorm(C, eps=1e-5)
+        mlp = {'c_fc': nn.Linear(C, 4 * C), 'gelu': nn.GELU(), 'c_proj': nn.Linear(4 * C, C)}
+        self.mlp = nn.Sequential(OrderedDict(mlp))
+        self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(n_cond, 6 * C))
+
+    def forward(self, x, target, sees):
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(target).chunk(6, -1)
+        x = x + gate_a * self.attn(self.ln_1(x) * (1 + scale_a) + shift_a, sees)
+        return x + gate_m * self.mlp(self.ln_2(x) * (1 + scale_m) + shift_m)
+
+
+class Attention(nn.Module):
+    def __init__(self, C, H):
+        super().__init__()
+        self.H = H
+        self.c_attn = nn.Linear(C, 3 * C)
+        self.c_proj = nn.Linear(C, C)
+        self.q_norm = nn.RMSNorm(C // H, eps=1e-5)
+        self.k_norm = nn.RMSNorm(C // H, eps=1e-5)
+
+    def forward(self, x, sees):
+        qkv = self.c_attn(x).unflatten(-1, (3, self.H, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
+        score = self.q_norm(q) @ self.k_norm(k).mT / math.sqrt(q.size(-1))
+        y = score.masked_fill(~sees, -torch.inf).softmax(-1) @ v
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+def visit_nll(model, idx, order):
+    """Return -log p(x[order[d]] | x[order[:d]]) (B, T) in nats. Its sum over d bounds -log p(x)."""
+    logits = model(idx, order, order.size(1) - 1)
+    return F.cross_entropy(logits.mT, idx.gather(1, order), reduction='none')
+
+
+def sample_order(B, N, l2r_ratio=0.0):
+    """Draw orders (B, N): left to right with probability l2r_ratio, else a uniform permutation."""
+    is_l2r = torch.rand(B, 1) < l2r_ratio
+    return torch.where(is_l2r, torch.arange(N), torch.rand(B, N).argsort(1))
+
+
+def update(model, ema, optimizers, idx, n, decay=0.9999):
+    """Make update n = 1, 2, ...: of the weights w by the loss, then ema <- d ema + (1 - d) w."""
+    loss = visit_nll(model, idx, sample_order(*idx.shape, l2r_ratio=0.1)).mean()
+    model.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    d = min(decay, (1 + n) / (10 + n))
+    with torch.no_grad():
+        for average, w in zip(ema.parameters(), model.parameters(), strict=True):
+            average.lerp_(w, 1 - d)
+    return loss.item()
+
+
+@torch.no_grad()
+def generate(model, idx, order, n_known, n_steps, adaptive=False, temperature=1.0):
+    """Write the blanks of idx (B, N), which order (B, N) visits from n_known on, in n_steps passes.
+
+    Tokens of one step do not see each other: one a step is exact sampling, more are faster.
+    If adaptive, the model chooses: first the blank whose best token leads the second by most."""
+    idx = idx.clone()
+    order = order.clone()
+    n_blanks = order.size(1) - n_known
+    ends = [n_known + n_blanks * step // n_steps for step in range(1, n_steps + 1)]
+    for end in ends:
+        logits = model(idx, order, n_known)[:, n_known:]  # of all blanks
+        if adaptive:
+            best, second = logits.softmax(-1).topk(2).values.unbind(-1)
+            surest = (best - second).argsort(1, descending=True)
+            order[:, n_known:] = order[:, n_known:].gather(1, surest)
+            logits = logits.take_along_dim(surest.unsqueeze(-1), 1)
+        logits = logits[:, : end - n_known]
+        gumbel = -torch.empty_like(logits).exponential_().log()
+        token = (logits + temperature * gumbel).argmax(-1)  # drawn by softmax(logits / temperature)
+        idx.scatter_(1, order[:, n_known:end], token)
+        n_known = end
+    return idx
+
+
+@torch.no_grad()
+def ensemble_nll(model, idx, order, i, n_contexts):
+    """Return -log mean p(x[order[i]]) (B,) over n_contexts shuffles of the visits before i.
+
+    The order of known tokens should not matter. It does a little, and the mean predicts better."""
+    logp = []
+    for k in range(n_contexts):
+        shuffle = torch.randperm(i) if k > 0 else torch.arange(i)
+        context = torch.cat([order[:, shuffle], order[:, i : i + 1]], 1)
+        logp.append(-visit_nll(model, idx, context)[:, i])
+    return math.log(n_contexts) - torch.stack(logp).logsumexp(0)
+
+
+def main(n_updates=2000, N=48):
+    """Learn the short sentences of the manual of Python by heart, and fill their blanks."""
+    torch.manual_seed(1)
+    manual = ' '.join(' '.join(topics.values()).split()).encode()
+    lines = [line.ljust(N) for line in manual.split(b'. ') if N // 2 <= len(line) <= N]
+    text = torch.tensor([[*line] for line in lines])  # (sentences, N) bytes
+
+    # Train. Muon and open gates: without them it takes an hour to learn more than frequencies
+    model = AOGPT(N, V=256, n_layer=2, H=3, C=96, n_cond=64)
+    for block in model.transformer.h:
+        block.adaLN[1].bias.data.view(6, -1)[[2, 5]] = 1
+    ema = copy.deepcopy(model).requires_grad_(False)
+    hidden = [p for p in model.transformer.h.parameters() if p.dim() == 2]
+    rest = [*{*model.parameters()} - {*hidden}]
+    optimizers = [torch.optim.Muon(hidden), torch.optim.AdamW(rest)]
+    for n in range(1, n_updates + 1):
+        for optimizer, peak in zip(optimizers, (0.04, 0.01), strict=True):
+            optimizer.param_groups[0]['lr'] = peak * min(n / 50, 1 - n / n_updates)
+        idx = text[torch.randint(len(text), (32,))]
+        loss = update(model, ema, optimizers, idx, n, decay=0.99)
+        if n % 250 == 0:
+            print(f'update {n}: {loss:.2f} nats a byte', flush=True)
+
+    # Measure the average of its weights
+    entropy = torch.special.entr(text.flatten().bincount() / text.numel()).sum()
+    order = sample_order(*text.shape)
+    nll = visit_nll(ema, text, order)
+    half = N // 2
+    mean = ensemble_nll(ema, text, order, half, n_contexts=8)
+    print(f'entropy of single bytes {entropy:.2f}, in random order {nll.mean():.2f} nats a byte')
+    print(f'visit {half}: {nll[:, half].mean():.2f}, by the mean of 8 contexts {mean.mean():.2f}')
+
+    # Fill the longest word of some sentences, at once and then a byte a pass
+    for line in lines[:: len(lines) // 4]:
+        word = max(line.split(), key=len)
+        start = line.index(word)
+        blanks = range(start, start + len(word))
+        order = torch.tensor([sorted(range(N), key=lambda p: p in blanks)])  # known ones first
+        idx = torch.tensor([[*line]])
+        print(line.replace(word, b''.ljust(len(word), b'_')).decode())
+        for n_steps in (1, len(word)):
+            idx = generate(ema, idx, order, N - len(word), n_steps, adaptive=True, temperature=0)
+            print(f'{bytes(idx[0].tolist()).decode(errors="replace")}  passes: {n_steps}')
+
+
+if __name__ == '__main__':
+    main()
