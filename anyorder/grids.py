@@ -73,7 +73,7 @@ def size_for(function, n, shape):
     return shape
 
 
-# {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process was told to run
+# {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process has run
 LOADED = {}
 
 
@@ -114,7 +114,7 @@ def checked(function, said):
 
 
 def holds_orders(x, shape):
-    """Return whether x is a tensor of orders of this shape (B, n). The host waits for the device."""
+    """Return whether x holds orders of this shape (B, n). The host waits for the device."""
     if not isinstance(x, torch.Tensor) or x.dtype != torch.long or x.shape != shape:
         return False
     positions = torch.arange(shape[1], device=x.device)

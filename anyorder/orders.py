@@ -202,7 +202,7 @@ class Order:
 
     @property
     def law(self):
-        """'random': uniform in every row. 'several': other draws or seeds give other orders. 'one'."""
+        """'random': uniform in each row; 'several': other draws or seeds give other orders; 'one'."""
         if self.kind == 'random':
             return 'random'
         n_numbers = self.family.n_numbers(2, self.parameter)
@@ -230,7 +230,7 @@ class Order:
         return re.sub('@[0-9a-f]{12}', '', self.kept)
 
     def name_as(self, text):
-        """Return what a table calls it where an option named it so; positions have a file's name."""
+        """Return what a table calls it where an option named it so; positions are called as a file."""
         if self.kind == 'listed':
             return os.path.basename(text)
         return self.name
@@ -309,7 +309,7 @@ def drawn_orders(order, u, n, device):
 
 @cache  # drawn on the host, where a seed gives the same numbers for all devices; copied once
 def one_order(order, n, device):
-    """Return the order (n,) that all rows share. A longer one leaves out the positions from n on."""
+    """Return the order (n,) that all rows share. A longer one leaves out positions from n on."""
     family = order.family
     length = order.length or n
     n_numbers = family.n_numbers(length, order.parameter)

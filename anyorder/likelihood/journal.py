@@ -85,7 +85,7 @@ def lines_of(values):
 
 
 def add_lines(path, text):
-    """Add whole lines to a file, in place of half a line with which a killed process may have left it."""
+    """Add whole lines to a file, in place of half a line that a killed process may have left."""
     with open(path, 'ab+') as f:
         if f.tell():
             f.seek(-1, os.SEEK_END)
