@@ -1,4 +1,5 @@
-"""The scroll: seams of long texts are exact, what a stretch costs, where a text stops, what the watcher sees."""
+"""The scroll: seams of long texts are exact, what a stretch costs, where a text stops, what the
+watcher sees."""
 
 import copy
 import itertools
@@ -20,25 +21,34 @@ from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
 L2R = Order('l2r')
+ONE_BY_ONE = Given(99)
+PLAIN = Drawing()
+GREEDY = Drawing(0)
 
 
 def ascii_model(**config):
+    """A model of eight characters."""
     return make_model(**dict(block_size=8, vocab_size=128) | config)
 
 
+def sure_model(**config):
+    """A model to which every token is as likely: at temperature 0 it writes the first."""
+    model = ascii_model(**config)
+    for p in model.parameters():
+        p.zero_()
+    return model
+
+
 def texts(*prompts, length=20):
+    """[(tokens, known)] of prompts."""
     return [parse_prompt(prompt, Bytes(), length).lay_out()[:2] for prompt in prompts]
-
-
-ONE_BY_ONE = Given(99)
-PLAIN = Drawing()
 
 
 def write(
     model,
     rows,
     order=L2R,
-    how=None,
+    how=ONE_BY_ONE,
     seed=5,
     drawing=PLAIN,
     look=None,
@@ -46,11 +56,14 @@ def write(
     n_before=0,
     **page,
 ):
-    """The samples of `rows` that are written in this way, on a page of these fields."""
-    if isinstance(page.get('stop'), str):
-        page['stop'] = [page['stop']] if page['stop'] else []
-    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, Page(**page), n_before)
-    for _ in scroll.steps(model, Way(order, how or ONE_BY_ONE, drawing), with_drafts=with_drafts):
+    """The samples of `rows` that are written in this way, on a page of these fields.
+
+    look  is told after each step what a watcher sees"""
+    stop = page.pop('stop', '')
+    if isinstance(stop, str):
+        stop = [stop] if stop else []
+    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, Page(stop=stop, **page), n_before)
+    for _ in scroll.steps(model, Way(order, how, drawing), with_drafts=with_drafts):
         if look:
             look(scroll.first())
     return scroll.samples()
@@ -69,10 +82,12 @@ def counted(model):
     model = copy.deepcopy(model)
     slots = []
     trunk = model.trunk
-    model.trunk = lambda idx, order, plan, cache=None: (
-        slots.append([len(row.unique()) for row in plan.number]),
-        trunk(idx, order, plan, cache),
-    )[1]
+
+    def counted_trunk(idx, order, plan, cache=None):
+        slots.append([len(row.unique()) for row in plan.number])
+        return trunk(idx, order, plan, cache)
+
+    model.trunk = counted_trunk
     return model, slots
 
 
@@ -82,26 +97,34 @@ def test_a_text_that_fits_is_what_one_canvas_gives():
     for order in (L2R, Order('random'), Order('r2l'), Order('fixed', seed=3)):
         canvas = Canvas.of_texts(rows, order, 5)
         fill(model, canvas, Given(3), Drawing())
-        assert write(model, rows, order, Given(3)) == [
-            sample_of(*row, Bytes()) for row in canvas.lists()
-        ]
+        expected = [sample_of(*row, Bytes()) for row in canvas.lists()]
+        assert write(model, rows, order, Given(3)) == expected
 
 
 def rescored(model, sample, reading=L2R):
-    """The log-probability of each token, stretch by stretch: known text first, by the order `reading`, then what the
-    stretch has written."""
-    written = [p for p in sample['order'] if sample['step'][p] >= 0]
-    logprob = [0.0 if p not in written else None for p in range(len(sample['tokens']))]
+    """The log-probability of each token, stretch by stretch: known text first, by the order
+    `reading`, then what the stretch has written."""
+    left = [p for p in sample['order'] if sample['step'][p] >= 0]
+    logprob = [0.0 for _ in sample['tokens']]
     for start, end in sample['stretches']:
-        new = [p for p in written if start <= p < end and logprob[p] is None]
+        new = [p for p in left if start <= p < end]
+        left = [p for p in left if p not in new]
         read = (start + reading.draw(1, end - start)[0]).tolist()
-        local = [p for p in read if p not in new] + new
-        nll = model(torch.tensor([sample['tokens'][start:end]]), torch.tensor([local]) - start)[
-            0
-        ].tolist()
-        for p, nats in zip(new, nll[len(local) - len(new) :], strict=True):
+        visits = [p for p in read if p not in new] + new
+        idx = torch.tensor([sample['tokens'][start:end]])
+        nll = model(idx, torch.tensor([visits]) - start)[0]
+        n_given = len(visits) - len(new)
+        for p, nats in zip(new, nll[n_given:].tolist(), strict=True):
             logprob[p] = -nats
     return logprob
+
+
+WAYS = {
+    'l2r': (L2R, ONE_BY_ONE, L2R),
+    'random': (Order('random'), ONE_BY_ONE, L2R),  # known text is read from left to right
+    'block:2': (Order('block', 2), ONE_BY_ONE, Order('block', 2)),
+    'margin': (Order('random'), Adaptive('margin', 99), L2R),
+}
 
 
 @pytest.mark.parametrize(
@@ -112,31 +135,25 @@ def rescored(model, sample, reading=L2R):
         (7, [[0, 8], *([n - 7, n + 1] for n in range(8, 20))]),
     ],
 )
-@pytest.mark.parametrize('order', ['l2r', 'random', 'block:2', 'margin'])
-def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context, stretches):
+@pytest.mark.parametrize('way', WAYS)
+def test_every_stretch_is_drawn_from_the_model_given_its_context(way, context, stretches):
     """Re-scoring gives every token the same log-probability: its canvas alone, known text first."""
     model = ascii_model()
-    given = [0, 1, 9, 10, 18]
-    how = Adaptive('margin', 99) if order == 'margin' else Given(99)
-    visits = Order.of('random' if order == 'margin' else order, {})
-    ((sample, other),) = [
-        write(model, texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]'), visits, how, context=context)
-    ]
+    order, how, reading = WAYS[way]
+    rows = texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]')
+    sample, other = write(model, rows, order, how, context=context)
     assert other['stretches'] == stretches
     assert sample['tokens'] != other['tokens'][:2]
-    reading = (
-        L2R if order in ('random', 'margin') else visits
-    )  # known text of a random order is read left to right
-    read = [p for p in reading.draw(1, 8)[0].tolist() if p in given[:2]] + given[2:]
-    assert sorted(sample['order']) == list(range(20))
-    assert sample['order'][:5] == read
+    given = [0, 1, 9, 10, 18]
+    first = [p for p in reading.draw(1, 8)[0].tolist() if p in (0, 1)]
+    assert sorted(sample['order']) == [*range(20)]
+    assert sample['order'][:5] == [*first, 9, 10, 18]
     assert bytes(sample['tokens'][p] for p in given) == b'abcde'
     assert sample['passes'] == sample['blanks'] == 15
     assert sample['logprob'] == pytest.approx(rescored(model, sample, reading), abs=1e-10)
     assert math.isclose(sample['nats'], -sum(sample['logprob']))
-    assert [sample['step'][p] for p in sample['order'][5:]] == list(
-        range(15)
-    )  # steps go on over the seams
+    steps = [sample['step'][p] for p in sample['order'][5:]]
+    assert steps == [*range(15)]  # they go on over the seams
 
 
 def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
@@ -144,23 +161,24 @@ def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
     rows = texts('[[20]]', 'x' * 17 + '[[3]]', 'ab[[1]]')
     for order in (L2R, Order('random')):
         together = write(model, rows, order)
-        assert [s.get('stretches') for s in together] == [
-            [[0, 8], [4, 12], [8, 16], [12, 20]],
-            [[13, 20]],
-            None,
-        ]
-        assert together == [
-            like(write(model, [row], order, seed=5 + r)[0]) for r, row in enumerate(rows)
-        ]
+        first, second, third = together
+        assert first['stretches'] == [[0, 8], [4, 12], [8, 16], [12, 20]]
+        assert second['stretches'] == [[13, 20]]
+        assert 'stretches' not in third
+        for r, row in enumerate(rows):
+            (alone,) = write(model, [row], order, seed=5 + r)
+            assert together[r] == like(alone)
 
 
 def test_the_draws_of_a_stretch_are_its_own():
-    greedy = write(ascii_model(), texts('[[..]]', length=30), drawing=Drawing(0))[0]
-    model = ascii_model(target_position='input')
-    for p in model.parameters():
-        p.zero_()  # every token is as likely: a token is its random number
-    tokens = write(model, texts('[[..]]', length=20))[0]['tokens']
-    assert len({tuple(tokens[i : i + 4]) for i in (0, 4, 8, 12, 16)}) == 5
+    """A token is its random number, where every one is as likely."""
+    (sample,) = write(sure_model(target_position='input'), texts('[[..]]', length=20))
+    fours = {sample['text'][i : i + 4] for i in (0, 4, 8, 12, 16)}
+    assert len(fours) == 5
+
+
+def test_a_long_greedy_text_has_all_its_blanks():
+    (greedy,) = write(ascii_model(), texts('[[..]]', length=30), drawing=Drawing(0))
     assert greedy['blanks'] == 30
 
 
@@ -175,56 +193,70 @@ def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
 @pytest.mark.parametrize('order', ['l2r', 'random'])
 def test_a_long_lossless_text_equals_one_token_a_step(order):
     rows = texts('ab[[..]]', '[[..]]')
-    one, many = (
-        write(ascii_model(), rows, Order.of(order, {}), Lossless(window), with_drafts=True)
-        for window in (1, 8)
-    )
-    assert [s['tokens'] for s in one] == [s['tokens'] for s in many]
-    assert all(a['passes'] == a['blanks'] > b['passes'] for a, b in zip(one, many))
-    for sample in many:
+    one = write(ascii_model(), rows, Order(order), Lossless(1))
+    many = write(ascii_model(), rows, Order(order), Lossless(8))
+    for a, b in zip(one, many):
+        assert a['tokens'] == b['tokens']
+        assert a['passes'] == a['blanks'] > b['passes']
+
+
+@pytest.mark.parametrize('order', ['l2r', 'random'])
+def test_drafts_come_before_their_tokens_and_behind_the_seam(order):
+    """Steps are counted on from stretch to stretch."""
+    rows = texts('ab[[..]]', '[[..]]')
+    for sample in write(ascii_model(), rows, Order(order), Lossless(8), with_drafts=True):
         for step, history in zip(sample['step'], sample['drafts'], strict=True):
             assert all(first < step for first, _ in history)
-        later = sample['drafts'][8:]
-        seam = max(sample['step'][:8])  # steps are counted on from stretch to stretch
-        assert any(later)
-        assert all(first > seam for history in later for first, _ in history)
+        seam = max(sample['step'][:8])
+        later = [first for history in sample['drafts'][8:] for first, _ in history]
+        assert min(later) > seam
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the stop
 
 
-@pytest.mark.parametrize('lossless', [False, True])
-def test_left_to_right_ends_at_the_stop_and_saves_the_passes_behind_it(lossless):
-    how = Lossless(4) if lossless else None
+THREE_ROWS = texts('ab[[..]]', '[[..]]', '[[9]]')
+
+
+def stop_of(sample):
+    """The characters at 9 and 10 of a text."""
+    stop = sample['text'][9:11]
+    assert sample['text'].index(stop) == 9
+    return stop
+
+
+@pytest.mark.parametrize('how', [ONE_BY_ONE, Lossless(4)])
+def test_a_text_from_left_to_right_ends_at_its_stop(how):
+    """The rows beside it have no stop, and stay."""
+    first, second, third = write(ascii_model(), THREE_ROWS, how=how)
+    stop = stop_of(second)
+    before, short, behind = write(ascii_model(), THREE_ROWS, how=how, stop=stop)
+    assert before == like(first) | {'stopped': False}
+    assert behind == like(third) | {'stopped': False}
+    assert short['stopped']
+    assert short['text'].endswith(stop)
+    assert short['tokens'] == second['tokens'][:11]
+    assert short['step'] == second['step'][:11]
+    assert short['logprob'] == pytest.approx(second['logprob'][:11])
+    assert math.isclose(short['nats'], -sum(second['logprob'][:11]))
+    assert short['order'] == [*range(11)]
+    assert short['stretches'] == [[0, 8], [4, 11]]
+    assert short['blanks'] == 11
+
+
+@pytest.mark.parametrize('how', [ONE_BY_ONE, Lossless(4)])
+def test_a_stop_saves_the_passes_behind_it(how):
     model, passes = counted(ascii_model())
-    rows = texts('ab[[..]]', '[[..]]', '[[9]]')
-    whole = write(model, rows, how=how)
+    _, row, _ = THREE_ROWS
+    (whole,) = write(model, [row], how=how, seed=6)
     n_whole = len(passes)
-    stop = whole[1]['text'][9:11]
-    assert all(stop not in s['text'] for s in (whole[0], whole[2]))
-    assert whole[1]['text'].index(stop) == 9
     passes.clear()
-    short = write(model, rows, how=how, stop=stop)
-    assert [s.pop('stopped') for s in short] == [False, True, False]
-    assert short[::2] == [like(s) for s in whole[::2]]
-    assert short[1]['tokens'] == whole[1]['tokens'][:11]
-    assert short[1]['text'].endswith(stop)
-    assert short[1]['step'] == whole[1]['step'][:11]
-    assert short[1]['logprob'] == pytest.approx(whole[1]['logprob'][:11])
-    assert short[1]['order'] == list(range(11))
-    assert short[1]['stretches'] == [[0, 8], [4, 11]]
-    assert math.isclose(short[1]['nats'], -sum(whole[1]['logprob'][:11]))
-    assert short[1]['blanks'] == 11
-    alone = {}
-    for name, until in (('whole', ''), ('short', stop)):
-        passes.clear()
-        write(model, rows[1:2], how=how, seed=6, stop=until)
-        alone[name] = len(passes)
-    assert alone['short'] < alone['whole']
-    assert n_whole >= alone['whole']
-    if not lossless:
-        assert alone == {'whole': 20, 'short': 11}
+    write(model, [row], how=how, seed=6, stop=stop_of(whole))
+    assert len(passes) < n_whole
+    if how == ONE_BY_ONE:
+        assert n_whole == 20
+        assert len(passes) == 11
 
 
 @pytest.mark.parametrize('order', ['random', 'r2l', 'block:4'])
@@ -240,23 +272,28 @@ def test_other_orders_are_cut_at_the_first_stop(order):
     assert short['logprob'] == pytest.approx(whole['logprob'][:n])
     assert sorted(short['order']) == list(range(n))
     assert [p for p in whole['order'] if p < n] == short['order']
-    assert len(passes) == 1 + max(
-        whole['order'].index(p) for p in range(n)
-    )  # until all before it is written
+    visits_before = [whole['order'].index(p) for p in range(n)]
+    assert len(passes) == 1 + max(visits_before)  # until all before it is written
 
 
-def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
+def test_a_stop_may_stand_over_a_seam():
     model = ascii_model()
-    (whole,) = write(model, texts('[[..]]'))
+    blank = texts('[[..]]')
+    (whole,) = write(model, blank)
     over = whole['text'][7:9]  # the last token of the first stretch, and one of the second
     assert whole['text'].index(over) == 7
-    assert len(write(model, texts('[[..]]'), stop=over)[0]['tokens']) == 9
-    assert write(model, texts('[[..]]'), stop=whole['text'][2:4])[0]['stretches'] == [
-        [0, 4]
-    ]  # it has a place for 20
-    first = write(model, texts('ab[[..]]'))[0]['text'][2]
-    for stop in ('ab', 'b' + first):  # a part of the prompt
-        (sample,) = write(model, texts('ab[[..]]'), stop=stop)
+    (sample,) = write(model, blank, stop=over)
+    assert len(sample['tokens']) == 9
+    (sample,) = write(model, blank, stop=whole['text'][2:4])
+    assert sample['stretches'] == [[0, 4]]  # though the text has a place for 20
+
+
+def test_a_stop_counts_from_the_first_blank_on():
+    model = ascii_model()
+    prompt = texts('ab[[..]]')
+    (whole,) = write(model, prompt)
+    for stop in ('ab', 'b' + whole['text'][2]):  # a part of the prompt
+        (sample,) = write(model, prompt, stop=stop)
         assert not sample['stopped']
         assert len(sample['tokens']) == 20
     (sample,) = write(model, texts('ab' * 5 + '[[1]]ab[[..]]'), stop='ab')
@@ -270,13 +307,15 @@ def test_of_several_stops_the_first_ends_the_text_and_seeds_may_be_named():
     model = ascii_model()
     rows = texts('[[..]]', '[[..]]', length=8)
     whole = write(model, rows, seed=[7, 3])
-    assert [s['tokens'] for s in whole] == [
-        write(model, rows[:1], seed=seed)[0]['tokens'] for seed in (7, 3)
-    ]
-    stops = [whole[0]['text'][5:7], whole[0]['text'][2:4], whole[1]['text'][4]]
+    for sample, seed in zip(whole, (7, 3)):
+        (alone,) = write(model, rows[:1], seed=seed)
+        assert sample['tokens'] == alone['tokens']
+    first, second = (sample['text'] for sample in whole)
+    stops = [first[5:7], first[2:4], second[4]]
     short = write(model, rows, seed=[7, 3], stop=stops)
     for one, two in zip(short, whole):
-        n = min(two['text'].index(stop) + len(stop) for stop in stops if stop in two['text'])
+        text = two['text']
+        n = min(text.index(stop) + len(stop) for stop in stops if stop in text)
         assert one['stopped']
         assert one['tokens'] == two['tokens'][:n]
         assert n <= 5  # before the first of the stops
@@ -302,99 +341,126 @@ def template(*pieces):
     """(tokens, known, open) of texts, numbers of blanks, and [n], open blanks with their shares."""
     tokens = []
     known = []
-    open_ = []
+    open_blanks = []
     for piece in pieces:
-        value = (
-            [*piece.encode()]
-            if isinstance(piece, str)
-            else [0] * (piece[0] if isinstance(piece, list) else piece)
-        )
-        open_ += [[len(tokens), len(tokens) + len(value)]] if isinstance(piece, list) else []
-        tokens = tokens + value
-        known = known + [isinstance(piece, str)] * len(value)
-    return tokens, known, open_
+        start = len(tokens)
+        if isinstance(piece, str):
+            tokens += piece.encode()
+        elif isinstance(piece, list):
+            tokens += [0] * piece[0]
+            open_blanks.append([start, len(tokens)])
+        else:
+            tokens += [0] * piece
+        known += [isinstance(piece, str)] * (len(tokens) - start)
+    return tokens, known, open_blanks
 
 
 def by_hand(model, pieces, stops, seed, **how):
     """What Scrolls write part by part: each of a text that has one blank, or is the last."""
-    tokens, known, open_ = template(*pieces)
+    tokens, known, open_blanks = template(*pieces)
     whole = {'tokens': [], 'step': [], 'logprob': [], 'drafts': [], 'order': [], 'stretches': []}
-    for k, (start, end) in enumerate(
-        itertools.pairwise([0, *(end for _, end in open_), len(tokens)])
-    ):
+    seams = [0, *(end for _, end in open_blanks), len(tokens)]
+    for k, (start, end) in enumerate(itertools.pairwise(seams)):
         n = len(whole['tokens'])
-        n_steps = 1 + max(whole['step'], default=-1)
         row = whole['tokens'] + tokens[start:end], [True] * n + known[start:end]
-        (part,) = write(model, [row], seed=[seed], stop=stops if k < len(open_) else '', **how)
-        part['step'] = [step + n_steps if step >= 0 else -1 for step in part['step']]
-        part['drafts'] = [
-            [[step + n_steps, token] for step, token in history] for history in part['drafts']
-        ]
-        part['order'] = [p for p in part['order'] if part['step'][p] >= n_steps]
-        part['stretches'] = part.get('stretches', [[0, len(part['tokens'])]])
-        part |= {key: part[key][n:] for key in ('tokens', 'step', 'logprob', 'drafts')}
-        whole = {key: old + part[key] for key, old in whole.items()}
+        until = stops if k < len(open_blanks) else ''
+        (part,) = write(model, [row], seed=[seed], stop=until, **how)
+        n_steps = 1 + max(whole['step'], default=-1)
+        found = behind(part, n, n_steps)
+        whole = {key: old + found[key] for key, old in whole.items()}
         seed = derive_seed(seed, 'part')
     return whole
 
 
-@pytest.mark.parametrize(
-    'order, block_size', [('l2r', 25), ('random', 8), ('margin', 8), ('lossless', 8)]
-)
-def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size):
-    """Each open blank ends at its stop or at its share; a row beside it that has fewer parts changes nothing."""
-    model = ascii_model(block_size=block_size)
-    rows = [template('x', [9]), template('ab', [9], 'cd', [7], 'fg', 1, 'h')]
-    how = Adaptive('margin', 99) if order == 'margin' else Given(99)
-    how = {
-        'how': Lossless(4) if order == 'lossless' else how,
-        'with_drafts': True,
-        'order': L2R if order == 'l2r' else Order('random'),
+def behind(sample, n, n_steps):
+    """What a sample says of its positions from n on; its steps are counted from n_steps on."""
+    drafts = sample['drafts'][n:]
+    for history in drafts:
+        for change in history:
+            change[0] += n_steps
+    return {
+        'tokens': sample['tokens'][n:],
+        'step': [step + n_steps if step >= 0 else -1 for step in sample['step'][n:]],
+        'logprob': sample['logprob'][n:],
+        'drafts': drafts,
+        'order': [p for p in sample['order'] if sample['step'][p] >= 0],
+        'stretches': sample.get('stretches', [[0, len(sample['tokens'])]]),
     }
+
+
+RANDOM = Order('random')
+PARTS = {
+    'l2r': (25, L2R, ONE_BY_ONE),
+    'random': (8, RANDOM, ONE_BY_ONE),
+    'margin': (8, RANDOM, Adaptive('margin', 99)),
+    'lossless': (8, RANDOM, Lossless(4)),
+}
+
+
+@pytest.mark.parametrize('name', PARTS)
+def test_parts_are_what_one_writes_by_hand_one_after_the_other(name):
+    """Each open blank ends at its stop or at its share; a row beside it that has fewer parts
+    changes nothing."""
+    block_size, order, way = PARTS[name]
+    model = ascii_model(block_size=block_size)
+    how = dict(order=order, how=way, with_drafts=True)
+    pieces = 'ab', [9], 'cd', [7], 'fg', 1, 'h'
+    rows = [template('x', [9]), template(*pieces)]
     stops = ['nowhere']
     for n, stopped, i in ((24, False, 5), (20, False, 12), (18, True, 0)):
         beside, sample = write(model, rows, seed=[4, 5], stop=stops, **how)
-        assert (len(sample['tokens']), sample['stopped']) == (n, stopped)
+        assert len(sample['tokens']) == n
+        assert sample['stopped'] == stopped
         if i != 12:
             given = [p for p, step in enumerate(sample['step']) if step < 0]
             assert sample['order'][: len(given)] == given
             sample['order'] = sample['order'][len(given) :]
-            assert sample | by_hand(
-                model, ('ab', [9], 'cd', [7], 'fg', 1, 'h'), stops, 5, **how
-            ) == like(sample)
-        if i == 5 or order == 'l2r':  # nothing that was cut was read
+            expected = by_hand(model, pieces, stops, 5, **how)
+            assert sample | expected == like(sample)
+        if i == 5 or order == L2R:  # nothing that was cut was read
             assert sample['logprob'] == pytest.approx(rescored(model, sample), abs=1e-10)
         stops.append(sample['text'][i : i + 2])
-    assert beside == like(write(model, [rows[0][:2]], seed=[4], stop=stops[:-1], **how)[0])
+    (alone,) = write(model, [rows[0][:2]], seed=[4], stop=stops[:-1], **how)
+    assert beside == like(alone)
 
 
 def test_a_stop_is_looked_for_in_the_open_blank_alone():
-    model = ascii_model(block_size=18)
     text = template(2, 'ab', [5], 'c', [3], 3, 'd')
-    for p in model.parameters():
-        p.zero_()  # every token is as likely: the first is taken
+    model = sure_model(block_size=18)
     seen = []
-    (sample,) = write(model, [text], drawing=Drawing(0), stop='\0', look=seen.append)
+    (sample,) = write(model, [text], drawing=GREEDY, stop='\0', look=seen.append)
     assert sample['text'] == '\0\0ab\0c\0\0\0\0d'
     assert sample['stopped']
     assert sample['passes'] == 7
     assert sample['step'] == [0, 1, -1, -1, 2, -1, 3, 4, 5, 6, -1]
     assert sample['order'] == [2, 3, 5, 10, 0, 1, 4, 6, 7, 8, 9]
-    assert [len(tokens) for tokens, *_ in seen] == [17] * 3 + [13] + [
-        11
-    ] * 3  # the text as it is then
+    lengths = [len(tokens) for tokens, *_ in seen]
+    assert lengths == [17, 17, 17, 13, 11, 11, 11]  # the text as it is then
     assert [step for _, _, step, *_ in seen] == [*range(7)]
-    assert seen[-1][0] == sample['tokens']
-    for stops in ('ab', '\0ab', 'b\0', ''):
-        (whole,) = write(model, [text], drawing=Drawing(0), stop=stops)
-        assert not whole.pop('stopped', False)
-        assert whole['text'] == '\0\0ab\0\0\0\0\0c\0\0\0\0\0\0d'
-    assert whole == write(model, [text[:2]], drawing=Drawing(0))[0]  # without a stop it is one part
-    (none,) = write(
-        model, [template('ab', [0], 'c', [2])], drawing=Drawing(0), stop='\0'
-    )  # no room for the first
-    assert none['text'] == 'abc\0'
-    assert not none['stopped']
+    last, *_ = seen[-1]
+    assert last == sample['tokens']
+
+
+@pytest.mark.parametrize('stop', ['ab', '\0ab', 'b\0'])
+def test_a_stop_is_not_found_beyond_the_open_blank(stop):
+    text = template(2, 'ab', [5], 'c', [3], 3, 'd')
+    (sample,) = write(sure_model(block_size=18), [text], drawing=GREEDY, stop=stop)
+    assert not sample['stopped']
+    assert sample['text'] == '\0\0ab\0\0\0\0\0c\0\0\0\0\0\0d'
+
+
+def test_a_text_without_a_stop_is_one_part():
+    text = template(2, 'ab', [5], 'c', [3], 3, 'd')
+    model = sure_model(block_size=18)
+    whole = write(model, [text], drawing=GREEDY)
+    assert whole == write(model, [text[:2]], drawing=GREEDY)
+
+
+def test_an_open_blank_may_have_no_room():
+    text = template('ab', [0], 'c', [2])
+    (sample,) = write(sure_model(block_size=18), [text], drawing=GREEDY, stop='\0')
+    assert sample['text'] == 'abc\0'
+    assert not sample['stopped']
 
 
 def test_allowed_and_rows_count_in_the_text_as_it_is_then():
@@ -406,9 +472,8 @@ def test_allowed_and_rows_count_in_the_text_as_it_is_then():
         return positions.unsqueeze(1) == torch.arange(128)
 
     rows = [template([20]), template('ab', [9], 'cd', [12])]
-    one, two = write(
-        ascii_model(), rows, seed=[1, 2], stop=['\x03', '\x0a'], allowed=allowed, n_before=6
-    )
+    page = dict(stop=['\x03', '\x0a'], allowed=allowed)
+    one, two = write(ascii_model(), rows, seed=[1, 2], n_before=6, **page)
     assert one['text'] == '\0\1\2\3'
     assert two['text'] == 'ab\2\3cd\6\7\x08\x09\x0a'
     assert two['stopped']
@@ -421,33 +486,31 @@ def test_allowed_and_rows_count_in_the_text_as_it_is_then():
 
 
 def test_the_watcher_sees_the_first_text_as_a_whole():
-    shown = []
-    samples = write(ascii_model(), texts('[[..]]', 'abc[[..]]'), Order('random'), look=shown.append)
-    shown = [seen for seen in shown if seen]
-    assert [step for _, _, step, *_ in shown] == list(range(20))
-    assert [steps.count(None) for _, steps, *_ in shown] == list(range(19, -1, -1))
+    told = []
+    rows = texts('[[..]]', 'abc[[..]]')
+    sample, _ = write(ascii_model(), rows, Order('random'), look=told.append)
+    shown = [seen for seen in told if seen]
+    assert [step for _, _, step, *_ in shown] == [*range(20)]
+    assert [steps.count(None) for _, steps, *_ in shown] == [*reversed(range(20))]
     tokens, steps, _, logprob, drafts = shown[-1]
-    assert (tokens, steps, logprob, drafts) == (
-        *(samples[0][name] for name in ('tokens', 'step', 'logprob')),
-        None,
-    )
+    assert tokens == sample['tokens']
+    assert steps == sample['step']
+    assert logprob == sample['logprob']
+    assert drafts is None
     for tokens, steps, step, *_ in shown:
-        assert all((s is not None) == (last <= step) for s, last in zip(steps, samples[0]['step']))
-        assert all(
-            t == last for t, last, s in zip(tokens, samples[0]['tokens'], steps) if s is not None
-        )
+        for p, last in enumerate(sample['step']):
+            assert (steps[p] is not None) == (last <= step)
+            assert last > step or tokens[p] == sample['tokens'][p]
 
 
 def test_a_stop_over_a_seam_ends_its_row_at_once():
-    """The second row alone has a second stretch, which knows one token of the stop; the watcher sees the first row."""
-    model, passes = counted(ascii_model())
-    for p in model.parameters():
-        p.zero_()  # every token is as likely: the first is taken
+    """The second row alone has a second stretch, which knows one token of the stop; the watcher
+    sees the first row."""
+    model, passes = counted(sure_model())
     seen = []
     rows = texts('ab[[1]]', '[[1]]abcdefg[[1]]hij[[8]]')
-    first, second = write(
-        model, rows, drawing=Drawing(0), stop='fg\0h', context=1, look=seen.append
-    )
+    page = dict(stop='fg\0h', context=1)
+    first, second = write(model, rows, drawing=GREEDY, look=seen.append, **page)
     assert second['text'] == '\0abcdefg\0h'
     assert second['stopped']
     assert not first['stopped']
@@ -462,6 +525,7 @@ def test_blocks_begin_anew_in_each_stretch():
     assert sample['stretches'] == [[0, 8], [4, 12], [8, 16], [12, 20]]
     blocks = [range(2), range(2, 6), range(6, 8), range(8, 12), range(12, 16), range(16, 20)]
     visits = iter(sample['order'])
-    assert [{next(visits) for _ in block} for block in blocks] == [{*block} for block in blocks]
+    for block in blocks:
+        assert {next(visits) for _ in block} == {*block}
     assert [sample['step'][p] for p in sample['order']] == [-1, -1, *range(18)]
     assert sample['order'] != [*range(20)]
