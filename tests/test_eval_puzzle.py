@@ -4,12 +4,13 @@ import json
 import re
 import shlex
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_puzzles import tiny_run
+from test_puzzles import run_tiny
 
 import eval_puzzle
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
@@ -234,6 +235,14 @@ def test_the_error_map_is_the_mean_loss_of_what_is_masked(attention):
 # the command
 
 
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(option, ...) makes a set sudoku4 and trains on it for a moment."""
+    monkeypatch.chdir(tmp_path)
+    prepare_puzzles('sudoku4', 'data', n_rows={'train': 600, 'val': 40, 'test': 30})
+    return partial(run_tiny, '--dataset=sudoku4')
+
+
 def check_untrained(log):
     """The validations are about the nats of a blank before much is learnt."""
     last = json.loads(log.read_text().splitlines()[-1])
@@ -242,8 +251,8 @@ def check_untrained(log):
             assert abs(nats - np.log(4)) < 0.2, key
 
 
-def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatch, script):
-    tiny_run(tmp_path, monkeypatch)
+def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(train, tmp_path, script):
+    train()
     check_untrained(tmp_path / 'out' / 'log.jsonl')
     run = ('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--n_puzzles=12')
     page = ('--html=p.html', '--show=0,3', '--n_steps=0,2', '--noises=0,0.5')
@@ -263,8 +272,8 @@ OTHERS = [['--attention=bidirectional', '--l2r_ratio=0'], ['--order=l2r', '--l2r
 
 
 @pytest.mark.parametrize('options', OTHERS)
-def test_other_networks_and_orders_are_validated_and_scored(tmp_path, monkeypatch, script, options):
-    tiny_run(tmp_path, monkeypatch, *options)
+def test_other_networks_and_orders_are_validated_and_scored(train, tmp_path, script, options):
+    train(*options)
     check_untrained(tmp_path / 'out' / 'log.jsonl')
     how = ('--policies=l2r,margin', '--n_puzzles=9', '--out=p.json')
     script('eval_puzzle.py', '--ckpt=out/ckpt.pt', *how)
