@@ -669,7 +669,7 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
-FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2 test_grids', [
+FAULTS['anyorder/training/start.py'] = 'test_train test_resume test_torchrun test_start test_processes test_gpt2 test_grids', [
     ['if not order.wants_shape:', 'if True:'],
     ["given['order'] = order_option(config, saved)", 'pass'],
     ["{'order': order, 'init_from': start}", "{'init_from': start}"],
@@ -698,7 +698,7 @@ FAULTS['anyorder/training/muon.py'] = 'test_training test_sharding', [
     ["lerp_(p.grad, 1 - group['momentum'])", 'copy_(p.grad)'],
 ]
 
-FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_resume test_grids test_answers', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['limit or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torture
 from conftest import ROOT
-from test_train import wait_for
+from test_torchrun import wait_for
 from toy_runs import TOY, TWO, log, run
 
 from anyorder.checkpoint import load_checkpoint

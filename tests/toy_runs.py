@@ -1,4 +1,4 @@
-"""Runs of the trainer that take a second, in the working folder of the fixture `data`, and how two of them compare."""
+"""Runs of the trainer that take a second, in the folder of the fixture `data`, and how two compare."""
 
 import json
 import math
@@ -9,6 +9,7 @@ from conftest import ROOT
 
 import train
 from anyorder.checkpoint import load_checkpoint
+from anyorder.training.update import update
 from configurator import configure
 
 TOY = [
@@ -31,6 +32,8 @@ TOY = [
     '--compile=False',
 ]
 TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']  # what two processes can share
+CLOCK = ('tokens_per_sec', 'mfu', 'seconds_left', 'environment')
+EXACT = ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own')
 
 
 def run(*args):
@@ -38,8 +41,19 @@ def run(*args):
 
 
 def resume(*args):
-    """The checkpoint alone knows the rest."""
+    """Go on by what the checkpoint knows alone."""
     train.main(configure(vars(train), ['--init_from=resume', *args]))
+
+
+def interrupted(iteration, act):
+    """Return an update that calls `act` before the update behind so many."""
+
+    def call(state, *args):
+        if state.iter_num == iteration:
+            act()
+        update(state, *args)
+
+    return call
 
 
 def log(out_dir='out'):
@@ -52,33 +66,34 @@ def equal(x, y):
         return torch.equal(x, y)
     if isinstance(x, dict):
         return x.keys() == y.keys() and all(equal(x[k], y[k]) for k in x)
-    return len(x) == len(y) and all(map(equal, x, y)) if isinstance(x, list | tuple) else x == y
+    if isinstance(x, list | tuple):
+        return len(x) == len(y) and all(map(equal, x, y))
+    return x == y
 
 
 def assert_same_runs(a, b, entries_of_one=()):
-    """The checkpoints are equal bit for bit but for the options and the environment, the logs but for their clock."""
-    x, y = load_checkpoint(f'{a}/ckpt.pt'), load_checkpoint(f'{b}/ckpt.pt')
-    assert (
-        x.keys() == y.keys()
-        and [k for k in x if k not in ('config', 'environment') and not equal(x[k], y[k])] == []
-    )
-    clock = ('tokens_per_sec', 'mfu', 'seconds_left', 'environment')
-    logs = [
-        [
-            {k: v for k, v in e.items() if k not in clock}
-            for e in log(out_dir)
-            if e['iter'] not in entries_of_one
-        ]
-        for out_dir in (a, b)
-    ]
-    assert logs[0] == logs[1] and len(logs[0]) > 1
+    """The checkpoints are equal bit for bit but for options and environment, the logs but for time."""
+    x = load_checkpoint(f'{a}/ckpt.pt')
+    y = load_checkpoint(f'{b}/ckpt.pt')
+    assert x.keys() == y.keys()
+    for key in x.keys() - {'config', 'environment'}:
+        assert equal(x[key], y[key]), key
+    logs = []
+    for out_dir in (a, b):
+        entries = [entry for entry in log(out_dir) if entry['iter'] not in entries_of_one]
+        for entry in entries:
+            for name in CLOCK:
+                entry.pop(name, None)
+        logs.append(entries)
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 1
 
 
 def assert_alike(a, b, but=()):
     """The logs are equal up to the order of sums, but for iterations that one of them has alone."""
-    for here, there in zip(
-        *([e for e in log(name) if e['iter'] not in but] for name in (a, b)), strict=True
-    ):
-        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own'):
+    ours = [entry for entry in log(a) if entry['iter'] not in but]
+    theirs = [entry for entry in log(b) if entry['iter'] not in but]
+    for here, there in zip(ours, theirs, strict=True):
+        for key in EXACT:
             assert (key in here) == (key in there), key
             assert math.isclose(here.get(key, 0), there.get(key, 0), rel_tol=1e-5), key
