@@ -6,18 +6,18 @@
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
-    python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32
+    python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16
 
-sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device could
-          do (its measured matrix and memory rates), peak memory, and the plain way: a cache that is
-          concatenated, a sorted vocabulary, torch.multinomial. Then lossless unmasking, whose drafts
-          are right with probability 0.93
+sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device
+          could do (its measured matrix and memory rates), peak memory, and the plain way: a cache
+          that is concatenated, a sorted vocabulary, torch.multinomial. Then lossless unmasking,
+          whose drafts are right with probability 0.93
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a
           full-length pass with the head everywhere for every position and member; some passes are
           timed and the rest extrapolated
-train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager,
-          N + 1 slots, AdaLN for every slot, a permutation drawn for each row, all logits at once, the
-          average tensor by tensor
+train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32,
+          eager, N + 1 slots, AdaLN for every slot, a permutation drawn for each row, all logits at
+          once, the average tensor by tensor
 grid      seconds of generation by decoder, mixed network, two streams and encoder; tokens/s of
           updates of all networks
 frontier  what fewer passes cost a trained model, for every way of unmasking: passes, slots a token
@@ -192,8 +192,8 @@ def bench_sample(config, device, dtype):
         f'{byte_rate / 1e9:,.1f} GB/s'
     )
     print(
-        f'{"steps":>6}{"seconds":>10}{"ms/step":>10}{"tokens/s":>11}{"of limit":>10}{"peak MiB":>10}'
-        f'{"plain s":>10}{"plain / ours":>14}'
+        f'{"steps":>6}{"seconds":>10}{"ms/step":>10}{"tokens/s":>11}{"of limit":>10}'
+        f'{"peak MiB":>10}{"plain s":>10}{"plain / ours":>14}'
     )
     with autocast(device, dtype):
         network = freeze(model)
@@ -330,8 +330,8 @@ def bench_train(config, device, dtype):
     peak = peak_flops(device, dtype)
     flops = training_flops(model, config.batch_size)
     print(
-        f'{about(model, config)}, {config.optimizer}, {device}; {flops / n_tokens / 1e6:,.1f} MFLOP '
-        f'a token, peak {peak / 1e12:,.3g} TFLOP/s in {dtype}'
+        f'{about(model, config)}, {config.optimizer}, {device}; {flops / n_tokens / 1e6:,.1f} '
+        f'MFLOP a token, peak {peak / 1e12:,.3g} TFLOP/s in {dtype}'
     )
     print(
         f'{"":<10}{"dtype":>10}{"compiled":>10}{"ms/update":>11}{"tokens/s":>11}{"MFU":>8}'

@@ -3,19 +3,22 @@
 By default each step writes one blank, the likeliest token.
 
     python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
-    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=random,margin --n_steps=8,0 --noises=0,0.5
+    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=random,margin --n_steps=8,0
+    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --noises=0,0.5
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=margin
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
-    python eval_puzzle.py --ckpt=out/digits/ckpt.pt --blanks=32:64               # the lower half of an image
-    python eval_puzzle.py --ckpt=out/answers/ckpt.pt --split=val --policies=l2r  # answers to questions
+    # the lower half of an image
+    python eval_puzzle.py --ckpt=out/digits/ckpt.pt --blanks=32:64
+    # answers to questions
+    python eval_puzzle.py --ckpt=out/answers/ckpt.pt --split=val --policies=l2r
 
-What is given is read first. solved is the share of puzzles or rows without a mistake, right the share
-of right blanks. A blank of a set without rules is right if it is what the set says; for nae_sat right
-is the share of observations that agree with the latents that the model itself wrote. slots and
-seconds are what a puzzle costs: the slots that the network ran, without padding, and its time. Errors
-are standard errors over puzzles. The set of the training is named where it was prepared anew since:
-the model may have been trained on its puzzles.
+What is given is read first. solved is the share of puzzles or rows without a mistake, right the
+share of right blanks. A blank of a set without rules is right if it is what the set says; for
+nae_sat right is the share of observations that agree with the latents that the model itself wrote.
+slots and seconds are what a puzzle costs: the slots that the network ran, without padding, and its
+time. Errors are standard errors over puzzles. The set of the training is named where it was
+prepared anew since: the model may have been trained on its puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -214,12 +217,13 @@ def check_ways(c, policies, steps, noises):
         raise ValueError(f'noises and block_length are for the policies {scores}, got {c.policies}')
     if c.unmask == 'lossless':
         raise ValueError(
-            'unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0'
+            'unmask=lossless would solve what one blank a step solves: choose fixed with '
+            '--n_steps=0'
         )
     if c.unmask == 'binomial' and 0 in steps:
         raise ValueError(
-            'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
-            f'{c.n_steps}'
+            'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, '
+            f'got {c.n_steps}'
         )
 
 
@@ -267,7 +271,7 @@ def temperature_of(c, puzzles):
 
 
 def where(c, run):
-    """Return (name, data_dir) of the set that is asked for; `run` are the options of the training."""
+    """Return (name, data_dir) of the set that is asked for; `run` are options of the training."""
     return c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
 
 

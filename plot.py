@@ -10,14 +10,14 @@ generation time by the number of steps, what fewer passes cost; and how a text i
     python plot.py decoder.json encoder.json -o puzzles.png   # by eval_puzzle.py --out
     python plot.py grid.json -o generation.png                # by bench.py grid --out
     python plot.py frontier.json -o frontier.png              # by bench.py frontier --out
-    python plot.py replay.html -o replay.svg                  # by sample.py or eval_puzzle.py --html
+    python plot.py replay.html -o replay.svg                  # by sample.py --html
 
 Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of
-an evaluation or bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and the
-table has their mean and its standard error. val_own is the loss in the order in which a run was
-trained: val_any after random orders, val_l2r after left to right. The page of a replay becomes a
-picture that plays by itself: its first sample, and beside it the next one that has the same known
-tokens, without drafts."""
+an evaluation or bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and
+the table has their mean and its standard error. val_own is the loss in the order in which a run
+was trained: val_any after random orders, val_l2r after left to right. The page of a replay becomes
+a picture that plays by itself: its first sample, and beside it the next one that has the same
+known tokens, without drafts."""
 
 import itertools
 import statistics

@@ -263,8 +263,8 @@ IN_BLOCKS = Adaptive('margin', 8, block_length=4)
 def test_slots(frontier, attention, unmasking, n_slots):
     """Of a text of 8. The warm-up does not count.
 
-    A pass of a decoder runs its targets, or the blanks of its block, and what it has to read before.
-    """
+    A pass of a decoder runs its targets, or the blanks of its block, and what it has to read
+    before them."""
     _, _, ran = frontier(attention=attention).write(unmasking, '')
     assert ran == 5 * n_slots
 
@@ -359,7 +359,7 @@ def test_eval_ppl_finds_the_same_nats(command, script, tmp_path):
 
 
 def test_without_a_likelihood(command):
-    """At temperature 0 no text is wanted, and the table is drawn as it was before there were nats."""
+    """At temperature 0 no text is wanted, and the table has neither nats nor cost."""
     few = ('--n_samples=2', '--steps=4', '--windows=', '--thresholds=', '--block_lengths=')
     said, result = command('--temperature=0', *few, '--dataset=none.txt')
     assert said.count('neither nats nor cost: they want a temperature above 0') == 1

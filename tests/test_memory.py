@@ -62,7 +62,7 @@ CASES += [(name, 'float32') for name in ('adaln', 'sigma-GPT', 'mixed')]
 
 @pytest.mark.parametrize('name, dtype', CASES)
 def test_a_block_keeps_what_the_plan_counts(name, dtype):
-    """What a third layer adds to a third row: no weight, and nothing that does not grow with both."""
+    """What a third layer adds to a third row: no weight, nothing that does not grow with both."""
     options = NETWORKS[name]
     two = network(2, **options)
     three = network(3, **options)

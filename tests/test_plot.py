@@ -238,7 +238,7 @@ def test_seeds_are_averaged_within_a_data_set(runs, drawn, table):
 
 
 def solved(path, share, slots, seconds):
-    """A file in which random solves `share` of the puzzles, and margin with noise a quarter more."""
+    """A file in which random solves `share` of the puzzles, margin with noise a quarter more."""
     row = {'n_steps': 0, 'solved_stderr': 0.125, 'right': 0.75, 'right_stderr': 0.25, 'puzzles': 9}
     row |= {'slots': slots, 'seconds': seconds}
     random = row | {'policy': 'random', 'noise': 0.0, 'solved': share}

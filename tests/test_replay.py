@@ -174,8 +174,10 @@ function covered(n, draft) {
   cover(span, draft)
   return span.children.map(letter => letter.dataset.draft ?? null)
 }
-const covers = [covered(3, ' a'), covered(2, ' bcd'), covered(1, '\\n'), covered(1, ' '), covered(2, undefined)]
-console.log(JSON.stringify([...[0, 3, 4].map(i => [0, 1, 2, 3, 4].map(at => shown(i, at))), covers]))
+const covers = [covered(3, ' a'), covered(2, ' bcd'), covered(1, '\\n'), covered(1, ' ')]
+covers.push(covered(2, undefined))
+const tokens = [0, 3, 4].map(i => [0, 1, 2, 3, 4].map(at => shown(i, at)))
+console.log(JSON.stringify([...tokens, covers]))
 """
 
 

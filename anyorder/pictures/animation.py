@@ -1,6 +1,6 @@
-"""How does a replay play without a script? As one SVG whose style sheet shows tokens at their steps.
+"""How does a replay play without a script? As one SVG.
 
-It plays as an image of a README, and needs no network."""
+Its style sheet shows tokens at their steps. It plays as an image of a README, without network."""
 
 import itertools
 import json
@@ -64,9 +64,9 @@ def animated_svg(replay):
     """Return one SVG that writes a sample token by token, holds its end and begins again.
 
     `replay` is what the page of a replay knows. Shown are the first sample and the one beside it,
-    without drafts: each change of a draft would be a picture of its own. The tokens of step k are in
-    groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the writing
-    time have passed. A reader who wants no motion sees the end."""
+    without drafts: each change of a draft would be a picture of its own. The tokens of step k are
+    in groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the
+    writing time have passed. A reader who wants no motion sees the end."""
     rows = shown_rows(replay)
     n_steps = max(1, *(row['n_steps'] for row in rows))
     writing = min(LONGEST, STEP * n_steps)

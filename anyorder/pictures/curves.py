@@ -1,4 +1,4 @@
-"""What numbers has a run to draw? Its entries, of a log of train.py or of the JSON file of a result.
+"""What numbers has a run to draw? The entries of its log, or of the JSON file of a result.
 
 An entry is a dict of numbers, in a log {'iter': 150, 'tokens': 307200, 'val_any': 3.19}."""
 

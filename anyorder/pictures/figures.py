@@ -162,7 +162,9 @@ def styles_of_ways(labels, levels):
 
 
 def styles_of_policies(labels):
-    """Return {label: style} of puzzles: of labels RUN: POLICY a run has a colour, a policy a marker."""
+    """Return {label: style} of puzzles.
+
+    Of labels RUN: POLICY a run has a colour and a policy a marker."""
     found = {}
     colors = {}
     markers = {}
@@ -240,7 +242,7 @@ def unit_of(y):
 
 
 def draw_panel(axis, groups, x, y, style_of):
-    """Draw the curves of all groups, {label: [entries, ...]}; return the notes on bands and bars."""
+    """Draw the curves of all groups, {label: [entries, ...]}, and return the notes on bands."""
     xs = set()
     longest = 0
     for entries in itertools.chain(*groups.values()):

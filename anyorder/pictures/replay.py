@@ -43,8 +43,8 @@ def check_page(path, *others):
     if path.endswith('.svg'):
         page = path.removesuffix('.svg') + '.html'
         raise ValueError(
-            f'--html={path} must end in .html; the picture comes from the page: --html={page}, then '
-            f'python plot.py {page} -o {path}'
+            f'--html={path} must end in .html; the picture comes from the page: --html={page}, '
+            f'then python plot.py {page} -o {path}'
         )
     check_out('html', path, '.html', *others)
 
@@ -81,8 +81,8 @@ def replay_rows(samples, tokenizer, between=''):
 
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
-    drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the draft
-              was right"""
+    drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the
+              draft was right"""
     known = [known_tokens(sample) for sample in samples]
     rows = []
     for i, sample in enumerate(samples):

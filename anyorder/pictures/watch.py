@@ -40,11 +40,11 @@ def has_colours(environ=os.environ):
 class Watch:
     """Redraw the text in place, and count below it.
 
-    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint, and
-    a wrong draft is struck through for one frame. A text that is higher than the terminal is shown
-    from where new tokens begin. A model that is too fast for an eye is slowed down, to TOKEN seconds
-    a token and at most WHOLE a text, in all `waited`. Silent if `out` is no terminal. With `columns`
-    the text is a grid: a row is a line, or several of equal length."""
+    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint,
+    and a wrong draft is struck through for one frame. A text that is higher than the terminal is
+    shown from where new tokens begin. A model that is too fast for an eye is slowed down, to TOKEN
+    seconds a token and at most WHOLE a text, in all `waited`. Silent if `out` is no terminal. With
+    `columns` the text is a grid: a row is a line, or several of equal length."""
 
     def __init__(self, tokenizer, out=None, columns=0):
         self.tokenizer = tokenizer
@@ -153,7 +153,7 @@ class Watch:
         return [text + self.tokenizer.separator for text in texts]
 
     def row_width(self, width):
-        """Return the columns of a line of a grid, at most `width`: a row is lines of equal length."""
+        """Return the columns of a line of a grid, at most `width`; a row is equal lines."""
         n_cells = max(1, width // self.cell)
         while self.columns % n_cells:
             n_cells -= 1

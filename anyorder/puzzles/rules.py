@@ -7,9 +7,9 @@ A task has a generator, a solver, and what counts as right:
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
     columns                               how wide its grid is on a page
 
-nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also
-has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in
-cells."""
+nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku
+also has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box
+in cells."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +27,8 @@ class NaeSat:
     """n_latents uniform bits, then n_observations of them.
 
     An observation is whether the latents of a fixed random triple are not all equal. Nothing is
-    given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
+    given; an observation is easy after its latents and hard before them. Source: Kim et al. 2025,
+    sec. 3."""
 
     def __init__(self, n_latents, n_observations, seed):
         n_triples = n_latents * (n_latents - 1) * (n_latents - 2) // 6

@@ -70,8 +70,8 @@ def count_solutions(can, units, narrow=None):
 def branches(owner, can):
     """Return what to solve next: each puzzle with each value of the variable with the fewest left.
 
-    The last of two parts is solved first. It holds one branch of each puzzle, which goes down to its
-    end before the others: two solutions are soon found."""
+    The last of two parts is solved first. It holds one branch of each puzzle, which goes down to
+    its end before the others: two solutions are soon found."""
     rows = np.arange(len(can))
     n_values = can.shape[2]
     left = can.sum(2)  # (B, variables)

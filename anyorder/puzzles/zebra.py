@@ -66,10 +66,10 @@ class Zebra:
         return tokens[:, self.n_clues :]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """Return (tokens, given), each (n, n_clues + most^2): puzzles whose solutions `wanted` passes.
+        """Return (tokens, given), each (n, n_clues + most^2), of puzzles that `wanted` lets pass.
 
-        Among about n_rows. All sizes from 3 to `largest` houses and attributes are equally frequent.
-        """
+        It is asked of the solutions of about n_rows. All sizes from 3 to `largest` houses and
+        attributes are equally frequent."""
         numbers = range(3, self.largest + 1)
         sizes = [(n, k) for n in numbers for k in numbers]
         n_each = -(-n_rows // len(sizes))
@@ -105,7 +105,7 @@ class Zebra:
         return tokens
 
     def random_names(self, n_rows, n, k, rng):
-        """Return random names (rows, (k + 1) n) of items: their numbers among all that there are."""
+        """Return random names (rows, (k + 1) n) of items: their numbers among all items."""
         attribute = rng.random((n_rows, k)).argsort(1) + 1
         attribute = np.pad(attribute, ((0, 0), (1, 0)))  # 0, the houses, stays
         value = rng.random((n_rows, k + 1, n)).argsort(2)
@@ -121,7 +121,7 @@ class Zebra:
         return np.delete(tokens, numbers, 1)  # houses are where they are
 
     def named_clues(self, clues, name):
-        """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about items of these names."""
+        """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
         operands = clues[:, :, 1:].reshape(len(name), -1)
         operands = np.take_along_axis(name, operands, 1).reshape(len(name), -1, 2)
         return self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
@@ -182,7 +182,7 @@ class Zebra:
         def narrow(can, who):
             here = np.take_along_axis(can, a[who, :, None], 1).astype(np.float32)
             there = np.take_along_axis(can, b[who, :, None], 1).astype(np.float32)
-            # houses that an item of a clue cannot have, as no house of the other item goes with them
+            # houses that an item of a clue cannot have: no house of the other item goes with them
             lone_a = (holds[who] @ there[..., None])[..., 0] == 0
             lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
             n_against = of_a[who] @ lone_a.astype(np.float32)

@@ -203,7 +203,7 @@ class Frontier:
 
         NAME_error is a standard error over samples.
 
-        passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
+        passes, tokens_per_pass    the passes that revealed a token, and what each revealed
         seconds, tokens_per_sec    generation of all samples; slots: of a token, without padding
         judge_nats                 nats a token under the judge, in float32, left to right
         nats, cost: see likelihood; entropy, distinct_2: see text_metrics"""
@@ -279,9 +279,9 @@ class Frontier:
         return Order.of('l2r', self.checkpoint.run)
 
     def likelihood(self, unmasking):
-        """Return {'nats', 'cost', each with its error over blocks}, of the held-out text in float32.
+        """Return {'nats', 'cost', each with its error}, of the held-out text in float32.
 
-        nats   nats a token by the law of this way of writing, which lossless has from one token a step
+        nats   nats a token by the law of this way of writing; lossless has that of one token a step
         cost   the nats less one token a step of the same order, block by block"""
         drawing = replace(self.drawing, scores=True)
         order = self.order(unmasking)

@@ -183,7 +183,7 @@ def passing_bytes(config, setup):
 
 
 def gathered_bytes(model, setup):
-    """Return bytes that a split model gathers: what is outside the blocks, and three times a block."""
+    """Return bytes that a split model gathers: what is outside of blocks, and a block thrice."""
     if not setup.shard:
         return 0
     inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)

@@ -134,8 +134,8 @@ def vocabulary(config, checkpoint=None):
 def width_of(config, meta):
     """Return the tokens of a sequence of the run.
 
-    They are block_size, or those of the longest document if it is shorter and documents are the rows
-    of a set that is prepared here."""
+    They are block_size, or those of the longest document if it is shorter and documents are the
+    rows of a set that is prepared here."""
     directory = os.path.join(config.data_dir, config.dataset)
     if not meta or not meta.prompts or 'train' not in whole_splits(directory, meta):
         return config.block_size
