@@ -283,7 +283,7 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts test_revise',
     ['self.written[0] is not row or ', ''],
 ]
 
-FAULTS['anyorder/generation/options.py'] = 'test_unmasking test_generation test_revise', [
+FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [
     ["refuse_blocks('an order that is given')", 'pass'],
     ['if self.order_noise:', 'if False:'],
     ["self.unmask == 'lossless' and self.policy in SCORES", 'False'],
@@ -310,10 +310,11 @@ FAULTS['anyorder/generation/schedules.py'] = 'test_unmasking test_generation', [
     ['stalls or ends[-1] != most', 'stalls'],
 ]
 
-FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation test_lossless', [
+FAULTS['anyorder/generation/unmasking.py'] = 'test_options test_unmasking test_generation test_lossless', [
     ['type(length) is not int or length < 1', 'type(length) is not int or length < 0'],
     ['type(length) is not int or length < 1', 'length < 1'],
     ["refuse_blocks('a schedule of ends')", 'pass'],
+    ['if way.binomial', 'if False'],
     ['self.block_length > n', 'self.block_length >= n'],
     ['self.block_length > n', 'self.block_length > n + 1'],
     ['(part.known - part.first) % ', 'part.known % '],

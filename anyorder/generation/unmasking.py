@@ -144,6 +144,7 @@ class Adaptive(Unmasking):
         return scheduled_ends(self, n_blanks, seeds, *names)
 
     def reveal(self, passes, part, n_new):
+        # Score the blanks, then draw the best from the logits of the same pass
         _, logits = passes.run(part, self.n_scored(part))
         n_new, logits = self.choose(part, logits, n_new)
         passes.forget_target(part)
@@ -239,6 +240,7 @@ class Lossless(Unmasking):
         return all_at_once(n_blanks)
 
     def reveal(self, passes, part, n_new):
+        # Draw all in the window, drafts included, then see which were drawn given the right tokens
         n_targets = n_new.clamp(max=self.window)
         (row, column, visit), logits = passes.run(part, n_targets)
         position = part.order[row, visit]
@@ -283,9 +285,7 @@ class Lossless(Unmasking):
         n_new = torch.minimum(n_right.cpu() + 1, n_targets)  # the only wait for the device
 
         # Write down the tokens, but keep a draft whose pass read a wrong one beside it
-        wrong_at = torch.full(
-            (B, N + 2), N, device=device
-        )  # column of a wrong draft, by position + 1
+        wrong_at = torch.full((B, N + 2), N, device=device)  # its column, by position + 1
         wrong_at[row, position + 1] = torch.where(wrong, column, N)
         beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
         misled = beside < column  # hence behind the first wrong draft

@@ -1,0 +1,67 @@
+"""Which Unmasking do options name, and what do the nouns themselves refuse?"""
+
+import pytest
+from conftest import one_line
+
+from anyorder.generation.options import check_keywords, unmasking_of
+from anyorder.generation.unmasking import Adaptive, Given, Lossless, Revised
+
+
+@pytest.mark.parametrize(
+    'options, noun',
+    [
+        ({}, Given()),
+        (dict(n_steps=4, schedule='cosine'), Given(4, 'cosine')),
+        (dict(n_steps=4, unmask='binomial'), Given(4, binomial=True)),
+        (dict(schedule=[2, 9]), Given(schedule=[2, 9])),
+        (dict(policy='margin', n_steps=4, order_noise=0.5), Adaptive('margin', 4, noise=0.5)),
+        (dict(policy='entropy', block_length=3), Adaptive('entropy', block_length=3)),
+        (dict(policy='top_prob', threshold=0.5), Adaptive('top_prob', threshold=0.5)),
+        (dict(policy='margin', unmask='binomial'), Adaptive('margin', binomial=True)),
+        (dict(unmask='lossless', window=4), Lossless(4)),
+        (dict(revise=2), Revised(Given(), 2)),
+        (dict(policy='margin', revise=1), Revised(Adaptive('margin'), 1)),
+    ],
+)
+def test_options_name_an_unmasking(options, noun):
+    assert unmasking_of(**options) == noun
+
+
+def test_lossless_has_no_schedule():
+    assert unmasking_of(unmask='lossless', n_steps=9, schedule='cosine') == Lossless()
+
+
+def test_listed_ends_leave_nothing_to_draw():
+    assert unmasking_of(schedule=[2, 9], unmask='binomial') == Given(schedule=[2, 9])
+
+
+@pytest.mark.parametrize(
+    'make, said',
+    [
+        (lambda: Given(0), 'n_steps must be at least 1, got 0'),
+        (lambda: Given(4, 'square'), "schedule must be linear or cosine, got 'square'"),
+        (lambda: Given(schedule=[2, 9], binomial=True), 'listed ends'),
+        (lambda: Adaptive('best'), 'score must be'),
+        (lambda: Adaptive('margin', 0), 'n_steps must be at least 1, got 0'),
+        (lambda: Adaptive('margin', noise=-1), 'order_noise must be at least 0'),
+        (lambda: Adaptive('entropy', threshold=0.5), 'threshold must be a probability'),
+        (lambda: Adaptive('margin', binomial=True, threshold=0.5), 'with binomial unmasking'),
+        (lambda: Adaptive('margin', schedule=[2], block_length=2), 'not for a schedule of ends'),
+        (lambda: Lossless(0), 'window must be an integer from 1, got 0'),
+        (lambda: Revised(Lossless(), 1), 'revise is how many rounds'),
+    ],
+)
+def test_a_noun_checks_its_fields(make, said):
+    with one_line(said):
+        make()
+
+
+def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
+    def write(text):
+        return text
+
+    check_keywords({'text': 'a', 'n_steps': 4}, write)
+    with pytest.raises(
+        TypeError, match=r"write\(\) has no option 'n_step'; the nearest is 'n_steps'"
+    ):
+        check_keywords({'n_step': 4}, write)
