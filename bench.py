@@ -292,9 +292,10 @@ def bench_ensemble(config, device, dtype):
     heads = []
 
     def count(_, args, options):  # args of forward(idx, order, columns=)
-        run = args[1].numel()
-        slots.append(run)
-        heads.append(options['columns'].numel() if options else run)
+        order = args[1]
+        wanted = options.get('columns', order)
+        slots.append(order.numel())
+        heads.append(wanted.numel())
 
     def ensemble():
         ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N)
@@ -357,12 +358,13 @@ def training_step(config, device, dtype, **network):
 
     The update is that of train.py."""
     model = lean(random_model(config, device, **network).train())
+    l2r_ratio = 0.0 if model.slots.masked_loss else 0.1
     run = Config(
         batch_size=config.batch_size,
         gradient_accumulation_steps=1,
         block_size=config.block_size,
         grad_clip=1.0,
-        l2r_ratio=0.0 if model.slots.masked_loss else 0.1,
+        l2r_ratio=l2r_ratio,
         dtype=dtype,
         seed=config.seed,
     )

@@ -195,6 +195,7 @@ def read_runs(c):
     check_ways(c, policies, steps, noises)
     runs = []
     for name, order, policy in named:
+        block_length = None if policy == 'given' else c.block_length
         of_policy = noises if policy in SCORES else [0.0]
         for n_steps, noise in itertools.product(steps, of_policy):
             unmasking = unmasking_of(
@@ -202,7 +203,7 @@ def read_runs(c):
                 policy=policy,
                 unmask=c.unmask,
                 order_noise=noise,
-                block_length=None if policy == 'given' else c.block_length,
+                block_length=block_length,
                 revise=c.revise,
             )
             runs.append(Run(name, n_steps, noise, unmasking, order))

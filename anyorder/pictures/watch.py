@@ -190,5 +190,7 @@ def painted(marks):
     lines = ['' for _ in range(n_lines)]
     for (line, style), run in groupby(marks, itemgetter(0, 1)):
         text = ''.join(letters for _, _, letters in run)
-        lines[line] += f'\x1b[{style}m{text}\x1b[0m' if style else text
+        if style:
+            text = f'\x1b[{style}m{text}\x1b[0m'
+        lines[line] += text
     return lines

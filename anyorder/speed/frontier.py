@@ -137,10 +137,10 @@ class Frontier:
         result = self.about(config) | {'frontier': points}
         print('\n'.join(self.heading()), flush=True)
         for way, setting, unmasking in self.settings:
-            is_first = not points or points[-1]['way'] != way
+            name = '' if points and points[-1]['way'] == way else way
             point = self.point(way, setting, unmasking)
             points.append(point)
-            print(format_point(point, way if is_first else ''), flush=True)
+            print(format_point(point, name), flush=True)
             if out:
                 write_json(out, result)
         if out:

@@ -97,10 +97,10 @@ def memory(model, setup):
 
 def optimizer_bytes(model, optimizer):
     """Return bytes of the moments: two a weight, of a matrix that has Muon one."""
-    n_moments = 0
+    n_moments = 2 * model.n_parameters()
     for name, p in model.named_parameters():
-        has_one = optimizer == 'muon' and is_hidden(name, p)
-        n_moments += p.numel() if has_one else 2 * p.numel()
+        if optimizer == 'muon' and is_hidden(name, p):
+            n_moments -= p.numel()
     return FLOAT * n_moments
 
 
