@@ -202,7 +202,7 @@ class Order:
 
     @property
     def law(self):
-        """'random': uniform in each row; 'several': other draws or seeds give other orders; 'one'."""
+        """'random': uniform; 'several': other draws or seeds give other orders; 'one': none does."""
         if self.kind == 'random':
             return 'random'
         n_numbers = self.family.n_numbers(2, self.parameter)
@@ -230,7 +230,7 @@ class Order:
         return re.sub('@[0-9a-f]{12}', '', self.kept)
 
     def name_as(self, text):
-        """Return what a table calls it where an option named it so; positions are called as a file."""
+        """Return what a table calls it where an option named it so; positions have their file's."""
         if self.kind == 'listed':
             return os.path.basename(text)
         return self.name

@@ -1,4 +1,5 @@
-"""What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table makes of them.
+"""What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table
+makes of them.
 
 To add another one, write a class and name it in ESTIMATES."""
 
@@ -45,15 +46,62 @@ class Estimate:
     known_l2r = False
 
     def __init__(self, config, checkpoint, asked=()):
-        """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
-        self.c, self.checkpoint, self.asked = config, checkpoint, asked
+        """Make the estimate for an opened Checkpoint.
+
+        asked  the names of all estimates of this evaluation"""
+        self.c = config
+        self.checkpoint = checkpoint
+        self.asked = asked
 
     def n_at_once(self):
-        """Blocks of one call of `nats`."""
+        """Return how many blocks one call of `nats` takes."""
         return 1 if self.alone else max(1, self.c.batch_size // self.n_orders)
 
+    def measure(self, model, text, journal):
+        """Return nats (n, m) of all blocks of a Corpus, of all processes.
+
+        What is in the journal is not run again."""
+        rank, world_size = processes()
+        n = len(text.blocks)
+        name = text.label, text.digest, self.work
+        missing = journal.missing(name, n)
+        size = self.n_at_once()
+        turns = [missing[i : i + size] for i in range(0, len(missing), size)]
+        shown_work = self.work.rpartition(' ')[0] or self.work  # without its digest
+        how = {'total': len(missing), 'unit': 'block', 'desc': f'{text.label} {shown_work}'}
+        with progress(**how, leave=False, disable=rank > 0 or not missing) as bar:
+            for i in range(0, len(turns), world_size):
+                every = turns[i : i + world_size]
+                entries = []
+                if rank < len(every):
+                    entries = self.entries(model, text, every[rank], name)
+                journal.add(dict(chain(*gather(entries))))
+                bar.update(sum(map(len, every)))
+        return journal.nats(name, n)
+
+    def entries(self, model, text, numbers, name):
+        """Return [((*name, block), nats)] of the blocks of these numbers, for the journal."""
+        nats = check_finite(self.nats(model, text.blocks, numbers, text.given))
+        return [((*name, b), row) for b, row in zip(numbers, nats.tolist(), strict=True)]
+
+    def nats(self, model, blocks, numbers, given=None):
+        """Return (len(numbers), m) float64 of the blocks (n, N) of these numbers.
+
+        Tokens that are `given` (n, N) come first in every order and cost nothing."""
+        raise NotImplementedError
+
+    def rows(self, nats, text):
+        """Return rows of the table from the nats (n, m) of all blocks of a Corpus."""
+        raise NotImplementedError
+
+    def remarks(self, rows, text):
+        """Return lines to print below the table."""
+        return []
+
     def batch(self, blocks, numbers, given=None, n_orders=0):
-        """The Batch of these blocks, each K times in a row under its K orders, K = n_orders or its own."""
+        """Return the Batch of these blocks, each K times in a row under its K orders.
+
+        K is n_orders, or its own."""
         K = n_orders or self.n_orders
         orders = draw_orders(numbers, blocks.size(1), K, self.c.seed, self.order).flatten(0, 1)
         blocks = blocks[numbers].repeat_interleave(K, 0)
@@ -64,89 +112,55 @@ class Estimate:
         return Batch.of(blocks, orders, given, self.known_l2r)
 
     def row_of(self, blocks, number, given, n_orders=1):
-        """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
+        """Return (idx (n,), orders (K, n), n_given, n_blanks) of a block without its padding."""
         batch = self.batch(blocks, [number], given, n_orders)
-        n_given, n_blanks = int(batch.n_given[0]), int(batch.n_blanks[0])
+        n_given = int(batch.n_given[0])
+        n_blanks = int(batch.n_blanks[0])
         n = n_given + n_blanks
         return batch.idx[0, :n], batch.order[:, :n], n_given, n_blanks
 
-    def nats(self, model, blocks, numbers, given=None):
-        """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
-        every order and cost nothing."""
-        raise NotImplementedError
-
-    def rows(self, nats, text):
-        """Rows of the table from the nats (n, m) of all blocks of a Corpus."""
-        raise NotImplementedError
-
-    def remarks(self, rows, text):
-        """Lines to print below the table."""
-        return []
-
-    def measure(self, model, text, journal):
-        """nats (n, m) of all blocks of a Corpus, of all processes; what is in the journal is not run again."""
-        n, (rank, world_size), size = len(text.blocks), processes(), self.n_at_once()
-        name = text.label, text.digest, self.work
-        missing = journal.missing(name, n)
-        turns = [missing[i : i + size] for i in range(0, len(missing), size)]
-        how = {
-            'total': len(missing),
-            'unit': 'block',
-            'leave': False,
-            'disable': rank > 0 or not missing,
-        }
-        with progress(
-            desc=f'{text.label} {self.work.rpartition(" ")[0] or self.work}', **how
-        ) as bar:
-            for i in range(0, len(turns), world_size):
-                mine = turns[i + rank] if i + rank < len(turns) else []
-                nats = (
-                    check_finite(self.nats(model, text.blocks, mine, text.given)).tolist()
-                    if mine
-                    else []
-                )
-                every = gather(
-                    [((*name, block), row) for block, row in zip(mine, nats, strict=True)]
-                )
-                journal.add(dict(chain(*every)))
-                bar.update(sum(map(len, turns[i : i + world_size])))
-        return journal.nats(name, n)
-
     def row(self, label, nats, text, n=1):
-        """The row of nats (n,), each of a block by n orders or contexts."""
+        """Return the row of nats (n,), each of a block by n orders or contexts."""
         return {'kind': self.name, 'n': n} | summarize(label, nats, text.n_blanks, text.n_bytes)
 
 
 class Along(Estimate):
-    """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
-    Where the family draws its orders, every block has its own; else all share the orders of successive seeds."""
+    """1/K sum_k -log p(x | sigma_k) over K orders of one family.
 
-    name, options, several = 'order', ('n_orders',), True
+    K is n_orders where there are several, else 1. Where the family draws its orders, every block
+    has its own; else all share the orders of successive seeds."""
+
+    name = 'order'
+    options = ('n_orders',)
+    several = True
 
     def __init__(self, config, checkpoint, asked=(), order=None, label=''):
-        """`order` is an Order; a subclass has its own."""
+        """Make the estimate of an Order; a subclass has its own."""
         super().__init__(config, checkpoint, asked)
         if order:
-            self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
-        self.several = self.several and self.order.law != 'one'
+            self.order = order
+            self.label = label
+            self.work = f'{label} {derive_seed(order):x}'
+        has_others = self.order.law != 'one'
+        self.several = self.several and has_others
         self.n_orders = config.n_orders if self.several else 1
-        self.bound = self.order.drawn and self.order.law != 'one' or self.n_orders > 1
+        self.bound = self.order.drawn and has_others or self.n_orders > 1
 
     @property
     def is_drawn(self):
         """See nll.is_drawn. The importance weights want the nats of the orders themselves."""
-        return (
-            is_drawn(self.checkpoint.config.slots, self.order)
-            and ImportanceWeighted.name not in self.asked
-        )
+        if ImportanceWeighted.name in self.asked:
+            return False
+        return is_drawn(self.checkpoint.config.slots, self.order)
 
     def nats(self, model, blocks, numbers, given=None):
-        """A column for each order."""
-        K, known, batch = self.n_orders, None, self.batch(blocks, numbers, given)
+        """Return a column for each order."""
+        K = self.n_orders
+        batch = self.batch(blocks, numbers, given)
+        known = None
         if self.is_drawn:
-            n_given, n_blanks = (
-                n[::K].unsqueeze(1) for n in (batch.n_given, batch.n_blanks)
-            )  # (len(numbers), 1)
+            n_given = batch.n_given[::K].unsqueeze(1)  # (len(numbers), 1)
+            n_blanks = batch.n_blanks[::K].unsqueeze(1)
             known = draw_known(numbers, n_blanks, K, self.c.seed, n_given).flatten()
         nats = block_nll(
             model, batch.idx, batch.order, self.c.batch_size, n_known=known, n_given=batch.n_given
@@ -154,95 +168,109 @@ class Along(Estimate):
         return nats.view(-1, K)
 
     def totals(self, model, text, journal):
-        """(n,) nats of the blocks, the mean over the orders."""
+        """Return (n,) nats of the blocks, the mean over the orders."""
         return self.measure(model, text, journal).mean(1)
 
     def label_of_all(self):
+        """Return its label in the table."""
         return f'{self.label} x {self.n_orders}' if self.several else self.label
 
     def rows(self, nats, text):
-        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders) | {
-            'bound': self.bound
-        }
-        if self.n_orders > 1 and not self.order.drawn:  # orders that all blocks share
-            row['orders_stderr'] = float(
-                nats.mean(0).std() / self.n_orders**0.5 * len(nats) / row['tokens']
-            )
-        elif self.n_orders > 1 and not self.is_drawn:
+        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders)
+        row['bound'] = self.bound
+        if self.n_orders == 1:
+            return [row]
+        if not self.order.drawn:  # orders that all blocks share
+            stderr = nats.mean(0).std() / self.n_orders**0.5
+            row['orders_stderr'] = float(stderr * len(nats) / row['tokens'])
+        elif not self.is_drawn:
             row['spread'] = float(nats.var(1).mean().sqrt())
         return [row]
 
     def remarks(self, rows, text):
-        between = '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± above leaves out'
-        spread = '{estimate}: standard deviation over the orders of a block {spread:.2f} nats'
-        return [
-            said.format(**row)
-            for row in rows
-            for key, said in (('orders_stderr', between), ('spread', spread))
-            if key in row
-        ]
+        lines = []
+        for row in rows:
+            name = row['estimate']
+            if 'orders_stderr' in row:
+                lines.append(
+                    f'{name}: ± {row["orders_stderr"]:.4f} nats/token between its orders, which '
+                    '± above leaves out'
+                )
+            if 'spread' in row:
+                lines.append(
+                    f'{name}: standard deviation over the orders of a block '
+                    f'{row["spread"]:.2f} nats'
+                )
+        return lines
 
 
 class LeftToRight(Along):
     """-log p(x) from left to right, exact."""
 
     name = work = 'l2r'
-    label, order = 'left to right', Order('l2r')
+    label = 'left to right'
+    order = Order('l2r')
 
 
 class OwnOrder(Along):
-    """-log p(x | sigma) in the order sigma of the training; where the family draws its orders, one draw a block."""
+    """-log p(x | sigma) in the order sigma of the training.
 
-    name, several = 'own', False
+    Where the family draws its orders, one draw a block."""
+
+    name = 'own'
+    several = False
 
     def __init__(self, config, checkpoint, asked=()):
         order = checkpoint.order
         super().__init__(config, checkpoint, asked, order, f'own order ({order.name})')
         if order.estimate != self.name:
             raise ValueError(
-                'own is for a model trained neither in random order nor left to right, this one was '
-                f'trained in {order.name}: take {order.estimate}'
+                'own is for a model trained neither in random order nor left to right, this one '
+                f'was trained in {order.name}: take {order.estimate}'
             )
 
 
 class AnyOrder(Along):
     """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
 
-    name, work = 'any', 'orders'
-    label, order = 'any order', RANDOM
+    name = 'any'
+    work = 'orders'
+    label = 'any order'
 
 
 class ImportanceWeighted(AnyOrder):
-    """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...: a tighter bound."""
+    """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...
+
+    A tighter bound."""
 
     name = 'iw'
 
     def rows(self, nats, text):
-        return [
-            self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) | {'bound': True}
-            for k in powers_of_two(self.c.n_orders)
-        ]
+        rows = []
+        for k in powers_of_two(self.c.n_orders):
+            row = self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k)
+            rows.append(row | {'bound': True})
+        return rows
 
 
 class Ensemble(Estimate):
-    """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
+    """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ...
+
+    See ensemble_block_nll."""
 
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
-    decoder_only, alone = 'others cannot score a part of an order alone', True
+    decoder_only = 'others cannot score a part of an order alone'
+    alone = True
 
     def groups(self, block, N):
-        """sample_groups of a block, given by its number."""
-        return sample_groups(
-            N,
-            self.c.ensemble_block,
-            self.c.n_positions,
-            derive_seed(self.c.seed, 'positions', block),
-        )
+        """Return sample_groups of a block, given by its number, of N blanks."""
+        seed = derive_seed(self.c.seed, 'positions', block)
+        return sample_groups(N, self.c.ensemble_block, self.c.n_positions, seed)
 
     def nats(self, model, blocks, numbers, given=None):
-        """A column for each of 1, 2, 4, ... members."""
-        (b,), seed = numbers, derive_seed(self.c.seed, 'contexts', *numbers)
+        """Return a column for each of 1, 2, 4, ... members."""
+        (b,) = numbers
         idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
         groups, weights = self.groups(b, n_blanks)
         own, members = ensemble_block_nll(
@@ -252,78 +280,86 @@ class Ensemble(Estimate):
             self.c.n_contexts,
             groups,
             self.c.ensemble_block,
-            seed,
-            self.c.batch_size * blocks.size(1),
-            n_given,
+            seed=derive_seed(self.c.seed, 'contexts', b),
+            n_tokens=self.c.batch_size * blocks.size(1),
+            n_given=n_given,
         )
         return ensemble_totals(own, members, weights).unsqueeze(0)
 
     def rows(self, nats, text):
         rows = []
         for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
-            gain = self.row(
-                '', nats[:, 0] - column, text
-            )  # block by block, so that their spread does not hide it
-            rows.append(
-                self.row(f'ensemble x {m}', column, text, m)
-                | {'bound': True, 'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
-            )
+            # block by block, so that their spread does not hide it
+            gain = self.row('', nats[:, 0] - column, text)
+            row = self.row(f'ensemble x {m}', column, text, m) | {'bound': True}
+            row['gain'] = gain['nats_per_token']
+            row['gain_stderr'] = gain['stderr']
+            rows.append(row)
         return rows
 
     def remarks(self, rows, text):
+        lines = []
         N = int(torch.as_tensor(text.n_blanks).max())
-        n_visits = min(N, len(self.groups(0, N)[0]) * self.c.ensemble_block)
-        lines = [f'ensemble on {n_visits} of {N} visits a block'] if n_visits < N else []
-        gain = (
-            'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
-        )
-        return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
+        groups, _ = self.groups(0, N)
+        n_visits = min(N, len(groups) * self.c.ensemble_block)
+        if n_visits < N:
+            lines.append(f'ensemble on {n_visits} of {N} visits a block')
+        for row in rows:
+            if row['gain_stderr']:
+                lines.append(
+                    'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} '
+                    'nats/token'.format(**row)
+                )
+        return lines
 
 
 class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
-    A word sees what fits into a block. Networks with a masked loss take a pass for each token."""
+    """The share of passages whose last word greedy decoding writes, and the perplexity of the word.
+
+    Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
+    each token."""
 
     name = work = 'accuracy'
     dataset = 'lambada'
 
     def measure(self, model, text, journal):
-        """[(nats of the last word, whether it is right)] of all passages."""
+        """Return [(nats of the last word, whether it is right)] of all passages."""
         rank, world_size = processes()
         rows = last_words(text.tokens, self.checkpoint.tokenizer)
-        mine, scores = rows[rank::world_size], []
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
-        with progress(
-            total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0
-        ) as bar:
-            for _, *score in continuation_scores(
-                model, mine, batch_size=self.c.batch_size, length=text.blocks.size(1)
-            ):
-                scores.append(tuple(score))
+        mine = rows[rank::world_size]
+        N = text.blocks.size(1)
+        scores = []
+        how = {'total': len(mine), 'unit': 'row', 'desc': 'last words'}
+        with progress(**how, leave=False, disable=rank > 0) as bar:
+            found = continuation_scores(model, mine, batch_size=self.c.batch_size, length=N)
+            for _, nats, is_right in found:
+                scores.append((nats, is_right))
                 bar.update()
         return list(chain.from_iterable(gather(scores)))
 
     def rows(self, measured, text):
-        (nats, hits), n = torch.tensor(measured, dtype=torch.float64).T, len(measured)
+        nats, hits = torch.tensor(measured, dtype=torch.float64).T
         words = summarize('', nats, 1, None)
-        return [
-            {
-                'kind': self.name,
-                'estimate': 'last word',
-                'accuracy': float(hits.mean()),
-                'rows': n,
-                'stderr': share_error(int(hits.sum()), n),
-                'word_perplexity': words['perplexity'],
-                'word_perplexity_stderr': words['perplexity_stderr'],
-            }
-        ]
+        n = len(measured)
+        row = {
+            'kind': self.name,
+            'estimate': 'last word',
+            'accuracy': float(hits.mean()),
+            'rows': n,
+            'stderr': share_error(int(hits.sum()), n),
+            'word_perplexity': words['perplexity'],
+            'word_perplexity_stderr': words['perplexity_stderr'],
+        }
+        return [row]
 
     def remarks(self, rows, text):
         (row,) = rows
+        perplexity = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
         return [
             'last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
-            f'last word, perplexity: {figure(row["word_perplexity"], row["word_perplexity_stderr"], 2)}',
+            f'last word, perplexity: {perplexity}',
         ]
 
 

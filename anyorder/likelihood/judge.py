@@ -82,7 +82,7 @@ def mean_entropy(pairs):
 
 
 def distinct(pairs, n):
-    """Return the share of n-grams of samples [(tokens, counted)] that differ, 1 if there is none."""
+    """Return the share of n-grams of [(tokens, counted)] that differ, 1 if there is none."""
     grams = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
     return len(set(grams)) / len(grams) if grams else 1.0
 

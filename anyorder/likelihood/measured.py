@@ -26,37 +26,50 @@ from anyorder.tokens.tokenizers import (
     tokenizer_of_set,
 )
 
-# which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
+# which zero-shot sets are read from another split than test: 'paper' does as SEDD did
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
+
+
+# of text files, compressed ones included
+ENDINGS = ('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')
 
 
 @dataclass
 class Corpus:
-    """A data set or text file, cut into blocks."""
+    """A data set or text file, cut into blocks.
 
-    name: str  # in --datasets
-    label: str  # with its split and protocol
-    origin: dict  # source and sha256
-    tokens: np.ndarray  # (n_tokens,), all of them
-    blocks: torch.Tensor  # (n, N), those that are measured
-    n_bytes: int | None  # bytes of text in the blocks, where that can be said
-    given: torch.Tensor | None = (
-        None  # (n, N) which of their tokens are given and cost nothing; None: none can be
-    )
-    sizes: np.ndarray | None = (
-        None  # (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
-    )
+    name     in --datasets
+    label    with its split and protocol
+    origin   source and sha256
+    tokens   (n_tokens,), all of them
+    blocks   (n, N), those that are measured
+    n_bytes  bytes of text in the blocks, where that can be said
+    given    (n, N) which of their tokens are given and cost nothing; None: none can be
+    sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says"""
+
+    name: str
+    label: str
+    origin: dict
+    tokens: np.ndarray
+    blocks: torch.Tensor
+    n_bytes: int | None
+    given: torch.Tensor | None = None
+    sizes: np.ndarray | None = None
 
     @property
     def digest(self):
         """A hash of the blocks, and of what is given."""
-        given = b'' if self.given is None else self.given.numpy().tobytes()
-        return hashlib.blake2b(self.blocks.numpy().tobytes() + given, digest_size=8).hexdigest()
+        data = self.blocks.numpy().tobytes()
+        if self.given is not None:
+            data += self.given.numpy().tobytes()
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     @property
     def n_blanks(self):
         """(n,) or int: tokens of a block that are measured."""
-        return self.blocks.size(1) if self.given is None else (~self.given).sum(1)
+        if self.given is None:
+            return self.blocks.size(1)
+        return (~self.given).sum(1)
 
 
 def open_corpus(
@@ -70,24 +83,30 @@ def open_corpus(
     ckpt='',
     blanks='',
 ):
-    """The Corpus of a text file, by its path, or of a prepared set, by its name.
+    """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
     protocol  of PROTOCOLS, which says the split of a zero-shot set
     split     of all other prepared sets
     n_blocks  spread evenly over the set, 0 is all
     ckpt      the name of the checkpoint, for the command that an error names
     blanks    positions that are measured given all others, see only_blank"""
-    if os.path.isfile(name) or name.lower().endswith(
-        ('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')
-    ):
-        label, (tokens, origin, sizes) = os.path.basename(name), read_file(name, tokenizer, ckpt)
+    # Read the tokens
+    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
+        label = os.path.basename(name)
+        tokens, origin, sizes = read_file(name, tokenizer, ckpt)
     else:
         label = f'{name} ({split})'
         if has_protocol(name):
             split = PROTOCOLS[protocol].get(name, 'test')
             label = f'{name} ({split}, protocol {protocol})'
-        (tokens, origin), sizes = read_set(name, split, data_dir, tokenizer), None
+        tokens, origin = read_set(name, split, data_dir, tokenizer)
+        sizes = None
     check_length(tokens, block_size, name)
+    label += tokens.cut(block_size)
+    if blanks:
+        label += f', blanks {blanks}'
+
+    # Cut them into blocks
     blocks, given = all_blocks(tokens, block_size, n_blocks)
     given = only_blank(blanks, blocks, given)
     n_bytes = None
@@ -96,79 +115,77 @@ def open_corpus(
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    label += tokens.cut(block_size) + f', blanks {blanks}' * bool(blanks)
-    return Corpus(
-        name,
-        label,
-        origin,
-        tokens.packed.reshape(-1),
-        blocks,
-        n_bytes,
-        given if tokens.marked or given.any() else None,
-        sizes,
-    )
+    if not tokens.marked and not given.any():
+        given = None
+    packed = tokens.packed.reshape(-1)
+    return Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
 
 
 def has_protocol(name):
-    """Whether it is one of the zero-shot sets, which come with their own splits."""
+    """Return whether it is one of the zero-shot sets, which come with their own splits."""
     return name in DATA_SETS and bool(DATA_SETS[name].splits)
 
 
 def read_file(path, tokenizer, ckpt):
-    """(Split, origin, sizes of a Corpus) of a text file, every document followed by end-of-text. Documents with prompts
-    are its rows."""
-    is_text = not isinstance(tokenizer, Symbols)
-    if not is_text:
+    """Return (Split, origin, sizes) of a Corpus from a text file.
+
+    Every document is followed by end-of-text. Documents with prompts are its rows."""
+    if isinstance(tokenizer, Symbols):
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
             f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right'
         )
     texts = open_texts(path, prompt_key='auto')
-    documents = list(encode_documents(texts, tokenizer))
-    if not any(n_bytes for _, n_bytes in documents):
+    encoded = list(encode_documents(texts, tokenizer))
+    if not any(n_bytes for _, n_bytes in encoded):
         raise ValueError(f'{path} holds no text')
-    documents, prompts = [tokens for tokens, _ in documents], isinstance(next(iter(texts)), tuple)
-    found = Split(
-        np.concatenate(documents), prompts, np.cumsum([*map(len, documents)]) if prompts else None
-    )
-    sizes = sizes_of(texts, documents, tokenizer) if isinstance(tokenizer, HuggingFace) else None
-    return (
-        found,
-        {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()},
-        sizes,
-    )
+    documents = [tokens for tokens, _ in encoded]
+    has_prompts = isinstance(next(iter(texts)), tuple)
+    ends = None
+    if has_prompts:
+        ends = np.cumsum([len(document) for document in documents])
+    found = Split(np.concatenate(documents), has_prompts, ends)
+    sizes = None
+    if isinstance(tokenizer, HuggingFace):
+        sizes = sizes_of(texts, documents, tokenizer)
+    digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
+    return found, {'source': path, 'sha256': digest}, sizes
 
 
 def sizes_of(texts, documents, tokenizer):
-    """(n,) bytes of the texts, as they were given, of each token of the `documents`, by a tokenizer of others, which
-    may write a text otherwise before it reads it. None where its texts do not come back. Unknown tokens are said."""
+    """Return (n,) bytes of the texts, as they were given, of each token of the `documents`.
+
+    For a tokenizer of others, which may write a text otherwise before it reads it. None where its
+    texts do not come back. Unknown tokens are said."""
     spelling = Spelling(tokenizer)
     sizes = []
     n_end = 0 if tokenizer.eos is None else 1
     for text, tokens in zip(cut_anew(texts, tokenizer), documents, strict=True):
-        *prompts, text = text if isinstance(text, tuple) else (text,)
-        for prompt in prompts:
-            spelling.add(prompt, tokenizer.spans(prompt))
+        if isinstance(text, tuple):
+            *prompts, text = text
+            for prompt in prompts:
+                spelling.add(prompt, tokenizer.spans(prompt))
         found = tokenizer.spans(text)
         spelling.add(text, found)
         if tokenizer.n_bytes is not None:
             n_before = len(tokens) - len(found) - n_end
             sizes.append(np.pad(tokenizer.sizes(text, found), (n_before, n_end)))
-    if processes()[0] == 0:
+    rank, _ = processes()
+    if rank == 0:
         spelling.say()
     return np.concatenate(sizes) if sizes else None
 
 
 def read_set(name, split, data_dir, tokenizer):
-    """(Split, origin) of a split of a prepared set."""
+    """Return (Split, origin) of a split of a prepared set."""
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
     if meta.tokenizer != tokenizer.name:
-        prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
-        way_out = (
-            prepare
-            if tokenizer.name in TOKENIZERS
-            else 'name a file of text, as --datasets=YOUR.txt'
-        )
+        way_out = 'name a file of text, as --datasets=YOUR.txt'
+        if tokenizer.name in TOKENIZERS:
+            way_out = (
+                f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one '
+                'is still wanted'
+            )
         raise ValueError(
             f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
             f'{meta.tokenizer} tokens: {way_out}'
@@ -177,4 +194,5 @@ def read_set(name, split, data_dir, tokenizer):
         raise ValueError(
             f'{name} has another vocabulary than the set of the training: name another set'
         )
-    return tokens, {key: getattr(meta.splits[split], key) for key in ('source', 'sha256')}
+    of_split = meta.splits[split]
+    return tokens, {'source': of_split.source, 'sha256': of_split.sha256}

@@ -72,7 +72,7 @@ def blank_nll(model, batch):
 
 
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
-    """Return nll (B, T) of Network.forward, 0 for the first n_given (B,) visits, which cost nothing.
+    """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits, which are free.
 
     A masked loss comes weighted by n / (n - n_known), where n is n_visits (B,), by default T; with
     given visits the weight is (n - n_given) / (n - n_known)."""

@@ -22,11 +22,11 @@ def summarize(name, nats, counts, n_bytes):
 
 
 def ratio_error(sums, counts):
-    """Return the standard error of r = sum(sums) / sum(counts), (n,) both, over n independent blocks.
+    """Return the standard error of r = sum(sums) / sum(counts), (n,) both, over n blocks.
 
         sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)
 
-    A single block has none: None."""
+    The blocks count as independent. A single one has none: None."""
     n = len(sums)
     if n == 1:
         return None
@@ -91,7 +91,7 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
 
 def perplexity(nats):
-    """Return exp of nats per token; infinite for a model that diverged, where exp would overflow."""
+    """Return exp of nats per token; infinite for a model that diverged, where exp overflows."""
     return math.exp(nats) if nats < 700 else math.inf
 
 

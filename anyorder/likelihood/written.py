@@ -1,11 +1,14 @@
-"""How likely is a text under the law by which a sampler writes? The blanks of a step are a function of what is known.
+"""How likely is a text under the law by which a sampler writes? The blanks of a step are a function
+of what is known.
 
-With the tokens of a step independent given the known ones (AO Lemma 1), A_k the blanks that step k chooses:
+With the tokens of a step independent given the known ones (AO Lemma 1), A_k the blanks that step k
+chooses:
 
     q(x) = prod_k prod_{i in A_k} p(x_i | known_k)
 
-A given text says what is known, hence which blanks each step chooses: one run of the sampler that reveals the tokens of
-the text gives log q(x), exact for every policy, schedule and threshold. Source: DUEL, arXiv 2603.01367."""
+A given text says what is known, hence which blanks each step chooses: one run of the sampler that
+reveals the tokens of the text gives log q(x), exact for every policy, schedule and threshold.
+Source: DUEL, arXiv 2603.01367."""
 
 import math
 
@@ -20,44 +23,54 @@ from anyorder.seeds import DRAWS, derive_seed
 
 
 class Oracle(Adaptive):
-    """The blank whose true token is the most certain comes first. It looks at the truth: no sampler has this law."""
+    """The blank whose true token is the most certain comes first.
+
+    It looks at the truth: no sampler has this law."""
 
     def scores(self, logits, token):
         return token_logprob(logits, token)
 
 
 def oracle_of(**options):
-    """Return the Oracle that these options name, whose policy is any: it is not asked. See unmasking_of."""
+    """Return the Oracle that these options name, whose policy is any: it is not asked.
+
+    See unmasking_of."""
     return Oracle(**vars(unmasking_of(**options)))
 
 
 def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
-    """-log q of each block of a Batch under its own order, where the visits behind the given ones are written.
+    """Return -log q of each block of a Batch under its own order; what is given is not written.
 
-    seeds [n] as in Canvas; unmasking, drawing as in steps
-    returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the others, passes"""
+    seeds    [n] as in Canvas
+    unmasking, drawing  as in steps
+    returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the
+             others, passes"""
     found = []
     for rows in torch.arange(len(batch.idx)).split(batch_size):
         part = batch.rows(rows).to(model.device)
         own_seeds = [seeds[r] for r in rows.tolist()]
         canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
         fill(model, canvas, unmasking, drawing)
-        cut = canvas.logprob == -torch.inf
-        passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
-        nats = -canvas.logprob.masked_fill(cut, 0).sum(1)
-        found.append(
-            torch.stack([nats.cpu().double(), cut.sum(1).cpu().double(), passes.double()], 1)
-        )
+        is_cut = canvas.logprob == -torch.inf
+        nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
+        passes = [len({*steps} - {-1}) for steps in canvas.step.tolist()]
+        columns = nats, is_cut.sum(1), torch.tensor(passes)
+        found.append(torch.stack([column.cpu().double() for column in columns], 1))
     return torch.cat(found) if found else torch.zeros(0, 3, dtype=torch.float64)
 
 
 class Written(Along):
-    """-log q(x) in one way of writing: a bound, the mean over n_orders draws, if orders or tokens a step are drawn."""
+    """-log q(x) in one way of writing.
+
+    A bound, the mean over n_orders draws, if orders or tokens a step are drawn."""
 
     name = 'written'
 
     def __init__(self, config, checkpoint, asked, label, way, one=None):
-        """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
+        """Make the estimate of a Way.
+
+        one  the estimate of one token a step in the same order: passes that are saved cost the
+             difference"""
         unmasking = way.unmasking
         self.unmasking = unmasking
         self.drawing = way.drawing
@@ -67,53 +80,50 @@ class Written(Along):
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = unmasking.binomial or self.bound and not unmasking.adaptive
-        law = way.order, unmasking, way.drawing, 'known l2r', DRAWS
-        self.work = (
-            f'{label} {derive_seed(*law):x}'  # no journal of another reading, or of other draws
-        )
+        # no journal of another reading, or of other draws
+        law = derive_seed(way.order, unmasking, way.drawing, 'known l2r', DRAWS)
+        self.work = f'{label} {law:x}'
 
     def nats(self, model, blocks, numbers, given=None):
-        """Three columns for each order, see written_nats."""
-        K, batch = self.n_orders, self.batch(blocks, numbers, given)
+        """Return three columns for each order, see written_nats."""
+        K = self.n_orders
+        batch = self.batch(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
         nats = written_nats(model, batch, seeds, self.unmasking, self.drawing, self.c.batch_size)
         return nats.view(-1, 3 * K)
 
     def measure(self, model, text, journal):
-        """The nats, and behind them the totals of one token a step."""
+        """Return the nats, and behind them the totals of one token a step."""
         nats = super().measure(model, text, journal)
-        return (
-            nats
-            if self.one is None
-            else torch.cat([nats, self.one.totals(model, text, journal).unsqueeze(1)], 1)
-        )
+        if self.one is None:
+            return nats
+        of_one = self.one.totals(model, text, journal)
+        return torch.cat([nats, of_one.unsqueeze(1)], 1)
 
     def totals(self, model, text, journal):
         kept, cut, _ = self.means(super().measure(model, text, journal))
         return kept.masked_fill(cut > 0, math.inf)
 
+    def columns(self, nats):
+        """Return what `nats` gave of each order, (n, K, 3), from what `measure` gives."""
+        return nats[:, : 3 * self.n_orders].unflatten(1, (-1, 3))
+
     def means(self, nats):
-        """Nats, numbers of tokens that are cut off and passes of each block, (n,) each, from what `measure` gives."""
-        return nats[:, : 3 * self.n_orders].unflatten(1, (-1, 3)).mean(1).T
+        """Return nats, numbers of tokens that are cut off and passes of each block, (n,) each."""
+        return self.columns(nats).mean(1).T
 
     def rows(self, nats, text):
         kept, cut, passes = self.means(nats)
         row = self.row(self.label_of_all(), kept, text, self.n_orders)
         if cut.any():
-            row |= table_row(
-                row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes']
-            )
-            row |= {
-                'cut': float(cut.sum()),
-                'kept_nats': float(kept.sum() / max(1, row['tokens'] - cut.sum())),
-            }
+            row |= row_of_cut(row, kept, cut)
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
-        if self.order.law != 'one' and not (
-            self.unmasking.adaptive or cut.any()
-        ):  # other draws are a block's own
-            row = super().rows(nats[:, : 3 * self.n_orders : 3], text)[0] | row
+        # other draws are a block's own
+        if self.order.law != 'one' and not self.unmasking.adaptive and not cut.any():
+            (of_orders,) = super().rows(self.columns(nats)[..., 0], text)
+            row = of_orders | row
         return [row | {'passes': float(passes.mean()), 'bound': self.bound}]
 
     def remarks(self, rows, text):
@@ -121,16 +131,26 @@ class Written(Along):
         said = []
         if 'cut' in row:
             said.append(
-                '{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
-                'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes'
+                '{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability '
+                'is 0; the others have {kept_nats:.4f} nats each, in {passes:.1f} passes'
             )
         elif row.get('cost_stderr') is not None:
             said.append(
-                '{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a step, paired by '
-                'block, in {passes:.1f} passes'
+                '{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a '
+                'step, paired by block, in {passes:.1f} passes'
             )
         if isinstance(self.unmasking, Oracle):
             said.append(
-                'oracle looks at the truth: no sampler has its likelihood; another order may be better still'
+                'oracle looks at the truth: no sampler has its likelihood; another order may be '
+                'better still'
             )
         return super().remarks(rows, text) + [line.format(**row) for line in said]
+
+
+def row_of_cut(row, kept, cut):
+    """Return what the row of a table says where tokens are cut off: an infinite perplexity.
+
+    kept, cut  (n,) nats of the other tokens of a block, and how many are cut off"""
+    n_kept = max(1, row['tokens'] - cut.sum())
+    found = table_row(row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes'])
+    return found | {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / n_kept)}
