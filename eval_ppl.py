@@ -1,42 +1,51 @@
-"""Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble, and the
-law by which sample.py writes.
+"""Likelihood of a text under a trained model: left to right, bounds over random orders,
+context-order ensemble, and the law by which sample.py writes.
 
     python eval_ppl.py --ckpt=out/ckpt.pt
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,ptb,lm1b --estimates=l2r,any,ensemble,accuracy
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=ptb --estimates=ensemble --n_contexts=64 --n_positions=64
-    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,swaps:26,random,block:8,FILE.json --n_orders=3
-    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,entropy,oracle --n_steps=0,32,16
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,ptb,lm1b --estimates=l2r,any
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada --estimates=accuracy
+    python eval_ppl.py --ckpt=out/ckpt.pt --estimates=ensemble --n_contexts=64 --n_positions=64
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,random,FILE.json --n_orders=3
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,oracle --n_steps=0,32,16
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin --block_length=32 --threshold=.9,.7
-    torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16 --out=ppl.json
+    torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16
 
 l2r       left to right: -log p(x), exact
-own       the same in the order of the training, if it was neither random nor left to right; one draw a block where the
-          training drew an order for each sequence
-any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
-iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
-ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
-accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their perplexity
+own       the same in the order of the training, if it was neither random nor left to right; one
+          draw a block where the training drew an order for each sequence
+any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a
+          bound
+iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ...,
+          a tighter bound
+ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the
+          first order of any
+accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their
+          perplexity
 
-A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random` draws new orders for
-each block. The other families have one order a seed, the same for all blocks; l2r, r2l and a file are one order in all.
-A decoder takes a pass for each order. A network with a masked loss takes a pass for each visit, but for a random order
-a single pass, which is one draw of what is masked.
+A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random`
+draws new orders for each block. The other families have one order a seed, the same for all blocks;
+l2r, r2l and a file are one order in all. A decoder takes a pass for each order. A network with a
+masked loss takes a pass for each visit, but for a random order a single pass, which is one draw of
+what is masked.
 
-A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law by which sample.py writes, one
-token a step, or `margin in 16` in 16 passes, `margin/8` inside of blocks of 8, `margin >= 0.9` by a threshold (arXiv
-2603.01367). What the saved passes cost is the difference to one token a step, n_steps=0. Rows of random orders, and of
-numbers of tokens that are drawn, are bounds. A true token that top_k or top_p cuts off has probability 0: such tokens
-are counted. Noise on the scores is drawn, so it has no such law. `oracle` takes the most certain true token next. It
-looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a better one.
+A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law by which
+sample.py writes, one token a step, or `margin in 16` in 16 passes, `margin/8` inside of blocks of
+8, `margin >= 0.9` by a threshold (arXiv 2603.01367). What the saved passes cost is the difference
+to one token a step, n_steps=0. Rows of random orders, and of numbers of tokens that are drawn, are
+bounds. A true token that top_k or top_p cuts off has probability 0: such tokens are counted. Noise
+on the scores is drawn, so it has no such law. `oracle` takes the most certain true token next. It
+looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a
+better one.
 
-A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with prompts are a block
-each, and longer ones are cut. What is given is read in the order of the row, by a policy from left to right. The orders
-and contexts of a block are a function of the seed and of its number among the evaluated blocks: batch size and
-processes do not change them. Errors are standard errors over blocks, as if these were independent. The set of the
-training is named where it was prepared anew since: its text may be what the model was trained on."""
+A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with
+prompts are a block each, and longer ones are cut. What is given is read in the order of the row, by
+a policy from left to right. The orders and contexts of a block are a function of the seed and of
+its number among the evaluated blocks: batch size and processes do not change them. Errors are
+standard errors over blocks, as if these were independent. The set of the training is named where it
+was prepared anew since: its text may be what the model was trained on."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, check_choice, names_in, numbers
+from configurator import Config, at_least, check_choice, names_in, numbers
 
 # fmt: off
 # which model
@@ -84,6 +93,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     options = read_options(globals(), ckpt=())
 
 from datetime import timedelta
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -118,10 +128,11 @@ PLAIN = Drawing(scores=True)  # the law of the model itself
 class Asked(NamedTuple):
     """A row of `orders`.
 
-    text      its name there
-    order     what read_order gave; of a policy the order of its blocks, or the one that decides among equal scores
-    said      what its label says of the passes; '': one token a step
-    unmasking, drawing   as in Written"""
+    text       its name there
+    order      what read_order gave; of a policy the order of its blocks, or the one that decides
+               among equal scores
+    said       what its label says of the passes; '': one token a step
+    unmasking, drawing  as in Written"""
 
     text: str
     order: str | list
@@ -129,52 +140,22 @@ class Asked(NamedTuple):
     unmasking: Unmasking
     drawing: Drawing
 
+    @property
+    def is_tempered(self):
+        return self.drawing != PLAIN
 
-def read_ways(c):
-    """[Asked, ...] that the options ask for. Raises ValueError for what has no likelihood."""
-    texts, ways, steps = (
-        list(dict.fromkeys(names_in(c.orders))) if c.orders else [],
-        [],
-        numbers(c, 'n_steps'),
-    )
-    thresholds = numbers(c, 'threshold', float, 0, 1) if c.threshold else []
-    drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
-    if not texts and (any(steps) or drawing != PLAIN):
-        raise ValueError(
-            'n_steps, temperature, top_k and top_p say how the rows of orders are written, and there are '
-            'none: name some, as --orders=l2r,margin'
-        )
-    for name, there, policies in (
-        ('threshold', thresholds, PROBABILITIES),
-        ('block_length', c.block_length is not None, POLICIES),
-    ):
-        if there and not {*texts} & {*policies}:
-            raise ValueError(
-                f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}'
-            )
-    if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not any(steps):
-        raise ValueError(
-            f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with n_steps="
-            f'{c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0'
-        )
-    for text in texts:
-        kind, asked = (oracle_of, 'top_prob') if text == 'oracle' else (unmasking_of, text)
-        order, policy = order_and_policy(asked, c.block_length)
-        how = {'policy': policy} | ({'block_length': c.block_length} if policy != 'given' else {})
-        made = [('', kind(n_steps=2**31, **how))] * (0 in steps)
-        by_schedule = how | {'schedule': c.schedule, 'unmask': c.unmask}
-        made += [(f' in {n}', kind(n_steps=n, **by_schedule)) for n in dict.fromkeys(steps) if n]
-        made += [
-            (f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES
-        ]
-        ways += [Asked(text, order, *one, drawing) for one in made]
-    return ways
+    @property
+    def is_written(self):
+        """Whether a step chooses, writes many tokens or draws by another law than the model's."""
+        return self.unmasking.adaptive or self.said != '' or self.is_tempered
 
 
 def check_options(c):
-    """(names of the estimates, the ways) asked for. Raises ValueError for options that no checkpoint could serve."""
+    """Return (names of the estimates, [Asked, ...]).
+
+    Raises ValueError for options that no checkpoint could serve."""
     names = c.estimates.split(',') if c.estimates else []
-    if any(name not in ESTIMATES for name in names):
+    if not set(names) <= set(ESTIMATES):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     check_choice('protocol', c.protocol, *PROTOCOLS)
     Given(1, c.schedule)  # which checks the schedule, also where no row has steps
@@ -185,138 +166,265 @@ def check_options(c):
     return names, read_ways(c)
 
 
+def read_ways(c):
+    """Return [Asked, ...] of the options. Raises ValueError for what has no likelihood."""
+    texts = []
+    if c.orders:
+        texts = list(dict.fromkeys(names_in(c.orders)))
+    steps = numbers(c, 'n_steps')
+    thresholds = []
+    if c.threshold:
+        thresholds = numbers(c, 'threshold', float, 0, 1)
+    drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
+
+    has_steps = any(steps)
+    if not texts and (has_steps or drawing != PLAIN):
+        raise ValueError(
+            'n_steps, temperature, top_k and top_p say how the rows of orders are written, and '
+            'there are none: name some, as --orders=l2r,margin'
+        )
+    if thresholds:
+        check_policies('threshold', PROBABILITIES, texts, c)
+    if c.block_length is not None:
+        check_policies('block_length', POLICIES, texts, c)
+    if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not has_steps:
+        raise ValueError(
+            f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with "
+            f'n_steps={c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0'
+        )
+    ways = []
+    for text in texts:
+        order, unmaskings = unmaskings_of(text, steps, thresholds, c)
+        ways += [Asked(text, order, said, one, drawing) for said, one in unmaskings]
+    return ways
+
+
+def check_policies(name, policies, texts, c):
+    """Raise ValueError unless one of these policies is among the rows, for which an option is."""
+    if not {*texts} & {*policies}:
+        raise ValueError(f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}')
+
+
+def unmaskings_of(text, steps, thresholds, c):
+    """Return (what read_order gave, [(what a label says of the passes, Unmasking)]) of a row."""
+    make = unmasking_of
+    scored = text
+    if text == 'oracle':
+        make = oracle_of
+        scored = 'top_prob'  # whose scores it replaces
+    order, policy = order_and_policy(scored, c.block_length)
+    how = {'policy': policy}
+    if policy != 'given':
+        how['block_length'] = c.block_length
+
+    found = []
+    if 0 in steps:
+        found.append(('', make(n_steps=2**31, **how)))
+    for n in dict.fromkeys(steps):
+        if n:
+            unmasking = make(n_steps=n, schedule=c.schedule, unmask=c.unmask, **how)
+            found.append((f' in {n}', unmasking))
+    if text in PROBABILITIES:
+        for p in thresholds:
+            found.append((f' >= {p:g}', make(threshold=p, **how)))
+    return order, found
+
+
 def choose_estimates(names, ways, datasets, c, checkpoint):
-    """The estimates of these names and ways; by default the one in the order of the training and, for a decoder, l2r.
-    Raises ValueError for an estimate that such a network or these data sets do not have."""
-    is_decoder = not checkpoint.config.slots.masked_loss
+    """Return the estimates of these names and ways.
+
+    By default the one in the order of the training and, for a decoder, l2r. Raises ValueError for
+    an estimate that such a network or these data sets do not have."""
+    slots = checkpoint.config.slots
     if not names and not ways:
-        own = checkpoint.order.estimate
-        names = ['l2r', own] if is_decoder else [own]
+        names = default_names(checkpoint)
     for name in names:
-        dataset = ESTIMATES[name].dataset
-        if dataset and dataset not in datasets:
-            raise ValueError(
-                f'{name} is measured on {dataset}, which is not among {", ".join(datasets)}'
-            )
-        if not is_decoder and ESTIMATES[name].decoder_only:
-            raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
-    estimates = [
-        estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names
-    ]
-    ones, N = (
-        {},
-        c.block_size or checkpoint.config.block_size,
-    )  # {text: the estimate of one token a step}
+        check_estimate(ESTIMATES[name], datasets, slots)
+    estimates = [make(c, checkpoint, names) for name, make in ESTIMATES.items() if name in names]
+
+    # Refuse what does not fit before anything is measured
+    N = block_size_of(c, checkpoint)
     if 'own' in names:
-        # before anything is measured
         checkpoint.order.check(N, checkpoint.config.block_size)
+    beside_passes = any(way.said for way in ways)
+    of_one = {}  # {text: the estimate of one token a step}
     for way in ways:
         order = Order.of(way.order, checkpoint.run)
         order.check(N, checkpoint.config.block_size)
-        way.unmasking.check_network(checkpoint.config.slots, N)
-        adaptive, name = way.unmasking.adaptive, order.estimate
-        label = (
-            way.text
-            if adaptive
-            else order.name_as(way.text)
-            if name == 'own'
-            else ESTIMATES[name].label
-        )
-        label += f'/{c.block_length}' if way.unmasking.block_length else ''
-        # beside a number of passes a masked loss is not drawn
-        exact = is_drawn(checkpoint.config.slots, order) and any(other.said for other in ways)
-        label += way.said or ', exact' * (exact and not adaptive)
-        if adaptive or way.said or exact or way.drawing != PLAIN:
-            label += ', tempered' * (way.drawing != PLAIN)
-            found = Written(
-                c,
-                checkpoint,
-                names,
-                label,
-                Way(order, way.unmasking, way.drawing),
-                ones.get(way.text),
-            )
-        elif name == 'own':
-            found = Along(c, checkpoint, names, order, label)
-        else:  # any and l2r may be among the estimates already
-            found = next((one for one in estimates if one.name == name), None) or ESTIMATES[name](
-                c, checkpoint, names
-            )
+        way.unmasking.check_network(slots, N)
+
+        # Beside a number of passes a masked loss is not drawn
+        exact = beside_passes and is_drawn(slots, order)
+        label = label_of(way, order, exact, c)
+        if way.is_written or exact:
+            law = Way(order, way.unmasking, way.drawing)
+            found = Written(c, checkpoint, names, label, law, of_one.get(way.text))
+        else:
+            found = along(order, label, estimates, names, c, checkpoint)
         if not way.said:
-            ones[way.text] = found
-        estimates += [found] * (found not in estimates)
+            of_one[way.text] = found
+        if found not in estimates:
+            estimates.append(found)
     return estimates
 
 
+def default_names(checkpoint):
+    """Return the names of the estimates that are made where none is asked for."""
+    own = checkpoint.order.estimate
+    return [own] if checkpoint.config.slots.masked_loss else ['l2r', own]
+
+
+def along(order, label, estimates, names, c, checkpoint):
+    """Return the estimate along an order. any and l2r may be among the estimates already."""
+    name = order.estimate
+    if name == 'own':
+        return Along(c, checkpoint, names, order, label)
+    for estimate in estimates:
+        if estimate.name == name:
+            return estimate
+    return ESTIMATES[name](c, checkpoint, names)
+
+
+def check_estimate(estimate, datasets, slots):
+    """Raise ValueError unless these data sets and such a network have a class of ESTIMATES."""
+    name = estimate.name
+    if estimate.dataset and estimate.dataset not in datasets:
+        raise ValueError(
+            f'{name} is measured on {estimate.dataset}, which is not among {", ".join(datasets)}'
+        )
+    if estimate.decoder_only and slots.masked_loss:
+        raise ValueError(f"{name} is a decoder's: {estimate.decoder_only}")
+
+
+def block_size_of(c, checkpoint):
+    """Return how many tokens a block has."""
+    return c.block_size or checkpoint.config.block_size
+
+
+def label_of(way, order, exact, c):
+    """Return what the table calls a row of `orders`.
+
+    exact  whether every visit takes a pass where one could draw the bound of a masked loss"""
+    adaptive = way.unmasking.adaptive
+    if adaptive:
+        label = way.text
+    elif order.estimate == 'own':
+        label = order.name_as(way.text)
+    else:
+        label = ESTIMATES[order.estimate].label
+    if way.unmasking.block_length:
+        label += f'/{c.block_length}'
+    if way.said:
+        label += way.said
+    elif exact and not adaptive:
+        label += ', exact'
+    if way.is_tempered:
+        label += ', tempered'
+    return label
+
+
+def names_of_sets(c, checkpoint):
+    """Return the data sets and text files that are measured; by default the set of the training."""
+    asked = names_in(c.datasets or checkpoint.run.get('dataset', ''))
+    names = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
+    if not names:
+        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    return names
+
+
 def open_journal(c, checkpoint, estimates, model, dtype):
-    """The Journal beside --out, for this model and these options."""
+    """Return the Journal beside --out, for this model and these options."""
     if not c.out:
         return Journal('', {})
-    options = [name for estimate in ESTIMATES.values() for name in estimate.options]
+    options = ['weights', 'seed']
+    for estimate in ESTIMATES.values():
+        options += estimate.options
+    is_masked = checkpoint.config.slots.masked_loss
     evaluation = {
         'model': digest(model),
         'dtype': dtype,
-        'block_size': c.block_size or checkpoint.config.block_size,
+        'block_size': block_size_of(c, checkpoint),
+        'one_by_one': is_masked and any(estimate.name == 'iw' for estimate in estimates),
     }
-    is_masked = checkpoint.config.slots.masked_loss
-    evaluation['one_by_one'] = is_masked and any(estimate.name == 'iw' for estimate in estimates)
-    return Journal(
-        f'{c.out}.blocks.jsonl',
-        evaluation | {name: c[name] for name in ('weights', 'seed', *options)},
-    )
+    return Journal(f'{c.out}.blocks.jsonl', evaluation | {name: c[name] for name in options})
+
+
+def introduce(checkpoint, model, datasets, ways, journal, c):
+    """Return the lines that say what is about to be measured. `c` has device and dtype resolved."""
+    _, world_size = processes()
+    N = block_size_of(c, checkpoint)
+    there = ''
+    if journal.done:
+        there = f'; {len(journal.done):,} results are there already'
+    lines = [
+        f'{checkpoint.about(c.weights)}, {model.n_parameters():,} parameters, '
+        f'{checkpoint.config.block_size} positions',
+        f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
+        f'{world_size} processes{there}',
+    ]
+    if any(way.is_tempered for way in ways):
+        lines.append(f'tempered: temperature {c.temperature:g}, top_k {c.top_k}, top_p {c.top_p:g}')
+    if N != 1024 and any(map(has_protocol, datasets)):
+        lines.append(
+            f'published numbers have a context of 1024: the numbers below, of context {N}, do not '
+            'compare with them'
+        )
+    return lines
 
 
 def evaluate(model, text, estimates, journal):
-    """{estimate: its rows} of one text. Estimates that do the same work share its nats, by way of the journal."""
-    return {
-        estimate: estimate.rows(estimate.measure(model, text, journal), text)
-        for estimate in estimates
-        if estimate.dataset in (None, text.name)
-    }
+    """Return {estimate: its rows} of one text.
+
+    Estimates that do the same work share its nats, by way of the journal."""
+    found = {}
+    for estimate in estimates:
+        if estimate.dataset in (None, text.name):
+            found[estimate] = estimate.rows(estimate.measure(model, text, journal), text)
+    return found
 
 
 def report(text, rows, tokenizer):
-    """What to print of {estimate: its rows} of a text: the table of likelihoods, then the remarks."""
+    """Return what to print of {estimate: its rows} of a text: the table, then the remarks."""
     lines = [f'\n{text.label}, from {text.origin["source"]}']
-    table = [row for part in rows.values() for row in part if 'perplexity' in row]
+    every = list(chain.from_iterable(rows.values()))
+    table = [row for row in every if 'perplexity' in row]
+    if table and text.given is None:
+        table.append(unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes))
     if table:
-        table += (
-            [unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes)]
-            if text.given is None
-            else []
-        )
         lines.append(format_table(table))
-    bounds = [row['estimate'] for part in rows.values() for row in part if row.get('bound')]
-    lines += [f'bounds, by means over what is drawn: {", ".join(bounds)}'] if bounds else []
-    remarks = (line for estimate, part in rows.items() for line in estimate.remarks(part, text))
-    return '\n'.join([*lines, *dict.fromkeys(remarks)])
+    bounds = [row['estimate'] for row in every if row.get('bound')]
+    if bounds:
+        lines.append(f'bounds, by means over what is drawn: {", ".join(bounds)}')
+    remarks = {}  # each once
+    for estimate, of_one in rows.items():
+        remarks |= dict.fromkeys(estimate.remarks(of_one, text))
+    return '\n'.join([*lines, *remarks])
 
 
 def main(config):
     names, ways = check_options(config)
+
+    # Open the model, and the texts
     checkpoint = open_checkpoint(config.ckpt)
-    tokenizer, own = checkpoint.tokenizer, checkpoint.config.block_size
-    N = config.block_size or own
+    own = checkpoint.config.block_size
+    N = block_size_of(config, checkpoint)
     if not min(2, own) <= N <= own:
         raise ValueError(
-            f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}'
+            f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got '
+            f'{N}'
         )
-    asked = names_in(
-        config.datasets or checkpoint.run.get('dataset', '')
-    )  # by default the set of the training
-    datasets = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
-    if not datasets:
-        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    datasets = names_of_sets(config, checkpoint)
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
+    data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
+    texts = []
     with first_process_first():  # a text that is missing costs nothing before the model is there
-        data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-        texts = [
-            open_corpus(
+        for name in datasets:
+            text = open_corpus(
                 name,
                 N,
-                tokenizer,
+                checkpoint.tokenizer,
                 data_dir,
                 config.protocol,
                 config.split,
@@ -324,35 +432,30 @@ def main(config):
                 config.ckpt,
                 config.blanks,
             )
-            for name in datasets
-        ]
+            texts.append(text)
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 
-    rank, world_size = processes()
-    say = print if rank == 0 else lambda *a, **k: None
-    say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters, {own} positions')
-    there = f'; {len(journal.done):,} results are there already' if journal.done else ''
-    say(
-        f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}'
-    )
-    if any(way.drawing != PLAIN for way in ways):
-        say(
-            f'tempered: temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}'
-        )
-    if N != 1024 and any(map(has_protocol, datasets)):
-        say(
-            f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them'
-        )
+    # Say what is measured
+    rank, _ = processes()
+    if rank == 0:
+        resolved = Config(config | {'device': device, 'dtype': dtype})
+        print(*introduce(checkpoint, model, datasets, ways, journal, resolved), sep='\n')
 
-    model, results = freeze(model, getattr(torch, dtype)), []
+    # Measure
+    model = freeze(model, getattr(torch, dtype))
+    results = []
     for text in texts:
-        if anew := changed_since(checkpoint, data_dir, text.name):
-            say(f'\n{anew}')
+        anew = changed_since(checkpoint, data_dir, text.name)
+        if anew and rank == 0:
+            print(f'\n{anew}')
         rows = evaluate(model, text, estimates, journal)
-        say(report(text, rows, tokenizer), flush=True)
+        if rank == 0:
+            print(report(text, rows, checkpoint.tokenizer), flush=True)
         origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
-        results += [origin | row for part in rows.values() for row in part]
+        results += [origin | row for row in chain.from_iterable(rows.values())]
+
+    # Write
     if config.out and rank == 0:
         result = {
             'config': config,

@@ -459,13 +459,13 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
 ]
 
 FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
-    ['ones.get(way.text)', 'None'],
-    ["f'/{c.block_length}' if way", "'' if way"],
-    ['N = config.block_size or own', 'N = own'],
-    ["'block_size': c.block_size or checkpoint", "'block_size': checkpoint"],
+    ['of_one.get(way.text)', 'None'],
+    ["label += f'/{c.block_length}'", 'pass'],
+    ['N = block_size_of(config, checkpoint)', 'N = own'],
+    ["'block_size': block_size_of(c, checkpoint)", "'block_size': checkpoint.config.block_size"],
     ["if 'own' in names:", 'if False:'],
-    ['(any(steps) or drawing != PLAIN', 'any(steps'],
-    ['exact or (way.drawing != PLAIN)', 'way.drawing != PLAIN'],
+    ['has_steps or drawing != PLAIN', 'has_steps'],
+    ["self.said != '' or self.is_tempered", "self.said != ''"],
 ]
 
 FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
