@@ -1,5 +1,6 @@
-"""A run that computes blocks twice, or splits its state over processes, is the run that does not, and holds less."""
+"""A run that recomputes blocks, or splits its state, is the run that does not, and holds less."""
 
+import itertools
 from datetime import timedelta
 
 import numpy as np
@@ -31,6 +32,8 @@ NETWORKS = {
 }
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
 BLOCKS = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9)
+NOTHING = torch.zeros(5, 9, dtype=torch.bool)  # is given
+CPU = torch.device('cpu')
 OPTIONS = Config(
     seed=5,
     batch_size=3,
@@ -43,32 +46,32 @@ OPTIONS = Config(
 )
 
 
-def learner(name, dropout=0.0):
-    return lean(make_model(dropout=dropout, **NETWORKS[name]).requires_grad_(True).train())
+def learner(name, **more):
+    model = make_model(**NETWORKS[name], **more)
+    return lean(model.requires_grad_(True).train())
 
 
 def state_of(model, optimizer='adamw', split=False):
     average = EMA(model, 0.9)
     if split:
-        shard(model, torch.device('cpu'))
-        shard(average.model, torch.device('cpu'))
-    state = TrainState(
-        model, make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95)), average
-    )
-    state.run_model = make_run_model(model, False, torch.device('cpu'))
+        shard(model, CPU)
+        shard(average.model, CPU)
+    optimizers = make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95))
+    state = TrainState(model, optimizers, average)
+    state.run_model = make_run_model(model, False, CPU)
     return state
 
 
 def entries_after(state, n_updates=2):
-    """The checkpoint of a run after some updates, and what validation says of it."""
+    """Return the checkpoint of a run after some updates, and what validation says of it."""
     for _ in range(n_updates):
         update(state, Split(TOKENS), 1e-2, OPTIONS)
-    val = validate(state.ema.model, BLOCKS, torch.zeros_like(BLOCKS, dtype=torch.bool), OPTIONS)
+    val = validate(state.ema.model, BLOCKS, NOTHING, OPTIONS)
     return entries_of(state.model, state.ema, **state.entries()), val
 
 
 def assert_close(got, want, **tolerance):
-    """Of two trees of tensors the same are close."""
+    """Two trees have the same names and values, and tensors that are close."""
     assert type(got) is type(want)
     if isinstance(want, dict):
         assert list(got) == list(want)
@@ -84,89 +87,98 @@ def assert_close(got, want, **tolerance):
 
 
 def step(model):
-    """(losses, gradients) of one forward and backward pass."""
+    """Return the losses and gradients of one forward and backward pass, by name."""
     g = torch.Generator().manual_seed(0)
-    idx, order = torch.randint(11, (5, 9), generator=g), sample_order(5, 9, generator=g)
+    idx = torch.randint(11, (5, 9), generator=g)
+    order = sample_order(5, 9, generator=g)
+    n_known = None
+    if model.slots.masked_loss:
+        n_known = torch.tensor([0, 3, 8, 5, 1])
     torch.manual_seed(1)  # for dropout
-    nll = model(idx, order, *([torch.tensor([0, 3, 8, 5, 1])] if model.slots.masked_loss else []))
+    nll = model(idx, order, n_known)
     nll.mean().backward()
-    return {'nll': nll.detach(), **{name: p.grad for name, p in model.named_parameters()}}
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    return grads | {'nll': nll.detach()}
 
 
 @pytest.mark.parametrize('dropout', [0.0, 0.3])
 @pytest.mark.parametrize('name', NETWORKS)
 def test_recomputed_blocks_give_the_same_losses_and_gradients_bit_for_bit(name, dropout):
-    plain, model = (learner(name, dropout) for _ in range(2))
-    want, got = step(plain), step(recompute(model))
-    assert [name for name in want if not torch.equal(got[name], want[name])] == []
+    plain = learner(name, dropout=dropout)
+    model = recompute(learner(name, dropout=dropout))
+    want = step(plain)
+    got = step(model)
+    for key in want:
+        assert torch.equal(got[key], want[key]), key
     assert list(model.state_dict()) == list(plain.state_dict())
     if dropout:
         assert not torch.equal(step(learner(name))['nll'], want['nll'])
 
 
+def kept(model):
+    """Return the bytes that wait for the backward pass."""
+    storages = {}
+
+    def pack(x):
+        storage = x.untyped_storage()
+        storages[storage.data_ptr()] = (x, storage.nbytes())
+        return x
+
+    idx = torch.zeros(4, 9, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        model(idx, torch.arange(9).expand(4, 9))
+    return sum(n for _, n in storages.values())
+
+
 @pytest.mark.parametrize('name', ['decoder', 'layer'])
 def test_of_a_recomputed_block_its_input_alone_is_kept(name):
-    def kept(model):
-        """Bytes that wait for the backward pass."""
-        storages = {}
-
-        def pack(x):
-            storages[x.untyped_storage().data_ptr()] = x, x.untyped_storage().nbytes()
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            model(torch.zeros(4, 9, dtype=torch.long), torch.arange(9).expand(4, 9))
-        return sum(n for _, n in storages.values())
-
-    shallow, deep = ({'n_layer': n, **NETWORKS[name]} for n in (2, 5))
-
-    def of_three_blocks(change):
-        return kept(change(learner_of(deep))) - kept(change(learner_of(shallow)))
-
-    def learner_of(config):
-        return lean(make_model(**config).requires_grad_(True).train())
-
-    assert (
-        of_three_blocks(recompute) == 3 * 4 * 9 * 16 * 8 < of_three_blocks(lambda model: model) / 10
-    )  # (B, S, C)
+    """It has B S C = 4 x 9 x 16 numbers of 8 bytes."""
+    whole = kept(learner(name, n_layer=5)) - kept(learner(name, n_layer=2))
+    twice = kept(recompute(learner(name, n_layer=5))) - kept(recompute(learner(name, n_layer=2)))
+    assert twice == 3 * 4 * 9 * 16 * 8
+    assert twice < whole / 10
 
 
-@pytest.mark.parametrize(
-    'names',
-    [
-        ['decoder', 'two-stream'],
-        pytest.param(
-            [name for name in NETWORKS if name not in ('decoder', 'two-stream')],
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
+def held(tensors):
+    """Return the share of these split tensors that this process has."""
+    whole = sum(x.numel() for x in tensors)
+    return sum(x.to_local().numel() for x in tensors) / whole
+
+
+def moments(optimizers):
+    found = []
+    for o in optimizers:
+        for of_weight in o.state.values():
+            found += [x for x in of_weight.values() if x.dim()]
+    return found
+
+
+FIRST = ['decoder', 'two-stream']
+OTHERS = [name for name in NETWORKS if name not in FIRST]
+
+
+@pytest.mark.parametrize('names', [FIRST, pytest.param(OTHERS, marks=pytest.mark.slow)])
 def test_a_split_run_is_the_whole_run(forked, names):
     """In float64: AdamW, and Muon, which multiplies the whole matrices in bfloat16."""
-    runs = [(name, ('muon', 'adamw')[i % 2]) for i, name in enumerate(names)]
-    want = [entries_after(state_of(learner(name, 0.1), optimizer)) for name, optimizer in runs]
+    runs = list(zip(names, itertools.cycle(('muon', 'adamw'))))
+    want = []
+    for name, optimizer in runs:
+        want.append(entries_after(state_of(learner(name, dropout=0.1), optimizer)))
 
     def both():
         start_processes()
         for (name, optimizer), (of_one, val) in zip(runs, want):
-            state = state_of(recompute(learner(name, 0.1)), optimizer, split=True)
-            assert is_split(state.model.lm_head.weight) and is_split(state.ema.model.lm_head.weight)
+            state = state_of(recompute(learner(name, dropout=0.1)), optimizer, split=True)
+            assert is_split(state.model.lm_head.weight)
+            assert is_split(state.ema.model.lm_head.weight)
             entries, of_two = entries_after(state)
             assert_close(of_two, val, rtol=0, atol=1e-9)
             if dist.get_rank() == 0:
-                of_one['totals'] = entries['totals'] = torch.zeros(3)  # each has its own losses
-                assert_close(entries, of_one, rtol=0, atol=1e-9)
-            held = [
-                x
-                for o in state.optimizers
-                for of_one in o.state.values()
-                for x in of_one.values()
-                if x.dim()
-            ]
-            for split in (list(state.model.parameters()), list(state.ema.model.parameters()), held):
-                assert sum(x.to_local().numel() for x in split) < 0.6 * sum(
-                    x.numel() for x in split
-                )
+                nothing = {'totals': torch.zeros(3)}  # each has its own losses
+                assert_close(entries | nothing, of_one | nothing, rtol=0, atol=1e-9)
+            assert held([*state.model.parameters()]) < 0.6
+            assert held([*state.ema.model.parameters()]) < 0.6
+            assert held(moments(state.optimizers)) < 0.6
 
     for p in forked(both, both):
         assert p.code == 0, p.said
@@ -181,19 +193,23 @@ def test_muon_gathers_a_matrix_once(forked):
         state.model(BLOCKS, torch.arange(9).expand(5, 9)).mean().backward()
         with CommDebugMode() as counter:
             state.optimizers[1].step()
-        assert counter.get_total_counts() == len(state.optimizers[1].param_groups[0]['params']) == 8
+        (group,) = state.optimizers[1].param_groups
+        assert len(group['params']) == 8
+        assert counter.get_total_counts() == 8
 
-    assert [p.code for p in forked(both, both)] == [0, 0]
+    for p in forked(both, both):
+        assert p.code == 0, p.said
 
 
 def test_processes_that_share_blocks_unevenly_validate_together(forked):
-    """Three blocks and two, in batches of two: passes of a split model are the same number in all processes."""
-    options, given = Config(OPTIONS | {'batch_size': 2}), torch.zeros_like(BLOCKS, dtype=torch.bool)
-    want = validate(learner('encoder').eval(), BLOCKS, given, options)
+    """Three blocks and two, in batches of two: a split model has as many passes in all processes."""
+    options = Config(OPTIONS | {'batch_size': 2})
+    want = validate(learner('encoder').eval(), BLOCKS, NOTHING, options)
 
     def both():
         start_processes(timedelta(seconds=20))
-        got = validate(state_of(learner('encoder'), split=True).ema.model, BLOCKS, given, options)
+        state = state_of(learner('encoder'), split=True)
+        got = validate(state.ema.model, BLOCKS, NOTHING, options)
         assert_close(got, want, rtol=0, atol=1e-9)
 
     for p in forked(both, both):
@@ -206,19 +222,25 @@ def test_a_resumed_run_may_be_split_or_whole(data, forked):
     options = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--lr_decay_iters=9']
     run('--max_iters=9', *options, '--out_dir=one')
     run('--max_iters=3', *options)
-    for p in forked(*2 * [lambda: resume('--max_iters=6', '--shard=True', '--recompute=True')]):
+
+    def split():
+        resume('--max_iters=6', '--shard=True', '--recompute=True')
+
+    for p in forked(split, split):
         assert p.code == 0, p.said
     assert load_checkpoint('out/ckpt.pt')['config']['shard'] is True
     resume('--max_iters=9')  # a lone process has nobody to share with
     assert_alike('one', 'out', but=(3, 6))
-    one, out = (load_checkpoint(f'{name}/ckpt.pt') for name in ('one', 'out'))
+    one = load_checkpoint('one/ckpt.pt')
+    out = load_checkpoint('out/ckpt.pt')
     for name in ('model', 'optimizer', 'ema_model', 'n_seen', 'logged'):
         assert_close(out[name], one[name], rtol=0, atol=1e-5)
 
 
 def test_an_update_keeps_no_rounded_weights_for_a_second_use():
-    """With recomputed blocks the copies of all matrices would wait for the end of the forward pass."""
-    state, seen = state_of(recompute(learner('decoder').float())), []
+    """With recomputed blocks copies of all matrices would wait for the end of the forward pass."""
+    state = state_of(recompute(learner('decoder').float()))
+    seen = []
     state.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_cache_enabled()))
     update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
     assert seen == [False, False]
