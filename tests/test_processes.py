@@ -1,4 +1,4 @@
-"""Several processes, signals, and a scheduler that ends them: all fail, stop, go on together, and say what they are."""
+"""Several processes, and a scheduler that ends them: they fail, stop and go on together."""
 
 import os
 import platform
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy
 import pytest
@@ -34,20 +35,21 @@ def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
     for name in {'out', 'data/mine'} - {missing}:
         shutil.copytree(name, f'elsewhere/{name}')
 
-    def of_other_machine():
-        os.chdir('elsewhere')
+    def of_this_machine():
         run(*options, '--max_iters=2')
 
+    def of_other_machine():
+        os.chdir('elsewhere')
+        of_this_machine()
+
     began = time.time()
-    finished = forked(lambda: run(*options, '--max_iters=2'), of_other_machine)
-    for p in finished:
-        line = p.said.splitlines()[-1]
-        assert (
-            p.code == 1
-            and f'ValueError: process 1 on {socket.gethostname()}: ' in line
-            and said in line
-        )
-    assert time.time() - began < 60 and load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+    for p in forked(of_this_machine, of_other_machine):
+        *_, line = p.said.splitlines()
+        assert p.code == 1
+        assert f'ValueError: process 1 on {socket.gethostname()}: ' in line
+        assert said in line
+    assert time.time() - began < 60
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
 
 
 @pytest.mark.slow
@@ -70,20 +72,22 @@ case $1 in show) echo 127.0.0.1;; *) echo "$@" >> requests;; esac
 """
 
 
-@pytest.mark.slow
-def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):
-    """With stand-ins for SLURM's commands. The limit, SIGUSR1 to the shell, asks to be requeued; SIGTERM to all, of
-    preemption or scancel, and the end do not."""
-    os.mkdir('bin')
-    for name, text in (('srun', SRUN.format(python=sys.executable)), ('scontrol', SCONTROL)):
-        with open(f'bin/{name}', 'w') as f:
-            f.write(text)
-        os.chmod(f'bin/{name}', 0o755)
-    os.symlink(f'{ROOT}/train.py', 'train.py')
-    path = f'{data}/bin:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
+def write_program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """A folder of stand-ins for SLURM's commands; the environment that finds them."""
+    folder = tmp_path / 'bin'
+    folder.mkdir()
+    write_program(folder / 'srun', SRUN.format(python=sys.executable))
+    write_program(folder / 'scontrol', SCONTROL)
+    path = f'{folder}:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
     with socket.create_server(('127.0.0.1', 0)) as s:
         job = str(s.getsockname()[1])
-    environment = os.environ | {
+    return os.environ | {
         'PATH': path,
         'SLURM_JOB_ID': job,
         'SLURM_JOB_NODELIST': 'here',
@@ -91,118 +95,143 @@ def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):
         'SLURM_CPUS_PER_TASK': '1',
     }
 
-    def job_of(end, ask=None):
-        """(exit code, iteration of the checkpoint) of the script, which `ask` ends after some updates."""
-        before = log()[-1]['iter'] if os.path.exists('out/log.jsonl') else 0
-        p = subprocess.Popen(
-            [
-                'bash',
-                f'{ROOT}/config/train.sbatch',
-                *TOY,
-                *TWO,
-                '--save_interval=100000',
-                '--eval_interval=100000',
-                '--lr_decay_iters=100000',
-                f'--max_iters={end}',
-            ],
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        if ask:
-            wait_for(lambda: os.path.exists('out/log.jsonl') and log()[-1]['iter'] > before, p)
-            ask(p.pid)
-        said = p.communicate(timeout=120)[0]
-        assert ('stopped and saved' in said) == bool(ask), said
-        return p.returncode, load_checkpoint('out/ckpt.pt')['iter_num']
 
-    code, first = job_of(100000, lambda pid: os.kill(pid, signal.SIGUSR1))
-    assert code == 1 and open('requests').read() == f'requeue {job}\n'
-    code, second = job_of(100000, lambda pid: os.killpg(pid, signal.SIGTERM))
-    assert code == 1 and second > first and [e['iter'] for e in log()] == [*range(1, second + 1)]
-    assert job_of(second + 2) == (0, second + 2) and open('requests').read() == f'requeue {job}\n'
+def n_updates():
+    """Return how many updates the log says."""
+    if not os.path.exists('out/log.jsonl'):
+        return 0
+    return log()[-1]['iter']
+
+
+def end_of_job(environment, max_iters, ask=None):
+    """Return the exit code of the batch script, which `ask`(pid) ends after some updates."""
+    before = n_updates()
+    command = [
+        'bash',
+        f'{ROOT}/config/train.sbatch',
+        *TOY,
+        *TWO,
+        '--save_interval=100000',
+        '--eval_interval=100000',
+        '--lr_decay_iters=100000',
+        f'--max_iters={max_iters}',
+    ]
+    p = subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    if ask:
+        wait_for(lambda: n_updates() > before, p)
+        ask(p.pid)
+    said, _ = p.communicate(timeout=120)
+    assert ('stopped and saved' in said) == bool(ask), said
+    return p.returncode
+
+
+@pytest.mark.slow
+def test_the_batch_script_saves_at_its_limit_and_is_requeued(data, slurm):
+    """The limit, SIGUSR1 to the shell, asks to be requeued.
+
+    SIGTERM to all, of preemption or scancel, and the end do not."""
+    os.symlink(f'{ROOT}/train.py', 'train.py')
+    requests = Path('requests')
+    requeued = f'requeue {slurm["SLURM_JOB_ID"]}\n'
+
+    assert end_of_job(slurm, 100000, lambda pid: os.kill(pid, signal.SIGUSR1)) == 1
+    first = load_checkpoint('out/ckpt.pt')['iter_num']
+    assert requests.read_text() == requeued
+
+    assert end_of_job(slurm, 100000, lambda pid: os.killpg(pid, signal.SIGTERM)) == 1
+    second = load_checkpoint('out/ckpt.pt')['iter_num']
+    assert second > first
+    assert [entry['iter'] for entry in log()] == [*range(1, second + 1)]
+
+    assert end_of_job(slurm, second + 2) == 0
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == second + 2
+    assert requests.read_text() == requeued
+
+
+@pytest.fixture
+def batch_script(tmp_path, slurm):
+    """batch_script(*words) -> the finished process of the script, whose srun prints its words."""
+    write_program(tmp_path / 'bin' / 'srun', '#!/bin/sh\nfor word; do echo "$word"; done\n')
+
+    def finished(*words):
+        command = ['bash', 'config/train.sbatch', *words]
+        how = {'cwd': ROOT, 'env': slurm, 'text': True, 'capture_output': True}
+        return subprocess.run(command, check=False, **how)
+
+    return finished
 
 
 @pytest.mark.parametrize(
-    'words, init',
+    'words, start',
     [
-        (['config/adapt_gpt2.py'], False),
-        (['--max_iters=9', 'config/finetune.py'], False),
-        (['config/quickstart.py'], True),
-        (['--max_iters=9'], True),
+        (['config/adapt_gpt2.py'], []),
+        (['--max_iters=9', 'config/finetune.py'], []),
+        (['config/quickstart.py'], ['--init_from=auto']),
+        (['--max_iters=9'], ['--init_from=auto']),
     ],
 )
-def test_the_batch_script_leaves_a_config_its_weights(tmp_path, words, init):
-    (tmp_path / 'srun').write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
-    (tmp_path / 'scontrol').write_text(SCONTROL)
-    for name in 'srun', 'scontrol':
-        os.chmod(tmp_path / name, 0o755)
-    environment = os.environ | {
-        'PATH': f'{tmp_path}:{os.environ["PATH"]}',
-        'SLURM_JOB_ID': '7',
-        'SLURM_CPUS_PER_TASK': '1',
-    }
-    said = subprocess.run(
-        ['bash', 'config/train.sbatch', *words],
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        check=True,
-        capture_output=True,
-    ).stdout.splitlines()
-    assert said[said.index('-') + 1 :] == ['--init_from=auto'] * init + words
+def test_the_batch_script_leaves_a_config_its_weights(batch_script, words, start):
+    finished = batch_script(*words)
+    assert finished.returncode == 0, finished.stderr
+    said = finished.stdout.splitlines()
+    assert said[said.index('-') + 1 :] == [*start, *words]
+
+
+def test_the_batch_script_refuses_a_config_that_would_begin_anew_each_time(batch_script, tmp_path):
     (tmp_path / 'c.py').write_text("init_from = 'gpt2'\n")
-    p = subprocess.run(
-        ['bash', 'config/train.sbatch', f'{tmp_path}/c.py'],
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        check=False,
-        capture_output=True,
-    )
-    assert (
-        p.returncode == 1 and 'write auto:WEIGHTS' in p.stderr and not p.stdout
-    )  # it would begin anew each time
+    finished = batch_script(f'{tmp_path}/c.py')
+    assert finished.returncode == 1
+    assert 'write auto:WEIGHTS' in finished.stderr
+    assert not finished.stdout
 
 
 def test_the_environment_is_of_this_program():
     found = environment(torch.device('cpu'))
     assert found.keys() == {'commit', 'python', 'torch', 'numpy', 'device', 'processes'}
-    assert (found['python'], found['torch'], found['numpy']) == (
-        platform.python_version(),
-        torch.__version__,
-        numpy.__version__,
-    )
-    assert found['device'] and found['processes'] == 1
-    assert all(
-        type(value) in (str, int) for value in found.values()
-    )  # a checkpoint holds nothing else
+    assert found['python'] == platform.python_version()
+    assert found['torch'] == torch.__version__
+    assert found['numpy'] == numpy.__version__
+    assert found['device']
+    assert found['processes'] == 1
+    for value in found.values():
+        assert type(value) in (str, int)  # a checkpoint holds nothing else
 
 
-def test_the_commit_says_whether_files_were_changed(tmp_path):
-    """Of this repository alone, not of one around it."""
+@pytest.fixture
+def repository(tmp_path):
+    """repository(*args) runs git in an empty repository, and returns what it says."""
 
     def git(*args):
-        return subprocess.run(
-            ['git', '-C', tmp_path, '-c', 'user.name=a', '-c', 'user.email=a@b', *args],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
+        command = ['git', '-C', tmp_path, '-c', 'user.name=a', '-c', 'user.email=a@b', *args]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
     try:
         git('init', '-q')
     except OSError:
         pytest.skip('there is no git')
-    assert commit(tmp_path) == 'unknown'  # nothing is committed
+    return git
+
+
+def test_without_a_commit_the_commit_is_unknown(repository, tmp_path):
+    assert commit(tmp_path) == 'unknown'
+
+
+def test_the_commit_says_whether_files_were_changed(repository, tmp_path):
+    """Of this repository alone, not of one around it. Its tags, and files beside it, say nothing."""
     (tmp_path / 'model.py').write_text('x = 1')
-    git('add', 'model.py')
-    git('commit', '-q', '-m', 'Begin')
-    git('tag', '-a', 'v1', '-m', 'one')
+    repository('add', 'model.py')
+    repository('commit', '-q', '-m', 'Begin')
+    repository('tag', '-a', 'v1', '-m', 'one')
     (tmp_path / 'notes').write_text('not of the repository')
-    clean = git('rev-parse', '--short=12', 'HEAD')
+    clean = repository('rev-parse', '--short=12', 'HEAD')
     assert commit(tmp_path) == clean
     (tmp_path / 'model.py').write_text('x = 2')
     assert commit(tmp_path) == f'{clean}-dirty'

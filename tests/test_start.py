@@ -4,7 +4,7 @@ import os
 import shlex
 
 import pytest
-from conftest import ROOT, make_model
+from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import save_checkpoint
@@ -23,8 +23,14 @@ def checkpoint(tmp_path):
     return path
 
 
-def resumed(tmp_path, saved, *options):
-    """(the options of a run that was saved with the options `saved` and is resumed, what that changes in words)."""
+def options_of(*typed):
+    return configure(vars(train), [*map(str, typed)])
+
+
+def resumed(tmp_path, saved, *typed):
+    """Return what start_checkpoint says of a run that is resumed, options and changes.
+
+    The run was saved with the options `saved`, after 7 updates."""
     model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
     save_checkpoint(
         tmp_path / 'ckpt.pt',
@@ -38,48 +44,55 @@ def resumed(tmp_path, saved, *options):
         logged=0,
         totals=None,
     )
-    return start_checkpoint(
-        configure(vars(train), ['--init_from=resume', f'--out_dir={tmp_path}', *options])
-    )[1:]
+    options = options_of('--init_from=resume', f'--out_dir={tmp_path}', *typed)
+    _, config, changed = start_checkpoint(options)
+    return config, changed
 
 
-def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed(
-    checkpoint, tmp_path, capsys
-):
-    (tmp_path / 'big.py').write_text(
-        'n_layer = 12\nn_head = 2\nblock_size = 64\nlearning_rate = 1e-5\n'
-    )
+@pytest.fixture
+def big(tmp_path, checkpoint):
+    """The words of a config file of another shape than the checkpoint, from which it starts."""
+    text = 'n_layer = 12\nn_head = 2\nblock_size = 64\nlearning_rate = 1e-5\n'
+    (tmp_path / 'big.py').write_text(text)
+    return [tmp_path / 'big.py', f'--init_from={checkpoint}']
 
-    def start(*typed):
-        return start_checkpoint(
-            configure(vars(train), [str(tmp_path / 'big.py'), f'--init_from={checkpoint}', *typed])
-        )
 
-    _, config, changed = start('--n_layer=1', '--batch_size=3')
-    assert (config.n_layer, config.n_head, config.block_size, config.n_embd) == (1, 2, 9, 16)
-    assert (config.learning_rate, config.batch_size, changed) == (1e-5, 3, [])
-    assert (
-        capsys.readouterr().out == 'the checkpoint overrules the config file: block_size 64 -> 9\n'
-    )
-    with pytest.raises(
-        ValueError, match='n_layer=2 contradicts the checkpoint, which has 1: leave it out'
-    ):
-        start('--n_layer=2')
-    with pytest.raises(ValueError, match='n_layer=12 contradicts'):
-        start('--n_layer=12')  # as in the file
-    start_checkpoint(configure(vars(train), [f'--init_from={checkpoint}']))
-    assert capsys.readouterr().out == ''  # defaults are overruled in silence
+def test_a_checkpoint_overrules_the_shape_of_a_config_file(big, capsys):
+    _, config, changed = start_checkpoint(options_of(*big, '--n_layer=1', '--batch_size=3'))
+    assert config.n_layer == 1
+    assert config.n_head == 2
+    assert config.block_size == 9
+    assert config.n_embd == 16
+    assert config.learning_rate == 1e-5
+    assert config.batch_size == 3
+    assert changed == []
+    said = capsys.readouterr().out
+    assert said == 'the checkpoint overrules the config file: block_size 64 -> 9\n'
+
+
+@pytest.mark.parametrize('n_layer', [2, 12])  # 12 stands in the file
+def test_a_checkpoint_does_not_overrule_what_is_typed(big, n_layer):
+    with one_line(f'n_layer={n_layer} contradicts the checkpoint, which has 1: leave it out'):
+        start_checkpoint(options_of(*big, f'--n_layer={n_layer}'))
+
+
+def test_a_checkpoint_overrules_defaults_in_silence(checkpoint, capsys):
+    start_checkpoint(options_of(f'--init_from={checkpoint}'))
+    assert capsys.readouterr().out == ''
 
 
 def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp_path):
     config, changed = resumed(tmp_path, {'l2r_ratio': 0.25, 'order_noise_kind': 'gaussian'})
-    assert (config.l2r_ratio, 'order_noise_kind' in config, changed) == (0.25, False, [])
+    assert config.l2r_ratio == 0.25
+    assert 'order_noise_kind' not in config
+    assert changed == []
 
 
 def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
     (tmp_path / 'c.py').write_text("optimizer = 'adamw'\n")
-    config, changed = resumed(tmp_path, {'optimizer': 'muon'}, str(tmp_path / 'c.py'))
-    assert (config.optimizer, changed) == ('muon', [])
+    config, changed = resumed(tmp_path, {'optimizer': 'muon'}, tmp_path / 'c.py')
+    assert config.optimizer == 'muon'
+    assert changed == []
     assert 'overrules the config file: optimizer adamw -> muon' in capsys.readouterr().out
 
 
@@ -96,7 +109,8 @@ def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
 )
 def test_a_run_is_resumed_in_its_order_and_with_its_number(tmp_path, saved, typed, order, said):
     config, changed = resumed(tmp_path, saved, *typed)
-    assert config.order == order and [line for line in changed if 'order ' in line] == said
+    assert config.order == order
+    assert [line for line in changed if 'order ' in line] == said
 
 
 @pytest.mark.parametrize(
@@ -109,27 +123,32 @@ def test_a_run_is_resumed_in_its_order_and_with_its_number(tmp_path, saved, type
     ],
 )
 def test_a_run_begins_in_an_order_with_its_number(typed, order):
-    assert start_checkpoint(configure(vars(train), typed))[1].order == order
+    _, config, _ = start_checkpoint(options_of(*typed))
+    assert config.order == order
 
 
 @pytest.mark.parametrize(
-    'batch_size, steps, world_size, said',
+    'batch_size, steps, world_size, same',
     [
-        (16, 1, 8, '.* --batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256$'),
-        (12, 3, 4, '.* --batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43$'),
-        (16, 12, 8, '.* --batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43$'),
-        (5, 6, 4, 'its 30 sequences of an update neither: make .* a multiple of 4'),
-        (4, 1, 8, 'its 4 sequences of an update neither'),
+        (16, 1, 8, '--batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256'),
+        (12, 3, 4, '--batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43'),
+        (16, 12, 8, '--batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43'),
     ],
 )
 def test_processes_that_cannot_share_an_update_are_told_what_to_type(
-    batch_size, steps, world_size, said
+    batch_size, steps, world_size, same
 ):
-    wrong = [f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}']
-    with pytest.raises(ValueError, match=f'cannot be shared by {world_size} processes; {said}'):
-        check_options(configure(vars(train), wrong), world_size)
-    if said.startswith('--'):
-        check_options(configure(vars(train), said.split()), world_size)
+    wrong = options_of(f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}')
+    with one_line(f'cannot be shared by {world_size} processes; .* {same}$'):
+        check_options(wrong, world_size)
+    check_options(options_of(*same.split()), world_size)
+
+
+@pytest.mark.parametrize('batch_size, steps, world_size', [(5, 6, 4), (4, 1, 8)])
+def test_processes_that_can_share_nothing_are_told(batch_size, steps, world_size):
+    wrong = options_of(f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}')
+    with one_line(f'its {batch_size * steps} sequences of an update neither'):
+        check_options(wrong, world_size)
 
 
 SCHEDULES = [  # options, and the options that the line names
@@ -164,28 +183,33 @@ SCHEDULES = [  # options, and the options that the line names
 
 @pytest.mark.parametrize('options, named', SCHEDULES)
 def test_what_a_learning_rate_never_does_is_said(options, named):
-    said = never_reached(configure(vars(train), options.split()))
-    assert (
-        bool(said) == bool(named)
-        and all(name in said for name in named.split())
-        and '\n' not in said
-    )
+    said = never_reached(options_of(*options.split()))
+    assert bool(said) == bool(named)
+    assert '\n' not in said
+    for name in named.split():
+        assert name in said
 
 
-def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_run(tmp_path):
-    saved = {'max_iters': 9, 'warmup_iters': 8, 'lr_decay_iters': 0}
-    whole, _ = resumed(tmp_path, saved)
-    assert not never_reached(whole)
-    for typed, name in (
-        ('--max_iters=8', 'warmup_iters=8'),
-        ('--lr_decay_iters=20', 'lr_decay_iters=20'),
-    ):
-        config, _ = resumed(tmp_path, saved, typed)
-        assert name in never_reached(config)
-        planned = configure(
-            vars(train), ['--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100']
-        )
-        assert never_reached(config) in [*lines_of(planned)]
+SAVED = {'max_iters': 9, 'warmup_iters': 8, 'lr_decay_iters': 0}
+
+
+def test_the_learning_rate_of_a_whole_run_does_all(tmp_path):
+    config, _ = resumed(tmp_path, SAVED)
+    assert not never_reached(config)
+
+
+@pytest.mark.parametrize(
+    'typed, name',
+    [('--max_iters=8', 'warmup_iters=8'), ('--lr_decay_iters=20', 'lr_decay_iters=20')],
+)
+def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_run(
+    tmp_path, typed, name
+):
+    config, _ = resumed(tmp_path, SAVED, typed)
+    said = never_reached(config)
+    assert name in said
+    planned = options_of('--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100')
+    assert said in [*lines_of(planned)]
 
 
 @pytest.mark.parametrize(
@@ -202,16 +226,21 @@ def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_ru
 def test_the_way_on_of_processes_that_cannot_share_an_update_is_a_command(
     monkeypatch, there, start
 ):
+    """What it prints can be pasted into a shell, and is right."""
     typed = [os.path.join(ROOT, 'config', 'quickstart.py'), '--out_dir=a b', '--batch_size=16']
-    for name in there and NAMES:
-        monkeypatch.setenv(name, '0')
+    if there:
+        for name in NAMES:
+            monkeypatch.setenv(name, '0')
     for name, value in there.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr('sys.argv', ['train.py', *typed])
     with pytest.raises(ValueError, match='cannot be shared by 8 processes') as e:
-        check_options(configure(vars(train), typed), 8)
-    words = shlex.split(str(e.value).partition('orders: ')[2])
-    assert words[: len(start) + 1] == [*start, 'train.py']
-    config = configure(vars(train), words[len(start) + 1 :])
+        check_options(options_of(*typed), 8)
+    _, _, command = str(e.value).partition('orders: ')
+    words = shlex.split(command)
+    n = len(start) + 1
+    assert words[:n] == [*start, 'train.py']
+    config = options_of(*words[n:])
     check_options(config, 8)
-    assert config.out_dir == 'a b' and config.batch_size * config.gradient_accumulation_steps == 16
+    assert config.out_dir == 'a b'
+    assert config.batch_size * config.gradient_accumulation_steps == 16
