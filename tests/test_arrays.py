@@ -189,8 +189,9 @@ def test_positions_that_an_option_names_are_blank():
             only_blank(positions, tokens, given)
 
 
-def test_a_block_of_a_stream_is_longer_than_what_is_given():
-    stream = Split(np.array([1, 2**15, 2**15, 3, 2**15], '<u2'), True)
+@pytest.mark.parametrize('is_given', [[0, 1, 1, 0, 1], [0, 1, 0, 1, 1], [1, 1, 0]])
+def test_a_block_of_a_stream_is_longer_than_what_is_given(is_given):
+    stream = Split(2**15 * np.array(is_given, '<u2'), True)
     check_length(stream, 3, 'mine')
     with one_line('has 2 given tokens in a row: block_size must be larger'):
         check_length(stream, 2, 'mine')
