@@ -1,4 +1,4 @@
-"""peft, TRL and the Trainer of transformers train an exported model: their losses are the losses by hand, in torch."""
+"""peft, TRL and transformers' Trainer train an exported model: their losses are those by hand."""
 
 import runpy
 
@@ -12,8 +12,12 @@ from anyorder.others.exported import write_exported
 from anyorder.tokens.tokenizers import get_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]  # ten seconds of imports
-transformers, peft, trl = (pytest.importorskip(name) for name in ('transformers', 'peft', 'trl'))
-N, STEPS, EOS = 24, 50, 256
+transformers = pytest.importorskip('transformers')
+peft = pytest.importorskip('peft')
+trl = pytest.importorskip('trl')
+N = 24
+STEPS = 50
+EOS = 256
 PAIRS = [
     ('two and two: ', 'four'),
     ('colour of snow: ', 'white'),
@@ -21,15 +25,20 @@ PAIRS = [
     ('', 'begin'),
 ]
 TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
-    '{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}'
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}"
+    '{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}'
 )
+
+
+def as_messages(prompt, answer):
+    user = {'role': 'user', 'content': prompt}
+    return {'messages': [user, {'role': 'assistant', 'content': answer}]}
+
+
 DATA = {
     'text': lambda prompt, answer: {'text': prompt + answer},
     'completion': lambda prompt, answer: {'prompt': prompt, 'completion': answer},
-    'assistant': lambda prompt, answer: {
-        'messages': [{'role': 'user', 'content': prompt}, {'role': 'assistant', 'content': answer}]
-    },
+    'assistant': as_messages,
 }
 
 
@@ -43,6 +52,16 @@ def folder(tmp_path, request):
 
 def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+def tokenizer_of(folder):
+    return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+
+def dataset_of(kind):
+    from datasets import Dataset
+
+    return Dataset.from_list([DATA[kind](*pair) for pair in PAIRS])
 
 
 def adam(parameters):
@@ -75,17 +94,22 @@ def losses(trainer):
 
 
 def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
-    """The losses of STEPS steps of AdamW on the mean nll of tokens 1, 2, ... of each document, or of those behind its
-    prompt. `weights` makes the network's weights {name: p} of its own; `trained` are the parameters, by default its."""
+    """Return the losses of STEPS steps of AdamW on the mean nll of tokens 1, 2, ... of each document.
+
+    answers_alone  of those behind its prompt alone
+    weights        makes the network's weights {name: p} of its own
+    trained        the parameters, by default the network's"""
     model = model_from_checkpoint(folder).requires_grad_(trained is None)
-    optimizer, found = adam(trained or model.parameters()), []
+    optimizer = adam(trained or model.parameters())
+    found = []
     for _ in range(STEPS):
         nats = []
         for prompt, answer in PAIRS:
             idx = torch.tensor([[*prompt.encode(), *answer.encode(), EOS]])
             order = torch.arange(idx.size(1)).unsqueeze(0)
             nll = functional_call(model, weights(dict(model.named_parameters())), (idx, order))[0]
-            nats.append(nll[max(1, answers_alone * len(prompt)) :])
+            first = len(prompt) if answers_alone else 0
+            nats.append(nll[max(1, first) :])
         loss = torch.cat(nats).mean()
         loss.backward()
         optimizer.step()
@@ -96,18 +120,21 @@ def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
 
 @pytest.mark.parametrize('kind', DATA)
 def test_trl_trains_as_torch_does(folder, kind):
-    from datasets import Dataset
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = tokenizer_of(folder)
     tokenizer.chat_template = TEMPLATE
-    model, data = load(folder), Dataset.from_list([DATA[kind](*pair) for pair in PAIRS])
+    model = load(folder)
     args = options(
         folder, trl.SFTConfig, max_length=N, bf16=False, assistant_only_loss=kind == 'assistant'
     )
     trainer = trl.SFTTrainer(
-        model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model)
+        model,
+        args,
+        train_dataset=dataset_of(kind),
+        processing_class=tokenizer,
+        optimizers=optimizers(model),
     )
-    found, expected = losses(trainer), by_hand(folder, kind != 'text')
+    found = losses(trainer)
+    expected = by_hand(folder, kind != 'text')
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert found[-1] < 0.2 * found[0]
     trainer.save_model(f'{folder}-saved')
@@ -120,47 +147,54 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     )
     torch.manual_seed(0)
     model = peft.get_peft_model(load(folder), lora)
-    ab = {
-        name.removeprefix('base_model.model.network.'): p.detach().clone().requires_grad_()
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+    ab = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            name = name.removeprefix('base_model.model.network.')
+            ab[name] = p.detach().clone().requires_grad_()
 
     def merged(own):
-        a_of = {name.partition('.lora_A')[0]: name for name in ab if '.lora_A' in name}
-        return own | {
-            f'{at}.weight': own[f'{at}.weight'] + 8 / 4 * ab[a.replace('lora_A', 'lora_B')] @ ab[a]
-            for at, a in a_of.items()
-        }
+        """8 is the default of lora_alpha, and 4 is r."""
+        own = dict(own)
+        for name, a in ab.items():
+            at, is_a, _ = name.partition('.lora_A')
+            if is_a:
+                b = ab[name.replace('lora_A', 'lora_B')]
+                own[f'{at}.weight'] = own[f'{at}.weight'] + 8 / 4 * b @ a
+        return own
 
-    rows = [[*prompt.encode(), *answer.encode(), EOS] for prompt, answer in PAIRS]
-    data = [
-        {
-            'input_ids': row + [0] * (N - len(row)),
-            'attention_mask': [1] * len(row) + [0] * (N - len(row)),
-            'labels': row + [-100] * (N - len(row)),
-        }
-        for row in rows
-    ]
+    data = [padded(*pair) for pair in PAIRS]
     trainer = transformers.Trainer(
         model, options(folder), train_dataset=data, optimizers=optimizers(model)
     )
-    found, expected = losses(trainer), by_hand(folder, False, merged, list(ab.values()))
+    found = losses(trainer)
+    expected = by_hand(folder, False, merged, list(ab.values()))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert found[-1] < found[0] - 1
-    text = torch.tensor([rows[0][:5]])
+    text = torch.tensor([data[0]['input_ids'][:5]])
     with torch.no_grad():
         logits = model.eval()(input_ids=text).logits
     model.save_pretrained(f'{folder}-adapter')
-    with pytest.raises(
-        ValueError, match='-adapter is an adapter of peft: name the folder that .* merge_and_unload'
-    ):
+    with pytest.raises(ValueError, match='-adapter is an adapter of peft: .* merge_and_unload'):
         model_from_checkpoint(f'{folder}-adapter')
     whole = model.merge_and_unload()
     torch.testing.assert_close(whole(text).logits, logits)
     whole.save_pretrained(f'{folder}-merged')
     assert digest(model_from_checkpoint(f'{folder}-merged')) == digest(whole.network)
     assert torch.equal(load(f'{folder}-merged')(text).logits, whole(text).logits)
+
+
+def padded(prompt, answer):
+    """Return a row of N tokens as the Trainer wants it."""
+    row = [*prompt.encode(), *answer.encode(), EOS]
+    idx = torch.full((N,), 0)
+    idx[: len(row)] = torch.tensor(row)
+    shown = torch.arange(N) < len(row)
+    return {
+        'input_ids': idx.tolist(),
+        'attention_mask': shown.int().tolist(),
+        'labels': idx.masked_fill(~shown, -100).tolist(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -174,9 +208,8 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
 )
 def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, how):
     """Where the network ties the head to the embedding, a copy of one of the two parts them."""
-    model = peft.get_peft_model(
-        load(folder), peft.LoraConfig(r=2, target_modules=['c_attn'], **how)
-    )
+    lora = peft.LoraConfig(r=2, target_modules=['c_attn'], **how)
+    model = peft.get_peft_model(load(folder), lora)
     text = torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.5)
     for _ in range(5):
@@ -191,21 +224,18 @@ def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, ho
         return
     with torch.no_grad():
         right = merged(input_ids=text, labels=text).loss
-        found = model_from_checkpoint(f'{folder}-merged')(text, torch.arange(N).expand(4, -1))[
-            :, 1:
-        ].mean()
-    torch.testing.assert_close(found, right)
+        own = model_from_checkpoint(f'{folder}-merged')
+        nll = own(text, torch.arange(N).expand(4, -1))
+    torch.testing.assert_close(nll[:, 1:].mean(), right)
 
 
 def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):
     with open(f'{ROOT}/results/huggingface.md', encoding='utf-8') as f:
-        program = (
-            f.read().partition('## Fine-tune it')[2].partition('```python\n')[2].partition('```')[0]
-        )
+        _, _, section = f.read().partition('## Fine-tune it')
+    _, program, *_ = section.split('```')
+    program = program.removeprefix('python\n').replace('out/quickstart/hf', folder)
+    program = program.replace('max_steps=50', 'max_steps=2, use_cpu=True')
     monkeypatch.chdir(tmp_path)
-    program = program.replace('out/quickstart/hf', folder).replace(
-        'max_steps=50', 'max_steps=2, use_cpu=True'
-    )
     (tmp_path / 'program.py').write_text(program)
     runpy.run_path('program.py')
     assert digest(model_from_checkpoint('out/merged')) != digest(model_from_checkpoint(folder))
@@ -215,20 +245,17 @@ def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):
     'how', [dict(target_modules='all-linear'), dict(target_modules=['wte', 'c_fc', 'lm_head'])]
 )
 def test_peft_adapts_any_layer(folder, how):
-    model = peft.get_peft_model(
-        load(folder), peft.LoraConfig(task_type='CAUSAL_LM', init_lora_weights=False, **how)
-    )
+    lora = peft.LoraConfig(task_type='CAUSAL_LM', init_lora_weights=False, **how)
+    model = peft.get_peft_model(load(folder), lora)
     text = torch.arange(5).unsqueeze(0)
     loss = model(input_ids=text, labels=text).loss
     loss.backward()
-    assert loss.isfinite() and all(
-        p.grad is not None for p in model.parameters() if p.requires_grad
-    )
-    long = dict(max_new_tokens=N - 5, do_sample=False, eos_token_id=None)
-    assert torch.equal(
-        model.generate(input_ids=text, **long),
-        model.generate(input_ids=text, use_cache=False, **long),
-    )
+    assert loss.isfinite()
+    for name, p in model.named_parameters():
+        assert p.grad is not None or not p.requires_grad, name
+    long = {'max_new_tokens': N - 5, 'do_sample': False, 'eos_token_id': None}
+    cached = model.generate(input_ids=text, **long)
+    assert torch.equal(cached, model.generate(input_ids=text, use_cache=False, **long))
 
 
 @pytest.mark.parametrize(
@@ -241,24 +268,20 @@ def test_peft_adapts_any_layer(folder, how):
 )
 def test_the_trainer_trains_on_whole_blocks(folder, more):
     """The last column of N tokens predicts nothing, and costs nothing."""
-    model, data = (
-        load(folder),
-        torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0)),
-    )
+    model = load(folder)
+    data = torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
+    rows = [{'input_ids': row, 'labels': row} for row in data]
     args = options(folder)
-    for name, value in (more | dict(max_steps=3)).items():
+    args.max_steps = 3
+    for name, value in more.items():
         setattr(args, name, value)
-    trainer = transformers.Trainer(
-        model,
-        args,
-        train_dataset=[dict(input_ids=row, labels=row) for row in data],
-        optimizers=optimizers(model),
-    )
+    trainer = transformers.Trainer(model, args, train_dataset=rows, optimizers=optimizers(model))
     found = losses(trainer)
     own = model_from_checkpoint(folder)
     logits = own.predict(data, torch.arange(N).expand(4, -1), N - 1, N, first=0)[:, 1:, :257]
+    smooth = more.get('label_smoothing_factor', 0.0)
     expected = torch.nn.functional.cross_entropy(
-        logits.transpose(1, 2), data[:, 1:], label_smoothing=more.get('label_smoothing_factor', 0.0)
+        logits.transpose(1, 2), data[:, 1:], label_smoothing=smooth
     )
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
     assert found[0] > found[1] > found[2]
@@ -271,11 +294,11 @@ def test_the_trainer_trains_on_whole_blocks(folder, more):
 def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(
     tmp_path, attention, smooth
 ):
-    """Smoothing is the Trainer's, outside of the view, over all labels: a known token that had one would cost 1e4."""
+    """Smoothing is the Trainer's, over all labels: a known token that had one would cost 1e4."""
     model = make_model(vocab_size=320, n_tokens=257, block_size=N, attention=attention).float()
     write_exported(tmp_path, model, {}, get_tokenizer('bytes'), 'ema')
     view = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    tokenizer = tokenizer_of(tmp_path)
     mask = transformers.DataCollatorForLanguageModeling(
         tokenizer, mlm_probability=0.5, mask_replace_prob=1.0, random_replace_prob=0.0
     )
@@ -295,56 +318,56 @@ def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(
     args.max_steps = 6
     found = losses(transformers.Trainer(view, args, train_dataset=rows, data_collator=collate))
     for loss, batch in zip(found, seen, strict=True):
-        labels, blank = batch['labels'], batch['input_ids'] == 257
-        assert torch.equal(blank, labels != -100)
+        assert torch.equal(batch['input_ids'] == 257, batch['labels'] != -100)
         nats = []
-        for idx, shown, label in zip(batch['input_ids'], batch['attention_mask'].bool(), labels):
-            idx, label = idx[shown], label[shown]
-            known, blanks = (label == -100).nonzero()[:, 0], (label != -100).nonzero()[:, 0]
-            if len(blanks):
-                order = torch.cat([known, blanks])[None]
-                logp = model.predict(idx.clamp(max=256)[None], order, len(known))[
-                    0, :, :257
-                ].log_softmax(-1)
-                nats += [
-                    -(1 - smooth) * logp[j, label[p]] - smooth * logp[j].mean()
-                    for j, p in enumerate(blanks)
-                ]
+        shown = batch['attention_mask'].bool()
+        for idx, label, row in zip(batch['input_ids'], batch['labels'], shown):
+            nats += nats_of_blanks(model, idx[row], label[row], smooth)
         torch.testing.assert_close(loss, torch.stack(nats).mean(), rtol=1e-4, atol=1e-4)
-    assert any(
-        (batch['labels'] == EOS).any() for batch in seen
-    )  # the end of a text is learned, too
+    learned = torch.cat([batch['labels'].flatten() for batch in seen])
+    assert (learned == EOS).any()
+
+
+def nats_of_blanks(model, idx, label, smooth):
+    """Return the smoothed nats of the tokens of a text that have a label."""
+    is_blank = label != -100
+    known = (~is_blank).nonzero()[:, 0]
+    blanks = is_blank.nonzero()[:, 0]
+    if not len(blanks):
+        return []
+    order = torch.cat([known, blanks])[None]
+    logits = model.predict(idx.clamp(max=256)[None], order, len(known))[0, :, :257]
+    logp = logits.log_softmax(-1)
+    nats = -logp.gather(1, label[blanks].unsqueeze(1))[:, 0]
+    return [*((1 - smooth) * nats - smooth * logp.mean(1))]
 
 
 @pytest.mark.parametrize('strategy', ['bfd', 'wrapped'])
 def test_several_texts_in_a_row_are_refused_unless_they_are_one_text(folder, strategy):
-    from datasets import Dataset
-
-    model, data = load(folder), Dataset.from_list([DATA['text'](*pair) for pair in PAIRS])
+    model = load(folder)
     args = options(
         folder, trl.SFTConfig, max_length=N, bf16=False, packing=True, packing_strategy=strategy
     )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     trainer = trl.SFTTrainer(
-        model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model)
+        model,
+        args,
+        train_dataset=dataset_of('text'),
+        processing_class=tokenizer_of(folder),
+        optimizers=optimizers(model),
     )
     if strategy == 'bfd':
-        with pytest.raises(
-            ValueError, match='must be left out: an AO-GPT reads input_ids, one text a row'
-        ):
+        with pytest.raises(ValueError, match='must be left out: .* input_ids, one text a row'):
             trainer.train()
-    else:
-        found = losses(trainer)
-        assert found[-1] < found[0]
+        return
+    found = losses(trainer)
+    assert found[-1] < found[0]
 
 
 @pytest.mark.parametrize('reference', ['lora', 'ref_model', 'trust_remote_code'])
 def test_preferences_are_learned_beside_a_reference(folder, reference):
     from datasets import Dataset
 
-    data = Dataset.from_list(
-        [{'prompt': prompt, 'chosen': answer, 'rejected': 'other'} for prompt, answer in PAIRS]
-    )
+    rows = [{'prompt': prompt, 'chosen': answer, 'rejected': 'other'} for prompt, answer in PAIRS]
     args = options(
         folder,
         trl.DPOConfig,
@@ -354,17 +377,19 @@ def test_preferences_are_learned_beside_a_reference(folder, reference):
         trust_remote_code=reference == 'trust_remote_code',
     )
     args.max_steps = 5
-    more = {
-        'lora': dict(
-            peft_config=peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM')
-        ),
-        'ref_model': dict(ref_model=load(folder)),
-    }.get(reference, {})
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    found = losses(
-        trl.DPOTrainer(
-            load(folder), args=args, train_dataset=data, processing_class=tokenizer, **more
-        )
+    more = {}
+    if reference == 'lora':
+        lora = peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM')
+        more = {'peft_config': lora}
+    elif reference == 'ref_model':
+        more = {'ref_model': load(folder)}
+    trainer = trl.DPOTrainer(
+        load(folder),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer_of(folder),
+        **more,
     )
+    found = losses(trainer)
     torch.testing.assert_close(found[0], torch.tensor(2.0).log())
     assert found[-1] < found[0]
