@@ -36,6 +36,27 @@ def test_listed_ends_leave_nothing_to_draw():
 
 
 @pytest.mark.parametrize(
+    'options, said',
+    [
+        (dict(policy='best'), "policy must be given, top_prob, margin or entropy, got 'best'"),
+        (dict(unmask='all'), "unmask must be fixed, binomial or lossless, got 'all'"),
+        (dict(window=0), 'window must be an integer from 1, got 0'),
+        (
+            dict(policy='margin', unmask='lossless'),
+            'lossless unmasking wants an order that is given',
+        ),
+        (dict(order_noise=-1), 'order_noise must be at least 0'),
+        (dict(order_noise=0.5), 'order_noise is for the policies'),
+        (dict(threshold=0.5), 'got 0.5 for given with fixed unmasking'),
+        (dict(block_length=2), 'not for an order that is given'),
+    ],
+)
+def test_options_that_do_not_go_together(options, said):
+    with one_line(said):
+        unmasking_of(**options)
+
+
+@pytest.mark.parametrize(
     'make, said',
     [
         (lambda: Given(0), 'n_steps must be at least 1, got 0'),

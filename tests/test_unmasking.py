@@ -259,6 +259,14 @@ def test_a_binomial_schedule_completes_each_block():
         assert min(n, 5) in row
 
 
+def test_each_block_draws_numbers_of_its_own():
+    unmasking = Adaptive('margin', 16, binomial=True, block_length=50)
+    (ends,) = unmasking.ends([100], [3]).tolist()
+    first = ends[:8]
+    second = [end - 50 for end in ends[8:]]
+    assert first != second
+
+
 @pytest.mark.parametrize('n_steps, n_passes', [(1, 4), (4, 4), (8, 8)])
 def test_passes_are_counted_from_step_to_step(batch, n_steps, n_passes):
     canvas = Canvas(*batch, 1, range(5))
