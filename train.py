@@ -119,6 +119,80 @@ from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
+def main(config):
+    if config.plan:
+        print(*lines_of(config), sep='\n')
+        return
+
+    # Open what the run begins from; what fails in one process ends all of them
+    processes.start_processes()
+    rank, world_size = processes.processes()
+    with processes.failing_together():
+        checkpoint, config, changed, device = open_options(config)
+    with processes.failing_together():
+        data, model, config = open_data(config, checkpoint)
+    resumed = start.resumed_at(config, checkpoint)
+    if world_size > 1:
+        start.check_start(model, resumed, data, config)
+    with processes.failing_together():
+        state = start.start_state(config, checkpoint, model, data.kind, device)
+    changed += start.changed_inputs(config, checkpoint, data.hashes)
+    charted = start.charted_at(config, checkpoint)
+    del checkpoint, model  # its weights are in the state
+
+    # Build how the model is run, and where the run is kept
+    peak = peak_flops(device, config.dtype)
+    clock = Clock(state.model, config, peak, data.train.width(config.block_size))
+    n_flops = clock.flops_per_iter * config.max_iters
+    with processes.failing_together():
+        compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
+        run_id = config.wandb_run_id
+        if config.wandb_log and not run_id:
+            run_id = secrets.token_hex(4)
+        config = resolve(config, compile=compiled, wandb_run_id=run_id)
+        folder = open_folder(config, resumed, device)
+    state.run_model = start.make_run_model(state.model, compiled, device)
+    if rank == 0:
+        how = f'compile={compiled} ({why})'
+        print(*introduction(state, data, clock, config, how, changed), sep='\n')
+    with processes.failing_together():
+        chart = start_chart(state, folder, charted, config)
+
+    # Train
+    val = loop(state, data, clock, folder, chart, config)
+    finish(state, data, val, folder, config)
+
+
+def open_options(config):
+    """Return (checkpoint to begin from or None, options, what they change in words, device)."""
+    _, world_size = processes.processes()
+    checkpoint, config, changed = start.start_checkpoint(config)
+    start.check_options(config, world_size)
+    if config.n_threads:
+        torch.set_num_threads(config.n_threads)
+    device, dtype = processes.own_device(config.device, config.dtype)
+    name = str(device)
+    if world_size > 1:
+        name = device.type
+    return checkpoint, resolve(config, device=name, dtype=dtype), changed, device
+
+
+def resolve(config, **values):
+    """Return the options with some that are known by now."""
+    return Config(config | values)
+
+
+def open_data(config, checkpoint):
+    """Return (Data, the model to train on the CPU, options that know of both)."""
+    data = Data(config)
+    if data.kind.get('shape'):
+        config = resolve(config, shape=data.kind['shape'])
+    Order.of('own', config).check(config.block_size)
+    model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
+    begun_by = start.started_from(config, checkpoint, model)
+    return data, model, resolve(config, source=data.source, started_from=begun_by)
+
+
 class Data:
     """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, its tokenizer."""
 
@@ -139,21 +213,29 @@ class Data:
         self.n_blanks = int((~self.given).sum())
 
 
-class Due(NamedTuple):
-    """What is to be done after an update."""
+def open_folder(config, resumed, device):
+    """Return the RunFolder of the run, opened."""
+    environment = processes.environment(device) | {'started_from': config.started_from}
+    folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment)
+    folder.open()
+    return folder
 
-    line: bool  # of the log
-    validate: bool
-    save: bool
 
+def start_chart(state, folder, has, config):
+    """Return the Chart of the run, begun if the run wants it and has something to send.
 
-def due_at(iter_num, stopping, config):
-    """Return what is Due after so many updates; the last one has all of it."""
-    is_last = iter_num == config.max_iters
-    validating = is_last or iter_num % config.eval_interval == 0
-    saving = is_last or iter_num % config.save_interval == 0
-    logging = is_last or iter_num % config.log_interval == 0
-    return Due(validating or saving or logging, validating, saving or stopping)
+    `has` as for Chart."""
+    rank, _ = processes.processes()
+    chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
+    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
+        chart.start(config, folder.environment)
+        chart.send(state.iter_num)
+        if chart.sent > state.iter_num:
+            say(
+                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
+                'then: --wandb_run_id=NAME begins a chart of all rows'
+            )
+    return chart
 
 
 def loop(state, data, clock, folder, chart, config):
@@ -204,6 +286,23 @@ def loop(state, data, clock, folder, chart, config):
     return val
 
 
+class Due(NamedTuple):
+    """What is to be done after an update."""
+
+    line: bool  # of the log
+    validate: bool
+    save: bool
+
+
+def due_at(iter_num, stopping, config):
+    """Return what is Due after so many updates; the last one has all of it."""
+    is_last = iter_num == config.max_iters
+    validating = is_last or iter_num % config.eval_interval == 0
+    saving = is_last or iter_num % config.save_interval == 0
+    logging = is_last or iter_num % config.log_interval == 0
+    return Due(validating or saving or logging, validating, saving or stopping)
+
+
 def save(state, data, folder, config):
     folder.save(
         state.model,
@@ -236,23 +335,6 @@ def samples(model, tokenizer, config):
     return texts
 
 
-def start_chart(state, folder, has, config):
-    """Return the Chart of the run, begun if the run wants it and has something to send.
-
-    `has` as for Chart."""
-    rank, _ = processes.processes()
-    chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
-    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
-        chart.start(config, folder.environment)
-        chart.send(state.iter_num)
-        if chart.sent > state.iter_num:
-            say(
-                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
-                'then: --wandb_run_id=NAME begins a chart of all rows'
-            )
-    return chart
-
-
 def finish(state, data, val, folder, config):
     """Say how to go on with a stopped run, or print validation, samples and what to do next."""
     rank, _ = processes.processes()
@@ -278,88 +360,6 @@ def finish(state, data, val, folder, config):
         for command in commands_to_go_on(data, masked_loss, folder.ckpt_path, config):
             print(f'  {command}')
     processes.end_processes()
-
-
-def open_options(config):
-    """Return (checkpoint to begin from or None, options, what they change in words, device)."""
-    _, world_size = processes.processes()
-    checkpoint, config, changed = start.start_checkpoint(config)
-    start.check_options(config, world_size)
-    if config.n_threads:
-        torch.set_num_threads(config.n_threads)
-    device, dtype = processes.own_device(config.device, config.dtype)
-    name = str(device)
-    if world_size > 1:
-        name = device.type
-    return checkpoint, resolve(config, device=name, dtype=dtype), changed, device
-
-
-def open_data(config, checkpoint):
-    """Return (Data, the model to train on the CPU, options that know of both)."""
-    data = Data(config)
-    if data.kind.get('shape'):
-        config = resolve(config, shape=data.kind['shape'])
-    Order.of('own', config).check(config.block_size)
-    model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
-    begun_by = start.started_from(config, checkpoint, model)
-    return data, model, resolve(config, source=data.source, started_from=begun_by)
-
-
-def open_folder(config, resumed, device):
-    """Return the RunFolder of the run, opened."""
-    environment = processes.environment(device) | {'started_from': config.started_from}
-    folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment)
-    folder.open()
-    return folder
-
-
-def resolve(config, **values):
-    """Return the options with some that are known by now."""
-    return Config(config | values)
-
-
-def main(config):
-    if config.plan:
-        print(*lines_of(config), sep='\n')
-        return
-
-    # Open what the run begins from; what fails in one process ends all of them
-    processes.start_processes()
-    rank, world_size = processes.processes()
-    with processes.failing_together():
-        checkpoint, config, changed, device = open_options(config)
-    with processes.failing_together():
-        data, model, config = open_data(config, checkpoint)
-    resumed = start.resumed_at(config, checkpoint)
-    if world_size > 1:
-        start.check_start(model, resumed, data, config)
-    with processes.failing_together():
-        state = start.start_state(config, checkpoint, model, data.kind, device)
-    changed += start.changed_inputs(config, checkpoint, data.hashes)
-    charted = start.charted_at(config, checkpoint)
-    del checkpoint, model  # its weights are in the state
-
-    # Build how the model is run, and where the run is kept
-    peak = peak_flops(device, config.dtype)
-    clock = Clock(state.model, config, peak, data.train.width(config.block_size))
-    n_flops = clock.flops_per_iter * config.max_iters
-    with processes.failing_together():
-        compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-        run_id = config.wandb_run_id
-        if config.wandb_log and not run_id:
-            run_id = secrets.token_hex(4)
-        config = resolve(config, compile=compiled, wandb_run_id=run_id)
-        folder = open_folder(config, resumed, device)
-    state.run_model = start.make_run_model(state.model, compiled, device)
-    if rank == 0:
-        how = f'compile={compiled} ({why})'
-        print(*introduction(state, data, clock, config, how, changed), sep='\n')
-    with processes.failing_together():
-        chart = start_chart(state, folder, charted, config)
-
-    # Train
-    val = loop(state, data, clock, folder, chart, config)
-    finish(state, data, val, folder, config)
 
 
 if __name__ == '__main__':

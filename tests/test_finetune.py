@@ -94,9 +94,9 @@ def losses(trainer):
 
 
 def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
-    """Return the losses of STEPS steps of AdamW on the mean nll of tokens 1, 2, ... of each document.
+    """Return the losses of STEPS steps of AdamW on the mean nll of tokens 1, 2, ... of documents.
 
-    answers_alone  of those behind its prompt alone
+    answers_alone  of those behind the prompts alone
     weights        makes the network's weights {name: p} of its own
     trained        the parameters, by default the network's"""
     model = model_from_checkpoint(folder).requires_grad_(trained is None)

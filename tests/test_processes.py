@@ -225,7 +225,7 @@ def test_without_a_commit_the_commit_is_unknown(repository, tmp_path):
 
 
 def test_the_commit_says_whether_files_were_changed(repository, tmp_path):
-    """Of this repository alone, not of one around it. Its tags, and files beside it, say nothing."""
+    """Of this repository, not of one around it. Its tags, and files beside it, say nothing."""
     (tmp_path / 'model.py').write_text('x = 1')
     repository('add', 'model.py')
     repository('commit', '-q', '-m', 'Begin')

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: checkpoints, a log cut where a run resumes, files of an earlier run."""
+"""What a run leaves on disk: checkpoints, a log that a resume cuts, files of an earlier run."""
 
 import io
 import os

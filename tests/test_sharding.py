@@ -202,7 +202,7 @@ def test_muon_gathers_a_matrix_once(forked):
 
 
 def test_processes_that_share_blocks_unevenly_validate_together(forked):
-    """Three blocks and two, in batches of two: a split model has as many passes in all processes."""
+    """Three blocks and two, in batches of two: a split model has as many passes everywhere."""
     options = Config(OPTIONS | {'batch_size': 2})
     want = validate(learner('encoder').eval(), BLOCKS, NOTHING, options)
 
@@ -218,7 +218,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
 
 @pytest.mark.slow
 def test_a_resumed_run_may_be_split_or_whole(data, forked):
-    """One process, two that split the state, and one again; the last checkpoint reads as any other."""
+    """One process, two that split the state, and one again; its checkpoint reads as any other."""
     options = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--lr_decay_iters=9']
     run('--max_iters=9', *options, '--out_dir=one')
     run('--max_iters=3', *options)

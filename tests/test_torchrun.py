@@ -1,4 +1,4 @@
-"""A run of several processes is the run of one, on one machine or two; it stops and ends together."""
+"""A run of several processes is the run of one; it stops and ends together."""
 
 import glob
 import os

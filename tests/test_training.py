@@ -141,7 +141,7 @@ def parts_of(weights):
 
 
 def test_updates_by_hand():
-    """AdamW of betas (0.9, 0.95), a gradient clipped to norm 0.5, two micro-batches, the average."""
+    """AdamW of betas (0.9, 0.95), gradients clipped to norm 0.5, two micro-batches, the average."""
     state = start(learner())
     weights = {name: p.detach().clone() for name, p in state.model.named_parameters()}
     average = {name: p.clone() for name, p in weights.items()}
@@ -241,7 +241,7 @@ def loss_of(kind):
 
 
 def recorded_rows(kind):
-    """Return eight micro-batches of a row each, in which some tokens are given and some are padding."""
+    """Return eight micro-batches of a row each, in which some tokens are given, some padding."""
     g = torch.Generator().manual_seed(3)
     nothing = torch.zeros(1, 9, dtype=torch.bool)
     rows = []
@@ -501,7 +501,7 @@ def test_a_batch_of_puzzles_has_what_is_given_first():
 
 
 def test_what_is_given_costs_nothing_in_an_update():
-    """The loss of puzzles is the nats of their blanks. What is given comes first, as it was drawn."""
+    """The loss of puzzles is the nats of their blanks. What is given comes first, as drawn."""
     tokens = TOKENS[:180].reshape(20, 9)
     given = np.random.default_rng(1).random((20, 9)) < 0.4
     model = make_model()

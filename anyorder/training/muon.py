@@ -1,4 +1,4 @@
-"""How does Muon step? By an orthogonal matrix for each hidden one, also where a weight has three."""
+"""How does Muon step? By an orthogonal matrix for each hidden one; a weight may have three."""
 
 import math
 
