@@ -1,4 +1,4 @@
-"""The device of --device gives the numbers of the CPU, which the other tests prove; and what CUDA alone has.
+"""The device of --device gives the numbers of the CPU, which other tests prove; and what CUDA has.
 
     python -m pytest -o addopts= tests/test_on_device.py --device=cuda
 
@@ -32,9 +32,8 @@ OTHERS = [
     pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]
 ]
 EVERY = pytest.mark.parametrize('variant', [{}, *OTHERS], ids=name_of)
-REAL = dict(
-    block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3
-)  # heads of 64, as kernels want them
+# heads of 64, as kernels want them
+REAL = dict(block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3)
 
 
 @pytest.fixture
@@ -62,10 +61,10 @@ def pair(device, **config):
 
 
 def texts(n, block_size=64, vocab_size=257, seed=2):
+    """(idx, order) of n rows."""
     g = torch.Generator().manual_seed(seed)
-    return torch.randint(vocab_size, (n, block_size), generator=g), sample_order(
-        n, block_size, generator=g
-    )
+    idx = torch.randint(vocab_size, (n, block_size), generator=g)
+    return idx, sample_order(n, block_size, generator=g)
 
 
 # ---- float64, or the widest there is
@@ -74,11 +73,14 @@ def texts(n, block_size=64, vocab_size=257, seed=2):
 @EVERY
 @pytest.mark.parametrize('made', [lambda model: model, lean], ids=['plain', 'lean'])
 def test_loss_and_gradients(device, batch, variant, made):
-    (idx, order), found = batch, []
+    idx, order = batch
+    found = []
     for model in pair(device, vocab_size=16, n_tokens=11, **variant):
         model = made(model.requires_grad_(True))
         where = model.lm_head.weight.device
-        known = torch.tensor([0, 3, 8, 5, 1]).to(where) if model.slots.masked_loss else None
+        known = None
+        if model.slots.masked_loss:
+            known = torch.tensor([0, 3, 8, 5, 1]).to(where)
         nll = model(idx.to(where), order.to(where), known)
         nll.sum().backward()
         found.append([nll.detach(), *(p.grad for p in model.parameters())])
@@ -89,16 +91,18 @@ def test_loss_and_gradients(device, batch, variant, made):
 @EVERY
 @pytest.mark.parametrize('n', [1, 3])
 def test_cached_steps(device, batch, variant, n):
-    """Unequal rows, rows that end, reordered tails: with a cache on the device as without one on the CPU."""
-    (idx, order), (here, there) = batch, pair(device, **variant)
-    cache = KVCache(there.config, 5, device, widest(device)) if there.slots.cached else None
+    """Unequal rows, rows that end, reordered tails: with a cache on the device as without one on
+    the CPU."""
+    idx, order = batch
+    here, there = pair(device, **variant)
+    cache = None
+    if there.slots.cached:
+        cache = KVCache(there.config, 5, device, widest(device))
     g = torch.Generator().manual_seed(3)
     for known in ([0, 3, 7, 5, 1], [0, 4, 8, 5, 8], [2, 8, 8, 8, 8]):
         known = torch.tensor(known)
-        want, got = (
-            here.predict(idx, order, known, n),
-            there.predict(idx.to(device), order.to(device), known, n, cache),
-        )
+        want = here.predict(idx, order, known, n)
+        got = there.predict(idx.to(device), order.to(device), known, n, cache)
         for r, k in enumerate(known.tolist()):
             close(want[r, : 9 - k], got[r, : 9 - k], device)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
@@ -121,22 +125,13 @@ HOW = [
 def test_the_same_text(device, variant, how):
     idx, order = texts(3, 20, 11)
     known = torch.tensor([0, 7, 19])
-    found = [
-        generate(
-            model,
-            idx.to(where),
-            order.to(where),
-            known,
-            6,
-            seeds=range(3),
-            return_trace=True,
-            **how,
-        )
-        for model, where in zip(pair(device, block_size=20, **variant), ('cpu', device))
-    ]
-    (idx, trace), (there, other) = found
-    assert torch.equal(idx, there.cpu())
-    assert all(torch.equal(trace[name], other[name].cpu()) for name in ('order', 'step'))
+    here, there = pair(device, block_size=20, **variant)
+    how = dict(seeds=range(3), return_trace=True) | how
+    want, trace = generate(here, idx, order, known, 6, **how)
+    got, other = generate(there, idx.to(device), order.to(device), known, 6, **how)
+    assert torch.equal(want, got.cpu())
+    for name in ('order', 'step'):
+        assert torch.equal(trace[name], other[name].cpu())
     close(trace['logprob'], other['logprob'], device)
 
 
@@ -144,19 +139,9 @@ def test_lossless_text_equals_one_token_a_step(device):
     """A device draws noise of its own, so the device writes both texts."""
     idx, order = texts(3, 20, 11)
     _, model = pair(device, block_size=20)
-    found = [
-        generate(
-            model,
-            idx.to(device),
-            order.to(device),
-            4,
-            seeds=range(3),
-            unmask='lossless',
-            window=window,
-        )
-        for window in (1, 8)
-    ]
-    assert torch.equal(*found)
+    text = (model, idx.to(device), order.to(device), 4)
+    how = dict(seeds=range(3), unmask='lossless')
+    assert torch.equal(generate(*text, window=1, **how), generate(*text, window=8, **how))
 
 
 def test_likelihood(device):
@@ -164,17 +149,12 @@ def test_likelihood(device):
     here, there = pair(device)
     close(block_nll(here, blocks, orders, 4), block_nll(there, blocks, orders, 4), device)
     given = [1, 2], [5, 0]
-    close(
-        conditional_logprob(here, blocks, *given),
-        conditional_logprob(there, blocks.to(device), *given),
-        device,
-    )
-    for x, y in zip(
-        *(
-            ensemble_block_nll(model, blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
-            for model in (here, there)
-        )
-    ):
+    want = conditional_logprob(here, blocks, *given)
+    close(want, conditional_logprob(there, blocks.to(device), *given), device)
+    ensemble = (blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
+    want = ensemble_block_nll(here, *ensemble)
+    got = ensemble_block_nll(there, *ensemble)
+    for x, y in zip(want, got, strict=True):
         close(x, y, device)
 
 
@@ -184,37 +164,41 @@ def test_likelihood(device):
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-3), (torch.bfloat16, 0.3)])
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]], ids=name_of)
 def test_frozen_steps_are_near(device, variant, dtype, tolerance):
-    (here, there), (idx, order) = pair(device, **REAL, **variant), texts(4)
-    fast, cache = freeze(there.float(), dtype), KVCache(there.config, 4, device, dtype)
+    idx, order = texts(4)
+    here, there = pair(device, **REAL, **variant)
+    fast = freeze(there.float(), dtype)
+    cache = KVCache(there.config, 4, device, dtype)
     for known in (0, 5, 6, 40, 63):
         n = min(6, 64 - known)
-        want, got = (
-            here.predict(idx, order, known, n),
-            fast.predict(idx.to(device), order.to(device), known, n, cache),
-        )
-        want, got = (x[..., :257].double().cpu().log_softmax(-1) for x in (want, got))
-        assert (want.exp() * (want - got)).sum(-1).abs().max() < tolerance  # KL in nats
+        want = log_p(here.predict(idx, order, known, n))
+        got = log_p(fast.predict(idx.to(device), order.to(device), known, n, cache))
+        kl = (want.exp() * (want - got)).sum(-1)  # nats
+        assert kl.abs().max() < tolerance
+
+
+def log_p(logits):
+    return logits[..., :257].double().cpu().log_softmax(-1)
 
 
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1], ENCODER], ids=name_of)
 def test_gradients_in_bfloat16_are_near(device, variant):
-    (here, there), (idx, order) = pair(device, **REAL, **variant), texts(8)
-    here, there, found = (
-        here.float().requires_grad_(True),
-        lean(there.float().requires_grad_(True)),
-        [],
-    )
-    for model, where, dtype in (
-        (here, torch.device('cpu'), 'float32'),
-        (there, device, 'bfloat16'),
-    ):
-        known = torch.arange(8).to(where) if model.slots.masked_loss else None
-        with autocast(where, dtype):
-            nll = model(idx.to(where), order.to(where), known)
-        nll.sum().backward()
-        found.append({name: p.grad.float().cpu().flatten() for name, p in model.named_parameters()})
-    for name, grad in found[0].items():
-        assert torch.cosine_similarity(grad, found[1][name], 0) > 0.99, name
+    here, there = pair(device, **REAL, **variant)
+    want = gradients(here.float().requires_grad_(True), torch.device('cpu'), 'float32')
+    got = gradients(lean(there.float().requires_grad_(True)), device, 'bfloat16')
+    for name, grad in want.items():
+        assert torch.cosine_similarity(grad, got[name], 0) > 0.99, name
+
+
+def gradients(model, device, dtype):
+    """{name: gradient (n,) on the CPU} of a loss in this dtype."""
+    idx, order = texts(8)
+    known = None
+    if model.slots.masked_loss:
+        known = torch.arange(8).to(device)
+    with autocast(device, dtype):
+        nll = model(idx.to(device), order.to(device), known)
+    nll.sum().backward()
+    return {name: p.grad.float().cpu().flatten() for name, p in model.named_parameters()}
 
 
 # ---- updates: the device draws the batch, so it computes both ways
@@ -232,44 +216,48 @@ OPTIONS = Config(
 
 
 def weights_after(device, dtype, wrapped, optimizer='adamw'):
-    """(weights, loss and norm summed) of two updates of the model that `wrapped` makes of a lean one."""
+    """(weights, loss and norm summed) of two updates of the model that `wrapped` makes."""
     model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
-    state = TrainState(
-        model, make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95)), EMA(model, 0.9)
-    )
-    state.run_model, tokens = wrapped(model), texts(8)[0].flatten().numpy()
+    optimizers = make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95))
+    state = TrainState(model, optimizers, EMA(model, 0.9))
+    state.run_model = wrapped(model)
+    idx, _ = texts(8)
+    split = Split(idx.flatten().numpy())
     for _ in range(2):
-        update(state, Split(tokens), 1e-3, Config(OPTIONS | {'dtype': dtype}))
-    return torch.cat([p.detach().flatten() for p in model.parameters()]), state.totals[:2]
+        update(state, split, 1e-3, Config(OPTIONS | {'dtype': dtype}))
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return weights, state.totals[:2]
+
+
+def plainly(model):
+    return model
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_updates_are_a_function_of_the_seed(device, optimizer):
-    one, other = (
-        weights_after(device, 'float32', lambda model: model, optimizer)[1] for _ in range(2)
-    )
+    _, one = weights_after(device, 'float32', plainly, optimizer)
+    _, other = weights_after(device, 'float32', plainly, optimizer)
     assert other.tolist() == pytest.approx(one.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-3), ('bfloat16', 2e-2)])
 def test_compiled_updates(cuda, dtype, tolerance):
-    plain, compiled = (
-        weights_after(cuda, dtype, wrapped)[1] for wrapped in (lambda model: model, torch.compile)
-    )
+    _, plain = weights_after(cuda, dtype, plainly)
+    _, compiled = weights_after(cuda, dtype, torch.compile)
     torch.compiler.reset()
     assert compiled.tolist() == pytest.approx(plain.tolist(), rel=tolerance)
 
 
 def test_one_nccl_process(cuda, tmp_path, monkeypatch):
-    plain, totals = weights_after(cuda, 'float32', lambda model: model)
-    torch.distributed.init_process_group(
-        'nccl', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
-    )
+    def wrapped(model):
+        return start.make_run_model(model, False, cuda)
+
+    plain, totals = weights_after(cuda, 'float32', plainly)
+    store = f'file://{tmp_path}/store'
+    torch.distributed.init_process_group('nccl', init_method=store, rank=0, world_size=1)
     monkeypatch.setattr(start, 'processes', lambda: (0, 2))  # a lone process is not wrapped
     try:
-        shared, others = weights_after(
-            cuda, 'float32', lambda model: start.make_run_model(model, False, cuda)
-        )
+        shared, others = weights_after(cuda, 'float32', wrapped)
     finally:
         torch.distributed.destroy_process_group()
     assert others.tolist() == pytest.approx(totals.tolist(), rel=1e-4)
@@ -278,9 +266,11 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
 
 def test_batches_are_drawn_without_a_wait(cuda):
     model = make_model(**REAL).to(cuda)
+    idx, _ = texts(8)
+    split = Split(idx.flatten().numpy())
     torch.cuda.set_sync_debug_mode('error')
     try:
-        draw_batch(Split(texts(8)[0].flatten().numpy()), OPTIONS, model)
+        draw_batch(split, OPTIONS, model)
     finally:
         torch.cuda.set_sync_debug_mode('default')
 
@@ -291,13 +281,12 @@ def test_batches_are_drawn_without_a_wait(cuda):
 @pytest.mark.parametrize('variant', [{}, *FINAL], ids=name_of)
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_graphs_replay_what_steps_are(cuda, variant, dtype):
-    """The same forced text, scored with graphs and without: the steps of few and of many targets, and rows that end."""
-    model, (idx, order) = make_model(**REAL, **variant).to(cuda), texts(3)
-    model, idx, order = (
-        model if dtype == torch.float64 else model.float(),
-        idx.to(cuda),
-        order.to(cuda),
-    )
+    """The same forced text, scored with graphs and without: the steps of few and of many targets,
+    and rows that end."""
+    idx, order = (x.to(cuda) for x in texts(3))
+    model = make_model(**REAL, **variant).to(cuda)
+    if dtype != torch.float64:
+        model = model.float()
     found = []
     for network in (freeze(model, dtype), graphed(freeze(model, dtype))):
         for n_steps in (64, 9):
@@ -316,9 +305,8 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
     ids=str,
 )
 def test_text_with_graphs_is_text_without(cuda, how):
-    model, (idx, order) = make_model(**REAL).to(cuda), texts(3)
-    found = [
-        generate(network, idx.to(cuda), order.to(cuda), 5, seeds=range(3), **how)
-        for network in (freeze(model), graphed(freeze(model)))
-    ]
-    assert torch.equal(*found)
+    idx, order = (x.to(cuda) for x in texts(3))
+    model = make_model(**REAL).to(cuda)
+    plain = generate(freeze(model), idx, order, 5, seeds=range(3), **how)
+    replayed = generate(graphed(freeze(model)), idx, order, 5, seeds=range(3), **how)
+    assert torch.equal(plain, replayed)

@@ -1,4 +1,5 @@
-"""Who imports whom: no command is imported, and no room imports one that imports it, at once or through others."""
+"""Who imports whom: no command is imported, and no room imports one that imports it, at once or
+through others."""
 
 import ast
 import glob
@@ -23,12 +24,14 @@ COMMANDS = {name for name in MODULES if not name.startswith('anyorder')} - {'mod
 def imported(name):
     """The project's modules that a file imports, at its top or late."""
     with open(os.path.join(ROOT, name), encoding='utf-8') as f:
-        for node in ast.walk(ast.parse(f.read())):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names if alias.name in MODULES)
-            elif isinstance(node, ast.ImportFrom):
-                names = {f'{node.module}.{alias.name}' for alias in node.names} & MODULES.keys()
-                yield from names or {node.module} & MODULES.keys()
+        tree = ast.parse(f.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names}
+            yield from names & MODULES.keys()
+        elif isinstance(node, ast.ImportFrom):
+            names = {f'{node.module}.{alias.name}' for alias in node.names}
+            yield from names & MODULES.keys() or {node.module} & MODULES.keys()
 
 
 def room(module):
@@ -39,11 +42,9 @@ def room(module):
 def circles(arrows):
     """The arrows {(from, to)} without those that are part of no circle and lead from none to none."""
     while True:
-        left = {
-            (a, b)
-            for a, b in arrows
-            if a in {to for _, to in arrows} and b in {start for start, _ in arrows}
-        }
+        starts = {start for start, _ in arrows}
+        ends = {end for _, end in arrows}
+        left = {(start, end) for start, end in arrows if start in ends and end in starts}
         if left == arrows:
             return left
         arrows = left
@@ -51,18 +52,21 @@ def circles(arrows):
 
 def test_no_room_and_no_file_imports_one_that_imports_it():
     files = {(module, other) for module, name in MODULES.items() for other in imported(name)}
-    own = {(module, other) for module, other in files if not module.startswith('results.')}
-    assert not [(module, other) for module, other in own if other in COMMANDS]
+    rooms = {(room(module), room(other)) for module, other in files}
+    for module, other in files:
+        assert other not in COMMANDS or module.startswith('results.')
     assert not circles(files)
-    assert not circles({(room(a), room(b)) for a, b in files if room(a) != room(b)})
+    assert not circles({(one, other) for one, other in rooms if one != other})
     assert not [*imported('model.py')]
 
 
 def test_anyorder_imports_torch_when_a_writer_is_asked_for():
-    program = "import sys, anyorder; assert not {'torch', 'numpy'} & {*sys.modules}; from anyorder import Reader"
-    finished = subprocess.run(
-        [sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True, check=False
+    program = (
+        "import sys, anyorder; assert not {'torch', 'numpy'} & {*sys.modules}; "
+        'from anyorder import Reader'
     )
+    command = [sys.executable, '-c', program]
+    finished = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
     assert "ImportError: cannot import name 'Reader' from 'anyorder'" in finished.stderr
     assert anyorder.Writer is anyorder.writer.Writer
 
@@ -76,31 +80,22 @@ def test_a_file_in_place_of_ours_is_named_and_not_run(tmp_path, monkeypatch, nam
     with pytest.raises(ImportError) as e:
         runpy.run_path(os.path.join(ROOT, 'anyorder', '__init__.py'))
     ours = os.path.join(ROOT, f'{name}.py')
-    assert (
-        str(e.value)
-        == f'{path} stands in place of {ours}: rename it, or start Python in another folder'
-    )
+    assert str(e.value).startswith(f'{path} stands in place of {ours}: ')
 
 
 def test_an_installation_has_every_file_that_the_package_reads():
     tomllib = pytest.importorskip('tomllib')  # from Python 3.11 on
     with open(os.path.join(ROOT, 'pyproject.toml'), 'rb') as f:
         about = tomllib.load(f)['tool']['setuptools']
-    assert {*about['py-modules']} == {
-        module
-        for name in MODULES.values()
-        if name.startswith('anyorder')
-        for module in imported(name)
-        if not module.startswith('anyorder')
-    }
-    files = [
-        path
-        for path in glob.glob('anyorder/**/*.*', root_dir=ROOT, recursive=True)
-        if '__pycache__' not in path
-    ]
-    assert about['package-data'] == {
-        '*': ['*']
-    }  # the files of each package, which is a folder with an __init__
-    assert {os.path.dirname(path) for path in files} == {
-        os.path.dirname(path) for path in files if '__init__' in path
-    }
+    outside = set()
+    for name in MODULES.values():
+        if name.startswith('anyorder'):
+            outside |= {module for module in imported(name) if not module.startswith('anyorder')}
+    assert outside == {*about['py-modules']}
+
+    # The files of each package, which is a folder with an __init__
+    assert about['package-data'] == {'*': ['*']}
+    paths = glob.glob('anyorder/**/*.*', root_dir=ROOT, recursive=True)
+    folders = {os.path.dirname(path) for path in paths if '__pycache__' not in path}
+    for folder in folders:
+        assert os.path.join(folder, '__init__.py') in paths

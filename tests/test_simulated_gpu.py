@@ -33,74 +33,62 @@ def waits(said):
     }
 
 
-def test_what_runs_on_a_gpu_runs_on_the_simulated_one(
-    forked, process, script, tmp_path, monkeypatch
-):
-    (tmp_path / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
-    prepare(
-        'text',
-        tmp_path / 'data',
-        name='words',
-        source=str(tmp_path / 'words.txt'),
-        tokenizer='bytes',
-    )
+@pytest.fixture
+def gpu(forked, tmp_path, monkeypatch):
+    """Run a command on the simulated device, in a fork. Return its waits."""
     importlib.import_module('torch._dynamo')  # two seconds, here once and not in every fork
     monkeypatch.chdir(tmp_path)
 
-    def gpu(*command):
-        """Runs in a fork; training does not, since autograd does not know a device that comes after its first use."""
+    def run(*command):
         monkeypatch.setattr(sys, 'argv', ['simulated_gpu.py', *command])
         (finished,) = forked(simulated_gpu.main)
         assert finished.code == 0, finished.said
         return waits(finished.said)
 
-    def same(gpu_rows, cpu_rows, *keys):
-        for here, there in zip(cpu_rows, gpu_rows, strict=True):
-            assert [here[key] for key in keys] == pytest.approx(
-                [there[key] for key in keys], rel=1e-4
-            )
+    return run
 
+
+def same(gpu_rows, cpu_rows, *keys):
+    for there, here in zip(gpu_rows, cpu_rows, strict=True):
+        for key in keys:
+            assert there[key] == pytest.approx(here[key], rel=1e-4)
+
+
+def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_path):
+    text = tmp_path / 'words.txt'
+    text.write_text('The quick brown fox jumps over the lazy dog. ' * 40)
+    prepare('text', tmp_path / 'data', name='words', source=str(text), tokenizer='bytes')
+
+    # Not in a fork: autograd does not know a device that comes after its first use
     train = ['train.py', '--dataset=words', '--data_dir=data', *SMALL, '--max_iters=9']
     waited = waits(process('tests/simulated_gpu.py', *train, '--out_dir=gpu').stdout)
-    assert (
-        any('means.tolist()' in line for line in waited) and max(waited.values()) < 9
-    )  # none in an update
+    assert any('means.tolist()' in line for line in waited)
+    assert max(waited.values()) < 9  # none in an update
     script(*train, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
-    logs = (
-        [json.loads((tmp_path / name / 'log.jsonl').read_text().splitlines()[-1])]
-        for name in ('gpu', 'cpu')
-    )
+    logs = []
+    for name in ('gpu', 'cpu'):
+        lines = (tmp_path / name / 'log.jsonl').read_text().splitlines()
+        logs.append([json.loads(lines[-1])])
     same(*logs, 'loss', 'grad_norm', 'val_any', 'val_l2r')
+
+    def results(key):
+        """What the file of each device has under this key."""
+        files = (tmp_path / name for name in ('gpu.json', 'cpu.json'))
+        return [json.loads(path.read_text())[key] for path in files]
 
     for order, graphs, n_replays in ('margin', False, 0), ('random', True, 13):
         sample = ['sample.py', '--ckpt=cpu/ckpt.pt', '--top_k=50', '--prompt=a', f'--order={order}']
         waited = gpu(*sample, '--out=gpu.json', f'--cuda_graphs={graphs}')
-        assert (
-            waited.pop('replayed', 0) == n_replays and max(waited.values()) == 4
-        )  # at the end: none in a step
+        assert waited.pop('replayed', 0) == n_replays
+        assert max(waited.values()) == 4  # at the end: none in a step
         script(*sample, '--out=cpu.json', '--device=cpu')
-        found = [
-            json.loads((tmp_path / name).read_text())['samples']
-            for name in ('gpu.json', 'cpu.json')
-        ]
-        assert [(s['tokens'], s['order']) for s in found[0]] == [
-            (s['tokens'], s['order']) for s in found[1]
-        ]
-        same(*found, 'nats')
+        there, here = results('samples')
+        for key in ('tokens', 'order'):
+            assert [s[key] for s in there] == [s[key] for s in here]
+        same(there, here, 'nats')
 
-    estimate = [
-        'eval_ppl.py',
-        '--ckpt=cpu/ckpt.pt',
-        '--estimates=l2r,any,ensemble',
-        '--n_contexts=3',
-        '--n_blocks=3',
-    ]
+    estimates = '--estimates=l2r,any,ensemble'
+    estimate = ['eval_ppl.py', '--ckpt=cpu/ckpt.pt', estimates, '--n_contexts=3', '--n_blocks=3']
     gpu(*estimate, '--out=gpu.json')
     script(*estimate, '--out=cpu.json', '--device=cpu')
-    same(
-        *(
-            json.loads((tmp_path / name).read_text())['results']
-            for name in ('gpu.json', 'cpu.json')
-        ),
-        'nats_per_token',
-    )
+    same(*results('results'), 'nats_per_token')
