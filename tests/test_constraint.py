@@ -163,7 +163,7 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
             assert math.isclose(logp[token], trace['logprob'][r, at], abs_tol=1e-10)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # long texts, programs and the command
 
 
@@ -236,7 +236,7 @@ def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
     assert said.count('\n') == 1
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is refused
 
 SHUT = TABLE[:9].clone()

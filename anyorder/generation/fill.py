@@ -152,8 +152,8 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
 
 
 class Passes:
-    """The passes of a network that write a canvas, for which an Unmasking asks. What a pass runs, and
-    what it remembers for the next one, is decided here alone.
+    """The passes of a network that write a canvas, for which an Unmasking asks. What a pass runs,
+    and what it remembers for the next one, is decided here alone.
 
     cache         the KVCache of the rows that run, or None
     noise         the TokenNoise of the drafts of the last pass
