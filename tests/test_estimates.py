@@ -58,12 +58,13 @@ def blocks():
     return idx
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # nats of each estimate
 
 
 def test_one_order_for_all_blocks(blocks):
-    model, own = make_model(), Order('block', 4, seed=3)
+    model = make_model()
+    own = Order('block', 4, seed=3)
     for name, order in (('l2r', Order('l2r')), ('own', own)):
         it = estimate(name, checkpoint=opened(own))
         want = model(blocks[[2, 0]], order.draw(2, 9)).sum(1, keepdim=True)
@@ -77,14 +78,12 @@ def test_one_order_for_all_blocks(blocks):
 def test_a_family_is_scored_along_its_orders_block_by_block(
     blocks, monkeypatch, kind, n_numbers, attention
 ):
-    """Orders that all blocks share have successive seeds; a network without a decoder's loss visits one by one."""
+    """Orders that all blocks share have successive seeds; a masked loss visits one by one."""
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
-    model, order = (
-        make_model(attention=attention),
-        Order.of(
-            {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind),
-            {'order_seed': 3, 'order': 'swaps:2'},
-        ),
+    model = make_model(attention=attention)
+    order = Order.of(
+        {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind),
+        {'order_seed': 3, 'order': 'swaps:2'},
     )
     it = Along(
         options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label'
@@ -99,11 +98,9 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
         want = one_by_one(model, blocks[b].expand(K, 9), orders).sum(1)
         torch.testing.assert_close(row, want, rtol=0, atol=1e-10)
     (row,) = it.rows(got, text_of(blocks[[2, 0]]))
-    assert (
-        row['estimate'] == ('a label x 3' if n_numbers else 'a label')
-        and row['n'] == K
-        and row['kind'] == 'order'
-    )
+    assert row['estimate'] == ('a label x 3' if n_numbers else 'a label')
+    assert row['n'] == K
+    assert row['kind'] == 'order'
     assert math.isclose(row['nats_per_token'], got.mean() / 9)
     assert ('orders_stderr' in row, 'spread' in row) == (
         kind in ('swaps', 'fixed'),
@@ -118,7 +115,8 @@ def test_orders_that_all_blocks_share_have_an_error_of_their_own():
     (row,) = it.rows(
         torch.tensor([[1, 3], [5, 11]]).double(), text
     )  # means 3 and 7: their error is 2
-    assert math.isclose(row['orders_stderr'], 2 / 9) and math.isclose(row['stderr'], 3 / 9)
+    assert math.isclose(row['orders_stderr'], 2 / 9)
+    assert math.isclose(row['stderr'], 3 / 9)
     assert it.remarks([row], text) == [
         'swaps:3 x 2: ± 0.2222 nats/token between its orders, which ± above leaves out'
     ]
@@ -135,7 +133,8 @@ def test_a_journal_tells_families_apart():
         work([*range(9)]),
         work([8, *range(8)]),
     ]
-    assert len(set(words)) == 5 and words[0] == work('swaps:3')
+    assert len(set(words)) == 5
+    assert words[0] == work('swaps:3')
 
 
 def test_a_bound_averages_the_orders_of_its_block(blocks):
@@ -153,11 +152,10 @@ def test_a_bound_averages_the_orders_of_its_block(blocks):
 def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance_weights(
     attention, blocks
 ):
-    model, encoder = make_model(attention=attention), opened(attention=attention)
-    orders, repeated = (
-        draw_orders([3, 1], 9, 2, SEED).flatten(0, 1),
-        blocks[[3, 1]].repeat_interleave(2, 0),
-    )
+    model = make_model(attention=attention)
+    encoder = opened(attention=attention)
+    orders = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1)
+    repeated = blocks[[3, 1]].repeat_interleave(2, 0)
     known = draw_known([3, 1], 9, 2, SEED).flatten()
     drawn = block_nll(model, repeated, orders, 9, n_known=known).view(2, 2)
     exact = one_by_one(model, repeated, orders).sum(1).view(2, 2)
@@ -190,21 +188,21 @@ def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
 def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     """Two blocks of equal tokens and, here, one order: only their contexts tell them apart."""
     it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
-    assert (
-        len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5
-        and it.groups(2, 9)[0] == it.groups(2, 9)[0]
-    )
+    assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5
+    assert it.groups(2, 9)[0] == it.groups(2, 9)[0]
     monkeypatch.setattr(
         estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED)
     )
     a, b = (
         estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [b])[0] for b in (0, 3)
     )
-    assert a[0] == b[0] and (a[1:] - b[1:]).abs().min() > 1e-6
+    assert a[0] == b[0]
+    assert (a[1:] - b[1:]).abs().min() > 1e-6
 
 
 def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks):
-    model, journal = make_model(), Journal('', {})
+    model = make_model()
+    journal = Journal('', {})
     model.lm_head.bias[3] = math.nan
     for name in ('l2r', 'any', 'ensemble'):
         with pytest.raises(ValueError, match='not finite'):
@@ -229,7 +227,7 @@ def test_a_pass_has_at_most_batch_size_blocks():
     assert sizes == [('l2r', 6), ('any', 6), ('any', 1), ('iw', 2), ('any', 1), ('ensemble', 1)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # rows by hand: two blocks of nine tokens, twelve bytes
 
 
@@ -241,20 +239,17 @@ def rows_of(name, nats, *args, **how):
 
 def test_the_bound_is_the_mean_of_all_orders():
     _, (row,), _ = rows_of('any', [[1, 3, 8], [5, 7, 6]], '--n_orders=3')
-    assert math.isclose(row['nats_per_token'], (4 + 6) / 18) and math.isclose(
-        row['stderr'], 2**0.5 / 2**0.5 / 9
-    )
+    assert math.isclose(row['nats_per_token'], (4 + 6) / 18)
+    assert math.isclose(row['stderr'], 2**0.5 / 2**0.5 / 9)
     assert (row['kind'], row['n'], row['estimate']) == ('any', 3, 'any order x 3')
 
 
 def test_bits_are_counted_by_bytes():
     for name, args in (('l2r', []), ('any', [])):
         _, (row,), _ = rows_of(name, [[3], [9]], *args)
-        assert (
-            math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12)
-            and row['bytes'] == 12
-            and row['tokens'] == 18
-        )
+        assert math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12)
+        assert row['bytes'] == 12
+        assert row['tokens'] == 18
 
 
 def test_importance_weights_average_probabilities_of_a_whole_block():
@@ -269,24 +264,19 @@ def test_importance_weights_average_probabilities_of_a_whole_block():
 
 def test_the_gain_has_an_error_of_its_own():
     it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--n_contexts=4')
-    assert [row['estimate'] for row in rows] == ['ensemble x 1', 'ensemble x 2', 'ensemble x 4']
-    assert [row['n'] for row in rows] == [1, 2, 4] and rows[0]['gain'] == rows[0][
-        'gain_stderr'
-    ] == 0
-    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(
-        rows[1]['gain_stderr'], 1.5 / 9
-    )  # 1 and 4
-    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(
-        rows[2]['gain_stderr'], 2 / 9
-    )  # 2 and 6
+    assert [row['estimate'] for row in rows] == [f'ensemble x {m}' for m in (1, 2, 4)]
+    assert [row['n'] for row in rows] == [1, 2, 4]
+    gains = [(row['gain'], row['gain_stderr']) for row in rows]
+    assert gains[0] == (0, 0)
+    assert gains[1] == pytest.approx((5 / 18, 1.5 / 9))  # 1 and 4
+    assert gains[2] == pytest.approx((8 / 18, 2 / 9))  # 2 and 6
     assert math.isclose(rows[1]['stderr'], 18.5 / 9)
     assert it.remarks(rows, text) == [
         'gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
         'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token',
     ]
-    it, rows, text = rows_of(
-        'ensemble', [[10, 9], [50, 46]], '--n_contexts=2', '--n_positions=6', '--ensemble_block=2'
-    )
+    options = '--n_contexts=2', '--n_positions=6', '--ensemble_block=2'
+    it, rows, text = rows_of('ensemble', [[10, 9], [50, 46]], *options)
     assert it.remarks(rows, text)[0] == 'ensemble on 6 of 9 visits a block'
 
 
@@ -300,7 +290,8 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
     tokens = np.array([t for word in 'abcdefg' for t in (*f'x {word}'.encode(), 256)])
     text = text_of(torch.zeros(2, 9, dtype=torch.long), name='lambada')
     text.tokens = tokens
-    it, seen = estimate('accuracy'), []
+    it = estimate('accuracy')
+    seen = []
 
     def continuation_scores(model, rows, batch_size, length):
         seen.append(rows)
@@ -317,7 +308,9 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
         assert it.measure(None, text, None) == [*every[rank::2], (9.0, True)]
     assert sorted(seen[1] + seen[2]) == sorted(seen[0])
     (row,) = it.rows(every, text)
-    assert row['accuracy'] == 3 / 7 and row['rows'] == 7 and 0.1 < row['stderr'] < 0.2
+    assert row['accuracy'] == 3 / 7
+    assert row['rows'] == 7
+    assert 0.1 < row['stderr'] < 0.2
     assert math.isclose(row['word_perplexity'], math.exp(4))
     assert math.isclose(row['word_perplexity_stderr'], math.exp(4) * (28 / 6 / 7) ** 0.5)
     assert it.remarks([row], text) == [

@@ -1,4 +1,5 @@
-"""eval_ppl.py: which estimates it makes, what its journal is of, and a table for any batch and number of processes."""
+"""eval_ppl.py: which estimates it makes, what its journal is of, and a table for any batch and
+number of processes."""
 
 import json
 import math
@@ -24,13 +25,14 @@ from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import ESTIMATES, PLAIN, Asked, choose_estimates, evaluate, open_journal, report
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the plan
 
 
 def test_an_estimate_has_the_name_and_the_options_of_the_command():
     for name, it in ESTIMATES.items():
-        assert name == it.name and set(it.options) <= options().keys()
+        assert name == it.name
+        assert set(it.options) <= options().keys()
 
 
 def test_programs_find_the_functions_here():
@@ -49,10 +51,12 @@ def test_which_estimates_are_made():
             it.name for it in choose_estimates(list(asked), [], datasets, options(), opened(**how))
         ]
 
-    assert names() == ['l2r', 'any'] and names(order=Order('l2r')) == ['l2r']
+    assert names() == ['l2r', 'any']
+    assert names(order=Order('l2r')) == ['l2r']
     assert names(order=Order('r2l')) == ['l2r', 'own']
     assert names(attention='bidirectional') == names(attention='mixed') == ['any']
-    assert names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
+    assert names('iw', 'l2r') == ['l2r', 'iw']
+    assert names('accuracy') == ['accuracy']
     for asked, said, how in (
         (['own'], 'take any', {}),
         (['own'], 'take l2r', {'order': Order('l2r')}),
@@ -85,40 +89,36 @@ def test_every_order_that_is_asked_for_is_a_row_once():
             ('any', 'any order'),
             ('order', 'block:2'),
         ]
+
+
+def along(run, **orders):
+    """The estimates of {text: what read_order gave} of a run with these options."""
+    checkpoint = SimpleNamespace(**vars(opened()), run=run)
+    return choose_estimates([], ways(**orders), ['words'], options(), checkpoint)
+
+
+def test_rows_of_orders_have_the_seed_and_the_length_of_the_run():
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
-    listed, swaps, fixed = (
-        it
-        for it in choose_estimates(
-            [],
-            ways(**texts),
-            ['words'],
-            options(),
-            SimpleNamespace(**vars(opened()), run={'order_seed': 3, 'block_size': 9}),
-        )
-    )
-    assert listed.label == 'b.json' and listed.order.parameter == tuple(range(9))
-    assert swaps.order == Order('swaps', 3, seed=3, length=9) and fixed.order.seed == 3
+    listed, swaps, fixed = along({'order_seed': 3, 'block_size': 9}, **texts)
+    assert listed.label == 'b.json'
+    assert listed.order.parameter == tuple(range(9))
+    assert swaps.order == Order('swaps', 3, seed=3, length=9)
+    assert fixed.order.seed == 3
     assert len({it.work for it in (listed, swaps, fixed)}) == 3
     with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
-        choose_estimates(
-            [], ways(short=[1, 0]), ['words'], options(), SimpleNamespace(**vars(opened()), run={})
-        )
+        along({}, short=[1, 0])
     with pytest.raises(ValueError, match='at most the 9 positions of the model, got 10'):
-        choose_estimates(
-            [],
-            ways(x=list(range(10))),
-            ['words'],
-            options(),
-            SimpleNamespace(**vars(opened()), run={}),
-        )
+        along({}, long=list(range(10)))
 
 
 def test_estimates_of_the_same_work_share_its_nats():
-    text, journal = text_of(torch.zeros(4, 9, dtype=torch.long)), Journal('', {})
+    text = text_of(torch.zeros(4, 9, dtype=torch.long))
+    journal = Journal('', {})
     estimates = choose_estimates(
         ['any', 'iw', 'accuracy'], [], ['lambada'], options('--n_orders=2'), opened()
     )
-    model, calls = make_model(), []
+    model = make_model()
+    calls = []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     rows = evaluate(model, text, estimates, journal)
     assert len(calls) == 1
@@ -165,7 +165,7 @@ def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
         journal(attention='bidirectional', asked=['any', 'iw'])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the command
 
 
@@ -194,9 +194,13 @@ def results(path):
     return json.loads(path.read_text())['results']
 
 
+def nats_of(rows):
+    return {row['estimate']: row['nats_per_token'] for row in rows}
+
+
 def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     for name, args in {'a': [], 'b': ['--batch_size=3']}.items():
-        p = script(
+        said = script(
             'eval_ppl.py',
             f'--ckpt={folder}/ckpt.pt',
             '--weights=raw',
@@ -204,18 +208,10 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
             f'--out={name}.json',
             f'--datasets=words, {folder}/words.txt',
             *args,
-        )
-        lines = p.stdout.splitlines()
-        assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0] and lines[0].endswith(
-            ', 16 positions'
-        )
-        assert 'blocks of 16 bytes tokens, cpu, float32' in lines[1]
-        assert 'words (val), from ' in p.stdout and p.stdout.count('unigram, whole set') == 2
-        assert (
-            max(len(line) for line in lines[1:] if 'from' not in line) <= 80
-            and lines[-1] == f'written: {name}.json'
-        )
-    a, b = results(tmp_path / 'a.json'), results(tmp_path / 'b.json')
+        ).stdout
+        check_said(said, folder, name)
+    a = results(tmp_path / 'a.json')
+    b = results(tmp_path / 'b.json')
     assert [(r['dataset'], r['set'], r['kind']) for r in a] == [
         (name, label, kind)
         for name, label in (('words', 'words (val)'), (f'{folder}/words.txt', 'words.txt'))
@@ -224,10 +220,10 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     for x, y in zip(a, b):
         assert math.isclose(x['nats_per_token'], y['nats_per_token'], rel_tol=1e-6)
     n = (45 * 40 + 1) // 16
-    assert all(
-        r['tokens'] == 16 * n and r['bytes'] in (16 * n, 16 * n - 1) and r['block_size'] == 16
-        for r in a[2:]
-    )
+    for row in a[2:]:
+        assert row['tokens'] == 16 * n
+        assert row['bytes'] in (16 * n, 16 * n - 1)
+        assert row['block_size'] == 16
     text = torch.tensor(list((folder / 'words.txt').read_bytes()) + [256])[: 16 * n].view(-1, 16)
     model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
     for row, orders in (
@@ -236,6 +232,18 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     ):
         nll = [model(text, orders[:, k]).double().sum() / (16 * n) for k in range(orders.size(1))]
         assert math.isclose(row['nats_per_token'], sum(nll) / len(nll), rel_tol=1e-6)
+
+
+def check_said(said, folder, name):
+    """What the command says of two texts."""
+    lines = said.splitlines()
+    assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0]
+    assert lines[0].endswith(', 16 positions')
+    assert 'blocks of 16 bytes tokens, cpu, float32' in lines[1]
+    assert 'words (val), from ' in said
+    assert said.count('unigram, whole set') == 2
+    assert max(len(line) for line in lines[1:] if 'from' not in line) <= 80
+    assert lines[-1] == f'written: {name}.json'
 
 
 @pytest.mark.parametrize(
@@ -248,37 +256,40 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     ],
 )
 def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
-    """Nats of its first positions, in its own order of them; for a decoder also those of the start of long blocks."""
-    N, n, own, decoder = 6, 5, torch.randperm(16).tolist(), 'attention' not in sizes
+    """Nats of its first positions, in its own order of them; for a decoder also left to right, as
+    of the start of long blocks."""
+    N = 6
+    n = 5
+    own = torch.randperm(16).tolist()
+    decoder = 'attention' not in sizes
     model = make_model(block_size=16, vocab_size=320, n_tokens=257, **sizes).float()
     save_checkpoint(
         tmp_path / 'ckpt.pt', model, tokenizer='bytes', config={'order': own, 'block_size': 16}
     )
-    eval_ppl.main(
-        options(
-            f'--ckpt={tmp_path}/ckpt.pt',
-            '--weights=raw',
-            f'--block_size={N}',
-            f'--n_blocks={n}',
-            f'--datasets={folder}/words.txt',
-            '--n_contexts=1',
-            f'--out={tmp_path}/x.json',
-            '--orders=margin',
-            '--estimates=any,own' + ',l2r,ensemble' * decoder,
-        )
+    asked = options(
+        f'--ckpt={tmp_path}/ckpt.pt',
+        '--weights=raw',
+        f'--block_size={N}',
+        f'--n_blocks={n}',
+        f'--datasets={folder}/words.txt',
+        '--n_contexts=1',
+        f'--out={tmp_path}/x.json',
+        '--orders=margin',
+        '--estimates=any,own,l2r,ensemble' if decoder else '--estimates=any,own',
     )
+    eval_ppl.main(asked)
     found = {row['kind']: row for row in results(tmp_path / 'x.json')}
     text = torch.tensor([*(folder / 'words.txt').read_bytes()])
     starts = N * (torch.arange(n) * (1801 // N) // n).unsqueeze(1)
-    short, long = text[starts + torch.arange(N)], text[starts + torch.arange(16)]
+    short = text[starts + torch.arange(N)]
+    long = text[starts + torch.arange(16)]
     orders = {
         'own': torch.tensor([[p for p in own if p < N]] * n),
         'any': draw_orders(range(n), N, 1, SEED)[:, 0],
     }
     if decoder:
-        want = {name: model(short, order) for name, order in orders.items()} | {
-            'l2r': model(long, sample_order(n, 16, 'l2r'))[:, :N]
-        }
+        want = {name: model(short, order) for name, order in orders.items()}
+        want['l2r'] = model(long, sample_order(n, 16, 'l2r'))[:, :N]
         want['ensemble'] = want['any']
     else:
         want = {
@@ -287,7 +298,8 @@ def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
         }
     for name, nll in want.items():
         assert math.isclose(found[name]['nats_per_token'], nll.sum() / (n * N), rel_tol=1e-5), name
-    assert {row['tokens'] for row in found.values()} == {n * N} and found['written']['passes'] == N
+    assert {row['tokens'] for row in found.values()} == {n * N}
+    assert found['written']['passes'] == N
 
 
 EVERY = [
@@ -313,36 +325,29 @@ def test_estimates_do_not_depend_on_batch_processes_or_being_killed(
     first, second = forked(*2 * [lambda: eval_ppl.main(command)])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     assert '9 results are there already' in first.said
-    assert 'left to right' in first.said and 'left to right' not in second.said
+    assert 'left to right' in first.said
+    assert 'left to right' not in second.said
     a, b, c = (results(tmp_path / f'{name}.json') for name in 'abc')
-    names = [r['estimate'] for r in a]
-    assert names == [
-        'left to right',
-        'any order x 4',
-        *(f'iw x {k}' for k in (1, 2, 4)),
-        *(f'ensemble x {m}' for m in (1, 2, 4, 5)),
-    ]
-    for x, y, z in zip(a, b, c, strict=True):
-        for key in ('nats_per_token', 'stderr'):
-            assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(
-                x[key], z[key], rel_tol=1e-5
-            )
-    assert (
-        len(journal.splitlines())
-        == len((tmp_path / 'c.json.blocks.jsonl').read_text().splitlines())
-        == 1 + 3 * 7
-    )
-    nats = {r['estimate']: r['nats_per_token'] for r in a}
-    assert nats['iw x 4'] < nats['any order x 4'] and math.isclose(
-        nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5
-    )
+    mixtures = [f'iw x {k}' for k in (1, 2, 4)] + [f'ensemble x {m}' for m in (1, 2, 4, 5)]
+    assert [row['estimate'] for row in a] == ['left to right', 'any order x 4', *mixtures]
+    for rows in (b, c):
+        for row, again in zip(a, rows, strict=True):
+            for key in ('nats_per_token', 'stderr'):
+                assert math.isclose(row[key], again[key], rel_tol=1e-5)
+    for name in 'ac':
+        assert (tmp_path / f'{name}.json.blocks.jsonl').read_text().count('\n') == 1 + 3 * 7
+    nats = nats_of(a)
+    assert nats['iw x 4'] < nats['any order x 4']
+    assert math.isclose(nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5)
 
 
 def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, monkeypatch):
-    """A family that is drawn for each block gives the same nats again, and with what a killed run has left."""
-    rotated = Family(
-        lambda u, n, _: (torch.arange(n) + (u * n).long()) % n, drawn=True, n_numbers=lambda n, _: 1
-    )
+    """A drawn family gives the same nats again, and with what a killed run has left."""
+
+    def rotation(u, n, _):
+        return (torch.arange(n) + (u * n).long()) % n
+
+    rotated = Family(rotation, drawn=True, n_numbers=lambda n, _: 1)
     monkeypatch.setitem(ORDERS, 'rotated', rotated)
     (tmp_path / 'odd.json').write_text(json.dumps([*range(1, 16, 2), *range(0, 16, 2)]))
     run = (
@@ -362,8 +367,10 @@ def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, 
         ('order', 'swaps:3 x 2', 2),
         ('order', 'odd.json', 1),
         ('l2r', 'left to right', 1),
-    ] and all(r['estimate'] in said for r in rows)
-    assert len({r['nats_per_token'] for r in rows}) == 6 and all(r['stderr'] > 0 for r in rows)
+    ]
+    assert all(r['estimate'] in said for r in rows)
+    assert len({r['nats_per_token'] for r in rows}) == 6
+    assert all(r['stderr'] > 0 for r in rows)
     lines = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
     assert len(lines) == 1 + 6 * 5
     for name, kept, more in (
@@ -373,8 +380,8 @@ def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, 
         torch.manual_seed(len(kept))
         (tmp_path / f'{name}.json.blocks.jsonl').write_text(''.join(kept))
         script(*run, orders, more, f'--out={name}.json')
-        again = {r['estimate']: r['nats_per_token'] for r in results(tmp_path / f'{name}.json')}
-        assert again == pytest.approx({r['estimate']: r['nats_per_token'] for r in rows}, rel=1e-6)
+        again = nats_of(results(tmp_path / f'{name}.json'))
+        assert again == pytest.approx(nats_of(rows), rel=1e-6)
 
 
 def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path):
@@ -386,16 +393,19 @@ def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path
         '--out=l.json',
         '--estimates=l2r,accuracy',
     ).stdout
-    assert 'lambada (test, protocol paper)' in out and 'of 2 passages' in out
+    assert 'lambada (test, protocol paper)' in out
+    assert 'of 2 passages' in out
     assert 'published numbers have a context of 1024' in out
     rows = results(tmp_path / 'l.json')
-    assert [r['kind'] for r in rows] == ['l2r', 'accuracy'] and rows[1]['rows'] == 2
+    assert [r['kind'] for r in rows] == ['l2r', 'accuracy']
+    assert rows[1]['rows'] == 2
 
 
 def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
     class RightToLeft(estimates.LeftToRight):
         name = work = 'r2l'
-        label, order = 'right to left', Order('r2l')
+        label = 'right to left'
+        order = Order('r2l')
 
     monkeypatch.setitem(ESTIMATES, 'r2l', RightToLeft)
     eval_ppl.main(
@@ -446,7 +456,8 @@ def test_which_text_is_measured(folder, tmp_path):
             )
         )
         (row,) = results(tmp_path / 'x.json')
-        assert (row['set'], row['blocks']) == (label, n) and row['sha256']
+        assert (row['set'], row['blocks']) == (label, n)
+        assert row['sha256']
 
 
 def test_the_unigram_row_counts_the_whole_set():
@@ -456,7 +467,8 @@ def test_the_unigram_row_counts_the_whole_set():
     lines = report(
         text, {own: [summarize('left to right', torch.tensor([3.0]), 10, 10)]}, Bytes()
     ).splitlines()
-    assert 'unigram, whole set' in lines[4] and f' {math.log(2):.4f} ' in lines[4]
+    assert 'unigram, whole set' in lines[4]
+    assert f' {math.log(2):.4f} ' in lines[4]
 
 
 def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
@@ -474,11 +486,9 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
         )
         result = json.loads((tmp_path / f'{dtype}.json').read_text())
         nats[dtype] = result['results'][0]['nats_per_token']
-        assert (
-            result['dtype'] == dtype
-            and result['iter_num'] == 7
-            and result['config']['n_blocks'] == 3
-        )
+        assert result['dtype'] == dtype
+        assert result['iter_num'] == 7
+        assert result['config']['n_blocks'] == 3
     assert 1e-5 < abs(nats['float32'] - nats['bfloat16']) < 0.2
 
 
@@ -519,4 +529,5 @@ def test_wrong_input_is_one_line(folder, monkeypatch, args, said):
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(options('--ckpt=ckpt.pt', '--weights=raw', *args))
-    assert said in e.value.code and '\n' not in e.value.code
+    assert said in e.value.code
+    assert '\n' not in e.value.code

@@ -24,7 +24,7 @@ from configurator import Config, configure
 SHAPES = [(1, 5), (5, 1), (3, 4), (4, 3), (5, 7), (1, 1)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # grids
 
 
@@ -37,12 +37,17 @@ def columns(u, H, W, _):
 
 
 def spiral(u, H, W, _):
-    seen, (r, c), (dr, dc) = [], (0, 0), (0, 1)
+    seen = []
+    r = 0
+    c = 0
+    dr = 0
+    dc = 1
     for _ in range(H * W):
         seen.append((r, c))
         if not (0 <= r + dr < H and 0 <= c + dc < W) or (r + dr, c + dc) in seen:
             dr, dc = dc, -dr  # clockwise
-        r, c = r + dr, c + dc
+        r = r + dr
+        c = c + dc
     return [r * W + c for r, c in seen]
 
 
@@ -62,7 +67,8 @@ def blocks2d(u, H, W, K):
     [(rows, None), (columns, None), (spiral, None), *((blocks2d, K) for K in (None, 1, 2, 3, 9))],
 )
 def test_an_order_of_a_grid_visits_the_cells_that_a_loop_does(oracle, number, shape):
-    kind, n = oracle.__name__, shape[0] * shape[1]
+    kind = oracle.__name__
+    n = shape[0] * shape[1]
     u = torch.rand(
         4, (2 if oracle is blocks2d else 1) * n + 1, dtype=torch.float64, generator=stream('x')
     )
@@ -83,9 +89,8 @@ def test_every_block_of_a_grid_is_equally_likely_to_be_the_first():
     assert (torch.bincount(block) - 2000).abs().max() < 5 * 39
     order = sample_order(6000, 3, 'blocks2d', parameter=1, shape=(1, 3), generator=stream(0))
     count = Counter(map(tuple, order.tolist()))
-    assert len(count) == 6 and all(
-        abs(k - 1000) < 5 * 29 for k in count.values()
-    )  # uniform, as `random` is
+    assert len(count) == 6
+    assert all(abs(k - 1000) < 5 * 29 for k in count.values())  # uniform, as `random` is
 
 
 @pytest.mark.parametrize('kind', ['rows', 'columns', 'spiral', 'blocks2d'])
@@ -102,7 +107,7 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
             Order(kind, 0, shape=(3, 4)).check(12, 99)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # functions of a user
 
 MINE = """
@@ -130,7 +135,8 @@ def mine(tmp_path, monkeypatch):
 def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
     for text, kind in (('sub/mine.py:shuffle', 'random'), ('sub/mine.py:rows', 'rows')):
         run = {'shape': [3, 4], 'block_size': 12}
-        own, built_in = Order.of(read_order(text), run), Order.of(kind, run)
+        own = Order.of(read_order(text), run)
+        built_in = Order.of(kind, run)
         ours, theirs = (o.draw(5, 12, stream(1), l2r_ratio=0.4) for o in (own, built_in))
         assert torch.equal(ours, theirs)
         assert own.kept == own.kind == read_order(text)
@@ -151,9 +157,11 @@ def test_a_number_is_the_third_argument_of_a_function(mine):
     run = {'order': kept}
     own = Order.of('own', run)
     assert own.draw(1, 5).tolist() == [[3, 4, 0, 1, 2]]
-    assert own.kept == kept and own.name == 'mine.py:shifted:3'
+    assert own.kept == kept
+    assert own.name == 'mine.py:shifted:3'
     plain = read_order('sub/mine.py:shifted')
-    assert Order.of(plain, {}).parameter is None and kept == f'{plain}:3'
+    assert Order.of(plain, {}).parameter is None
+    assert kept == f'{plain}:3'
     # another file of this name: the number is the run's still
     edited = plain.replace(plain[-12:], '0' * 12)
     assert Order.of(edited, run).parameter == 3
@@ -165,7 +173,7 @@ def test_a_number_is_the_third_argument_of_a_function(mine):
     [
         (
             'return u',
-            r'mine.py:f must return int64 \(1, 4\), in each row every position from 0 to 3 once, got t',
+            r'must return int64 \(1, 4\), in each row every position from 0 to 3 once, got t',
         ),
         ('return (u * 0).long()', r'got tensor\(\[\[0, 0, 0, 0\]\]\)'),
         ('return u.argsort(-1)[:, 1:]', 'return int64'),
@@ -208,7 +216,7 @@ def test_a_file_without_the_function_is_one_line(tmp_path, monkeypatch, text, sa
 
 
 def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
-    """Only a command that is told to runs it: to open, to read and to write in other orders does not."""
+    """Only a command that is told to runs it; to open, read and write in other orders does not."""
     kept = read_order('sub/mine.py:shifted:3')
     LOADED.clear()
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
@@ -216,7 +224,8 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
         tmp_path / 'c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32}
     )
     (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
-    before, options = mine(), ['--ckpt=c.pt', '--weights=raw']
+    before = mine()
+    options = ['--ckpt=c.pt', '--weights=raw']
     assert Checkpoint('c.pt').order.name == 'mine.py:shifted:3'
     script('sample.py', *options, '--order=l2r', '--length=5')
     evaluate = ['eval_ppl.py', *options, '--datasets=words.txt', '--n_blocks=2', '--out=o.json']
@@ -224,12 +233,12 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     (tmp_path / 'o.json').unlink()
     for command, more in ((['sample.py', *options], '--order'), (evaluate, '--orders')):
         refused = script(*command, code=1).stderr
-        assert (
-            f'in the order {kept[:-2]}, which no checkpoint runs: add --order=PATH/mine.py:shifted ('
-            in refused
-        )
-        assert more in refused and refused.count('\n') == 1
-    assert mine() == before and not (tmp_path / 'o.json').exists()
+        assert f'in the order {kept[:-2]}, which no checkpoint runs: ' in refused
+        assert ': add --order=PATH/mine.py:shifted (' in refused
+        assert more in refused
+        assert refused.count('\n') == 1
+    assert mine() == before
+    assert not (tmp_path / 'o.json').exists()
     said = script('sample.py', *options, '--order=sub/mine.py:shifted').stdout
     assert f'\n{"order":<16}mine.py:shifted:3, ' in said
     assert 'mine.py:shifted:3' in script(*evaluate, '--orders=sub/mine.py:shifted').stdout
@@ -246,10 +255,8 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     capsys.readouterr()
     resume('--max_iters=4', typed)
     said = capsys.readouterr().out
-    assert (
-        'changed since iteration 2: max_iters 2 -> 4' in said
-        and 'own order (mine.py:shuffle)' in said
-    )
+    assert 'changed since iteration 2: max_iters 2 -> 4' in said
+    assert 'own order (mine.py:shuffle)' in said
     assert 'sample.py --ckpt=out/ckpt.pt --order=PATH/mine.py:shuffle\n' in said
     assert ' --orders=PATH/mine.py:shuffle\n' in said
     assert ' order mine' not in said

@@ -1,4 +1,4 @@
-"""The journal of an evaluation: it goes on where it was, and its file is ours or refused in one line."""
+"""The journal of an evaluation: it goes on where it was, and its file is ours or refused."""
 
 import json
 from contextlib import nullcontext
@@ -18,12 +18,13 @@ WANT = torch.tensor([[n + 0.5, 2.0 * n] for n in range(7)], dtype=torch.float64)
 
 
 class Known(Estimate):
-    """An estimate whose nats are known, three blocks at once; `calls` are the blocks that it was asked for."""
+    """An estimate whose nats are known, three blocks at once; `calls` are the blocks it was asked."""
 
     work = 'orders'
 
     def __init__(self, want=WANT):
-        self.want, self.calls = want, []
+        self.want = want
+        self.calls = []
 
     def n_at_once(self):
         return 3
@@ -40,26 +41,25 @@ class Known(Estimate):
 
 
 def test_it_runs_what_is_missing_and_drops_a_cut_line(tmp_path):
-    path, estimate = str(tmp_path / 'j.jsonl'), Known()
+    path = str(tmp_path / 'j.jsonl')
+    estimate = Known()
     assert torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT)
     assert estimate.calls == [[0, 1, 2], [3, 4, 5], [6]]
     lines = open(path).readlines()
-    assert json.loads(lines[0]) == {'seed': 1} and json.loads(lines[2]) == [
-        'a set',
-        '12ab',
-        'orders',
-        1,
-        [1.5, 2.0],
-    ]
+    assert json.loads(lines[0]) == {'seed': 1}
+    assert json.loads(lines[2]) == ['a set', '12ab', 'orders', 1, [1.5, 2.0]]
     for kept, again in ((len(lines), []), (4, [[3, 4, 5], [6]])):
         with open(path, 'w') as f:
             f.write(''.join(lines[:kept]) + '["a set", "12ab", "orders", 5, [5.')
         estimate.calls.clear()
-        assert (
-            torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT)
-            and estimate.calls == again
-        )
+        assert torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT)
+        assert estimate.calls == again
     assert open(path).readlines() == lines
+
+
+def test_set_blocks_and_work_are_all_in_the_key(tmp_path):
+    path = str(tmp_path / 'j.jsonl')
+    Known().complete(Journal(path, {'seed': 1}))
     there = Journal(path, {'seed': 1})
     assert there.missing(NAME, 9) == [7, 8]
     for other in (
@@ -67,12 +67,13 @@ def test_it_runs_what_is_missing_and_drops_a_cut_line(tmp_path):
         ('a set', '0000', 'orders'),
         ('a set', '12ab', 'l2r'),
     ):
-        assert there.missing(other, 3) == [0, 1, 2]  # set, blocks and work are all in the key
+        assert there.missing(other, 3) == [0, 1, 2]
 
 
 def test_evaluations_at_once_share_a_journal_and_cut_what_a_killed_one_began(tmp_path):
     path = str(tmp_path / 'j.jsonl')
-    one, other = Journal(path, {'seed': 1}), Journal(path, {'seed': 1})
+    one = Journal(path, {'seed': 1})
+    other = Journal(path, {'seed': 1})
     one.add({(*NAME, 0): [1.0]})
     with open(path, 'a') as f:
         f.write('["a set", "12ab", "orders", 5, [5.')  # by a third one
@@ -93,17 +94,18 @@ def test_the_bar_counts_blocks(monkeypatch):
 
 
 def test_numbers_come_back_to_the_last_bit(tmp_path):
-    path, x = str(tmp_path / 'j.jsonl'), torch.rand(5, 3, dtype=torch.float64) * 1e9 / 3
+    path = str(tmp_path / 'j.jsonl')
+    x = torch.rand(5, 3, dtype=torch.float64) * 1e9 / 3
     Known(x).complete(Journal(path, {}))
     estimate = Known(0 * x)
-    assert torch.equal(estimate.complete(Journal(path, {})), x) and not estimate.calls
+    assert torch.equal(estimate.complete(Journal(path, {})), x)
+    assert not estimate.calls
 
 
 def test_without_a_path_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert torch.equal(Known().complete(Journal('', {'seed': 1})), WANT) and not list(
-        tmp_path.iterdir()
-    )
+    assert torch.equal(Known().complete(Journal('', {'seed': 1})), WANT)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_evaluation_is_refused(tmp_path):
@@ -139,9 +141,8 @@ def test_another_evaluation_is_refused(tmp_path):
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path, text):
     path = tmp_path / 'x.jsonl'
     path.write_bytes(text.encode('latin-1'))
-    with pytest.raises(
-        ValueError, match='x.jsonl cannot be read as a list of finished blocks: remove it or'
-    ):
+    said = 'x.jsonl cannot be read as a list of finished blocks: remove it or'
+    with pytest.raises(ValueError, match=said):
         Journal(str(path), {})
     assert path.read_bytes() == text.encode('latin-1')
 
@@ -150,17 +151,16 @@ def test_processes_take_turns_and_the_first_one_writes(tmp_path, monkeypatch):
     """Two processes, one after the other: each runs its turns, and hears the other's."""
     turns = {0: [[0, 1, 2], [6]], 1: [[3, 4, 5], []]}
     for rank in (0, 1):
-        path, estimate, theirs = tmp_path / f'{rank}.jsonl', Known(), iter(turns[1 - rank])
-        journal = Journal(str(path), {}) if rank == 0 else Journal('', {})
+        path = tmp_path / f'{rank}.jsonl'
+        estimate = Known()
+        theirs = iter(turns[1 - rank])
+
+        def gather(mine, theirs=theirs):
+            return [mine, [((*NAME, n), WANT[n].tolist()) for n in next(theirs)]]
+
+        journal = Journal(str(path) if rank == 0 else '', {})
         monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(
-            estimates,
-            'gather',
-            lambda mine, theirs=theirs: [
-                mine,
-                [((*NAME, n), WANT[n].tolist()) for n in next(theirs)],
-            ],
-        )
+        monkeypatch.setattr(estimates, 'gather', gather)
         assert torch.equal(estimate.complete(journal), WANT)
         assert estimate.calls == [turn for turn in turns[rank] if turn]
     assert len((tmp_path / '0.jsonl').read_text().splitlines()) == 8
@@ -178,4 +178,5 @@ def test_the_first_process_alone_writes(tmp_path, monkeypatch):
     monkeypatch.setattr('anyorder.likelihood.journal.gather', lambda x: [x, x])
     journal = Journal(str(tmp_path / 'j.jsonl'), {})
     journal.add({(*NAME, 0): [1.0]})
-    assert journal.done and not list(tmp_path.iterdir())
+    assert journal.done
+    assert not list(tmp_path.iterdir())

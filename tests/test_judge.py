@@ -23,11 +23,13 @@ from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
 
 
 class Pairs(Bytes):  # two bytes a token, and the last alone
-    name, eos, n_bytes = 'pairs', 2**17, np.array([1] * 256 + [2] * (2**17 - 256))
+    name = 'pairs'
+    eos = 2**17
+    n_bytes = np.array([1] * 256 + [2] * (2**17 - 256))
 
     def encode(self, text):
         pairs = itertools.zip_longest(text.encode()[::2], text.encode()[1::2])
-        return [256 * a + 256 + b if b is not None else a for a, b in pairs]
+        return [a if b is None else 256 * a + 256 + b for a, b in pairs]
 
 
 def all_of(samples):
@@ -42,25 +44,23 @@ def test_metrics_by_hand():
     assert m['repetition'] == 1 - 3 / 10  # 4-grams: two different of five, one of five
     assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
     given = text_metrics([[1, 2, 3, 4, 1, 2, 3, 4, 9]], [[False] * 8 + [True]])
-    assert given['repetition'] == 0 and given['distinct_2'] == 1
-    assert (
-        text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0
-    )  # within a sample, not among samples
+    assert given['repetition'] == 0
+    assert given['distinct_2'] == 1
+    alike = [[1, 2, 3, 4], [1, 2, 3, 4]]
+    assert text_metrics(alike, all_of(alike))['repetition'] == 0  # within a sample, not among them
     short = text_metrics([[1], [1]], [[True], [True]])
-    assert short == {
-        'entropy': 0,
-        'distinct_1': 0.5,
-        'distinct_2': 1,
-        'distinct_3': 1,
-        'repetition': 0,
-    }
+    distinct = {'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1}
+    assert short == {'entropy': 0, **distinct, 'repetition': 0}
 
 
 def test_what_is_given_is_no_merit_of_a_sample():
-    samples, counted = [[5, 6, 7, 8, 5, 6, 7, 8], [9, 9]], [[False] * 4 + [True] * 4, [False] * 2]
+    samples = [[5, 6, 7, 8, 5, 6, 7, 8], [9, 9]]
+    counted = [[False] * 4 + [True] * 4, [False] * 2]
     m = text_metrics(samples, counted)
-    assert math.isclose(m['entropy'], math.log(4)) and m['distinct_1'] == 1
-    assert m['distinct_2'] == 1 and m['repetition'] == 1 / 4  # 5 6 7 8 stood in the prompt
+    assert math.isclose(m['entropy'], math.log(4))
+    assert m['distinct_1'] == 1
+    assert m['distinct_2'] == 1
+    assert m['repetition'] == 1 / 4  # 5 6 7 8 stood in the prompt
     judge = make_model()
     nll = judge(torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8]]), sample_order(1, 8, 'l2r'))[0]
     result = generative_perplexity(judge, samples, counted)
@@ -78,25 +78,23 @@ def test_a_judge_with_other_tokens_reads_the_end_of_a_text_as_one():
 def test_a_word_that_was_written_in_part_is_read_whole():
     flags = [False, True, False, False, True, True, False, False]
     tokens, counted = translate(list('abcdefg\u00e9'.encode())[:8], flags, Bytes(), Pairs())
-    assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (
-        True,
-        False,
-        True,
-        False,
-        False,
-    )
-    for flags in [True, False, False], [False, True, False]:
-        assert translate([0xC3, 0xA9, *b'a'], flags, Bytes(), Pairs())[1] == (
-            True,
-            False,
-        )  # half of a letter
-    for flags in (
-        [True, False, False],
-        [False, True, False],
-        [False, False, True],
-    ):  # two bytes are a token, one is one
-        assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
-    assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
+    assert tokens == tuple(Pairs().encode('abcdefg\ufffd'))
+    assert counted == (True, False, True, False, False)
+
+
+def counted_in_pairs(data, flags):
+    """Which tokens of Pairs count where these bytes do."""
+    _, counted = translate(list(data), flags, Bytes(), Pairs())
+    return counted
+
+
+def test_a_letter_that_was_written_in_part_is_read_whole():
+    for flags in ([True, False, False], [False, True, False]):
+        assert counted_in_pairs('\u00e9a'.encode(), flags) == (True, False)
+    # of three bytes two are a token and one is one
+    for flags in ([True, False, False], [False, True, False], [False, False, True]):
+        assert any(counted_in_pairs('\u20ac'.encode(), flags))
+    assert counted_in_pairs('\u20aca'.encode(), [False, False, False, True]) == (False, True)
 
 
 def test_judge_weights_tokens_and_cuts_at_its_context():
@@ -110,9 +108,10 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     result = generative_perplexity(judge, samples, all_of(samples))
     mean = sum(nats) / 20
     assert math.isclose(result['perplexity'], math.exp(mean))
-    variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
-    assert math.isclose(result['stderr'], variance**0.5)
-    assert math.isclose(result['perplexity_stderr'], math.exp(mean) * variance**0.5)
+    rest = [x - mean * len(sample) for x, sample in zip(nats, samples)]
+    error = math.sqrt(sum(x * x for x in rest) / 2 / 3) / (20 / 3)
+    assert math.isclose(result['stderr'], error)
+    assert math.isclose(result['perplexity_stderr'], math.exp(mean) * error)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
     second = generative_perplexity(judge, samples[:1], [[False] * 10 + [True] * 2])
     want = judge(torch.tensor([samples[0][9:]]), sample_order(1, 3, 'l2r'))[0, 1:].mean()
@@ -139,25 +138,21 @@ def test_a_judge_reads_left_to_right(tmp_path):
 
 
 def test_tokens_of_another_set_are_not_judged(tmp_path):
+    path = str(tmp_path / 'judge.pt')
     kind = {'tokenizer': 'own', 'n_tokens': 3, 'vocabulary': ['a', 'b', 'c'], 'eos': None}
-    save_checkpoint(
-        tmp_path / 'judge.pt', make_model(block_size=4, vocab_size=12, n_tokens=3).float(), set=kind
-    )
-    assert open_judge(str(tmp_path / 'judge.pt'), tokenizer_of_set(kind)).tokenizer.texts == (
-        'a',
-        'b',
-        'c',
-    )
+    model = make_model(block_size=4, vocab_size=12, n_tokens=3).float()
+    save_checkpoint(path, model, set=kind)
+    judge = open_judge(path, tokenizer_of_set(kind))
+    assert judge.tokenizer.texts == ('a', 'b', 'c')
+    said = 'reads other tokens than the samples have, and no text: choose another'
     for other in (tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), Bytes()):
-        with pytest.raises(
-            ValueError,
-            match='reads other tokens than the samples have, and no text: choose another',
-        ):
-            open_judge(str(tmp_path / 'judge.pt'), other)
+        with pytest.raises(ValueError, match=said):
+            open_judge(path, other)
 
 
 def test_the_error_is_over_prompts():
-    judge, samples = make_model(), [[1, 2, 3], [1, 2, 3], [6, 7, 8], [6, 7, 8]]
+    judge = make_model()
+    samples = [[1, 2, 3], [1, 2, 3], [6, 7, 8], [6, 7, 8]]
     one = generative_perplexity(judge, samples[::2], all_of(samples[::2]))
     result = generative_perplexity(judge, samples, all_of(samples), n_each=2)
     assert result == pytest.approx(one | {'tokens': 12}, rel=1e-9)

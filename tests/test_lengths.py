@@ -1,4 +1,5 @@
-"""Blanks of unknown length: probabilities by summing over all texts, the text that is then written, wrong input."""
+"""Blanks of unknown length: probabilities by summing over all texts, the text that is then written,
+wrong input."""
 
 import itertools
 import json
@@ -35,34 +36,38 @@ TWO = Template(
 )
 
 
+def shares(p):
+    """Probabilities that are in proportion to p, as a test compares them."""
+    return pytest.approx([x / sum(p) for x in p], rel=1e-8, abs=1e-10)
+
+
 def by_all_texts(model, left, n, right):
-    """p(right | left, gap of n): the sum over all texts of the blanks. None in `left` and `right` is a blank too."""
+    """p(right | left, gap of n): the sum over all texts of the blanks. None is a blank too."""
     row = [*left, *[None] * n, *right]
-    blanks, start = [p for p, token in enumerate(row) if token is None], len(left)
+    blanks = [p for p, token in enumerate(row) if token is None]
+    start = len(left)
     given = [p for p, token in enumerate(left) if token is not None]
     order = given + [p for p in range(start + n, len(row)) if row[p] is not None]
     order += sorted(blanks, key=lambda p: not start <= p < start + n)
-    idx = torch.tensor(
-        [
-            [dict(zip(blanks, values)).get(p, token) for p, token in enumerate(row)]
-            for values in itertools.product(range(3), repeat=len(blanks))
-        ]
-    )
-    logp, order = 0.0, torch.tensor(order).expand(len(idx), -1)
+    texts = torch.tensor(list(itertools.product(range(3), repeat=len(blanks))))
+    idx = torch.tensor([token or 0 for token in row]).repeat(len(texts), 1)
+    idx[:, blanks] = texts
+    order = torch.tensor(order).expand(len(idx), -1)
+    logp = 0.0
     for d in range(len(given), len(row)):  # a pass for each visit, as slow and as plain as can be
         logits = model.predict(idx, order, d, 1)[:, 0, :3]
-        logp += logits.log_softmax(-1).gather(1, idx.gather(1, order[:, d : d + 1]))[:, 0]
+        token = idx.gather(1, order[:, d : d + 1])
+        logp += logits.log_softmax(-1).gather(1, token)[:, 0]
     return math.exp(logp.logsumexp(0))
 
 
 @pytest.mark.parametrize('network', NETWORKS)
 @pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
 def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
-    """A blank between others, and two blanks, the second given the length of the first; with a prior, and a cache."""
-    model, weight = (
-        make_model(5, vocab_size=3, **NETWORKS[network]),
-        dict(enumerate(prior or (1, 1, 1), 1)),
-    )
+    """A blank between others, and two blanks, the second given the length of the first; with a
+    prior, and a cache."""
+    model = make_model(5, vocab_size=3, **NETWORKS[network])
+    weight = dict(enumerate(prior or (1, 1, 1), 1))
     asked = [
         (ONE, (), [0, 2], [1, None, 2], [1, 2, 3]),
         (TWO, (), [2], [1, 0], [1, 2]),
@@ -70,85 +75,88 @@ def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
     ]
     for template, chosen, left, right, lengths in asked:
         lengths = [n for n in lengths if weight[n]]
-        p = torch.tensor(
-            [weight[n] * by_all_texts(model, left, n, right) for n in lengths], dtype=torch.float64
-        )
+        p = [weight[n] * by_all_texts(model, left, n, right) for n in lengths]
         for one in (model, freeze(model)):
             n, found = Lengths(prior=prior).probabilities(one, template, chosen)
-            assert n == lengths and torch.allclose(found, p / p.sum(), atol=1e-10)
-    ((chosen, said),) = Lengths(prior=prior).choose(model, [TWO], [0])
-    for k, of_blank in enumerate(said):  # the likeliest, one blank after the other
-        n, p = Lengths(prior=prior).probabilities(model, TWO, chosen[:k])
+            assert n == lengths
+            assert found.tolist() == shares(p)
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
+def test_the_likeliest_length_is_chosen_one_blank_after_the_other(network, prior):
+    model = make_model(5, vocab_size=3, **NETWORKS[network])
+    law = Lengths(prior=prior)
+    ((chosen, said),) = law.choose(model, [TWO], [0])
+    for k, of_blank in enumerate(said):
+        n, p = law.probabilities(model, TWO, chosen[:k])
         best = p.sort(descending=True)
-        assert (
-            of_blank['length'] == chosen[k] == n[best.indices[0]]
-            and of_blank['p'] == best.values[0]
-        )
+        assert of_blank['length'] == chosen[k] == n[best.indices[0]]
+        assert of_blank['p'] == best.values[0]
         if len(n) > 1:
-            assert (
-                of_blank['runner_up'] == n[best.indices[1]]
-                and of_blank['p_runner_up'] == best.values[1]
-            )
+            assert of_blank['runner_up'] == n[best.indices[1]]
+            assert of_blank['p_runner_up'] == best.values[1]
 
 
 @pytest.mark.parametrize('network', NETWORKS)
 def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(network):
-    model, score = make_model(5, vocab_size=3, **NETWORKS[network]), []
+    model = make_model(5, vocab_size=3, **NETWORKS[network])
+    score = []
     for n in (1, 2, 3):
-        row, known = [0, 0, 2, *[0] * n, 1, 0, 2], [1, 2, 3 + n, 5 + n]
+        row = [0, 0, 2, *[0] * n, 1, 0, 2]
+        known = [1, 2, 3 + n, 5 + n]
         order = torch.tensor([[*known, *range(3, 3 + n), 0, 4 + n]])
         logits = model.predict(torch.tensor([row]), order, 4)[0, :n, :3]
         score.append(float(logits.softmax(-1).amax(-1).mean()) * (4 - n))
-    n, p = Lengths('confidence', (3, 2, 1)).probabilities(
-        model, Template([(1, 'blank'), *ONE.pieces], 9), ()
-    )
-    assert n == [1, 2, 3] and p.tolist() == pytest.approx(
-        [s / sum(score) for s in score], abs=1e-10
-    )
+    template = Template([(1, 'blank'), *ONE.pieces], 9)
+    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, template, ())
+    assert n == [1, 2, 3]
+    assert p.tolist() == shares(score)
 
 
 def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
-    model, law = make_model(5, vocab_size=3), Lengths('draw')
+    model = make_model(5, vocab_size=3)
+    law = Lengths('draw')
     found = list(law.choose(model, 2000 * [TWO], range(2000)))
-    counts, (_, first) = Counter(lengths for lengths, _ in found), law.probabilities(model, TWO, ())
+    counts = Counter(lengths for lengths, _ in found)
+    (_, first) = law.probabilities(model, TWO, ())
     for a, b in itertools.product((1, 2), (1, 2, 3)):
         p = float(first[a - 1] * law.probabilities(model, TWO, (a,))[1][b - 1])
         assert abs(counts[a, b] - 2000 * p) < 4 * math.sqrt(2000 * p) + 1
-    assert len(counts) > 3 and list(law.choose(model, [TWO], [7])) == found[7:8]
+    assert len(counts) > 3
+    assert list(law.choose(model, [TWO], [7])) == found[7:8]
     for _, said in found[:50]:
         assert all(of_blank['runner_up'] != of_blank['length'] for of_blank in said)
 
 
 @pytest.mark.parametrize('network', ['decoder', 'encoder'])
 def test_a_model_that_is_shorter_than_the_text_reads_around_the_blank(network):
-    """7 positions: what is behind the longest gap, as far as there is room, and as much before it as is left."""
+    """7 positions: what is behind the longest gap, as far as there is room, and as much before it
+    as is left."""
     model = make_model(5, block_size=7, vocab_size=3, **NETWORKS[network])
     for left, right, near, behind, lengths in (
         ([0, 1, 2, 2, 1], [2, 0, 1, 1, 2], [], [2, 0, 1, 1], [1, 2, 3]),
         ([0, 1, 2, 2, 1], [2, 0], [2, 1], [2, 0], [1, 2, 3]),
         ([0, 1], [2, 0], [], [2], [5, 6]),
     ):
-        template = Template(
-            [(left, 'known'), ((lengths[0], lengths[-1]), 'unknown'), (right, 'known')], 20
-        )
-        p = torch.tensor(
-            [by_all_texts(model, near, n, behind) for n in lengths], dtype=torch.float64
-        )
-        assert torch.allclose(
-            Lengths().probabilities(model, template, ())[1], p / p.sum(), atol=1e-10
-        )
+        blank = (lengths[0], lengths[-1]), 'unknown'
+        template = Template([(left, 'known'), blank, (right, 'known')], 20)
+        _, p = Lengths().probabilities(model, template, ())
+        want = [by_all_texts(model, near, n, behind) for n in lengths]
+        assert p.tolist() == shares(want)
 
 
 def test_the_nearest_tokens_behind_the_blank_are_read():
-    model, right = make_model(5, block_size=40, vocab_size=3), [p * p % 3 for p in range(30)]
-    pieces = [([0], 'known'), ((1, 3), 'unknown')]
-    fewer, p, *more = (
-        Lengths().probabilities(model, Template([*pieces, (right[:n], 'known')], 40), ())[1]
-        for n in (NEAR - 1, NEAR, NEAR + 1, 30)
-    )
-    assert all(torch.allclose(p, other, atol=1e-12) for other in more) and not torch.allclose(
-        p, fewer, atol=1e-6
-    )
+    model = make_model(5, block_size=40, vocab_size=3)
+    right = [p * p % 3 for p in range(30)]
+
+    def with_text_behind(n):
+        pieces = [([0], 'known'), ((1, 3), 'unknown'), (right[:n], 'known')]
+        return Lengths().probabilities(model, Template(pieces, 40), ())[1]
+
+    fewer, p, *more = map(with_text_behind, (NEAR - 1, NEAR, NEAR + 1, 30))
+    assert all(torch.allclose(p, other, atol=1e-12) for other in more)
+    assert not torch.allclose(p, fewer, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -162,31 +170,32 @@ def test_the_nearest_tokens_behind_the_blank_are_read():
     ],
 )
 def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
-    writer, prompt = Writer(ckpt), 'a[[?]]bc[[2-5]] d[[3]]e'
-    prompt += '[[..]]' * ('length' in how)
+    writer = Writer(ckpt)
+    prompt = 'a[[?]]bc[[2-5]] d[[3]]e'
+    if 'length' in how:
+        prompt += '[[..]]'
     texts = writer.infill(prompt, n=4, blank_length='draw', seed=4, **how)
     assert len({text.sample['lengths'][0]['length'] for text in texts}) > 1
     for r, text in enumerate(texts):
         first, second = (said['length'] for said in text.sample['lengths'])
         known = prompt.replace('[[?]]', f'[[{first}]]').replace('[[2-5]]', f'[[{second}]]')
         known = writer.infill(known, seed=4 + r, **how)
-        assert (
-            known == text
-            and math.isclose(known.logprob, text.logprob, abs_tol=1e-3)
-            and 2 <= second <= 5
-        )
+        assert known == text
+        assert math.isclose(known.logprob, text.logprob, abs_tol=1e-3)
+        assert 2 <= second <= 5
     slow = Writer(ckpt, use_cache=False).infill(prompt, n=4, blank_length='draw', seed=4, **how)
-    assert slow == texts and [s.sample['lengths'][0]['p'] for s in slow] == pytest.approx(
-        [s.sample['lengths'][0]['p'] for s in texts], rel=1e-4
-    )
+    assert slow == texts
+    for one, other in zip(slow, texts):
+        p = other.sample['lengths'][0]['p']
+        assert one.sample['lengths'][0]['p'] == pytest.approx(p, rel=1e-4)
     assert list(writer.stream(prompt, blank_length='draw', seed=4, **how))[-1] == texts[0]
 
 
 def test_a_block_may_be_longer_than_the_shortest_text(ckpt):
-    writer, how = Writer(ckpt), {'order': 'margin', 'block_length': 8}
-    assert writer.infill('a[[1-9]]b', length_prior=[0] * 8 + [1], **how) == writer.infill(
-        'a[[9]]b', **how
-    )
+    writer = Writer(ckpt)
+    how = {'order': 'margin', 'block_length': 8}
+    found = writer.infill('a[[1-9]]b', length_prior=8 * [0] + [1], **how)
+    assert found == writer.infill('a[[9]]b', **how)
 
 
 def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
@@ -202,12 +211,12 @@ def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
     ).stdout
     for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
         (said,) = sample['lengths']
-        assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(
-            said['p'] + said['p_runner_up'], 1
-        )
+        assert {said['length'], said['runner_up']} == {2, 5}
+        assert math.isclose(said['p'] + said['p_runner_up'], 1)
         assert len(sample['tokens']) == 3 + said['length']
     words = f'blank of {said["length"]} tokens (p {said["p"]:.2f}, runner-up {said["runner_up"]}: '
-    assert words in said_all and words in (tmp_path / 'o.html').read_text()
+    assert words in said_all
+    assert words in (tmp_path / 'o.html').read_text()
     wrong = script(
         'sample.py',
         f'--ckpt={ckpt}',
@@ -224,12 +233,14 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     tokens = np.fromfile(data / 'data/pydocs/train.bin', '<u2')
     text = bytes(np.where(tokens < 256, tokens, 10).astype(np.uint8)).decode()
     words = Counter(len(word) + 1 for word in text.split())
-    assert (
-        read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1))
-        and len(words) > 2
-    )
-    assert read_prior('uniform', checkpoint) is None and read_prior([1, 2], checkpoint) == (1, 2)
+    assert read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1))
+    assert len(words) > 2
+    assert read_prior('uniform', checkpoint) is None
+    assert read_prior([1, 2], checkpoint) == (1, 2)
     assert Lengths(prior=read_prior(np.array([1.5, 2]), checkpoint)).prior == (1.5, 2)
+
+
+NO_WEIGHTS = ([], [10**400], [True], [math.nan], [[1]], 5, {1: 2}, b'ab', np.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -250,20 +261,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
         ),
         ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
         ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
-        *(
-            ('a[[?]]b', {'length_prior': wrong}, 'length_prior must hold weights')
-            for wrong in (
-                [],
-                [10**400],
-                [True],
-                [math.nan],
-                [[1]],
-                5,
-                {1: 2},
-                b'ab',
-                np.ones((2, 2)),
-            )
-        ),
+        *(('a[[?]]b', {'length_prior': x}, 'length_prior must hold weights') for x in NO_WEIGHTS),
         ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'),
         ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
         ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),

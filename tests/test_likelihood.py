@@ -1,4 +1,4 @@
-"""Likelihood: totals, bounds, ensembles and conditionals against slow versions and numbers by hand."""
+"""Likelihood: totals, bounds, ensembles and conditionals, against slow versions and by hand."""
 
 import itertools
 import math
@@ -33,10 +33,13 @@ from model import Slots
 class Network:
     """A decoder that gives nll(idx, order) and remembers what it was asked."""
 
-    device, config, slots = torch.device('cpu'), SimpleNamespace(block_size=9), Slots
+    device = torch.device('cpu')
+    config = SimpleNamespace(block_size=9)
+    slots = Slots
 
     def __init__(self, nll):
-        self.nll, self.asked = nll, []
+        self.nll = nll
+        self.asked = []
 
     def __call__(self, idx, order, n_known=None, columns=None, n_visits=None):
         self.asked.append((idx, order, columns))
@@ -49,12 +52,13 @@ def large_and_small(idx, order):
     return torch.cat([torch.full((len(idx), 1), 2.0**24), torch.ones(order[:, 1:].shape)], 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # nats of blocks
 
 
 def test_totals_do_not_depend_on_the_batch(batch):
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     expected = model(idx, order).sum(1)
     for batch_size in (1, 2, 5, 9):
         torch.testing.assert_close(
@@ -64,7 +68,8 @@ def test_totals_do_not_depend_on_the_batch(batch):
 
 
 def test_only_the_visits_behind_the_given_ones_are_summed(batch):
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     nll = model(idx, order)
     n_given = torch.tensor([0, 3, 9, 1, 8])
     after = torch.arange(9) >= n_given.unsqueeze(1)
@@ -92,28 +97,32 @@ def test_a_network_with_a_masked_loss_is_scored_by_a_pass_for_each_visit_or_by_a
     torch.testing.assert_close(
         one_by_one(make_model(), idx, order), make_model()(idx, order), rtol=0, atol=1e-10
     )
-    encoder, idx = make_model(attention=attention, block_size=4), idx[:, :4]
+    encoder = make_model(attention=attention, block_size=4)
+    idx = idx[:, :4]
     orders = torch.tensor(list(itertools.permutations(range(4))))
     exact = torch.stack([block_nll(encoder, row.expand(24, 4), orders, 7).mean() for row in idx])
     K = 400
-    drawn, known = draw_orders(range(5), 4, K, 3).flatten(0, 1), draw_known(range(5), 4, K, 3)
+    drawn = draw_orders(range(5), 4, K, 3).flatten(0, 1)
+    known = draw_known(range(5), 4, K, 3)
     nats = block_nll(encoder, idx.repeat_interleave(K, 0), drawn, 64, n_known=known.flatten()).view(
         5, K
     )
     z = (nats.mean(1) - exact) / (nats.std(1) / K**0.5)
-    assert z.abs().max() < 3.5 and nats.std(1).min() > 0.1
+    assert z.abs().max() < 3.5
+    assert nats.std(1).min() > 0.1
 
 
 def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block():
     known = draw_known(range(50), 8, 4, 3)
-    assert torch.equal(
-        known // 2, torch.arange(4).expand(50, 4)
-    ) and known.unique().tolist() == list(range(8))
+    assert torch.equal(known // 2, torch.arange(4).expand(50, 4))
+    assert known.unique().tolist() == list(range(8))
     assert torch.equal(known[[7, 2]], draw_known([7, 2], 8, 4, 3))
-    assert not torch.equal(known, draw_known(range(50), 8, 4, 4)) and len(known.unique(dim=0)) > 8
+    assert not torch.equal(known, draw_known(range(50), 8, 4, 4))
+    assert len(known.unique(dim=0)) > 8
     n_given = torch.arange(50).unsqueeze(1) % 8
     after = draw_known(range(50), 8 - n_given, 1, 3, n_given)
-    assert (after >= n_given).all() and (after < 8).all()
+    assert (after >= n_given).all()
+    assert (after < 8).all()
     assert draw_known(range(50), 3, 1, 3, 5).unique().tolist() == [5, 6, 7]
 
 
@@ -125,7 +134,8 @@ def test_numbers_of_known_visits_have_a_stream_of_their_own():
 
 
 def test_blocks_are_scored_in_the_dtype_that_is_asked_for(batch):
-    model, (idx, order) = make_model().float(), batch
+    model = make_model().float()
+    (idx, order) = batch
     single, half = (block_nll(model, idx, order, 2, dtype) for dtype in ('float32', 'bfloat16'))
     assert 1e-4 < (half - single).abs().max() < 1
     with torch.autocast('cpu', torch.bfloat16):
@@ -141,7 +151,7 @@ def test_one_likelihood_that_is_not_finite_is_refused(bad):
         check_finite(torch.tensor([[1.0, bad]]))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # mixtures
 
 
@@ -157,7 +167,9 @@ def test_a_mixture_averages_probabilities():
 
 
 def test_contexts_are_shuffles_of_the_prefix(batch):
-    model, (idx, order), i = make_model(), batch, 3
+    model = make_model()
+    (idx, order) = batch
+    i = 3
     logprobs = context_logprobs(model, idx, order, i, 200, torch.Generator().manual_seed(0))
     for r in range(5):
         possible = []
@@ -166,44 +178,48 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
             possible.append(-model(idx[r : r + 1], o)[0, i])
         torch.testing.assert_close(logprobs[r, 0], possible[0], rtol=0, atol=1e-10)
         distance = (logprobs[r, :, None] - torch.stack(possible)).abs()
-        assert distance.min(1).values.max() < 1e-10 and len(distance.argmin(1).unique()) == 6
+        assert distance.min(1).values.max() < 1e-10
+        assert len(distance.argmin(1).unique()) == 6
     for i, n_contexts in ((9, 2), (-1, 2), (3, 0)):
         with pytest.raises(ValueError, match='visit i'):
             context_logprobs(model, idx, order, i, n_contexts)
 
 
 def test_a_generator_gives_the_shuffles(batch):
-    model, (idx, order) = make_model(), batch
+    model = make_model()
+    (idx, order) = batch
     for estimate in (
         lambda g: context_logprobs(model, idx, order, 5, 4, g),
         lambda g: conditional_logprob(model, idx, [3, 1, 6], [0, 8, 2], 4, g),
     ):
         a, b, c = (estimate(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-        assert torch.equal(a, b) and not torch.equal(a, c)
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the ensemble
 
 
 @pytest.mark.parametrize('width', [1, 2, 4, 9])
 @pytest.mark.parametrize('n_tokens', [1, 40, 10**6])
 def test_ensemble_is_its_definition(width, n_tokens):
-    model, g = make_model(), torch.Generator().manual_seed(3)
-    idx, order, n_contexts = torch.randint(11, (9,), generator=g), torch.randperm(9, generator=g), 5
+    model = make_model()
+    g = torch.Generator().manual_seed(3)
+    idx = torch.randint(11, (9,), generator=g)
+    order = torch.randperm(9, generator=g)
+    n_contexts = 5
     groups = list(range(-(-9 // width)))
     own, members = ensemble_block_nll(model, idx, order, n_contexts, groups, width, 7, n_tokens)
     plain = model(idx[None], order[None])[0]
-    contexts = [group_contexts(order, g, width, n_contexts - 1, 7) for g in groups]
     total = torch.zeros(len(powers_of_two(n_contexts)), dtype=torch.float64)
     for i in range(9):  # each visit by itself, with one whole pass for every member
-        start = i // width * width
-        rows = [order, *contexts[i // width]]
-        assert start < 5 or len({tuple(row[:start].tolist()) for row in rows}) > 2  # shuffles
-        assert all(sorted(row[:start].tolist()) == sorted(order[:start].tolist()) for row in rows)
-        assert all(torch.equal(row[start : i + 1], order[start : i + 1]) for row in rows)
+        group = i // width
+        start = group * width
+        rows = [order, *group_contexts(order, group, width, n_contexts - 1, 7)]
+        check_shuffles(rows, order, start, i)
         nll = torch.stack([model(idx[None], row[None, : i + 1])[0, i] for row in rows])
-        torch.testing.assert_close(members[i // width, :, i - start], nll, rtol=0, atol=1e-10)
+        torch.testing.assert_close(members[group, :, i - start], nll, rtol=0, atol=1e-10)
         total += torch.stack([-(-nll[:m]).exp().mean().log() for m in (1, 2, 4, 5)])
     assert not members[-1, :, 9 - groups[-1] * width :].any()  # behind the last visit
     got = ensemble_totals(own, members, torch.ones(len(groups)))
@@ -213,9 +229,20 @@ def test_ensemble_is_its_definition(width, n_tokens):
         assert torch.allclose(got, plain.sum())  # nothing is before the only group
 
 
+def check_shuffles(rows, order, start, i):
+    """Visits before `start` are shuffled, those from there to visit i are not."""
+    contexts = [row[:start].tolist() for row in rows]
+    assert start < 5 or len(set(map(tuple, contexts))) > 2
+    for row, context in zip(rows, contexts):
+        assert sorted(context) == sorted(order[:start].tolist())
+        assert torch.equal(row[start : i + 1], order[start : i + 1])
+
+
 def test_some_groups_give_what_they_give_among_all():
-    model, g = make_model(), torch.Generator().manual_seed(5)
-    idx, order = torch.randint(11, (9,), generator=g), torch.randperm(9, generator=g)
+    model = make_model()
+    g = torch.Generator().manual_seed(5)
+    idx = torch.randint(11, (9,), generator=g)
+    order = torch.randperm(9, generator=g)
     own, every = ensemble_block_nll(model, idx, order, 3, list(range(5)), 2, 7)
     some, members = ensemble_block_nll(model, idx, order, 3, [0, 2, 4], 2, 7)
     assert own == some
@@ -223,7 +250,7 @@ def test_some_groups_give_what_they_give_among_all():
 
 
 def test_contexts_of_groups_are_drawn_apart():
-    """The contexts of a group are a function of (seed, group), uniform, and say nothing about the next group."""
+    """Contexts of a group are a function of (seed, group), uniform, and tell nothing of the next."""
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     contexts = [group_contexts(order, g, 1, 6, 7) for g in (9, 10)]
     assert torch.equal(contexts[1], group_contexts(order, 10, 1, 6, 7))
@@ -243,10 +270,10 @@ def test_batches_hold_all_rows_in_order_and_few_slots():
     assert rows == [row.tolist() for piece in pieces for row in piece]
     for batch in batches:
         longest = max(part.size(1) for part in batch)
-        assert longest * sum(map(len, batch)) <= 100 and longest <= 1.25 * batch[0].size(1) + 8
-    assert (
-        sum(map(len, map(torch.cat, ([*batch] for batch in batches_of(pieces[:1], 1))))) == 7
-    )  # a row at least
+        assert longest * sum(map(len, batch)) <= 100
+        assert longest <= 1.25 * batch[0].size(1) + 8
+    one_by_one = [part for batch in batches_of(pieces[:1], 1) for part in batch]
+    assert list(map(len, one_by_one)) == 7 * [1]  # a row at least
 
 
 @pytest.mark.parametrize(
@@ -270,8 +297,10 @@ def test_batches_hold_all_rows_in_order_and_few_slots():
 def test_as_many_groups_as_the_positions_pay_for(N, width, n_positions, n_groups):
     groups, weights = sample_groups(N, width, n_positions, 3)
     there = -(-N // width)
-    assert len(groups) == len(set(groups)) == len(weights) == n_groups and weights.sum() == there
-    assert groups == sorted(groups) and 0 <= groups[0] <= groups[-1] < there
+    assert len(groups) == len(set(groups)) == len(weights) == n_groups
+    assert weights.sum() == there
+    assert groups == sorted(groups)
+    assert 0 <= groups[0] <= groups[-1] < there
 
 
 def test_sampled_visits_are_unbiased_and_stratified():
@@ -281,9 +310,8 @@ def test_sampled_visits_are_unbiased_and_stratified():
         counts[groups] += weights
     assert (counts / 2000 - 1).abs().max() < 0.15
     edges = [0, 2, 5, 8, 10]  # 2.5 and 7.5 are rounded to the even
-    assert all(
-        start <= g < end for g, start, end in zip(groups, edges, edges[1:])
-    ) and weights.tolist() == [2, 3, 3, 2]
+    assert all(start <= g < end for g, start, end in zip(groups, edges, edges[1:]))
+    assert weights.tolist() == [2, 3, 3, 2]
 
 
 def test_totals_of_sampled_groups_by_hand():
@@ -292,10 +320,11 @@ def test_totals_of_sampled_groups_by_hand():
     got = ensemble_totals(
         torch.tensor(30.0), -p.log(), torch.tensor([3.0, 2.0], dtype=torch.float64)
     )
-    assert got[0] == 30 and math.isclose(got[1], 30 + 3 * change[0] + 2 * change[1], abs_tol=1e-12)
+    assert got[0] == 30
+    assert math.isclose(got[1], 30 + 3 * change[0] + 2 * change[1], abs_tol=1e-12)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # conditionals
 
 
@@ -308,7 +337,8 @@ def test_log_probability_of_a_set_given_another():
             model, idx, [3, 1], [0], n_orders, torch.Generator().manual_seed(0)
         )
         assert math.isclose(float(logp.exp().sum()), 1, abs_tol=1e-10)
-    idx, order = idx[:1], torch.tensor([[0, 2, 1, 3]])
+    idx = idx[:1]
+    order = torch.tensor([[0, 2, 1, 3]])
     assert math.isclose(
         conditional_logprob(model, idx, [3, 1], [2, 0]),
         -model(idx, order)[0, 2:].sum(),
@@ -326,10 +356,8 @@ def test_log_probability_of_a_set_given_another():
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_a_masked_loss_knows_that_the_other_positions_are_blank(attention):
-    model, order = (
-        make_model(block_size=5, vocab_size=3, attention=attention),
-        torch.tensor([[0, 4, 1, 3, 2]] * 2),
-    )
+    model = make_model(block_size=5, vocab_size=3, attention=attention)
+    order = torch.tensor([[0, 4, 1, 3, 2]] * 2)
     idx = torch.tensor([[2, 0, 1, 1, 0], [1, 2, 0, 1, 0]])
     want = 0
     for d in (2, 3):  # positions 1 and 3, given 0 and 4, and 2 is blank
@@ -350,9 +378,12 @@ def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
     every = {
         b + a for b in itertools.permutations([0, 8]) for a in itertools.permutations([1, 2, 3])
     }
-    assert set(orders) == every and len(orders) == 200
-    model, idx = make_model(), torch.arange(9)[None]
+    assert set(orders) == every
+    assert len(orders) == 200
+    model = make_model()
+    idx = torch.arange(9)[None]
     network = Network(model)
     got = conditional_logprob(network, idx, [3, 1], [0, 8], 3, torch.Generator().manual_seed(0))
     p = [math.exp(-float(model(idx, order)[0, 2:].sum())) for _, order, _ in network.asked]
-    assert len(p) == 3 and math.isclose(float(got.exp()), sum(p) / 3)
+    assert len(p) == 3
+    assert math.isclose(float(got.exp()), sum(p) / 3)

@@ -18,7 +18,7 @@ TEXT = 'a b c d e f g\n' * 9
 
 @pytest.fixture(scope='module')
 def data_dir(tmp_path_factory):
-    """Prepared sets: `words`, both splits of wikitext2, and `broken`, which holds a token that there is not."""
+    """Prepared sets: `words`, both splits of wikitext2, and `broken`, of a token that is none."""
     folder = tmp_path_factory.mktemp('measured')
     (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
     for name in ('words', 'broken'):
@@ -43,15 +43,13 @@ def data_dir(tmp_path_factory):
 def test_protocols_name_their_splits(data_dir):
     for protocol, split, letter in (('paper', 'train', 'a'), ('clean', 'test', 'A')):
         text = open_corpus('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
-        assert (
-            text.label == f'wikitext2 ({split}, protocol {protocol})' and ord(letter) in text.blocks
-        )
+        assert text.label == f'wikitext2 ({split}, protocol {protocol})'
+        assert ord(letter) in text.blocks
     words = open_corpus('words', 4, Bytes(), data_dir, protocol='clean', split='train')
     assert words.label == 'words (train)'
-    assert words.origin == {
-        key: json.load(open(f'{data_dir}/words/meta.json'))['splits']['train'][key]
-        for key in ('source', 'sha256')
-    }
+    with open(f'{data_dir}/words/meta.json') as f:
+        kept = json.load(f)['splits']['train']
+    assert words.origin == {key: kept[key] for key in ('source', 'sha256')}
 
 
 def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
@@ -59,25 +57,19 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
     text = open_corpus(str(path), 4, Bytes(), 'nowhere')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
-    assert text.tokens.tolist() == tokens and text.blocks.tolist() == [
-        tokens[:4],
-        tokens[4:8],
-        tokens[8:12],
-    ]
+    assert text.tokens.tolist() == tokens
+    assert text.blocks.tolist() == [tokens[:4], tokens[4:8], tokens[8:12]]
     assert text.n_bytes == 12 - 2  # ends of documents are no bytes
-    assert text.name == str(path) and text.label == 'my.jsonl'
-    assert text.origin == {
-        'source': str(path),
-        'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest(),
-    }
+    assert text.name == str(path)
+    assert text.label == 'my.jsonl'
+    digest = hashlib.sha256(text.tokens.tobytes()).hexdigest()
+    assert text.origin == {'source': str(path), 'sha256': digest}
     path.with_suffix('.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
     assert open_corpus(str(path.with_suffix('.csv')), 4, Bytes(), 'nowhere').digest == text.digest
     some = open_corpus(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
-    assert (
-        some.blocks.tolist() == [tokens[:4], tokens[4:8]]
-        and some.n_bytes == 7
-        and len(some.tokens) == len(tokens)
-    )
+    assert some.blocks.tolist() == [tokens[:4], tokens[4:8]]
+    assert some.n_bytes == 7
+    assert len(some.tokens) == len(tokens)
     spread = open_corpus(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
     assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
 
@@ -97,7 +89,7 @@ def test_the_digest_tells_the_blocks(data_dir):
         (
             'broken',
             'bytes',
-            'val.bin has the token 257, bytes tokens are below 257: prepare broken again with --force',
+            'val.bin has the token 257, bytes tokens are below 257: prepare broken again',
         ),
         (
             'words',
@@ -146,22 +138,19 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like
 
-    tokenizer, path = tokenizer_like(kind), tmp_path / 'my.jsonl'
-    rows = [
-        {'prompt': text[0], 'text': text[1]} if isinstance(text, tuple) else {'text': text}
-        for text in texts
-    ]
+    tokenizer = tokenizer_like(kind)
+    path = tmp_path / 'my.jsonl'
+    has_prompts = isinstance(texts[0], tuple)
+    names = ('prompt', 'text') if has_prompts else ('text',)
+    rows = [dict(zip(names, text if has_prompts else (text,))) for text in texts]
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     n_bytes = [len(row['text'].encode()) for row in rows]
-    found = open_corpus(str(path), 64 if 'prompt' in rows[0] else 1, tokenizer, 'nowhere')
-    assert found.n_bytes == found.sizes.sum() == sum(n_bytes) and len(found.sizes) == len(
-        found.tokens
-    )
+    found = open_corpus(str(path), 64 if has_prompts else 1, tokenizer, 'nowhere')
+    assert found.n_bytes == found.sizes.sum() == sum(n_bytes)
+    assert len(found.sizes) == len(found.tokens)
     assert unigram_row(found.tokens, tokenizer, 1, found.sizes)['bytes'] == sum(n_bytes)
-    some = open_corpus(
-        str(path), 64 if 'prompt' in rows[0] else 2, tokenizer, 'nowhere', n_blocks=1
-    )
-    assert some.n_bytes == (n_bytes[0] if 'prompt' in rows[0] else found.sizes[:2].sum())
+    some = open_corpus(str(path), 64 if has_prompts else 2, tokenizer, 'nowhere', n_blocks=1)
+    assert some.n_bytes == (n_bytes[0] if has_prompts else found.sizes[:2].sum())
     if kind == 'bytes':  # each token is its own bytes
         counted = found.sizes > 0
         assert found.sizes[counted].tolist() == tokenizer.n_bytes[found.tokens[counted]].tolist()
@@ -172,7 +161,8 @@ def test_bytes_of_a_large_text_are_those_of_its_pieces_together(tmp_path, monkey
     from masked_kinds import tokenizer_like
 
     monkeypatch.setattr('anyorder.tokens.sources.PIECE', 3)
-    text, path = decomposed('é ü<|endoftext|>ñ å ' * 3), tmp_path / 'my.txt'
+    text = decomposed('é ü<|endoftext|>ñ å ' * 3)
+    path = tmp_path / 'my.txt'
     path.write_text(text)
     found = open_corpus(str(path), 1, tokenizer_like('bytes NFC'), 'nowhere')
     assert found.n_bytes == len(text.replace('<|endoftext|>', '').encode())
@@ -183,14 +173,11 @@ def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
     from masked_kinds import tokenizer_like
 
     (tmp_path / 'my.txt').write_text('ab ! ef ¶')
-    assert (
-        open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes
-        is None
-    )
-    assert (
-        '2 of 5 tokens are unknown' in (said := capsys.readouterr().err)
-        and "'!'" in said
-        and said.count('\n') == 1
-    )
-    open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('bytes'), 'nowhere')
+    path = str(tmp_path / 'my.txt')
+    assert open_corpus(path, 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes is None
+    said = capsys.readouterr().err
+    assert '2 of 5 tokens are unknown' in said
+    assert "'!'" in said
+    assert said.count('\n') == 1
+    open_corpus(path, 2, tokenizer_like('bytes'), 'nowhere')
     assert not capsys.readouterr().err

@@ -31,7 +31,7 @@ def tuples(orders):
     return list(map(tuple, orders.tolist()))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # families
 
 
@@ -136,7 +136,8 @@ def test_few_orders_are_left_to_right_and_those_of_the_next_seeds():
     # fewer of them are some of more
     two, many = ({*tuples(replace(few, parameter=K).draw(400, 7, generator))} for K in (2, 16))
     assert two == {*wanted[:2]}
-    assert two < many and len(many) == 16
+    assert two < many
+    assert len(many) == 16
     assert torch.equal(replace(few, parameter=1).draw(5, 7), L2R.draw(5, 7))
 
     # a shorter sequence leaves out what lies behind
@@ -163,7 +164,8 @@ def test_a_sorted_subset_has_its_law():
             rest = tuple(p for p in range(3) if p not in known)
             law[known + rest] += 1 / 4 / len(sets)
     counts = Counter(tuples(sample_order(30000, 3, 'sorted_subset', generator=stream('subset'))))
-    assert counts.keys() == law.keys() and len(law) == 5
+    assert counts.keys() == law.keys()
+    assert len(law) == 5
     for order, p in law.items():
         assert abs(counts[order] - 30000 * p) < 5 * (30000 * p * (1 - p)) ** 0.5
 
@@ -198,7 +200,7 @@ def test_a_file_holds_at_most_the_positions_of_the_model():
         order.check(5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # numbers
 
 
@@ -268,7 +270,8 @@ def test_what_is_scored_is_drawn_from_named_streams_alone(rotated):
 def test_drawn_orders_of_blocks_depend_on_seed_and_number_alone(rotated, kind):
     order = Order(kind, shape=(5, 8))
     orders = draw_orders(range(6), 40, 2, 7, order)
-    assert order.drawn and orders.shape == (6, 2, 40)
+    assert order.drawn
+    assert orders.shape == (6, 2, 40)
     assert torch.equal(draw_orders([4, 1], 40, 2, 7, order), orders[[4, 1]])
     assert not torch.equal(draw_orders(range(6), 40, 2, 8, order), orders)
     assert len(orders.flatten(0, 1).unique(dim=0)) > 9
@@ -283,7 +286,8 @@ def test_drawn_orders_of_blocks_depend_on_seed_and_number_alone(rotated, kind):
 )
 def test_other_orders_of_blocks_are_those_of_as_many_seeds(order):
     orders = draw_orders(range(6), 40, 2, 7, order)
-    assert not order.drawn and orders.shape == (6, 2, 40)
+    assert not order.drawn
+    assert orders.shape == (6, 2, 40)
     for seed in (7, 8):
         assert torch.equal(draw_orders([4, 1], 40, 2, seed, order), orders[[4, 1]])
     for k in range(2):
@@ -291,7 +295,7 @@ def test_other_orders_of_blocks_are_those_of_as_many_seeds(order):
         assert torch.equal(orders[:, k], own.expand(6, 40))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # names
 
 
@@ -379,7 +383,7 @@ def test_an_option_names_a_file_of_positions(tmp_path, monkeypatch):
             read_order('order.json')
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is given
 
 

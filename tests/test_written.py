@@ -1,4 +1,5 @@
-"""The law of a way of writing as an estimate: against a loop without a cache, block by block, cut off, on disk."""
+"""The law of a way of writing as an estimate: against a loop without a cache, block by block, cut
+off, on disk."""
 
 import json
 import math
@@ -34,10 +35,8 @@ NETWORKS = [
 
 def made(*args, attention='causal', order=None):
     """The estimates of the orders that the command line asks for, of a model of 9 positions."""
-    c, checkpoint = (
-        options(*args),
-        SimpleNamespace(**vars(opened(order, attention=attention)), run={}),
-    )
+    c = options(*args)
+    checkpoint = SimpleNamespace(**vars(opened(order, attention=attention)), run={})
     return choose_estimates([], read_ways(c), ['words'], c, checkpoint)
 
 
@@ -48,26 +47,40 @@ def measured(model, found, journal=None):
 
 
 def naive(model, idx, order, n_steps, score, temperature=1.0, top_p=1.0, block_length=9):
-    """-log q of a row (N,), by one prediction from scratch a step; `score` (logits, token) says what comes first."""
-    left, nats, known = order.tolist(), 0.0, []
+    """-log q of a row (N,), by one prediction from scratch a step.
+
+    score  (logits, token): what comes first"""
+    left = order.tolist()
+    nats = 0.0
+    known = []
     ends = [9 * k // n_steps for k in range(1, n_steps + 1)]
     for end in ends:
+        logits = model.predict(idx[None], torch.tensor([known + left]), len(known))[0]
         among = left[: block_length - len(known) % block_length]
-        logits = model.predict(
-            idx[None], torch.tensor([known + among + left[len(among) :]]), len(known)
-        )[0]
-        logits = logits[: len(among)]
         scores = [float(score(logits[j : j + 1], idx[i : i + 1])) for j, i in enumerate(among)]
         best = sorted(range(len(among)), key=lambda j: -scores[j])[: end - len(known)]
         for j in best:
             p = (logits[j] / temperature).softmax(-1)
-            more = p[p > p[idx[among[j]]]].sum()  # of what is likelier than the truth
-            kept = p.sort(descending=True).values
-            kept = kept[kept.cumsum(0) - kept < top_p].sum()
-            nats -= float((p[idx[among[j]]] / kept).log()) if more < top_p else -math.inf
+            nats -= cut_logprob(p, idx[among[j]], top_p)
         known += [among[j] for j in best]
         left = [i for i in left if i not in known]
     return nats
+
+
+def cut_logprob(p, token, top_p):
+    """log of the probability of a token where the most likely ones that reach top_p are kept."""
+    likelier = p[p > p[token]].sum()
+    if likelier >= top_p:
+        return -math.inf
+    kept = p.sort(descending=True).values
+    kept = kept[kept.cumsum(0) - kept < top_p].sum()
+    return float((p[token] / kept).log())
+
+
+def score_of(policy):
+    if policy == 'oracle':
+        return Oracle('margin').scores
+    return lambda logits, _: SCORES[policy](logits)
 
 
 @pytest.mark.parametrize('network', NETWORKS, ids=str)
@@ -79,19 +92,17 @@ def test_a_row_is_the_loop_without_a_cache(network, how):
     asked = [f'--{name}={value}' for name, value in how.items()]
     for policy in (*SCORES, 'oracle'):
         (it,) = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
-        score = Oracle('margin').scores if policy == 'oracle' else lambda x, _: SCORES[policy](x)  # noqa: B023
-        orders = (
-            draw_orders([2, 0], 9, 1, SEED)[:, 0]
-            if 'block_length' not in how
-            else torch.arange(9).expand(2, 9)
-        )
-        want = [
-            naive(model, BLOCKS[b], order, score=score, **{'n_steps': 9} | how)
-            for b, order in zip((2, 0), orders)
-        ]
+        orders = torch.arange(9).expand(2, 9)
+        if 'block_length' not in how:
+            orders = draw_orders([2, 0], 9, 1, SEED)[:, 0]
+        with_steps = {'n_steps': 9} | how
+        want = []
+        for b, order in zip((2, 0), orders):
+            want.append(naive(model, BLOCKS[b], order, score=score_of(policy), **with_steps))
         nats, cut, passes = it.nats(model, BLOCKS, [2, 0]).T
         torch.testing.assert_close(nats, torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
-        assert not cut.any() and (passes == how.get('n_steps', 9)).all()
+        assert not cut.any()
+        assert (passes == how.get('n_steps', 9)).all()
 
 
 def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
@@ -101,24 +112,22 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
     want = plain.nats(model, BLOCKS, [3, 1])
     nats, cut, passes = by_steps.nats(model, BLOCKS, [3, 1]).view(2, 2, 3).unbind(2)
     torch.testing.assert_close(nats, want, rtol=0, atol=1e-10)
-    orders, repeated = (
-        draw_orders([3, 1], 9, 2, SEED).flatten(0, 1),
-        BLOCKS[[3, 1]].repeat_interleave(2, 0),
-    )
+    orders = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1)
+    repeated = BLOCKS[[3, 1]].repeat_interleave(2, 0)
     for window in (1, 4):
         batch = Batch(repeated, orders, n_given=torch.zeros(4, dtype=torch.long))
         unmasking = Lossless(window)
         found = written_nats(model, batch, range(4), unmasking, Drawing(scores=True), 3)
         torch.testing.assert_close(found[:, 0].view(2, 2), want, rtol=0, atol=1e-10)
-    assert not cut.any() and (passes == 9).all()
+    assert not cut.any()
+    assert (passes == 9).all()
 
 
 def test_what_passes_cost_is_paired_block_by_block():
-    model, found = (
-        make_model(),
-        made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5'),
-    )
-    journal, text = Journal('', {}), text_of(BLOCKS)
+    model = make_model()
+    found = made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5')
+    journal = Journal('', {})
+    text = text_of(BLOCKS)
     rows = measured(model, found, journal)
     assert list(rows) == [
         'any order x 2',
@@ -131,7 +140,8 @@ def test_what_passes_cost_is_paired_block_by_block():
     cost = (three - one)[:, 0] / 9
     assert math.isclose(rows['margin in 3']['cost'], cost.mean(), rel_tol=1e-9)
     assert math.isclose(rows['margin in 3']['cost_stderr'], cost.std() / 2, rel_tol=1e-9)
-    assert rows['margin in 3']['passes'] == 3 and 3 <= rows['margin >= 0.5']['passes'] <= 9
+    assert rows['margin in 3']['passes'] == 3
+    assert 3 <= rows['margin >= 0.5']['passes'] <= 9
     assert len(journal.done) == 5 * 4  # what they are compared with was not run again
     said = report(text, {it: [row] for it, row in zip(found, rows.values(), strict=True)}, Bytes())
     assert 'bounds, by means over what is drawn: any order x 2, any order in 3 x 2\n' in said
@@ -140,15 +150,12 @@ def test_what_passes_cost_is_paired_block_by_block():
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():
     *_, it = made('--orders=swaps:3', '--n_orders=2', '--n_steps=0,3')
-    nats = torch.tensor(
-        [[1, 0, 3, 3, 0, 3, 9], [5, 0, 3, 11, 0, 3, 9]]
-    ).double()  # means 3 and 7: their error is 2
+    # means 3 and 7: their error is 2
+    nats = torch.tensor([[1, 0, 3, 3, 0, 3, 9], [5, 0, 3, 11, 0, 3, 9]]).double()
     (row,) = it.rows(nats, text_of(BLOCKS[:2]))
     assert math.isclose(row['orders_stderr'], 2 / 9)
-    assert (
-        '± 0.2222 nats/token between its orders, which ± above leaves out'
-        in it.remarks([row], text_of(BLOCKS))[0]
-    )
+    said = it.remarks([row], text_of(BLOCKS))[0]
+    assert '± 0.2222 nats/token between its orders, which ± above leaves out' in said
 
 
 def test_draws_of_a_block_are_no_error_between_orders():
@@ -161,31 +168,31 @@ def test_draws_of_a_block_are_no_error_between_orders():
 def test_an_encoder_is_compared_with_exact_nats():
     (alone,) = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
-    assert alone.name == 'any' and one.name == three.name == 'written' and three.one is one
+    assert alone.name == 'any'
+    assert one.name == three.name == 'written'
+    assert three.one is one
     assert (one.label, three.label) == ('any order, exact', 'any order in 3')
     plain, _ = made('--orders=l2r', '--n_steps=0,3', attention='bidirectional')
     assert plain.name == 'l2r'  # which is exact
 
 
 def test_truths_that_are_cut_off_are_counted():
-    model, (it,) = make_model(), made('--orders=margin', '--top_k=3')
+    model = make_model()
+    (it,) = made('--orders=margin', '--top_k=3')
     nats, cut, _ = it.nats(model, BLOCKS, range(4)).T
     canvas = Canvas(BLOCKS, draw_orders(range(4), 9, 1, SEED)[:, 0], 0, range(4))
     fill(model, canvas, it.unmasking, it.drawing)
-    torch.testing.assert_close(
-        nats, -canvas.logprob.where(canvas.logprob.isfinite(), 0).sum(1), rtol=0, atol=1e-10
-    )
+    kept = canvas.logprob.where(canvas.logprob.isfinite(), 0)
+    torch.testing.assert_close(nats, -kept.sum(1), rtol=0, atol=1e-10)
     assert torch.equal(it.totals(model, text_of(BLOCKS), Journal('', {})).isinf(), cut > 0)
     row = measured(model, [it])['margin, tempered']
-    assert row['nats_per_token'] == row['perplexity'] == math.inf and row['stderr'] is None
-    assert row['cut'] == cut.sum() > 0 and math.isclose(
-        row['kept_nats'], nats.sum() / (36 - cut.sum())
-    )
+    assert row['nats_per_token'] == row['perplexity'] == math.inf
+    assert row['stderr'] is None
+    assert row['cut'] == cut.sum() > 0
+    assert math.isclose(row['kept_nats'], nats.sum() / (36 - cut.sum()))
     text = report(text_of(BLOCKS), {it: [row]}, SimpleNamespace(n_tokens=11, n_bytes=None))
-    assert (
-        f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text
-        and ' inf ' in text
-    )
+    assert f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text
+    assert ' inf ' in text
     beside = measured(model, made('--orders=margin', '--top_k=3', '--n_steps=0,3'))
     assert not any('cost' in row for row in beside.values())
 
@@ -199,24 +206,26 @@ def test_numbers_of_tokens_that_are_drawn_are_a_bound(order, label):
     (it,) = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
     one, other = it.nats(make_model(), BLOCKS, [0]).view(2, 3)
     (row,) = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
-    assert one[0] != other[0] and row['estimate'] == f'{label} in 4 x 2' and row['bound']
+    assert one[0] != other[0]
+    assert row['estimate'] == f'{label} in 4 x 2'
+    assert row['bound']
 
 
 def test_given_tokens_cost_nothing():
-    model, (it,) = make_model(), made('--orders=entropy')
+    model = make_model()
+    (it,) = made('--orders=entropy')
     given = torch.zeros(4, 9, dtype=torch.bool)
     given[1, 1:] = True
-    last, idx = (
-        torch.tensor([[*range(1, 9), 0]]),
-        BLOCKS[1:2],
-    )  # what is known is read from left to right
+    last = torch.tensor([[*range(1, 9), 0]])
+    idx = BLOCKS[1:2]  # what is known is read from left to right
     want = -model.predict(idx, last, 8)[0, 0].log_softmax(-1)[idx[0, 0]]
     torch.testing.assert_close(it.nats(model, BLOCKS, [1], given)[0, 0], want, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize('policy', SCORES)
 def test_known_tokens_are_read_as_where_a_text_is_written(policy):
-    model, (it,) = make_model(), made(f'--orders={policy}')
+    model = make_model()
+    (it,) = made(f'--orders={policy}')
     given = torch.rand(4, 9, generator=torch.Generator().manual_seed(3)) < 0.5
     canvas = Canvas.of_texts([*zip(BLOCKS.tolist(), given.tolist())], Order('random'), 5)
     fill(model, canvas, it.unmasking, it.drawing)
@@ -224,7 +233,7 @@ def test_known_tokens_are_read_as_where_a_text_is_written(policy):
     torch.testing.assert_close(found, -canvas.logprob.sum(1), rtol=0, atol=1e-10)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the command
 
 
@@ -273,14 +282,11 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
         'oracle/8 in 4',
     ]
     assert [row['estimate'] for row in a] == names
-    for x, y, z in zip(a, b, c, strict=True):
-        assert all(
-            math.isclose(x['nats_per_token'], other['nats_per_token'], rel_tol=1e-5)
-            for other in (y, z)
-        )
-    assert (
-        all(f'\n{name} ' in said for name in names) and said.count('oracle looks at the truth') == 1
-    )
+    for rows in (b, c):
+        for row, again in zip(a, rows, strict=True):
+            assert math.isclose(row['nats_per_token'], again['nats_per_token'], rel_tol=1e-5)
+    assert all(f'\n{name} ' in said for name in names)
+    assert said.count('oracle looks at the truth') == 1
 
 
 @pytest.mark.parametrize(
@@ -304,4 +310,5 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
 def test_wrong_input_is_one_line(folder, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', *args))
-    assert said in e.value.code and '\n' not in e.value.code
+    assert said in e.value.code
+    assert '\n' not in e.value.code
