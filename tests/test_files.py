@@ -1,4 +1,4 @@
-"""Disk and terminal: files that are whole or not there, bars, names that are checked before the work begins."""
+"""Disk and terminal: files that are whole or not there, bars, names checked before the work."""
 
 import bz2
 import contextlib
@@ -39,10 +39,15 @@ from anyorder.tokens.sources import open_texts
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / 'f'
     replace_file(path, b'old')
-    monkeypatch.setattr(os, 'fsync', lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, 'fsync', interrupted)
     with pytest.raises(KeyboardInterrupt):
         replace_file(path, b'new')
-    assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['f']
+    assert path.read_bytes() == b'old'
+    assert os.listdir(tmp_path) == ['f']
 
 
 def test_a_file_that_was_moved_aside_is_named(tmp_path, monkeypatch):
@@ -104,30 +109,49 @@ def test_what_a_file_of_another_kind_raises_is_one_line(error):
     ],
 )
 def test_what_may_leave_a_file_fine_passes(error):
-    with (
-        pytest.raises(type(error) if isinstance(error, Exception) else error),
-        reading('a.json', 'a log', ''),
-    ):
+    kind = type(error) if isinstance(error, Exception) else error
+    with pytest.raises(kind), reading('a.json', 'a log', ''):
         raise error
 
 
-def test_files_that_belong_together_are_replaced_together(tmp_path):
+@pytest.fixture
+def two_old(tmp_path):
+    """Two files, which are old."""
     paths = [tmp_path / 'a', tmp_path / 'b']
     for path in paths:
         path.write_bytes(b'old')
-    with pytest.raises(ZeroDivisionError), whole_files(*paths) as temporary:
+    return paths
+
+
+def are_old(paths):
+    """Whether the files are as `two_old` made them, and nothing lies beside them."""
+    names = sorted(os.listdir(paths[0].parent))
+    return names == ['a', 'b'] and all(path.read_bytes() == b'old' for path in paths)
+
+
+def test_files_that_belong_together_stay_together_after_an_error(two_old):
+    with pytest.raises(ZeroDivisionError), whole_files(*two_old) as temporary:
         for name in temporary:
             with open(name, 'w') as f:
                 f.write('new')
         raise ZeroDivisionError
-    assert [path.read_bytes() for path in paths] == [b'old', b'old'] and sorted(
-        os.listdir(tmp_path)
-    ) == ['a', 'b']
-    with pytest.raises(FileNotFoundError), whole_files(*paths) as (first, _), open(first, 'w') as f:
-        f.write('new')  # the second was not written
-    assert paths[0].read_bytes() == b'old' and sorted(os.listdir(tmp_path)) == ['a', 'b']
-    write_json(paths[0], {'ü': [1, -math.inf, math.nan]})
-    assert json.loads(paths[0].read_text(), parse_constant=pytest.fail) == {'ü': [1, None, None]}
+    assert are_old(two_old)
+
+
+def test_files_that_belong_together_stay_together_if_one_is_not_written(two_old):
+    with (
+        pytest.raises(FileNotFoundError),
+        whole_files(*two_old) as (first, _),
+        open(first, 'w') as f,
+    ):
+        f.write('new')
+    assert are_old(two_old)
+
+
+def test_json_has_null_in_place_of_what_is_not_finite(tmp_path):
+    path = tmp_path / 'a.json'
+    write_json(path, {'ü': [1, -math.inf, math.nan]})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {'ü': [1, None, None]}
 
 
 def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
@@ -137,35 +161,50 @@ def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
         with whole_files(path) as (second,), open(second, 'w') as g:
             g.write('second')
         assert path.read_text() == 'second'
-    assert path.read_text() == 'first' and os.listdir(tmp_path) == ['f']
+    assert path.read_text() == 'first'
+    assert os.listdir(tmp_path) == ['f']
 
 
 MARK = '\ufeff'.encode()  # as editors of Windows write it
 META = b'{"name": "x", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "splits": {}}'
 ROW = b'{"text": "a"}\n'
+
+
+def texts(path):
+    return list(open_texts(path))
+
+
+def lists(path):
+    return [row.tolist() for row in read_arrays(path)['']]
+
+
+def prompts(path):
+    return read_prompts('', path)
+
+
+def prior(path):
+    return read_prior(path, None)
+
+
+def n_tokens(path):
+    return read_meta(os.path.dirname(path)).n_tokens
+
+
+TWO_PROMPTS = [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}']
+TWO_LINES = [b'{"iter": 1}\n', b'{"iter": 2}\n']
 READERS = [  # a name, parts of a file, what reads them, and what they hold
-    ('a.txt', [b'one\n', b'two'], lambda path: list(open_texts(path)), ['one\ntwo']),
-    ('a.raw', [b'one\n', b'two\n'], lambda path: list(open_texts(path)), ['one\n', 'two\n']),
-    ('a.jsonl', [ROW, ROW + b'\n' + ROW], lambda path: list(open_texts(path)), ['a'] * 3),
-    ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], lambda path: list(open_texts(path)), ['a\r\nb']),
+    ('a.txt', [b'one\n', b'two'], texts, ['one\ntwo']),
+    ('a.raw', [b'one\n', b'two\n'], texts, ['one\n', 'two\n']),
+    ('a.jsonl', [ROW, ROW + b'\n' + ROW], texts, ['a', 'a', 'a']),
+    ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], texts, ['a\r\nb']),
     ('a.json', [b'[2, 0,', b' 1]'], read_order, [2, 0, 1]),
-    ('a.json', [b'[2, 1]'], lambda path: read_prior(path, None), (2, 1)),
+    ('a.json', [b'[2, 1]'], prior, (2, 1)),
     ('a.json', [b'{"a": 1}'], read_json, {'a': 1}),
-    (
-        'a.jsonl',
-        [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}'],
-        lambda path: read_prompts('', path),
-        ['a', 'b'],
-    ),
-    (
-        'a.jsonl',
-        [b'[1, 2]\n', b'[3]'],
-        lambda path: [row.tolist() for row in read_arrays(path)['']],
-        [[1, 2], [3]],
-    ),
+    ('a.jsonl', TWO_PROMPTS, prompts, ['a', 'b']),
+    ('a.jsonl', [b'[1, 2]\n', b'[3]'], lists, [[1, 2], [3]]),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
-    ('log.jsonl', [b'{"iter": 1}\n', b'{"iter": 2}\n'], read_run, [{'iter': 1}, {'iter': 2}]),
-    ('meta.json', [META], lambda path: read_meta(os.path.dirname(path)).n_tokens, 257),
+    ('log.jsonl', TWO_LINES, read_run, [{'iter': 1}, {'iter': 2}]),
+    ('meta.json', [META], n_tokens, 257),
 ]
 
 
@@ -173,54 +212,70 @@ READERS = [  # a name, parts of a file, what reads them, and what they hold
 def test_byte_order_marks_are_read_over_at_the_head_and_where_files_were_joined(
     tmp_path, name, parts, read, found
 ):
-    for content in (
-        b''.join(parts),
-        MARK + b''.join(parts),
-        b''.join(MARK + part for part in parts),
-    ):
-        (tmp_path / name).write_bytes(content)
-        assert read(str(tmp_path / name)) == found
+    path = tmp_path / name
+    whole = b''.join(parts)
+    joined = b''.join(MARK + part for part in parts)
+    for content in (whole, MARK + whole, joined):
+        path.write_bytes(content)
+        assert read(str(path)) == found
 
 
 @pytest.mark.parametrize(
     'ending, opener', [('', open), ('.gz', gzip.open), ('.xz', lzma.open), ('.bz2', bz2.open)]
 )
 def test_a_mark_is_read_over_wherever_a_text_is_cut(tmp_path, ending, opener):
-    path, text = tmp_path / f'a{ending}', 'ä€\n' * 5000
-    for n in range(4):  # a letter and a mark lie across the ends of what is read at once
+    path = tmp_path / f'a{ending}'
+    text = ''.join('ä€\n' for _ in range(5000))
+    for dots in (
+        '',
+        '.',
+        '..',
+        '...',
+    ):  # letter and mark lie across the ends of what is read at once
         with opener(path, 'wb') as f:
-            f.write(b'.' * n + MARK + text.encode() + MARK + MARK + text.encode())
-        assert read_text(path) == '.' * n + 2 * text
+            f.write(dots.encode() + MARK + text.encode() + MARK + MARK + text.encode())
+        assert read_text(path) == dots + text + text
         with reading_text(path, '\n') as f:
-            assert ''.join(iter(lambda: f.read(7), '')) == '.' * n + 2 * text
+            pieces = iter(lambda: f.read(7), '')
+            assert ''.join(pieces) == dots + text + text
 
 
-def test_a_result_is_written_through_a_link_and_all_else_in_its_place(tmp_path):
+@pytest.fixture
+def link(tmp_path):
+    """A link to shared/theirs.json, which is not there yet."""
     (tmp_path / 'shared').mkdir()
+    link = tmp_path / 'link.json'
+    link.symlink_to('shared/theirs.json')
+    return link
+
+
+@pytest.mark.parametrize('is_there', [True, False])
+def test_a_result_is_written_through_a_link(tmp_path, link, is_there):
     theirs = tmp_path / 'shared' / 'theirs.json'
-    writers = {
-        'a.json': lambda path: write_json(path, 1),
-        'b.json': lambda path: replace_file(path, b'2'),
-    }
-    for link, write in writers.items():
-        (tmp_path / link).symlink_to('shared/theirs.json')
-        for before in ('old', None):  # None: the link leads to nothing yet
-            theirs.write_text(before) if before else theirs.unlink()
-            check_out('out', str(tmp_path / link), '.json')
-            write(tmp_path / link)
-            assert os.readlink(
-                tmp_path / link
-            ) == 'shared/theirs.json' and theirs.read_text().strip() in ('1', '2')
-            assert os.listdir(tmp_path / 'shared') == ['theirs.json']
+    if is_there:
+        theirs.write_text('old')
+    check_out('out', str(link), '.json')
+    for write, value in ((write_json, 1), (replace_file, b'2')):
+        write(link, value)
+        assert os.readlink(link) == 'shared/theirs.json'
+        assert int(theirs.read_text()) == int(value)
+        assert os.listdir(tmp_path / 'shared') == ['theirs.json']
+
+
+def test_what_is_no_result_takes_the_place_of_a_link(tmp_path, link):
+    theirs = tmp_path / 'shared' / 'theirs.json'
     theirs.write_text('theirs')
-    with whole_files(tmp_path / 'a.json') as (name,), open(name, 'w') as f:
+    with whole_files(link) as (name,), open(name, 'w') as f:
         f.write('ours')
-    assert theirs.read_text() == 'theirs' and not (tmp_path / 'a.json').is_symlink()
-    (tmp_path / 'gone.json').symlink_to('nowhere/x.json')
-    (tmp_path / 'set.json').symlink_to('shared/meta.json')
-    for link in ('gone', 'set'):
-        with one_line('--out='):
-            check_out('out', str(tmp_path / f'{link}.json'), '.json')
+    assert theirs.read_text() == 'theirs'
+    assert not link.is_symlink()
+
+
+@pytest.mark.parametrize('target', ['nowhere/x.json', 'shared/meta.json'])
+def test_a_link_leads_a_result_to_no_missing_folder_and_no_set(tmp_path, link, target):
+    (tmp_path / 'x.json').symlink_to(target)
+    with one_line('--out='):
+        check_out('out', str(tmp_path / 'x.json'), '.json')
 
 
 @pytest.mark.parametrize('cause', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
@@ -237,10 +292,9 @@ def test_a_writer_that_fails_again_when_it_is_closed_says_what_it_began_with(tmp
         finally:
             raise RuntimeError('enforce fail')
     assert os.listdir(tmp_path) == []
-    assert e.value is cause and str(cause) in (
-        '',
-        f"[Errno 28] No space left on device: '{tmp_path}/f'",
-    )
+    assert e.value is cause
+    if isinstance(cause, OSError):
+        assert cause.filename == f'{tmp_path}/f'
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):
@@ -260,39 +314,42 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ['empty', 'new']
 
 
-def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, monkeypatch):
-    calls, fsync, replace = [], os.fsync, os.replace
-    monkeypatch.setattr(os, 'fsync', lambda f: calls.append(os.fstat(f).st_size) or fsync(f))
-    monkeypatch.setattr(
-        os, 'replace', lambda a, b: calls.append(os.path.basename(b)) or replace(a, b)
-    )
+@pytest.fixture
+def disk_calls(monkeypatch):
+    """What was done, in order: the size of a file that went to the disk, or the name it got."""
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(f):
+        calls.append(os.fstat(f).st_size)
+        fsync(f)
+
+    def noted_replace(old, new):
+        calls.append(os.path.basename(new))
+        replace(old, new)
+
+    monkeypatch.setattr(os, 'fsync', noted_fsync)
+    monkeypatch.setattr(os, 'replace', noted_replace)
+    return calls
+
+
+def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, disk_calls):
     replace_file(tmp_path / 'f', b'three')
-    assert calls == [5, 'f']
-    calls.clear()
+    assert disk_calls == [5, 'f']
+    disk_calls.clear()
     with whole_folder(tmp_path / 'd') as folder, open(os.path.join(folder, 'g'), 'wb') as f:
         f.write(b'four')
-    assert calls == [4, 'd']
+    assert disk_calls == [4, 'd']
 
 
-@pytest.mark.parametrize(
-    'name, fine',
-    [
-        ('a-b.1', True),
-        ('ä', True),
-        ('../a', False),
-        ('a/b', False),
-        ('', False),
-        ('-a', False),
-        ('.a', False),
-        ('a\n', False),
-    ],
-)
-def test_names_are_plain(name, fine):
-    with (
-        contextlib.nullcontext()
-        if fine
-        else pytest.raises(ValueError, match='--name must be a plain name')
-    ):
+@pytest.mark.parametrize('name', ['a-b.1', 'ä'])
+def test_names_are_plain(name):
+    check_names(name=name)
+
+
+@pytest.mark.parametrize('name', ['../a', 'a/b', '', '-a', '.a', 'a\n'])
+def test_other_names_are_refused(name):
+    with pytest.raises(ValueError, match='--name must be a plain name'):
         check_names(name=name)
 
 
@@ -304,33 +361,38 @@ def test_a_folder_may_still_have_to_be_made(tmp_path):
             check_folder('--out', path)
 
 
-def test_out_of_memory_is_known_by_its_words():
-    assert all(
-        map(
-            is_out_of_memory,
-            (
-                MemoryError(),
-                RuntimeError('CUDA out of memory.'),
-                RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
-            ),
-        )
-    )
+@pytest.mark.parametrize(
+    'error',
+    [
+        MemoryError(),
+        RuntimeError('CUDA out of memory.'),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_out_of_memory_is_known_by_its_words(error):
+    assert is_out_of_memory(error)
+
+
+def test_another_error_is_no_lack_of_memory():
     assert not is_out_of_memory(RuntimeError('shape mismatch'))
 
 
-def test_a_result_overwrites_nothing_of_the_run(tmp_path):
+@pytest.fixture
+def weights(tmp_path):
+    """A checkpoint of the run, and a link to it."""
     (tmp_path / 'c.pt').write_text('weights')
     (tmp_path / 'link.json').symlink_to(tmp_path / 'c.pt')
-    check_out('out', str(tmp_path / 'new.json'), '.json', str(tmp_path / 'c.pt'))
+    return str(tmp_path / 'c.pt')
+
+
+def test_a_result_has_a_name_of_its_own(tmp_path, weights):
+    check_out('out', str(tmp_path / 'new.json'), '.json', weights)
     check_out('out', '', '.json', '')
-    for path, others in (
-        (tmp_path / 'c.pt', [tmp_path / 'c.pt']),
-        (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
-        (tmp_path / 'test.bin', []),
-        (tmp_path, []),
-        (tmp_path / 'meta.json', []),
-        (tmp_path / 'none' / 'x.json', []),
-        ('/dev/null', []),
-    ):
-        with pytest.raises(ValueError, match='--out='):
-            check_out('out', str(path), '.json', *map(str, others))
+
+
+@pytest.mark.parametrize(
+    'name', ['c.pt', 'link.json', 'test.bin', '.', 'meta.json', 'none/x.json', '/dev/null']
+)
+def test_a_result_overwrites_nothing_of_the_run(tmp_path, weights, name):
+    with pytest.raises(ValueError, match='--out='):
+        check_out('out', str(tmp_path / name), '.json', '', weights)
