@@ -1,4 +1,6 @@
-"""Commands that write one file at once: they take turns, lose nothing and leave nothing, also when one is killed."""
+"""Commands that write one file at once: they take turns, lose nothing and leave nothing.
+
+Nor do they when one is killed."""
 
 import hashlib
 import importlib.util
@@ -37,23 +39,18 @@ NAME = ('a set', '12ab', 'orders')
 N_ROUNDS = 4  # 20 take minutes
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # a lock
-
-
-def lock_files(folder):
-    return {name: (folder / name).read_text() for name in os.listdir(folder)}
 
 
 def test_a_lock_says_who_holds_it_and_is_empty_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, 'PATIENCE', 0.1)
     (tmp_path / 'set').mkdir()
     monkeypatch.setattr(sys, 'argv', ['data/prepare.py', 'text', '--name=my set'])
+    computer = socket.gethostname()
+    holder = f"process {os.getpid()} on {computer}: data/prepare.py text '--name=my set'"
     with locked(tmp_path / 'set'):
-        said = (
-            f"process {os.getpid()} on {socket.gethostname()}: data/prepare.py text '--name=my set'"
-        )
-        with one_line(f'set is in use by {said}'), locked(tmp_path / 'set'):
+        with one_line(f'set is in use by {holder}'), locked(tmp_path / 'set'):
             pass
         with locked(tmp_path / 'other'):  # another one
             pass
@@ -79,6 +76,12 @@ def test_one_folder_has_one_lock_by_every_name(tmp_path, monkeypatch):
             pass
 
 
+def prepare_text(folder):
+    """A set x of a little text."""
+    (folder / 'a.txt').write_text(' '.join('some text' for _ in range(20)))
+    prepare('text', folder, 'x', f'{folder}/a.txt', tokenizer='bytes')
+
+
 @pytest.mark.parametrize(
     'error',
     [
@@ -93,21 +96,20 @@ def test_without_locks_the_work_is_done_all_the_same(tmp_path, monkeypatch, erro
         raise error
 
     monkeypatch.setattr(filelock.FileLock, 'acquire', fails)
-    (tmp_path / 'a.txt').write_text('some text ' * 20)
-    prepare('text', tmp_path, 'x', f'{tmp_path}/a.txt', tokenizer='bytes')
+    prepare_text(tmp_path)
     assert sorted(os.listdir(tmp_path / 'x')) == ['meta.json', 'train.bin', 'val.bin']
 
 
 def test_reading_makes_no_lock(tmp_path, monkeypatch):
-    (tmp_path / 'a.txt').write_text('some text ' * 20)
-    prepare('text', tmp_path, 'x', f'{tmp_path}/a.txt', tokenizer='bytes')
+    prepare_text(tmp_path)
     monkeypatch.setattr(locks, 'take_lock', pytest.fail)
     open_split(tmp_path, 'x', 'val')
 
 
 def test_a_lock_that_its_last_holder_removes_is_taken_anew(tmp_path):
     """The waiting process has opened the file that goes."""
-    inside, seen = threading.Event(), []
+    inside = threading.Event()
+    seen = []
 
     def second():
         inside.wait()
@@ -123,44 +125,55 @@ def test_a_lock_that_its_last_holder_removes_is_taken_anew(tmp_path):
     assert seen == [True]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # temporary files
 
 
-def test_temporary_files_go_if_their_maker_is_gone(tmp_path):
-    path, host = tmp_path / 'x.bin', locks.host()
+@pytest.fixture
+def makers(tmp_path):
+    """Processes: one that is gone, one that has ended and nobody asks how, and one that runs."""
     gone = subprocess.Popen([sys.executable, '-c', ''])
     gone.wait()
-    ended = subprocess.Popen([sys.executable, '-c', ''])  # nobody asks how
+    ended = subprocess.Popen([sys.executable, '-c', ''])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    with subprocess.Popen(['sleep', '60']) as alive:
-        names = {
-            f'x.bin.{host}.{gone.pid}.0.tmp': False,
-            f'x.bin.{host}.{ended.pid}.0.tmp': False,
-            f'x.bin.{host}.{os.getpid()}.99999.tmp': False,  # of an earlier process of this number
-            f'x.bin.{host}.{alive.pid}.0.tmp': True,
-            f'x.bin.elsewhere.{gone.pid}.0.tmp': True,
-            f'x.bin.far-away.{gone.pid}.0.tmp': False,
-            os.path.basename(temporary_name(path)): True,
-            'x.bin.tmp': True,
-            'x.bin.old.tmp': True,
-            f'other.bin.{host}.{gone.pid}.0.tmp': True,
-            'x.bin': True,
-        }
-        for name in names:
-            (tmp_path / name).touch()
-        os.utime(tmp_path / f'x.bin.far-away.{gone.pid}.0.tmp', (0, 0))
-        tidy(path)
-        alive.kill()
+    alive = subprocess.Popen(['sleep', '60'])
+    yield gone.pid, ended.pid, alive.pid
+    alive.kill()
+    alive.wait()
     ended.wait()
-    assert sorted(os.listdir(tmp_path)) == sorted(name for name, stays in names.items() if stays)
+
+
+def test_temporary_files_go_if_their_maker_is_gone(tmp_path, makers):
+    path = tmp_path / 'x.bin'
+    gone, ended, alive = makers
+    host = locks.host()
+    go = [
+        f'x.bin.{host}.{gone}.0.tmp',
+        f'x.bin.{host}.{ended}.0.tmp',
+        f'x.bin.{host}.{os.getpid()}.99999.tmp',  # of an earlier process of this number
+        f'x.bin.far-away.{gone}.0.tmp',
+    ]
+    stay = [
+        f'x.bin.{host}.{alive}.0.tmp',
+        f'x.bin.elsewhere.{gone}.0.tmp',
+        os.path.basename(temporary_name(path)),
+        'x.bin.tmp',
+        'x.bin.old.tmp',
+        f'other.bin.{host}.{gone}.0.tmp',
+        'x.bin',
+    ]
+    for name in go + stay:
+        (tmp_path / name).touch()
+    os.utime(tmp_path / f'x.bin.far-away.{gone}.0.tmp', (0, 0))
+    tidy(path)
+    assert sorted(os.listdir(tmp_path)) == sorted(stay)
 
 
 def test_every_temporary_name_is_another(tmp_path):
     assert len({temporary_name(tmp_path / 'x') for _ in range(9)}) == 9
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # a set that is replaced
 
 
@@ -169,12 +182,15 @@ def replaced(tmp_path):
     """replaced(text) prepares the set x anew, of this text."""
 
     def prepared(text):
-        (tmp_path / 'a.txt').write_text(text * 30)
-        return prepare(
-            'text', tmp_path, 'x', str(tmp_path / 'a.txt'), tokenizer='bytes', force=True
-        )
+        source = tmp_path / 'a.txt'
+        source.write_text(text * 30)
+        return prepare('text', tmp_path, 'x', str(source), tokenizer='bytes', force=True)
 
     return prepared
+
+
+def hash_of(split):
+    return hashlib.sha256(split.packed.tobytes()).hexdigest()
 
 
 @pytest.mark.parametrize('text', ['a longer text', 'other'])  # of another size, and of the same
@@ -191,7 +207,7 @@ def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(
 
     monkeypatch.setattr(datasets, 'read_split', read_late)
     split, meta = open_split(tmp_path, 'x', 'val')
-    assert hashlib.sha256(split.packed.tobytes()).hexdigest() == meta.splits['val'].sha256
+    assert hash_of(split) == meta.splits['val'].sha256
     assert meta == read_meta(tmp_path / 'x')
 
 
@@ -215,22 +231,23 @@ def test_a_replacement_that_is_killed_leaves_no_entry_of_another_file(
     assert replaced('other') == read_meta(tmp_path / 'x')
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # writers at once: command k of four writes into a folder, and what it must find there afterwards
 
 SPLITS = 's0', 's1', 's2', 's3'
 
 
 def texts(folder, k, name='x', split=None, force=False):
-    path = folder / f'{k}.txt'
-    prepare('text', folder, name, str(path), SPLITS[k] if split is None else split, 'bytes', force)
+    if split is None:
+        split = SPLITS[k]
+    prepare('text', folder, name, str(folder / f'{k}.txt'), split, 'bytes', force)
 
 
 def entry(folder, split):
     """The entry of a split in meta.json, whose file is as it says."""
     tokens, _ = open_split(folder, 'x', split)
     entries = json.loads((folder / 'x' / 'meta.json').read_text())['splits']
-    assert hashlib.sha256(tokens.packed.tobytes()).hexdigest() == entries[split]['sha256']
+    assert hash_of(tokens) == entries[split]['sha256']
 
 
 def same_text(folder, k, force=False):
@@ -257,32 +274,31 @@ def blocks(folder, k):
 
 
 def result(folder, k):
-    write_json(folder / 'r.json', [k] * 10000)
+    write_json(folder / 'r.json', [k for _ in range(10000)])
 
 
 def a_result(folder, k):
     values = json.loads((folder / 'r.json').read_text())
-    assert len(values) == 10000 and len({*values}) == 1
+    assert len(values) == 10000
+    assert len({*values}) == 1
 
 
 def samples(folder, k):
     class Config(dict):
         out = f'{folder}/s.json'
 
-    save({'samples': [{'tokens': [k] * 1000}]}, Config())
+    save({'samples': [{'tokens': [k for _ in range(1000)]}]}, Config())
 
 
 def finding(folder, k):
-    findings.make(
-        str(folder / 'run'),
-        ['-c', f'open({str(folder / "ran")!r}, "a").write("once")'],
-        lambda words: '',
-    )
+    program = f'open({str(folder / "ran")!r}, "a").write("once")'
+    findings.make(str(folder / 'run'), ['-c', program], lambda words: '')
 
 
 def ran(folder, k):
     """It was finished once. What a killed program had begun may go on without it."""
-    assert (folder / 'run.txt').exists() and (folder / 'ran').read_text() in ('once', 'once' * 2)
+    assert (folder / 'run.txt').exists()
+    assert (folder / 'ran').read_text() in ('once', 'onceonce')
 
 
 WRITERS = {
@@ -314,11 +330,13 @@ WRITERS = {
 
 
 def command(write, folder, k, start):
-    """The life of command k, which begins when the pipe `start` is closed, and says in a file how it ended."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # bars
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.close(start[1])
-    os.read(start[0], 1)
+    """The life of command k. It begins when the pipe `start` is closed, and says in a file how it
+    ended."""
+    for stream in (1, 2):  # bars
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    reading, writing = start
+    os.close(writing)
+    os.read(reading, 1)
     said = ''
     try:
         write(folder, k)
@@ -328,54 +346,60 @@ def command(write, folder, k, start):
 
 
 def run_at_once(write, folder, killed_after=None):
-    """Four commands at the same time; the numbers of those that ended well. The first one is killed after a while."""
+    """Run four commands at the same time, of which the first is killed after a while, if at all.
+
+    Returns the numbers of those that ended well."""
     for k in range(4):
         (folder / f'{k}.txt').write_text(f'text of {k}. ' * 50)
         np.save(folder / f'{k}.npy', np.roll(np.arange(100), k))  # the same tokens in another order
-    start, ways = os.pipe(), multiprocessing.get_context('fork')
+    start = reading, writing = os.pipe()
+    ways = multiprocessing.get_context('fork')
     processes = [ways.Process(target=command, args=(write, folder, k, start)) for k in range(4)]
     for process in processes:
         process.start()
-    os.close(start[1])
+    os.close(writing)
     if killed_after is not None:
         time.sleep(killed_after)
         os.kill(processes[0].pid, signal.SIGKILL)
     for process in processes:
         process.join()
-    os.close(start[0])
-    ended = {
-        k: (folder / f'{k}.said').read_text() for k in range(4) if (folder / f'{k}.said').exists()
-    }
-    assert not any(ended.values()) and len(ended) >= 4 - (killed_after is not None), ended
+    os.close(reading)
+
+    ended = {}
+    for k in range(4):
+        said = folder / f'{k}.said'
+        if said.exists():
+            ended[k] = said.read_text()
+    least = 4 if killed_after is None else 3
+    assert not any(ended.values()), ended
+    assert len(ended) >= least
     return [*ended]
 
 
 def left_over(folder):
     """What is no file of a set, no result and no empty lock."""
-    found = (os.path.join(where, name) for where, _, names in os.walk(folder) for name in names)
-    return [
-        name
-        for name in found
-        if name.endswith('.tmp') or name.endswith('.lock') and os.path.getsize(name)
-    ]
+    found = []
+    for where, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(where, name)
+            holds_words = name.endswith('.lock') and os.path.getsize(path)
+            if name.endswith('.tmp') or holds_words:
+                found.append(path)
+    return found
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """A set pydocs that is made in no time."""
-    from anyorder.tokens import prepared as p
+    from anyorder.tokens import prepared
 
-    monkeypatch.setattr(
-        p,
-        'DATA_SETS',
-        p.DATA_SETS
-        | {
-            'pydocs': p.DataSet(
-                lambda: [f'document {i}' for i in range(20)], 'bytes', 0.1, '', offline=True
-            )
-        },
-    )
-    monkeypatch.setattr('anyorder.datasets.DATA_SETS', p.DATA_SETS)
+    def documents():
+        return [f'document {i}' for i in range(20)]
+
+    pydocs = prepared.DataSet(documents, 'bytes', 0.1, '', offline=True)
+    sets = prepared.DATA_SETS | {'pydocs': pydocs}
+    monkeypatch.setattr(prepared, 'DATA_SETS', sets)
+    monkeypatch.setattr('anyorder.datasets.DATA_SETS', sets)
 
 
 def check(name, tmp_path, n_rounds, killed):
@@ -383,7 +407,8 @@ def check(name, tmp_path, n_rounds, killed):
     for round_ in range(n_rounds):
         folder = tmp_path / str(round_)
         folder.mkdir()
-        for k in run_at_once(write, folder, 0.08 * round_ / n_rounds if killed else None):
+        killed_after = 0.08 * round_ / n_rounds if killed else None
+        for k in run_at_once(write, folder, killed_after):
             read(folder, k)
         if killed:  # whoever comes next tidies up
             write(folder, 0)
