@@ -4,9 +4,10 @@ The requeue drill: kill a run again and again, and start it each time by the sam
     python tests/torture.py --kills=50
     python tests/torture.py --kills=10 --processes=2
 
-SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and while it saves, at
-every iteration. No start may fail. At the end a run that nobody disturbed must have the same weights, EMA, optimizer
-and log, bit for bit. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
+SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and
+while it saves, at every iteration. No start may fail. At the end a run that nobody disturbed must
+have the same weights, EMA, optimizer and log, bit for bit. Takes some ten seconds a kill; pytest
+collects a short one alone, as a slow test.
 """
 
 import argparse
@@ -45,36 +46,37 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 
 
 def start(options, n_processes):
-    launcher = (
-        [
+    """Start a run; several processes are those of torchrun."""
+    launcher = []
+    if n_processes > 1:
+        launcher = [
             '-m',
             'torch.distributed.run',
             '--standalone',
             f'--nproc_per_node={n_processes}',
             '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1',
         ]
-        if n_processes > 1
-        else []
-    )
     train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
-    return subprocess.Popen(
-        [sys.executable, *launcher, train, *options],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    command = [sys.executable, *launcher, train, *options]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(options, n_processes):
-    """What a run says that is left alone."""
+    """Return what a run says that is left alone."""
     p = start(options, n_processes)
     said, _ = p.communicate()
     assert p.returncode == 0, said
     return said
 
 
+def wait_until(condition, p):
+    while not condition():
+        assert p.poll() is None, p.communicate()
+        time.sleep(0.001)
+
+
 def send(p, number):
-    """Send a signal to a run; SIGKILL also to the processes that it has started, as a scheduler does."""
+    """Send a signal to a run; SIGKILL also to its processes, as a scheduler does."""
     children = []
     if number == signal.SIGKILL:
         with open(f'/proc/{p.pid}/task/{p.pid}/children') as f:
@@ -83,45 +85,66 @@ def send(p, number):
         os.kill(pid, number)
 
 
-def halves_of(path):
-    """Names of what killed processes have left of a save."""
-    return {*glob.glob(f'{path}.*.tmp')}
+CKPT = 'out/ckpt.pt'
 
 
-def inode(path):
-    return os.stat(path).st_ino if os.path.exists(path) else None
+def halves():
+    """Return the names of what killed processes have left of a save."""
+    return {*glob.glob(f'{CKPT}.*.tmp')}
+
+
+def inode():
+    """Return which file the checkpoint is; None: there is none."""
+    if not os.path.exists(CKPT):
+        return None
+    return os.stat(CKPT).st_ino
+
+
+def wait_for_moment(n, p, rng, seconds):
+    """Wait until the n-th kill: at any moment of a start, or behind a save of the run's own.
+
+    The first kill comes before the run has saved. A start takes so many seconds."""
+    before = inode()
+    if n == 0:
+        wait_until(lambda: os.path.exists('out/.lock'), p)
+    elif rng.random() < 0.4:  # while it starts, reads, cuts the log
+        time.sleep(rng.random() * seconds)
+    else:
+        wait_until(lambda: inode() != before, p)
+        time.sleep(rng.random() * 0.3)
 
 
 def drill(kills, n_processes=1, seed=0):
-    """Make the run twice in the current folder, whole and by `kills`, and compare; returns what happened, in words."""
-    rng, options = random.Random(seed), [*OPTIONS, f'--max_iters={50 + 20 * kills}']
+    """Make the run twice in the current folder, whole and by `kills`, and compare.
+
+    Returns what happened, in words."""
+    rng = random.Random(seed)
+    options = [*OPTIONS, f'--max_iters={50 + 20 * kills}']
     finish([*options, '--out_dir=whole'], n_processes)
     began = time.monotonic()
     finish([*options, '--out_dir=whole'], n_processes)
-    seconds = time.monotonic() - began  # how long a start takes, with data that are there
-    halves = early = 0  # kills in the midst of a save, and before the first one
+    seconds = time.monotonic() - began  # of a start, with data that are there
+
+    n_halves = 0  # kills in the midst of a save
+    n_early = 0  # and before the first one
     for n in progress(range(kills), desc='kills'):
-        before, half = inode('out/ckpt.pt'), halves_of('out/ckpt.pt')
+        left = halves()
         p = start(options, n_processes)
-        if n and rng.random() < 0.4:  # at any moment: while it starts, reads, cuts the log
-            time.sleep(rng.random() * seconds)
-        else:  # the first before it has saved, the others after a save of their own
-            while not os.path.exists('out/.lock') if n == 0 else inode('out/ckpt.pt') == before:
-                assert p.poll() is None, p.communicate()[0]
-                time.sleep(0.001)
-            time.sleep(rng.random() * 0.3 if n else 0)
-        early += inode('out/ckpt.pt') is None
+        wait_for_moment(n, p, rng, seconds)
+        n_early += inode() is None
         send(p, SIGNALS[n % len(SIGNALS)])
         said, _ = p.communicate()
-        assert p.returncode != 0 and not re.search('^error', said, re.MULTILINE), said
-        halves += not halves_of('out/ckpt.pt') <= half
-    reached = load_checkpoint('out/ckpt.pt')['iter_num']
+        assert p.returncode != 0, said
+        assert not re.search('^error', said, re.MULTILINE), said
+        n_halves += not halves() <= left
+
+    reached = load_checkpoint(CKPT)['iter_num']
     finish(options, n_processes)
     assert 'finished: the checkpoint is at iteration' in finish(options, n_processes)
     assert_same_runs('whole', 'out')
     return (
-        f'{kills} kills until iteration {reached}, {early} of them before the first save, {halves} in the midst of '
-        'a save; the end is equal bit for bit'
+        f'{kills} kills until iteration {reached}, {n_early} of them before the first save, '
+        f'{n_halves} in the midst of a save; the end is equal bit for bit'
     )
 
 
