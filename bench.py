@@ -89,6 +89,7 @@ from anyorder.fast import freeze, graphed, lean
 from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
 from anyorder.generation.fill import fill
 from anyorder.likelihood.ensemble import (
+    Groups,
     check_ensemble,
     ensemble_block_nll,
     group_contexts,
@@ -298,7 +299,7 @@ def bench_ensemble(config, device, dtype):
         heads.append(wanted.numel())
 
     def ensemble():
-        ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N)
+        ensemble_block_nll(frozen, idx, order, M, Groups(groups, width), config.seed, 16 * N)
 
     frozen.register_forward_pre_hook(count, with_kwargs=True)
     ours = seconds(ensemble, device, config.repeats)

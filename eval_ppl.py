@@ -107,7 +107,7 @@ from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
+from anyorder.likelihood.measured import PROTOCOLS, Cut, has_protocol, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Written, oracle_of
@@ -418,19 +418,18 @@ def main(config):
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
     data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
+    cut = Cut(N, config.n_blocks, config.blanks)
     texts = []
     with first_process_first():  # a text that is missing costs nothing before the model is there
         for name in datasets:
             text = open_corpus(
                 name,
-                N,
+                cut,
                 checkpoint.tokenizer,
                 data_dir,
                 config.protocol,
                 config.split,
-                config.n_blocks,
                 config.ckpt,
-                config.blanks,
             )
             texts.append(text)
     model = checkpoint.model(config.weights, device)

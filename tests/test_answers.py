@@ -19,7 +19,7 @@ from anyorder.datasets import open_split
 from anyorder.generation import Drawing, generate, unmasking_of
 from anyorder.generation.way import Way
 from anyorder.likelihood.ensemble import group_contexts
-from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import Order, draw_orders, given_first
@@ -416,7 +416,7 @@ def test_rows_with_prompts_become_a_set(rows):
 
 
 def test_a_file_with_prompts_is_measured_on_its_answers(rows, split):
-    corpus = open_corpus('qa.jsonl', 9, get_tokenizer('bytes'), 'data', split='train')
+    corpus = open_corpus('qa.jsonl', Cut(9), get_tokenizer('bytes'), 'data', split='train')
     assert torch.equal(corpus.blocks, all_blocks(split, 9)[0].repeat(5, 1))
     assert corpus.n_bytes == 5 * (1 + 3 + 2 + 7)
     assert corpus.label == 'qa.jsonl, 5 of 20 documents cut at 9'
@@ -425,7 +425,7 @@ def test_a_file_with_prompts_is_measured_on_its_answers(rows, split):
 
 def test_a_set_with_prompts_is_measured_on_its_answers(rows):
     prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
-    corpus = open_corpus('qa', 9, get_tokenizer('bytes'), 'data', split='train')
+    corpus = open_corpus('qa', Cut(9), get_tokenizer('bytes'), 'data', split='train')
     is_byte = corpus.blocks < 256
     assert corpus.n_bytes == int((is_byte & ~corpus.given).sum())
 

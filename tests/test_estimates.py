@@ -11,7 +11,7 @@ from conftest import make_model
 
 import eval_ppl
 from anyorder.likelihood import estimates
-from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, sample_groups
+from anyorder.likelihood.ensemble import Groups, ensemble_block_nll, ensemble_totals, sample_groups
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Corpus
@@ -179,7 +179,7 @@ def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
         order = draw_orders([b], 9, 1, SEED)[0, 0]
         groups, weights = sample_groups(9, 2, 4, derive_seed(SEED, 'positions', b))
         own, members = ensemble_block_nll(
-            model, blocks[b], order, 5, groups, 2, derive_seed(SEED, 'contexts', b)
+            model, blocks[b], order, 5, Groups(groups, 2), derive_seed(SEED, 'contexts', b)
         )
         torch.testing.assert_close(row, ensemble_totals(own, members, weights), rtol=0, atol=1e-10)
         assert math.isclose(row[0], model(blocks[b : b + 1], order[None]).sum(), abs_tol=1e-9)

@@ -19,7 +19,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Adaptive, Given
 from anyorder.generation.way import Way
-from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import Order, draw_orders
 from anyorder.puzzles.rules import NaeSat
@@ -370,7 +370,7 @@ def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
 def test_other_blanks_are_another_text(folder):
     def corpus(blanks):
         tokenizer = get_tokenizer('sudoku4')
-        return open_corpus('sudoku4', 16, tokenizer, folder / 'data', blanks=blanks)
+        return open_corpus('sudoku4', Cut(16, blanks=blanks), tokenizer, folder / 'data')
 
     digests = {corpus(blanks).digest for blanks in ('', '0', '3:7,15')}
     assert len(digests) == 3

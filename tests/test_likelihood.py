@@ -9,6 +9,7 @@ import torch
 from conftest import make_model
 
 from anyorder.likelihood.ensemble import (
+    Groups,
     batches_of,
     context_logprobs,
     ensemble_block_nll,
@@ -84,7 +85,7 @@ def test_totals_are_summed_in_float64():
     network = Network(large_and_small)
     want = 2.0**24 + 8
     assert block_nll(network, idx, order, 1).tolist() == [want, want]
-    assert ensemble_block_nll(network, idx[0], order[0], 1, list(range(9)))[0] == want
+    assert ensemble_block_nll(network, idx[0], order[0], 1, Groups(list(range(9))))[0] == want
     assert conditional_logprob(network, idx, list(range(9)), []).tolist() == [-want, -want]
 
 
@@ -210,7 +211,9 @@ def test_ensemble_is_its_definition(width, n_tokens):
     order = torch.randperm(9, generator=g)
     n_contexts = 5
     groups = list(range(-(-9 // width)))
-    own, members = ensemble_block_nll(model, idx, order, n_contexts, groups, width, 7, n_tokens)
+    own, members = ensemble_block_nll(
+        model, idx, order, n_contexts, Groups(groups, width), 7, n_tokens
+    )
     plain = model(idx[None], order[None])[0]
     total = torch.zeros(len(powers_of_two(n_contexts)), dtype=torch.float64)
     for i in range(9):  # each visit by itself, with one whole pass for every member
@@ -243,8 +246,8 @@ def test_some_groups_give_what_they_give_among_all():
     g = torch.Generator().manual_seed(5)
     idx = torch.randint(11, (9,), generator=g)
     order = torch.randperm(9, generator=g)
-    own, every = ensemble_block_nll(model, idx, order, 3, list(range(5)), 2, 7)
-    some, members = ensemble_block_nll(model, idx, order, 3, [0, 2, 4], 2, 7)
+    own, every = ensemble_block_nll(model, idx, order, 3, Groups(list(range(5)), 2), 7)
+    some, members = ensemble_block_nll(model, idx, order, 3, Groups([0, 2, 4], 2), 7)
     assert own == some
     torch.testing.assert_close(members, every[[0, 2, 4]], rtol=0, atol=1e-12)
 

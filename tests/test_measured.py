@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import one_line
 
-from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import unigram_row
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
@@ -42,10 +42,10 @@ def data_dir(tmp_path_factory):
 
 def test_protocols_name_their_splits(data_dir):
     for protocol, split, letter in (('paper', 'train', 'a'), ('clean', 'test', 'A')):
-        text = open_corpus('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
+        text = open_corpus('wikitext2', Cut(4), Bytes(), data_dir, protocol=protocol, split='val')
         assert text.label == f'wikitext2 ({split}, protocol {protocol})'
         assert ord(letter) in text.blocks
-    words = open_corpus('words', 4, Bytes(), data_dir, protocol='clean', split='train')
+    words = open_corpus('words', Cut(4), Bytes(), data_dir, protocol='clean', split='train')
     assert words.label == 'words (train)'
     with open(f'{data_dir}/words/meta.json') as f:
         kept = json.load(f)['splits']['train']
@@ -55,7 +55,7 @@ def test_protocols_name_their_splits(data_dir):
 def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     path = tmp_path / 'my.jsonl'
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
-    text = open_corpus(str(path), 4, Bytes(), 'nowhere')
+    text = open_corpus(str(path), Cut(4), Bytes(), 'nowhere')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
     assert text.tokens.tolist() == tokens
     assert text.blocks.tolist() == [tokens[:4], tokens[4:8], tokens[8:12]]
@@ -65,22 +65,24 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     digest = hashlib.sha256(text.tokens.tobytes()).hexdigest()
     assert text.origin == {'source': str(path), 'sha256': digest}
     path.with_suffix('.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
-    assert open_corpus(str(path.with_suffix('.csv')), 4, Bytes(), 'nowhere').digest == text.digest
-    some = open_corpus(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
+    assert (
+        open_corpus(str(path.with_suffix('.csv')), Cut(4), Bytes(), 'nowhere').digest == text.digest
+    )
+    some = open_corpus(str(path), Cut(4, n_blocks=2), Bytes(), 'nowhere')
     assert some.blocks.tolist() == [tokens[:4], tokens[4:8]]
     assert some.n_bytes == 7
     assert len(some.tokens) == len(tokens)
-    spread = open_corpus(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
+    spread = open_corpus(str(path), Cut(2, n_blocks=3), Bytes(), 'nowhere')
     assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
 
 
 def test_the_digest_tells_the_blocks(data_dir):
     digests = {
-        open_corpus('words', N, Bytes(), data_dir, n_blocks=n).digest
+        open_corpus('words', Cut(N, n_blocks=n), Bytes(), data_dir).digest
         for N, n in ((4, 0), (4, 3), (4, 4))
     }
     assert len(digests) == 3
-    assert open_corpus('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests
+    assert open_corpus('words', Cut(4, n_blocks=3), Bytes(), data_dir).digest in digests
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_a_text_that_cannot_be_measured_is_one_line(
     for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):
         (tmp_path / file).write_text(text)
     with one_line(said):
-        open_corpus(name, 16, get_tokenizer(tokenizer), data_dir, ckpt='c.pt')
+        open_corpus(name, Cut(16), get_tokenizer(tokenizer), data_dir, ckpt='c.pt')
 
 
 def decomposed(text):
@@ -145,11 +147,11 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
     rows = [dict(zip(names, text if has_prompts else (text,))) for text in texts]
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     n_bytes = [len(row['text'].encode()) for row in rows]
-    found = open_corpus(str(path), 64 if has_prompts else 1, tokenizer, 'nowhere')
+    found = open_corpus(str(path), Cut(64 if has_prompts else 1), tokenizer, 'nowhere')
     assert found.n_bytes == found.sizes.sum() == sum(n_bytes)
     assert len(found.sizes) == len(found.tokens)
     assert unigram_row(found.tokens, tokenizer, 1, found.sizes)['bytes'] == sum(n_bytes)
-    some = open_corpus(str(path), 64 if has_prompts else 2, tokenizer, 'nowhere', n_blocks=1)
+    some = open_corpus(str(path), Cut(64 if has_prompts else 2, n_blocks=1), tokenizer, 'nowhere')
     assert some.n_bytes == (n_bytes[0] if has_prompts else found.sizes[:2].sum())
     if kind == 'bytes':  # each token is its own bytes
         counted = found.sizes > 0
@@ -164,7 +166,7 @@ def test_bytes_of_a_large_text_are_those_of_its_pieces_together(tmp_path, monkey
     text = decomposed('é ü<|endoftext|>ñ å ' * 3)
     path = tmp_path / 'my.txt'
     path.write_text(text)
-    found = open_corpus(str(path), 1, tokenizer_like('bytes NFC'), 'nowhere')
+    found = open_corpus(str(path), Cut(1), tokenizer_like('bytes NFC'), 'nowhere')
     assert found.n_bytes == len(text.replace('<|endoftext|>', '').encode())
 
 
@@ -174,10 +176,10 @@ def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
 
     (tmp_path / 'my.txt').write_text('ab ! ef ¶')
     path = str(tmp_path / 'my.txt')
-    assert open_corpus(path, 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes is None
+    assert open_corpus(path, Cut(2), tokenizer_like('wordpiece'), 'nowhere').n_bytes is None
     said = capsys.readouterr().err
     assert '2 of 5 tokens are unknown' in said
     assert "'!'" in said
     assert said.count('\n') == 1
-    open_corpus(path, 2, tokenizer_like('bytes'), 'nowhere')
+    open_corpus(path, Cut(2), tokenizer_like('bytes'), 'nowhere')
     assert not capsys.readouterr().err

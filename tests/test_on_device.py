@@ -17,7 +17,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
-from anyorder.likelihood.ensemble import ensemble_block_nll
+from anyorder.likelihood.ensemble import Groups, ensemble_block_nll
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
@@ -151,7 +151,7 @@ def test_likelihood(device):
     given = [1, 2], [5, 0]
     want = conditional_logprob(here, blocks, *given)
     close(want, conditional_logprob(there, blocks.to(device), *given), device)
-    ensemble = (blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
+    ensemble = (blocks[0], orders[0], 4, Groups([0, 1, 4], 2), 1, 64)
     want = ensemble_block_nll(here, *ensemble)
     got = ensemble_block_nll(there, *ensemble)
     for x, y in zip(want, got, strict=True):

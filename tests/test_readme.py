@@ -27,7 +27,7 @@ import eval_lm
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
-from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.nll import conditional_logprob, nll_of_blanks
 from anyorder.orders import Order
 from anyorder.puzzles.rules import TASKS
@@ -547,7 +547,7 @@ def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr('sys.argv', [name, 'ckpt.pt', str(n)])
         runpy.run_path(name, run_name='__main__')
         said = capsys.readouterr().out
-        blocks = open_corpus('words', 16, Bytes(), 'data', n_blocks=n).blocks
+        blocks = open_corpus('words', Cut(16, n_blocks=n), Bytes(), 'data').blocks
         nats = float(model(blocks, torch.arange(16).expand(n, 16)).mean())
         line = next(line for line in said.splitlines() if line.startswith(('given 1.0', 'tensor')))
         assert float(re.search(r'\d+\.\d{4}', line)[0]) == pytest.approx(nats, abs=2e-4), said

@@ -1,6 +1,8 @@
 """What is the context-order ensemble of a decoder? Visits before a target are shuffled, its
 probabilities averaged."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
@@ -83,26 +85,38 @@ def shuffled_contexts(order, i, n, generator):
     return torch.cat([context, rest], 1)
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Groups of visits of a block; the visits of a group share their contexts.
+
+    numbers  increasing list of the groups that are evaluated, as sample_groups gives
+    width    visits of a group; 1 is the paper's ensemble
+    n_given  visits before group 0, which are given and cost nothing; contexts shuffle them too"""
+
+    numbers: list
+    width: int = 1
+    n_given: int = 0
+
+
 @torch.no_grad()
-def ensemble_block_nll(
-    model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2**14, n_given=0
-):
+def ensemble_block_nll(model, idx, order, n_contexts, groups, seed=0, n_tokens=2**14):
     """Return nats of the visits of one block in each of its contexts, see group_contexts.
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]])
 
-    where d = n_given + g width + k; width 1 is the paper's ensemble. One pass runs the slots up to
-    the group's end, head and last layer for the group alone, in the model's precision.
+    where d = n_given + g width + k. One pass runs the slots up to the group's end, head and last
+    layer for the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
-    groups      increasing list of groups, as sample_groups gives
+    groups      the Groups that are evaluated
     n_tokens    slots of a pass, over all groups whose contexts it holds
-    n_given     visits that are given and cost nothing; contexts shuffle them too
     returns     (own (), the nats of the block in the order itself,
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order
                 itself), float64"""
     N = len(order)
-    firsts = n_given + torch.tensor(groups) * width  # (groups,)
+    width = groups.width
+    n_given = groups.n_given
+    firsts = n_given + torch.tensor(groups.numbers) * width  # (groups,)
     visits = firsts.unsqueeze(1) + torch.arange(width)  # (groups, width)
     columns = visits.clamp(max=N - 1)  # the last group may reach beyond the block
 
@@ -116,7 +130,8 @@ def ensemble_block_nll(
     fresh = [j for j, first in enumerate(firsts.tolist()) if first > 1]
     if n_shuffled and fresh:
         contexts = (
-            group_contexts(order, groups[j], width, n_shuffled, seed, n_given) for j in fresh
+            group_contexts(order, groups.numbers[j], width, n_shuffled, seed, n_given)
+            for j in fresh
         )
         wanted = columns[fresh].repeat_interleave(n_shuffled, 0)  # (contexts, width)
         nll = score_contexts(model, idx, contexts, wanted, n_tokens)

@@ -10,6 +10,7 @@ import torch
 from anyorder.batch import Batch
 from anyorder.likelihood.continuations import continuation_scores, last_words
 from anyorder.likelihood.ensemble import (
+    Groups,
     ensemble_block_nll,
     ensemble_totals,
     powers_of_two,
@@ -272,17 +273,12 @@ class Ensemble(Estimate):
         """Return a column for each of 1, 2, 4, ... members."""
         (b,) = numbers
         idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
-        groups, weights = self.groups(b, n_blanks)
+        numbers, weights = self.groups(b, n_blanks)
+        groups = Groups(numbers, self.c.ensemble_block, n_given)
+        seed = derive_seed(self.c.seed, 'contexts', b)
+        n_tokens = self.c.batch_size * blocks.size(1)
         own, members = ensemble_block_nll(
-            model,
-            idx,
-            order,
-            self.c.n_contexts,
-            groups,
-            self.c.ensemble_block,
-            seed=derive_seed(self.c.seed, 'contexts', b),
-            n_tokens=self.c.batch_size * blocks.size(1),
-            n_given=n_given,
+            model, idx, order, self.c.n_contexts, groups, seed, n_tokens
         )
         return ensemble_totals(own, members, weights).unsqueeze(0)
 

@@ -72,24 +72,31 @@ class Corpus:
         return (~self.given).sum(1)
 
 
-def open_corpus(
-    name,
-    block_size,
-    tokenizer,
-    data_dir,
-    protocol='paper',
-    split='val',
-    n_blocks=0,
-    ckpt='',
-    blanks='',
-):
+@dataclass(frozen=True)
+class Cut:
+    """How a text is cut into blocks.
+
+    block_size  tokens of a block
+    n_blocks    spread evenly over the text, 0 is all
+    blanks      positions that are measured given all others, see only_blank"""
+
+    block_size: int
+    n_blocks: int = 0
+    blanks: str = ''
+
+    def blocks(self, tokens):
+        """Return (blocks (n, N), given (n, N)) of a Split."""
+        blocks, given = all_blocks(tokens, self.block_size, self.n_blocks)
+        return blocks, only_blank(self.blanks, blocks, given)
+
+
+def open_corpus(name, cut, tokenizer, data_dir, protocol='paper', split='val', ckpt=''):
     """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
+    cut       a Cut
     protocol  of PROTOCOLS, which says the split of a zero-shot set
     split     of all other prepared sets
-    n_blocks  spread evenly over the set, 0 is all
-    ckpt      the name of the checkpoint, for the command that an error names
-    blanks    positions that are measured given all others, see only_blank"""
+    ckpt      the name of the checkpoint, for the command that an error names"""
     # Read the tokens
     if os.path.isfile(name) or name.lower().endswith(ENDINGS):
         label = os.path.basename(name)
@@ -101,17 +108,16 @@ def open_corpus(
             label = f'{name} ({split}, protocol {protocol})'
         tokens, origin = read_set(name, split, data_dir, tokenizer)
         sizes = None
-    check_length(tokens, block_size, name)
-    label += tokens.cut(block_size)
-    if blanks:
-        label += f', blanks {blanks}'
+    check_length(tokens, cut.block_size, name)
+    label += tokens.cut(cut.block_size)
+    if cut.blanks:
+        label += f', blanks {cut.blanks}'
 
     # Cut them into blocks
-    blocks, given = all_blocks(tokens, block_size, n_blocks)
-    given = only_blank(blanks, blocks, given)
+    blocks, given = cut.blocks(tokens)
     n_bytes = None
     if sizes is not None:
-        in_blocks, _ = all_blocks(Split(sizes, ends=tokens.ends), block_size, n_blocks)
+        in_blocks, _ = all_blocks(Split(sizes, ends=tokens.ends), cut.block_size, cut.n_blocks)
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())

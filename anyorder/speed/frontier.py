@@ -26,7 +26,7 @@ from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge, text_metrics
-from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import figure
 from anyorder.likelihood.written import Written
 from anyorder.machine.devices import autocast, seconds
@@ -121,8 +121,8 @@ class Frontier:
         data_dir = c.data_dir or checkpoint.run.get('data_dir', '') or 'data'
         self.text = None
         if dataset and c.temperature:
-            how = {'n_blocks': c.n_blocks, 'ckpt': c.ckpt}
-            self.text = open_corpus(dataset, self.n_tokens, self.tokenizer, data_dir, **how)
+            cut = Cut(self.n_tokens, c.n_blocks)
+            self.text = open_corpus(dataset, cut, self.tokenizer, data_dir, ckpt=c.ckpt)
         self.anew = changed_since(checkpoint, data_dir, dataset)
         self.judge = open_judge(c.judge or c.ckpt, self.tokenizer)
         self.model = checkpoint.model(checkpoint.weights, device)
