@@ -142,18 +142,14 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
 def test_every_option_but_a_text_may_be_a_path_in_the_home_folder(monkeypatch, module):
     monkeypatch.setenv('HOME', '/home/me')
     namespace = vars(importlib.import_module(module))
-    options = {
-        key: value
-        for key, value in configure(namespace | {'WORDS': {'a': ''}}, ['a']).items()
-        if isinstance(value, str)
-    }
-    config = configure(
-        namespace | {'WORDS': {'a': ''}}, ['a', *(f'--{key}=~/x' for key in options)]
-    )
-    texts = {key for key in options if config[key] == '~/x'}
-    assert texts == {*namespace.get('TEXTS', ())} and {
-        config[key] for key in options.keys() - texts
-    } == {'/home/me/x'}
+    one_word = namespace | {'WORDS': {'a': ''}}
+    defaults = configure(one_word, ['a'])
+    options = [key for key, value in defaults.items() if isinstance(value, str)]
+    config = configure(one_word, ['a', *(f'--{key}=~/x' for key in options)])
+    texts = namespace.get('TEXTS', ())
+    for key in options:
+        assert config[key] == ('~/x' if key in texts else '/home/me/x')
+    assert {*texts} <= {*options}
 
 
 @pytest.mark.parametrize(
@@ -186,9 +182,8 @@ def test_a_comma_in_the_name_of_a_file_parts_nothing(tmp_path, monkeypatch, text
 )
 def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
     (tmp_path / 'c.py').write_bytes(content)
-    assert [(name, value) for _, name, value in read_config_file(tmp_path / 'c.py')] == [
-        ('batch_size', 3)
-    ]
+    ((_, name, value),) = read_config_file(tmp_path / 'c.py')
+    assert (name, value) == ('batch_size', 3)
 
 
 @pytest.mark.parametrize(
@@ -220,47 +215,54 @@ def test_a_value_after_a_blank_is_not_read_as_a_file():
         configure(OPTIONS, ['--batch_size', '4'])
 
 
-def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
-    table = OPTIONS | {
-        'WORDS': {'big': 'a large one', 'small': 'a little one'},
-        '__doc__': 'Sizes.',
-    }
-    config = configure(table, ['--batch_size=3', 'small'])
-    assert (
-        config.words == ('small',)
-        and config.batch_size == 3
-        and 'words' not in config
-        and 'WORDS' not in config
-    )
-    for argv, said in (
-        ([], 'name one of big, small; got none'),
-        (['big', 'small'], 'got big small'),
-        (['smal'], "'smal' is none of big, small; the nearest is 'small'"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            configure(table, argv)
+WORDS = {'big': 'a large one', 'small': 'a little one'}
+OF_TABLE = OPTIONS | {'WORDS': WORDS, '__doc__': 'Sizes.'}
+OF_INPUTS = OPTIONS | {'INPUTS': 'runs: folders', 'out': 'a.png'}
+
+
+def test_a_word_is_one_of_a_table():
+    config = configure(OF_TABLE, ['--batch_size=3', 'small'])
+    assert config.words == ('small',)
+    assert config.batch_size == 3
+    assert 'words' not in config
+    assert 'WORDS' not in config
+
+
+def test_words_are_inputs():
+    config = configure(OF_INPUTS, ['a', '-o', 'd=e', '--bias', 'missing.py'])
+    assert config.words == ('a', 'missing.py')
+    assert config.out == 'd=e'
+    assert config.given == {'out', 'bias'}
+
+
+@pytest.mark.parametrize(
+    'namespace, argv, said',
+    [
+        (OF_TABLE, [], 'name one of big, small; got none'),
+        (OF_TABLE, ['big', 'small'], 'got big small'),
+        (OF_TABLE, ['smal'], "'smal' is none of big, small; the nearest is 'small'"),
+        (OF_INPUTS, [], 'name the runs: folders'),
+        (OF_INPUTS, ['a', '-x'], 'there is no option -x'),
+        (OF_INPUTS, ['a', '-o'], '--out needs a value: --out=a.png'),
+        (OPTIONS, ['-o', 'd'], 'no option -o'),
+    ],
+)
+def test_wrong_words(namespace, argv, said):
+    with pytest.raises(ValueError, match=said):
+        configure(namespace, argv)
+
+
+@pytest.mark.parametrize(
+    'namespace, asked, said',
+    [
+        (OF_TABLE, '-h', 'one of:\n    big    a large one\n    small  a little one\n'),
+        (OF_INPUTS, '--help', 'the words are runs: folders'),
+    ],
+)
+def test_help_says_which_words_there_are(capsys, namespace, asked, said):
     with pytest.raises(SystemExit):
-        configure(table, ['-h'])
-    assert 'one of:\n    big    a large one\n    small  a little one\n' in capsys.readouterr().out
-    inputs = OPTIONS | {'INPUTS': 'runs: folders', 'out': 'a.png'}
-    config = configure(inputs, ['a', '-o', 'd=e', '--bias', 'missing.py'])
-    assert (
-        config.words == ('a', 'missing.py')
-        and config.out == 'd=e'
-        and config.given == {'out', 'bias'}
-    )
-    for argv, said in (
-        ([], 'name the runs: folders'),
-        (['a', '-x'], 'there is no option -x'),
-        (['a', '-o'], '--out needs a value: --out=a.png'),
-    ):
-        with pytest.raises(ValueError, match=said):
-            configure(inputs, argv)
-    with pytest.raises(SystemExit):
-        configure(inputs, ['--help'])
-    assert 'the words are runs: folders' in capsys.readouterr().out
-    with pytest.raises(ValueError, match='no option -o'):
-        configure(OPTIONS, ['-o', 'd'])
+        configure(namespace, [asked])
+    assert said in capsys.readouterr().out
 
 
 SCRIPT = """
@@ -310,9 +312,11 @@ def test_help_names_every_option_with_its_default(module, capsys):
     with pytest.raises(SystemExit) as e:
         configure(namespace, ['--help'])
     said = capsys.readouterr().out
-    assert e.value.code == 0 and namespace['__doc__'].strip() in said
+    assert e.value.code == 0
+    assert namespace['__doc__'].strip() in said
     config = configure(namespace, [])
-    assert all(f'--{key}={value}' in said for key, value in config.items()) and len(config) > 10
+    assert len(config) > 10
+    assert all(f'--{key}={value}' in said for key, value in config.items())
     assert 'a path, or hf:' in said or "AdamW's peak, reached after warmup_iters" in said
 
 
@@ -330,13 +334,15 @@ def test_errors_of_use_are_one_line_and_others_are_not():
 
 
 def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
-    before, left = signal.getsignal(signal.SIGTERM), []
+    before = signal.getsignal(signal.SIGTERM)
+    left = []
     with pytest.raises(SystemExit, match='terminated'), one_line_errors(signal.SIGTERM):
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
             left.append('cleaned up')
-    assert left and signal.getsignal(signal.SIGTERM) == before
+    assert left
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize(
