@@ -1,4 +1,4 @@
-"""Checkpoint files, ours and published: whole or one line, the same weights back, the published numbers."""
+"""Checkpoint files, ours and published: whole or one line, the same weights and numbers back."""
 
 import argparse
 import collections
@@ -28,37 +28,50 @@ from anyorder.orders import Order
 from anyorder.writer import Writer
 from model import AOGPT, EMA, AOGPTConfig
 
+NETWORKS = [
+    dict(gate_init=1.0, n_cond=24, n_tokens=7),
+    dict(target_position='input'),
+    dict(target_position='layer', rotary=True),
+    dict(target_position='input', gpt2_blocks=True, bias=False),
+    dict(attention='bidirectional'),
+    dict(attention='mixed'),
+    dict(target_position='two_stream', rotary=True),
+]
 
-@pytest.mark.parametrize(
-    'config',
-    [
-        dict(gate_init=1.0, n_cond=24, n_tokens=7),
-        dict(target_position='input'),
-        dict(target_position='layer', rotary=True),
-        dict(target_position='input', gpt2_blocks=True, bias=False),
-        dict(attention='bidirectional'),
-        dict(attention='mixed'),
-        dict(target_position='two_stream', rotary=True),
-    ],
-)
-def test_our_file_gives_the_model_back(tmp_path, config):
-    model = make_model(**config).float()
+
+@pytest.fixture(params=NETWORKS)
+def trained(request):
+    """(model, its average), with other weights."""
+    model = make_model(**request.param).float()
     ema = EMA(model, 0.9)
     for p in model.parameters():
         p.mul_(1.1)
-    path = tmp_path / 'ckpt.pt'
-    save_checkpoint(path, model, ema, iter_num=3)
-    for weights, origin in (('raw', model), ('ema', ema.model)):
-        loaded = model_from_checkpoint(path, weights)
-        assert loaded.config == model.config and digest(loaded) == digest(origin)
-        for (name, p), q in zip(loaded.named_parameters(), origin.named_parameters()):
-            assert name == q[0] and torch.equal(p, q[1]), name
-        assert not loaded.training
-    checkpoint = load_checkpoint(path)
-    assert checkpoint['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
-    checkpoint['model'] = {
-        f'_orig_mod.{name}': p for name, p in checkpoint['model'].items()
-    }  # as when compiled
+    return model, ema
+
+
+@pytest.mark.parametrize('weights', ['raw', 'ema'])
+def test_our_file_gives_the_model_back(tmp_path, trained, weights):
+    model, ema = trained
+    save_checkpoint(tmp_path / 'ckpt.pt', model, ema)
+    loaded = model_from_checkpoint(tmp_path / 'ckpt.pt', weights)
+    origin = {'raw': model, 'ema': ema.model}[weights]
+    assert not loaded.training
+    assert loaded.config == origin.config
+    assert digest(loaded) == digest(origin)
+    want = dict(origin.named_parameters())
+    for name, p in loaded.named_parameters():
+        assert torch.equal(p, want.pop(name)), name
+    assert not want
+
+
+def test_names_may_have_the_prefix_of_a_compiled_model(tmp_path, trained):
+    model, ema = trained
+    save_checkpoint(tmp_path / 'ckpt.pt', model, ema, iter_num=3)
+    assert os.listdir(tmp_path) == ['ckpt.pt']
+    checkpoint = load_checkpoint(tmp_path / 'ckpt.pt')
+    assert checkpoint['iter_num'] == 3
+    weights = checkpoint['model']
+    checkpoint['model'] = {f'_orig_mod.{name}': p for name, p in weights.items()}
     assert digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
 
 
@@ -72,29 +85,26 @@ def test_a_checkpoint_counts_the_updates_of_its_average(tmp_path, model):
 
 
 def test_what_published_sizes_leave_out_is_inferred():
-    """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the condition."""
+    """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the
+    condition."""
     args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
-    adaln = config_from_checkpoint(
-        {'model_args': args, 'model': {'transformer.wtpe.weight': torch.zeros(4, 6)}}
-    )
-    assert (adaln.n_real, adaln.n_cond, adaln.target_position, adaln.gpt2_blocks) == (
-        50257,
-        6,
-        'adaln',
-        False,
-    )
-    sigma = config_from_checkpoint(
-        {'model_args': args, 'model': {'transformer.ln_f.weight': torch.zeros(8)}}
-    )
-    assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
-    assert config_from_checkpoint({'model_args': args | {'n_tokens': 9}, 'model': {}}).n_real == 9
+
+    def config_of(args, **weights):
+        named = {f'transformer.{name}.weight': p for name, p in weights.items()}
+        return config_from_checkpoint({'model_args': args, 'model': named})
+
+    adaln = config_of(args, wtpe=torch.zeros(4, 6))
+    assert (adaln.n_real, adaln.n_cond) == (50257, 6)
+    assert (adaln.target_position, adaln.gpt2_blocks) == ('adaln', False)
+    sigma = config_of(args, ln_f=torch.zeros(8))
+    assert sigma.n_real == 50257
+    assert (sigma.target_position, sigma.gpt2_blocks) == ('input', True)
+    assert config_of(args | {'n_tokens': 9}).n_real == 9
 
 
 def test_a_digest_tells_all_weights_and_sizes(model):
-    other = AOGPT(
-        replace(model.config, attention='bidirectional')
-    ).double()  # with the same weights
-    other.load_state_dict(model.state_dict())
+    other = AOGPT(replace(model.config, attention='bidirectional')).double()
+    other.load_state_dict(model.state_dict())  # the same weights
     digests = {digest(model), digest(other)}
     for p in model.parameters():
         p.view(-1)[-1] += 1e-9
@@ -102,26 +112,46 @@ def test_a_digest_tells_all_weights_and_sizes(model):
     assert len(digests) == 2 + len(list(model.parameters()))
 
 
-def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
-    path, model = str(tmp_path / 'c.pt'), make_model(vocab_size=320, n_tokens=257)
+@pytest.fixture
+def of_bytes():
+    """A model with the vocabulary of bytes."""
+    return make_model(vocab_size=320, n_tokens=257)
+
+
+def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path, of_bytes):
+    path = str(tmp_path / 'c.pt')
     run = {'order': 'block:2', 'order_seed': 3, 'l2r_ratio': 0.5}
-    save_checkpoint(path, model, EMA(model, 0.9), iter_num=7, tokenizer='bytes', config=run)
+    average = EMA(of_bytes, 0.9)
+    save_checkpoint(path, of_bytes, average, iter_num=7, tokenizer='bytes', config=run)
     opened = Checkpoint(path)
-    assert opened.config == model.config and opened.tokenizer.name == 'bytes' and opened.run == run
-    assert (
-        opened.order == Order.of('own', run)
-        and opened.order.parameter == 2
-        and opened.iter_num == 7
-    )
+    assert opened.config == of_bytes.config
+    assert opened.tokenizer.name == 'bytes'
+    assert opened.run == run
+    assert opened.order == Order.of('own', run)
+    assert opened.order.parameter == 2
+    assert opened.iter_num == 7
     assert opened.about('ema') == f'{path}: ema weights, iteration 7'
     assert digest(opened.model('raw')) == digest(model_from_checkpoint(path, 'raw'))
-    save_checkpoint(path, model, tokenizer='bytes')
+
+
+def test_a_checkpoint_may_not_say_how_long_it_was_trained(tmp_path, of_bytes):
+    path = str(tmp_path / 'c.pt')
+    save_checkpoint(path, of_bytes, tokenizer='bytes')
     assert Checkpoint(path).about('raw') == f'{path}: raw weights, iteration ?'
-    save_checkpoint(path, model)  # as published: GPT-2's tokens
-    with pytest.raises(ValueError, match='a vocabulary of 257 tokens, gpt2 has 50257'):
-        Checkpoint(path)
-    save_checkpoint(path, model, tokenizer='other')
-    with pytest.raises(ValueError, match="the tokenizer 'other', known are"):
+
+
+@pytest.mark.parametrize(
+    'entries, said',
+    [
+        # as published: GPT-2's tokens
+        ({}, 'a vocabulary of 257 tokens, gpt2 has 50257'),
+        ({'tokenizer': 'other'}, "the tokenizer 'other', known are"),
+    ],
+)
+def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path, of_bytes, entries, said):
+    path = str(tmp_path / 'c.pt')
+    save_checkpoint(path, of_bytes, **entries)
+    with pytest.raises(ValueError, match=said):
         Checkpoint(path)
 
 
@@ -130,7 +160,8 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model)
     save_checkpoint(path, model, iter_num=1)
     with pytest.raises(Exception, match='pickle'):
         save_checkpoint(path, model, iter_num=2, unwritable=lambda: 0)
-    assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
+    assert load_checkpoint(path)['iter_num'] == 1
+    assert os.listdir(tmp_path) == ['ckpt.pt']
 
 
 class Bomb:
