@@ -1,5 +1,6 @@
-"""Where random numbers come from: seeds of names, and the numbers of a row, which are a function of its key."""
+"""Where random numbers come from: seeds of names, and numbers of a row, a function of its key."""
 
+import itertools
 import math
 
 import pytest
@@ -18,46 +19,50 @@ from anyorder.seeds import (
 
 
 def chi_square(counts):
-    """How many standard deviations the chi-square of counts, expected to be alike, is away from its mean."""
+    """How many standard deviations the chi-square of counts, expected to be alike, is away from its
+    mean."""
     counts = counts.double()
-    chi = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
-    return float((chi - (len(counts) - 1)) / math.sqrt(2 * (len(counts) - 1)))
+    mean = counts.mean()
+    chi = ((counts - mean) ** 2 / mean).sum()
+    n_free = len(counts) - 1
+    return float((chi - n_free) / math.sqrt(2 * n_free))
+
+
+def check_alike(values, n):
+    """Each of n values is about as often as the others."""
+    assert abs(chi_square(values.flatten().bincount(minlength=n))) < 5
 
 
 def test_seeds_are_a_function_of_their_names():
-    seeds = {
-        derive_seed(s, it, micro)
-        for s in range(5)
-        for it in range(20)
-        for micro in (0, 1, 'order', 'tokens')
-    }
-    assert (
-        len(seeds) == 400
-        and derive_seed(1, 2) == derive_seed(1, 2)
-        and all(0 <= s < 2**63 for s in seeds)
-    )
-    assert torch.equal(
-        torch.rand(9, generator=stream(3, 'x')), torch.rand(9, generator=stream(3, 'x'))
-    )
+    names = itertools.product(range(5), range(20), (0, 1, 'order', 'tokens'))
+    seeds = {derive_seed(*of_one) for of_one in names}
+    assert len(seeds) == 400
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive_seed(1, 2) == derive_seed(1, 2)
+    one, same = (torch.rand(9, generator=stream(3, 'x')) for _ in range(2))
+    assert torch.equal(one, same)
 
 
 @pytest.mark.parametrize('n_updates, n_micros', [(250_000, 1), (4096, 64), (3, 70_000)])
 def test_no_two_micro_batches_of_a_run_share_what_a_generator_on_the_cpu_reads(n_updates, n_micros):
-    seeds = {
-        derive_seed(1337, it, micro) % 2**32 for it in range(n_updates) for micro in range(n_micros)
-    }
-    assert len(seeds) == n_updates * n_micros
+    numbers = itertools.product(range(n_updates), range(n_micros))
+    states = {state_of(1337, it, micro) for it, micro in numbers}
+    assert len(states) == n_updates * n_micros
+
+
+def state_of(*names):
+    """What a generator on the CPU reads of a seed."""
+    return derive_seed(*names) % 2**32
 
 
 def test_runs_of_other_seeds_take_their_states_in_other_orders():
     """As far as 32 bits reach: two runs of 20,000 updates have 0.1 states in common, at random."""
-    runs = [
-        {derive_seed(seed, it, 0) % 2**32 for it in range(20_000)} for seed in (1, 2, 'dropout')
-    ]
-    assert len(runs[0] | runs[1] | runs[2]) > 60_000 - 6
-    low = torch.tensor([derive_seed(1, it, 0) % 2**32 for it in range(20_000)])
-    assert abs(chi_square((low >> 24).bincount(minlength=256))) < 5
-    assert abs(chi_square((low & 255).bincount(minlength=256))) < 5
+    runs = itertools.product((1, 2, 'dropout'), range(20_000))
+    states = {state_of(seed, it, 0) for seed, it in runs}
+    assert len(states) > 60_000 - 6
+    of_one = torch.tensor([state_of(1, it, 0) for it in range(20_000)])
+    check_alike(of_one >> 24, 256)
+    check_alike(of_one & 255, 256)
 
 
 @pytest.mark.parametrize('key', [0, 1, 2**62 + 5])
@@ -75,7 +80,7 @@ def test_a_permutation_can_be_undone(key):
 
 
 def test_bits_are_those_of_splitmix64():
-    """Its published numbers for the seed 1234567, and a plain implementation of numbers without a sign."""
+    """Its published numbers for the seed 1234567, together and one by one."""
     known = [
         6457827717110365317,
         3203168211198807973,
@@ -83,22 +88,26 @@ def test_bits_are_those_of_splitmix64():
         4593380528125082431,
         16408922859458223821,
     ]
-    bits = random_bits(torch.tensor(1234567), torch.arange(1, 6))
-    assert [b % 2**64 for b in bits.tolist()] == known
-    assert [int(random_bits(torch.tensor(1234567), n)) % 2**64 for n in range(1, 6)] == known
+    seed = torch.tensor(1234567)
+    together = random_bits(seed, torch.arange(1, 6))
+    one_by_one = [random_bits(seed, n) for n in range(1, 6)]
+    for bits in (together, one_by_one):
+        assert [int(one) % 2**64 for one in bits] == known
 
 
 def test_numbers_of_a_row_are_those_that_it_has_alone():
     keys = keys_of([5, 6, 10**30])
-    together = uniform(keys.unsqueeze(1), 'tokens', 3, torch.arange(7))
+    rows = keys.unsqueeze(1)
+    columns = torch.arange(7)
+    together = uniform(rows, 'tokens', 3, columns)
     for r in range(3):
-        assert torch.equal(uniform(keys[r : r + 1], 'tokens', 3, torch.arange(4)), together[r, :4])
-        assert torch.equal(
-            uniform(keys[r], 'tokens', torch.tensor(3), torch.tensor(6)), together[r, 6]
-        )
+        row = uniform(keys[r : r + 1], 'tokens', 3, columns[:4])
+        last = uniform(keys[r], 'tokens', torch.tensor(3), columns[6])
+        assert torch.equal(row, together[r, :4])
+        assert torch.equal(last, together[r, 6])
     assert len({*together.flatten().tolist()}) == 21
-    assert not torch.equal(together, uniform(keys.unsqueeze(1), 'tokens', 4, torch.arange(7)))
-    assert not torch.equal(together, uniform(keys.unsqueeze(1), 'noise', 3, torch.arange(7)))
+    assert not torch.equal(together, uniform(rows, 'tokens', 4, columns))
+    assert not torch.equal(together, uniform(rows, 'noise', 3, columns))
 
 
 def test_every_bit_of_a_seed_counts():
@@ -107,19 +116,21 @@ def test_every_bit_of_a_seed_counts():
 
 
 def test_numbers_are_uniform_and_independent_of_their_neighbours():
-    u = uniform(keys_of(range(2000)).unsqueeze(1), 'tokens', torch.arange(200))
-    assert u.dtype == torch.float64 and 0 <= u.min() and u.max() < 1
+    rows = keys_of(range(2000)).unsqueeze(1)
+    columns = torch.arange(200)
+    u = uniform(rows, 'tokens', columns)
+    assert u.dtype == torch.float64
+    assert 0 <= u.min() <= u.max() < 1
     cell = (16 * u).long()
-    for pairs in (
-        cell[:, 1:] * 16 + cell[:, :-1],
-        cell[1:] * 16 + cell[:-1],
-    ):  # by position, and by seed
-        assert abs(chi_square(pairs.flatten().bincount(minlength=256))) < 5
-    low = random_bits(keys_of(range(2000)).unsqueeze(1), torch.arange(200)) & 1023
-    assert abs(chi_square(low.flatten().bincount(minlength=1024))) < 5
+    by_position = cell[:, 1:] * 16 + cell[:, :-1]
+    by_seed = cell[1:] * 16 + cell[:-1]
+    check_alike(by_position, 256)
+    check_alike(by_seed, 256)
+    check_alike(random_bits(rows, columns) & 1023, 1024)
 
 
 def test_seeds_of_rows():
-    assert seeds_of(5, 3) == [5, 6, 7] and seeds_of([4, 4], 2) == [4, 4]
+    assert seeds_of(5, 3) == [5, 6, 7]
+    assert seeds_of([4, 4], 2) == [4, 4]
     with pytest.raises(ValueError, match='one for each of 3 texts'):
         seeds_of([4, 4], 3)

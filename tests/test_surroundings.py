@@ -18,7 +18,7 @@ WHOLE = {
 
 @pytest.fixture
 def surround(monkeypatch):
-    """surround(RANK='1', ...) leaves these of torchrun's names, and no other, in the environment."""
+    """surround(RANK='1', ...) leaves these names of torchrun, and no other, in the environment."""
 
     def put(**there):
         for name in NAMES:
@@ -30,14 +30,14 @@ def surround(monkeypatch):
 
 
 def test_a_process_is_alone_or_one_of_torchrun(surround):
-    surround()
-    assert surroundings() == {} and processes() == (0, 1)
-    surround(
-        SLURM_PROCID='1', SLURM_NTASKS='2', OMPI_COMM_WORLD_RANK='1', PMI_RANK='1', PMI_SIZE='2'
-    )
-    assert surroundings() == {} and processes() == (0, 1)
+    others = ('SLURM_PROCID', 'SLURM_NTASKS', 'OMPI_COMM_WORLD_RANK', 'PMI_RANK', 'PMI_SIZE')
+    for there in ({}, dict.fromkeys(others, '1')):
+        surround(**there)
+        assert surroundings() == {}
+        assert processes() == (0, 1)
     surround(**WHOLE)
-    assert surroundings() == {'RANK': 3, 'LOCAL_RANK': 1, 'WORLD_SIZE': 4} and processes() == (3, 4)
+    assert surroundings() == {'RANK': 3, 'LOCAL_RANK': 1, 'WORLD_SIZE': 4}
+    assert processes() == (3, 4)
     surround(**WHOLE | {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '1'})
     assert processes() == (0, 1)
 

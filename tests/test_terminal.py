@@ -80,17 +80,21 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
             print('a line', flush=True)
             print('ø', file=sys.stderr)
             print('a line', file=sys.stderr, flush=True)
-            assert list(progress(range(3))) == [0, 1, 2] and not sys.stdout.isatty()
+            assert list(progress(range(3))) == [0, 1, 2]
+            assert not sys.stdout.isatty()
             say('a line')
-            assert stream is not None or sys.stderr.fileno() > 2  # which libraries ask for
+            if stream is None:
+                assert sys.stderr.fileno() > 2  # which libraries ask for
         assert sys.stdout is stream
     if isinstance(stream, Bare):
-        assert stream.said.count('a line\n') == 4 and '3/3' in stream.said
+        assert stream.said.count('a line\n') == 4
+        assert '3/3' in stream.said
 
 
 @pytest.mark.parametrize('prints_results', [False, True])
 def test_results_that_a_full_disk_lost_are_an_error_after_the_work(stream, prints_results):
-    done, code = [], 0
+    done = []
+    code = 0
     try:
         with terminal(stream), one_line_errors(prints_results=prints_results):
             print('a result')
@@ -98,15 +102,13 @@ def test_results_that_a_full_disk_lost_are_an_error_after_the_work(stream, print
     except SystemExit as e:
         code = e.code
     is_full = getattr(stream, 'name', '') == '/dev/full'
-    assert done and bool(code) == (is_full and prints_results)
+    assert done
+    assert bool(code) == (is_full and prints_results)
 
 
 def test_so_they_are_where_processes_end_together(stream, monkeypatch):
-    for name, value in {
-        'is_initialized': True,
-        'barrier': None,
-        'destroy_process_group': None,
-    }.items():
+    of_others = {'is_initialized': True, 'barrier': None, 'destroy_process_group': None}
+    for name, value in of_others.items():
         monkeypatch.setattr(f'torch.distributed.{name}', lambda value=value: value)
     monkeypatch.setattr('os._exit', sys.exit)
     with pytest.raises(SystemExit) as e, terminal(stream), one_line_errors(prints_results=True):
@@ -135,25 +137,27 @@ def test_no_file_gets_the_number_of_a_closed_terminal(forked, tmp_path):
 
 
 TOY = (
-    '--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 --warmup_iters=0 --device=cpu '
-    '--dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.'
+    '--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 '
+    '--warmup_iters=0 --device=cpu --dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.'
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('streams', ['>&- 2>&- <&-', '>/dev/full 2>/dev/full'])
 def test_programs_do_their_work_without_a_terminal(tmp_path, streams):
-    """Each leaves its file and ends with 0, but for a sample that a full disk has lost from stdout."""
+    """Each leaves its file and ends with 0, but for a sample that a full disk has lost."""
     (tmp_path / 'x.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
     program = f'PATH={os.path.dirname(sys.executable)}:$PATH; cd {tmp_path}; at={ROOT}\n'
     commands = {
-        'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
+        'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x '
+        '--data_dir=.',
         'out/ckpt.pt': f'train.py {TOY}',
-        's.json': 'sample.py --ckpt=out/ckpt.pt --device=cpu --prompt=a[[2]] --watch=True --out=s.json',
+        's.json': 'sample.py --ckpt=out/ckpt.pt --device=cpu --prompt=a[[2]] --watch=True '
+        '--out=s.json',
     }
     for made, command in commands.items():
-        finished = subprocess.run(
-            ['bash', '-c', f'{program} python $at/{command} {streams}'], check=False
-        )
+        line = f'{program} python $at/{command} {streams}'
+        finished = subprocess.run(['bash', '-c', line], check=False)
         lost = 'full' in streams and command.startswith('sample')
-        assert finished.returncode == lost and (tmp_path / made).exists(), command
+        assert finished.returncode == lost, command
+        assert (tmp_path / made).exists(), command
