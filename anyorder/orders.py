@@ -202,7 +202,7 @@ class Order:
 
     @property
     def law(self):
-        """'random': uniform; 'several': other draws or seeds give other orders; 'one': none does."""
+        """'random': uniform; 'several': another draw or seed gives others; 'one': none does."""
         if self.kind == 'random':
             return 'random'
         n_numbers = self.family.n_numbers(2, self.parameter)

@@ -60,9 +60,7 @@ def test_unigram_entropy_by_hand():
     row = unigram_row(tokens, Bytes(), 4)
     nats = -(0.6 * math.log(0.6) + 2 * 0.2 * math.log(0.2))
     assert math.isclose(row['nats_per_token'], nats)
-    assert row['blocks'] == 2
-    assert row['tokens'] == 10
-    assert row['bytes'] == 8
+    assert {'blocks': 2, 'tokens': 10, 'bytes': 8}.items() <= row.items()
     assert math.isclose(row['bits_per_byte'], nats * 10 / 8 / math.log(2))
 
 
