@@ -201,7 +201,7 @@ class Writer:
         if way is None:
             found = self.infill(prompt, order=order, seed=seed, score=True, **options)
         elif order == 'l2r':
-            found = self.infill(prompt, way=way.scoring, seed=seed, **options)
+            found = self.infill(prompt, way=way.to_score, seed=seed, **options)
         else:
             raise ValueError('order is a part of way: leave out one of them')
         if isinstance(prompt, str):

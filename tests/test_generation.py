@@ -568,7 +568,7 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
     part = Canvas(*batch, 2, range(5))
     for _, _, canvas in steps(make_model(), part, unmasking, Drawing()):
         running = canvas.rows.tolist()
-        canvas.end((canvas.rows % 2 == 0) & (canvas.known >= 4))
+        canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.known >= 4))
     assert {*running} <= {1, 3}
     assert torch.equal(part.idx[1::2], whole.idx[1::2])
     assert (part.known[1::2] == 9).all()

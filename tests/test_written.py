@@ -79,7 +79,7 @@ def cut_logprob(p, token, top_p):
 
 def score_of(policy):
     if policy == 'oracle':
-        return Oracle('margin').scores
+        return Oracle('margin').score_blanks
     return lambda logits, _: SCORES[policy](logits)
 
 

@@ -8,12 +8,15 @@ from anyorder.generation.constraint import Constraint
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
-BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')  # tensors (B, N) on the device
-BY_ROW = ('known', 'first', 'n_drafts', 'n_visits', 'n_steps', 'rows')  # tensors (B,) on the host
+# Tensors (B, N) on the device, then tensors (B,) on the host
+TABLES = ('idx', 'order', 'step', 'logprob', 'u')
+BY_ROW = ('known', 'n_prompt', 'n_drafts', 'n_visits', 'n_steps', 'rows')
 
 
 class Canvas:
     """B rows of N positions that are being written.
+
+    A cell is a blank of a row that a pass answers: `row`, and its `visit` or its position.
 
     idx       (B, N) tokens in natural order; in blanks they mean nothing, are drafts, or the text
               to be scored
@@ -22,16 +25,17 @@ class Canvas:
               start, or blank
     logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
     u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens
-              are drawn unless unmasking is lossless
-    known     (B,) visits that are known, on the host
-    first     (B,) visits that were known at first, on the host
-    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see
+              are drawn; if unmasking is lossless, drawing.TokenNoise draws them
+    names     of the numbers u, see draw_numbers
+    known     (B,) how many visits are known by now, on the host
+    n_prompt  (B,) how many were known at the start, on the host
+    n_drafts  (B,) visits after the known ones whose tokens are drafts, on the host: guesses, see
               Lossless.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     keys      (B,) of keys_of, on the device: the seeds for draws there
     n_steps   (B,) steps that each row has run, on the host
-    rows      (B,) which rows of the first canvas these are, on the host
+    rows      (B,) which rows of the whole canvas these are, see take, on the host
     allowed   the Constraint on its tokens, or None"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
@@ -52,7 +56,7 @@ class Canvas:
         if n_visits is None:
             n_visits = N
         self.known = torch.as_tensor(n_known).cpu().expand(B)
-        self.first = self.known
+        self.n_prompt = self.known
         self.n_visits = torch.as_tensor(n_visits).cpu().expand(B)
         self.seeds = [int(seed) for seed in seeds]  # a stream is named by numbers, not by tensors
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
@@ -79,9 +83,9 @@ class Canvas:
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """Return the canvas of texts of any lengths.
 
-        texts  [(tokens, known)], two lists each. Known tokens are visited first, then the blanks,
-               both in the given order, as in training; known ones of a random order, however, from
-               left to right
+        texts  [(tokens, is_known)], two lists each, one bool a token. Known tokens are visited
+               first, then the blanks, both in the given order, as in training. If the order is
+               'random' or 'sorted_subset', known tokens are visited from left to right
         order  an Order
         seed   row r is a function of seed + r, or, if it is a list, of seed[r]"""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
@@ -91,20 +95,24 @@ class Canvas:
         known_l2r = order.kind in ('random', 'sorted_subset')
         idx = torch.zeros(B, N, dtype=torch.long)
         orders = torch.arange(N).repeat(B, 1)
-        for r, (tokens, known) in enumerate(texts):
+        for r, (tokens, is_known) in enumerate(texts):
             n = len(tokens)
             visits = order.draw(1, n, keys=keys_of(seeds[r : r + 1]))
-            visits, *_ = given_first(visits, torch.tensor([known]), None, known_l2r)
+            given = torch.tensor([is_known])
+            visits, *_ = given_first(visits, given, left_to_right=known_l2r)
             idx[r, :n] = torch.tensor(tokens)
             orders[r, :n] = visits[0]
-        n_known = torch.tensor([sum(known) for _, known in texts])
+        n_known = torch.tensor([sum(is_known) for _, is_known in texts])
         return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
     def __len__(self):
         return len(self.rows)
 
     def draw_numbers(self, *names):
-        """Draw u. The names tell it, and the numbers of a binomial schedule, from other draws."""
+        """Draw u anew, as a function of seed, names and position.
+
+        names  of a round of revision, ('round', 3): its u, and its numbers of a binomial schedule,
+               are others than those of the rounds before"""
         self.names = names
         self.u = uniform(self.keys.unsqueeze(1), 'tokens', *names, self.positions())
 
@@ -128,27 +136,30 @@ class Canvas:
         return torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
 
     def take(self, chosen):
-        """Return rows as a canvas of their own: where `chosen` (B,) is True, or of these
-        numbers."""
+        """Return rows as a canvas of their own.
+
+        chosen  (B,) bool, or numbers of rows; on the host"""
         if chosen.dtype == torch.bool:
             chosen = chosen.nonzero()[:, 0]
         at = chosen.to(self.idx.device, non_blocking=True)
         part = copy.copy(self)
-        for name in (*BY_POSITION, 'keys'):
+        for name in (*TABLES, 'keys'):
             setattr(part, name, getattr(self, name)[at])
         for name in BY_ROW:
             setattr(part, name, getattr(self, name)[chosen])
         part.seeds = [self.seeds[r] for r in chosen.tolist()]
         return part
 
-    def end(self, done):
+    def stop_rows(self, done):
         """Write nothing more in the rows where `done` (B,), on the host, is True: blanks stay."""
         self.n_visits = torch.where(done, self.known, self.n_visits)
 
     def put(self, part):
-        """Write the rows of `part`, which `take` gave, back to their places."""
+        """Write the rows of `part`, which `take` gave, back to their places.
+
+        n_visits stays that of the whole canvas: stop_rows may have lowered it in `part`."""
         at = part.rows.to(self.idx.device, non_blocking=True)
-        for name in BY_POSITION:
+        for name in TABLES:
             getattr(self, name)[at] = getattr(part, name)
         self.known = self.known.index_put((part.rows,), part.known)
         self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
@@ -157,22 +168,22 @@ class Canvas:
         """Return the lists [tokens, order, step, logprob] of each row, without its padding."""
         whole = [x.tolist() for x in (self.idx, self.order, self.step, self.logprob)]
         rows = zip(*whole)
-        return [shortened(row, n) for row, n in zip(rows, self.n_visits.tolist())]
+        return [without_padding(row, n) for row, n in zip(rows, self.n_visits.tolist())]
 
 
-def shortened(lists, n):
+def without_padding(lists, n):
     return [values[:n] for values in lists]
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):
     """Return what there is to say of a text, a dict.
 
-    passes  those in which tokens of it were written last"""
+    passes  the number of steps of which a token is in the text"""
     passes = {*step} - {-1}
     return {
         'text': tokenizer.decode(tokens),
         'tokens': tokens,
-        'nats': 0.0 - sum(logprob),
+        'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
         'blanks': sum(s >= 0 for s in step),
         'passes': len(passes),
         'order': order,

@@ -17,8 +17,9 @@ class Drawing:
     temperature  0 is argmax
     top_k        the k likeliest tokens stay; 0 keeps all
     top_p        then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
-    scores       nothing is drawn: the tokens that stand in the blanks are revealed, and their
-                 log-probabilities are log p, -inf for what is cut. Without it they are the
+    scores       whether a text is scored in place of drawn: the tokens that stand in the blanks
+                 are revealed, and their log-probabilities, which fill.Passes.logprob computes, are
+                 log p, -inf for what is cut. If tokens are drawn, log-probabilities are the
                  untempered model's"""
 
     temperature: float = 1.0
@@ -40,7 +41,7 @@ class Drawing:
             )
 
     def tokens(self, logits, u):
-        """Draw the first j with p_0 + ... + p_j > u sum(p), (...) of logits (..., V).
+        """Draw tokens (...) of logits (..., V): the first j with p_0 + ... + p_j > u sum(p).
 
         u  (...) in [0, 1)"""
         if self.temperature == 0:
@@ -49,12 +50,12 @@ class Drawing:
         return invert_cdf(p, u.flatten()).view(u.shape)
 
     def tokens_by_noise(self, logits, noise):
-        """Draw argmax_v (logit_v / temperature + g_v), (m,) of logits (m, V).
+        """Draw tokens (m,) of logits (m, V): argmax_v (logit_v / temperature + g_v).
 
         The probabilities are those of `tokens`. Close logits under one noise draw nearly always
         alike.
 
-        noise  a function that returns standard Gumbel noise g (m, V)"""
+        noise  a function that returns standard Gumbel noise g (m, V); temperature 0 draws none"""
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)
@@ -64,7 +65,7 @@ class Drawing:
         """Return logits (..., V) / temperature as (n, V), -inf for what top_k and top_p cut."""
         logits = float32_or_better(logits)
         if self.temperature != 1:
-            # at most 0, times what float32 can hold: any temperature is safe
+            # The largest becomes 0 first: then no factor makes a logit infinite from above
             factor = max(min(1 / self.temperature, 1e30), 1e-30)
             logits = (logits - logits.amax(-1, keepdim=True)) * factor
         logits = logits.reshape(-1, logits.size(-1))
@@ -74,8 +75,10 @@ class Drawing:
 
 
 class TokenNoise:
-    """The noise of the cells of each pass. Many were drafts in the pass before: their noise is
-    kept, since it costs more than a copy.
+    """Gives the cells of each pass their noise.
+
+    Many cells were drafts in the pass before: their noise is kept, since it costs more than a copy.
+    The order of a row stays while a TokenNoise lives, so that its visit stands for the position.
 
     cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number
     noise  (m, V) on the device: their noise"""
@@ -85,7 +88,10 @@ class TokenNoise:
         self.noise = torch.empty(1, vocab_size, device=device)
 
     def __call__(self, part, n_targets, row, position):
-        """Return token_noise (m, V) of the next n_targets (B,) visits, see Canvas.cells."""
+        """Return token_noise (m, V) of the next n_targets (B,) visits, see Canvas.cells.
+
+        n_targets      (B,) on the host, from which the cells are found there without a wait
+        row, position  (m,) each, on the device: the same cells"""
         columns = torch.arange(int(n_targets.max()))
         visit = part.known.unsqueeze(1) + columns  # (B, most)
         numbers = part.rows.unsqueeze(1) * part.order.size(1) + visit
@@ -108,26 +114,27 @@ def token_noise(keys, position, vocab_size):
     """Return standard Gumbel noise (m, vocab_size), float32: a function of (seed, position, token).
 
     keys, position  (m,) each: the key of the row of a cell, and where it is"""
-    cells = random_bits(keys, 'noise of tokens', position)  # (m,)
+    cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
-    pairs = torch.arange(n_pairs, device=cells.device)
-    bits = random_bits(cells.unsqueeze(1), pairs).view(torch.int32)
-    return gumbel(bits[:, :vocab_size] & 2**31 - 1)
+    pairs = torch.arange(n_pairs, device=cell_keys.device)
+    bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
+    return gumbel(bits[:, :vocab_size] & (2**31 - 1))
 
 
 def gumbel(bits):
     """Return standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32.
 
-    By the 24 bits of a uniform float32 rare tokens would win too seldom. u stays below 1: all noise
-    is finite.
+    A uniform float32 has 24 bits, which would make rare tokens win too seldom. u stays below 1: all
+    noise is finite. unmasking.gumbel_noise has the same law, of uniform numbers.
 
     bits  int32, 0 to 2^31 - 1"""
-    minus_u = bits.float().add_(0.5).mul_(-(2.0**-31)).clamp_(min=-1 + 2.0**-24)
+    minus_u = bits.float().add_(0.5).mul_(-(2.0**-31))  # in place: (m, V) is large
+    minus_u.clamp_(min=-1 + 2.0**-24)
     return minus_u.log1p_().neg_().log_().neg_()
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token (...) int64 for each row of logits (..., V), see Drawing.
+    """Draw a token (...) int64 for each row of logits (..., V), see Drawing. For programs.
 
     u  (...) in [0, 1), by which it is drawn; by default numbers of the generator"""
     if u is None:
@@ -145,19 +152,19 @@ def keep_largest(logits, top_k, top_p, width=1024):
     V = logits.size(-1)
     dtype = widest(logits.device)
     values, kept = logits.topk(min(top_k or width, V))  # (n, k), the largest first
-    among = values if top_k else logits
-    total = among.to(dtype).logsumexp(-1, keepdim=True)
+    denominator = values if top_k else logits
+    total = denominator.to(dtype).logsumexp(-1, keepdim=True)
     p = (values.to(dtype) - total).exp()
     if top_p < 1:
-        is_reached = p.cumsum(-1) - p >= top_p  # by the larger ones
+        is_reached = p.cumsum(-1) - p >= top_p  # by the larger ones, without the token
         values = values.masked_fill(is_reached, -torch.inf)
-    cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
+    left = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if top_k or width >= V:
-        return cut
+        return left
     is_short = p.sum(-1) < top_p
     if is_short.any():
-        cut[is_short] = keep_largest(logits[is_short], 0, top_p, V)
-    return cut
+        left[is_short] = keep_largest(logits[is_short], 0, top_p, V)
+    return left
 
 
 def invert_cdf(p, u, width=256):
@@ -173,17 +180,17 @@ def invert_cdf(p, u, width=256):
     sums = p[:, :n_whole].unflatten(1, (-1, width)).sum(-1)  # (n, chunks)
     rest = p[:, n_whole:].sum(1, keepdim=True)
     sums = torch.cat([sums, rest], 1).to(dtype)
-    chunk, x = first_above(sums.cumsum(1), u * sums.sum(1))
+    chunk, left_of_u = first_above(sums.cumsum(1), u * sums.sum(1))
 
     column = chunk.unsqueeze(1) * width + torch.arange(width, device=p.device)  # (n, width)
     inside = p.gather(1, column.clamp(max=V - 1)).to(dtype)
     inside = inside.masked_fill(column >= V, 0)
-    j, _ = first_above(inside.cumsum(1), x)
+    j, _ = first_above(inside.cumsum(1), left_of_u)
     return chunk * width + j
 
 
 def first_above(cdf, x):
-    """Return the first column (n,) of cdf (n, m) above x (n,), and x less the column before it.
+    """Return the first column (n,) of cdf (n, m) above x (n,), and x minus the cdf before it.
 
     x is kept below the last column whatever the rounding, so that a column of probability zero is
     never found."""
@@ -198,7 +205,7 @@ def first_above(cdf, x):
 
 def argmax(x):
     """Return x.argmax(-1), on a CPU 8 times as fast: the maximum of a chunk is vectorized."""
-    width = math.gcd(x.size(-1), 128)
+    width = math.gcd(x.size(-1), 128)  # divides V
     chunks = x.unflatten(-1, (-1, width))  # (..., chunks, width)
     best = chunks.amax(-1).argmax(-1, keepdim=True)  # (..., 1)
     chunk = chunks.take_along_dim(best.unsqueeze(-1), -2).squeeze(-2)  # (..., width)

@@ -1,4 +1,13 @@
-"""How is a text written? `steps` reveals blanks step by step, until none is left."""
+"""How is a text written? `steps` reveals blanks step by step, until none is left.
+
+generate            for programs: arguments become a Canvas, an Unmasking and a Drawing
++- fill             all steps at once; Way.steps, for the commands, calls `steps` itself
+   +- steps         a generator, which yields after each step
+      +- write            fills all blanks: one Unmasking.reveal a step, by Passes
+      +- write_again      rounds of revision: makes blanks, and calls `write`
+         +- write
+Passes              runs the network, and keeps its cache and the noise of drafts
+"""
 
 import itertools
 from functools import partial
@@ -12,6 +21,8 @@ from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.revise import GROUPS, blank_again
 from anyorder.generation.unmasking import Revised
 from model import KVCache
+
+BUCKET = 32  # prompts whose lengths have the same quotient by it are read in one pass
 
 
 def generate(
@@ -32,20 +43,21 @@ def generate(
     allowed=None,
     **unmasking,
 ):
-    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps.
+    """Fill the blanks of idx, in n_steps forward passes or as many as the unmasking needs.
 
-    For programs and tests: the commands go by Writer.write and Scroll.steps.
+    For programs and tests: the commands go by Writer.write and Scroll.steps. See steps.
+
+    A row's draws depend on its seed alone, not on batch or schedule, and are the same on every
+    device. A uniform number for each (seed, position) draws the token there. Lossless unmasking
+    draws by noise for each (seed, position, token): seed, order and prompt then fix the whole text,
+    whatever the window. In float32 a near tie may fall otherwise, in bfloat16 rounding changes long
+    texts.
 
     idx        (B, N) tokens in natural order; those at order[:, n_known:] are blanks, and are not
                read
-    order      (B, N) a permutation of the positions a row
+    order      (B, N) in each row a permutation of the positions
     n_known    int or (B,): the first n_known visits are the prompt
-    seeds      (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on
-               batch or schedule, and are the same on every device. A uniform number for each (seed,
-               position) draws the token there. Lossless unmasking draws by noise for each (seed,
-               position, token): seed, order and prompt then fix the whole text, whatever the
-               window. In float32 a near tie may fall otherwise, in bfloat16 rounding changes long
-               texts
+    seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint: `logprob` follows the law that is
                renormalised to these
     unmasking  window, unmask, order_noise, threshold, block_length, revise: see Options, as
@@ -60,8 +72,8 @@ def generate(
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step
-    unmasking = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **unmasking)
-    fill(model, canvas, unmasking, Drawing(temperature, top_k, top_p), use_cache, return_trace)
+    chosen = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **unmasking)
+    fill(model, canvas, chosen, Drawing(temperature, top_k, top_p), use_cache, return_trace)
     if not return_trace:
         return canvas.idx
     return canvas.idx, {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
@@ -83,8 +95,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         p(step | known) = prod_i p(x_i | known)
 
     Lossless unmasking reveals only tokens that one token a step would draw, see Lossless.accept. In
-    a round of revision all rows run once more, with as many tokens a step as before, but those that
-    the last round did not change.
+    a round of revision rows run once more, with as many tokens a step as before. Rows that the last
+    round did not change are left out.
 
     unmasking     an Unmasking: which blanks a step reveals
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
@@ -92,19 +104,20 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
                   same
     with_logprob  keep the log-probability of each token
     Yields (step, n_new, part) after each step: `part` is the canvas of the rows that ran, step (B,)
-    which step of its own this was for each, n_new (B,) how many tokens it revealed in each. A
-    caller ends rows early by part.end. A finished or ended row goes back to the canvas."""
+    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed in each. A
+    caller stops rows early by part.stop_rows. A row that is finished or stopped goes back to the
+    canvas."""
     if model.training:
         raise ValueError(
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
     unmasking.check_network(model.slots, model.config.block_size)
-    network = freeze(model) if use_cache else model
+    network = freeze(model) if use_cache else model  # a copy for inference
     is_revised = isinstance(unmasking, Revised)
-    way = unmasking.way if is_revised else unmasking
-    yield from write(network, canvas, way, drawing, use_cache, with_logprob)
-    if is_revised and canvas.n_steps.any():
+    base = unmasking.base if is_revised else unmasking
+    yield from write(network, canvas, base, drawing, use_cache, with_logprob)
+    if is_revised and canvas.n_steps.any():  # without a step nothing is written: nothing to revise
         yield from write_again(network, canvas, unmasking, drawing, use_cache, with_logprob)
 
 
@@ -113,7 +126,7 @@ def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
     again = revised.again(GROUPS)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(revised.rounds):
-        blank_again(network, canvas, n_round, changed)
+        blank_again(network, canvas, n_round, changed)  # the worst tokens become the last visits
         if not canvas.n_blanks.any():
             return
         before = canvas.idx.clone()
@@ -123,15 +136,15 @@ def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas once, see steps."""
-    revealed = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
-    ends = canvas.known.unsqueeze(1) + revealed  # (B, n_steps): visits known then, at most
-    last = ends.size(1) - 1
+    ends = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
+    known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps): visits known then, at most
+    last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
     passes = Passes(network, part, drawing, use_cache, with_logprob)
-    for step in itertools.count():
+    for step in itertools.count():  # of this round; n_steps counts on from round to round
         if not len(part):
             return
-        n_new = ends[part.rows, min(step, last)] - part.known  # (B,) on the host
+        n_new = known_after[part.rows, min(step, last)] - part.known  # (B,) on the host
         if not n_new.any():  # a binomial step may reveal nothing
             part.n_steps = part.n_steps + 1
             continue
@@ -147,17 +160,16 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
         yield part.n_steps, n_new, part
 
         # Go on with the rows that have blanks left
-        part.n_steps = part.n_steps + 1
-        part = without_finished(part, canvas, passes)
+        part.n_steps = part.n_steps + 1  # not in place: a caller may keep what was yielded
+        part = put_finished(part, canvas, passes)
 
 
 class Passes:
-    """The passes of a network that write a canvas, for which an Unmasking asks. What a pass runs,
-    and what it remembers for the next one, is decided here alone.
+    """Runs the passes for which an Unmasking asks, and keeps what the next pass needs of them.
 
     cache         the KVCache of the rows that run, or None
     noise         the TokenNoise of the drafts of the last pass
-    with_logprob  whether the logits of what is revealed are read"""
+    with_logprob  whether the logits that Unmasking.reveal returns are read"""
 
     def __init__(self, network, part, drawing, use_cache, with_logprob):
         self.network = network
@@ -169,7 +181,7 @@ class Passes:
         self.noise = TokenNoise(network.config.vocab_size, part.idx.device)
 
     def run(self, part, n_targets):
-        """Predict the next n_targets (B,) visits of each row.
+        """Predict the next n_targets (B,) visits of each row. Drafts are read as if known.
 
         returns  their cells (row, column, visit), (m,) each, see Canvas.cells, and logits (m, V)"""
         cells = part.cells(n_targets)
@@ -182,10 +194,11 @@ class Passes:
             cache=self.cache,
             n_visits=part.n_visits,
             picked=(row, column),
-            first=part.known,
+            first=part.known,  # drafts are predicted, too
         )
         if part.allowed is not None:
             n_real = self.network.config.n_real
+            # in place
             part.allowed.mask(logits, part, row, visit, n_real, self.drawing.scores)
         return cells, logits
 
@@ -211,23 +224,23 @@ class Passes:
         return token_logprob(logits, token)
 
     def forget_target(self, part):
-        """Run slot n_known anew in the next pass if keys depend on the target: it had another."""
+        """Rerun slot n_known in the next pass, if keys depend on the target: it ran for another."""
         if self.network.slots.targets_in_keys:
             self.keep_slots(part.known)
 
     def keep_slots(self, n_slots):
-        """Forget all slots of the rows behind the first n_slots (B,)."""
+        """Keep only the first n_slots (B,) of each row in the cache."""
         if self.cache is not None:
             self.cache.length = n_slots
 
     def keep_rows(self, left):
-        """Forget the rows where `left` (B,) bool is False."""
+        """Keep only the rows where `left` (B,) bool is True in the cache."""
         if self.cache is not None:
             self.cache.keep(left.nonzero()[:, 0])
 
 
-def without_finished(part, canvas, passes):
-    """Return the rows that have blanks left. The others go back to the whole canvas."""
+def put_finished(part, canvas, passes):
+    """Put rows without blanks back into the whole canvas. Return the rows that are left."""
     left = part.n_blanks > 0
     if left.all():
         return part
@@ -237,20 +250,24 @@ def without_finished(part, canvas, passes):
 
 
 def start_cache(network, part):
-    """Return a KVCache for the rows of `part`. It reads prompts of very different lengths, so that
-    each costs its own tokens."""
+    """Return a KVCache for the rows of `part`.
+
+    If the lengths of the prompts differ by BUCKET or more, the cache reads them here, those of
+    about the same length together, so that each costs its own tokens. Else the first pass does."""
     device = part.idx.device
     dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
-    if not len(part) or part.known.max() - part.known.min() < 32:
+    if not len(part) or part.known.max() - part.known.min() < BUCKET:
         return cache
-    for length in (part.known // 32).unique():
-        near = part.known // 32 == length
+    buckets = part.known // BUCKET  # (B,)
+    for bucket in buckets.unique():
+        near = buckets == bucket
         rows = near.nonzero()[:, 0]
         prompts = part.take(near)
         n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), device, dtype, n)
         no_head = slice(0)
+        # fills the cache: the one target that is asked for has no logits
         network.predict(
             prompts.idx,
             prompts.order,

@@ -67,11 +67,11 @@ class Options:
         check_rounds(self.revise, self.unmask != 'lossless' and isinstance(self.schedule, str))
 
         if self.policy in SCORES:
-            way = self.adaptive()
+            unmasking = self.adaptive()
         else:
             self.check_for_given()
-            way = lossless if self.unmask == 'lossless' else given
-        return Revised(way, self.revise) if self.revise else way
+            unmasking = lossless if self.unmask == 'lossless' else given
+        return Revised(unmasking, self.revise) if self.revise else unmasking
 
     def is_binomial(self):
         """Whether rows draw their numbers. Listed ends leave nothing to draw."""

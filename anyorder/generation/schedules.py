@@ -14,19 +14,20 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
 
         ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1)
 
-    m_k is the share that is masked after step k, see mask_share. n_steps is at least 1; more steps
-    than tokens are one token a step. Source: the deterministic schedule of AO's release."""
+    n is n_tokens: the blanks, no other tokens. m_k is the share that is masked after step k, see
+    mask_share. n_steps is at least 1; more steps than blanks are one token a step.
+    Source: the deterministic schedule of AO's release."""
     check_schedule(n_steps, kind)
     n_steps = min(n_steps, n_tokens)
     ends = []
-    before = 0
+    last = 0
     for k in range(1, n_steps):
         if kind == 'linear':
-            end = n_tokens * k // n_steps
+            end = n_tokens * k // n_steps  # in integers: nothing is rounded
         else:
             end = int(n_tokens * (1 - mask_share(k, n_steps, kind)))
-        before = max(end, before + 1)
-        ends.append(before)
+        last = max(end, last + 1)
+        ends.append(last)
     if n_steps > 0:
         ends.append(n_tokens)
     return ends
@@ -57,7 +58,8 @@ def mask_share(k, n_steps, kind):
     if kind == 'linear':
         return 1 - k / n_steps
     if 3 * k == 2 * n_steps:
-        # The only rational cosine between 0 and 1 (Niven): rounded, it would change a floor
+        # cos(pi / 3), the only rational cosine between 0 and 1 (Niven). math.cos rounds it to more
+        # than a half: the floor in a schedule would be one too small
         return 0.5
     return math.cos(k / n_steps * math.pi / 2)
 
@@ -69,32 +71,34 @@ def check_schedule(n_steps, kind):
     check_choice('schedule', kind, 'linear', 'cosine')
 
 
-def scheduled_ends(way, n_blanks, seeds, *names):
+def scheduled_ends(unmasking, n_blanks, seeds, *names):
     """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
 
-    way       Given or Adaptive, which has n_steps, schedule, binomial and block_length
-    n_blanks  [B] blanks of each row
-    seeds     [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
-    names     tell these numbers from those of another round"""
-    if not isinstance(way.schedule, str):
-        return listed_ends(way.schedule, n_blanks)
-    ends = [ends_of_row(way, n, seed, *names) for n, seed in zip(n_blanks, seeds)]
+    unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length
+    n_blanks   [B] blanks of each row
+    seeds      [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
+    names      tell these numbers from those of another round"""
+    if not isinstance(unmasking.schedule, str):
+        return listed_ends(unmasking.schedule, n_blanks)
+    ends = [ends_of_row(unmasking, n, seed, *names) for n, seed in zip(n_blanks, seeds)]
     return padded_ends(ends, n_blanks)
 
 
-def ends_of_row(way, n, seed, *names):
+def ends_of_row(unmasking, n, seed, *names):
     """Return the ends of a row of n blanks. A block has its share of the steps, one at least."""
-    length = way.block_length or max(n, 1)
-    if way.binomial:
+    length = unmasking.block_length or max(n, 1)
+    if unmasking.binomial:
         u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))
     ends = []
     for start in range(0, n, length):
         end = min(start + length, n)
-        n_steps = max(1, way.n_steps * end // n - way.n_steps * start // n)
-        if way.binomial:
-            in_block = binomial_schedule(u[start:end], n_steps, way.schedule)
+        # Steps up to the end less steps up to the start: over all blocks they add up to n_steps
+        share = unmasking.n_steps * end // n - unmasking.n_steps * start // n
+        n_steps = max(1, share)
+        if unmasking.binomial:
+            in_block = binomial_schedule(u[start:end], n_steps, unmasking.schedule)
         else:
-            in_block = unmask_schedule(end - start, n_steps, way.schedule)
+            in_block = unmask_schedule(end - start, n_steps, unmasking.schedule)
         ends += [start + k for k in in_block]
     return ends
 
@@ -117,7 +121,7 @@ def clipped(ends, most):
     return [min(end, most) for end in ends]
 
 
-def all_at_once(n_blanks):
+def unlimited_ends(n_blanks):
     """Return ends (B, 1): any step may reveal all blanks of its row."""
     return padded_ends([[n] for n in n_blanks], n_blanks)
 

@@ -139,7 +139,7 @@ class Scroll:
             return
         rows = [self.written[r] for r in self.part.rows.tolist()]
         done = [self.length(row) is not None for row in rows]
-        self.part.end(torch.tensor(done))
+        self.part.stop_rows(torch.tensor(done))
 
     def first(self):
         """Return what Watch is to show of the first text after the last step; None: it did not

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anyorder.fast import split_rows
-from anyorder.generation.schedules import all_at_once, check_schedule, scheduled_ends
+from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
 from anyorder.machine.devices import widest
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
@@ -17,7 +17,7 @@ from model import float32_or_better
 class Unmasking:
     """A way to reveal blanks: what fill.write asks for, and what the commands want to know.
 
-    ends          the most that each step may reveal
+    ends          how many blanks may be revealed after each step, counted from the first step on
     reveal        one step, by one pass: which blanks are revealed, and as what
     adaptive      whether the model chooses the order
     binomial      whether every row draws how many blanks a step reveals
@@ -30,21 +30,21 @@ class Unmasking:
     rewrites = False
 
     def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless a network with this class of Slots can write n positions so.
-
-        scores  raise it, too, unless texts can be scored so"""
+        """Raise ValueError unless check_slots, and if it `scores`, check_scores find no fault."""
         if scores:
             self.check_scores()
         self.check_slots(slots, n)
 
     def check_scores(self):
-        """Raise ValueError unless texts can be scored so."""
+        """Raise ValueError unless texts can be scored by this unmasking."""
 
     def check_slots(self, slots, n):
         """Raise ValueError unless a network with this class of Slots can write n positions so."""
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
+
+        They are cumulative: [2, 5, 7] are steps of at most 2, 3 and 2 blanks.
 
         n_blanks  [B] blanks of each row; a finished row repeats this number
         seeds     [B] seeds of the rows
@@ -54,12 +54,14 @@ class Unmasking:
     def reveal(self, passes, part, n_new):
         """Make one pass, and say what is revealed.
 
+        What is revealed is left as the next visits in part.order: fill.write counts on it.
+
         passes   the Passes of the rows that run
         part     their Canvas
         n_new    (B,) on the host: the most that the step may reveal of each row
-        returns  n_new (B,) on the host: how many blanks of each row are revealed, which are now the
-                 next ones in part.order; their cells (row, position), (m,) each; their tokens (m,);
-                 their logits (m, V)"""
+        returns  n_new (B,) on the host: how many blanks of each row are revealed; their cells
+                 (row, position), (m,) each; their tokens (m,); their logits (m, V), or None where
+                 passes.with_logprob is False: nobody reads them then"""
         raise NotImplementedError
 
 
@@ -67,8 +69,8 @@ class Unmasking:
 class Given(Unmasking):
     """Reveal the next blanks of the order that is given.
 
-    n_steps   forward passes; more than there are blanks is one token a pass, with `binomial` finer
-              mask levels
+    n_steps   forward passes. More than there are blanks: one token a pass. With `binomial`, more
+              steps are finer mask levels
     schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step, in
               place of n_steps
     binomial  every row draws its own numbers by the schedule"""
@@ -140,14 +142,14 @@ class Adaptive(Unmasking):
 
     def ends(self, n_blanks, seeds, *names):
         if self.threshold is not None:
-            return all_at_once(n_blanks)
+            return unlimited_ends(n_blanks)
         return scheduled_ends(self, n_blanks, seeds, *names)
 
     def reveal(self, passes, part, n_new):
         # Score the blanks, then draw the best from the logits of the same pass
         _, logits = passes.run(part, self.n_scored(part))
         n_new, logits = self.choose(part, logits, n_new)
-        passes.forget_target(part)
+        passes.forget_target(part)  # the next visit is now another than the pass was told
         row, _, visit = part.cells(n_new)
         position = part.order[row, visit]
         token = passes.draw(part, row, position, logits)
@@ -157,13 +159,14 @@ class Adaptive(Unmasking):
         """Return (B,) on the host: among how many of the next blanks a step chooses."""
         if self.block_length is None:
             return part.n_blanks
-        n_done = (part.known - part.first) % self.block_length  # of the block
+        n_done = (part.known - part.n_prompt) % self.block_length  # of the block
         return torch.minimum(part.n_blanks, self.block_length - n_done)
 
-    def scores(self, logits, token):
+    def score_blanks(self, logits, token):
         """Return scores (m,) of logits (m, V).
 
-        token  (m,) what stands in these blanks: the truth, where a text is scored"""
+        token  (m,) what stands in these blanks: the truth, where a text is scored, by which
+               likelihood.written.Oracle scores"""
         return confidence(logits, self.score)
 
     def choose(self, part, logits, n_new):
@@ -186,27 +189,27 @@ class Adaptive(Unmasking):
         row, column, visit = part.cells(n_scored)
         position = part.order[row, visit]
 
-        # A table of the scores, which is -inf behind the blanks of a row
+        # A table of the scores, which is -inf after the blanks of a row
         size = (len(part), int(n_scored.max()))
         score = torch.full(size, -torch.inf, dtype=widest(device), device=device)  # (B, most)
-        score[row, column] = self.scores(logits, part.idx[row, position]).to(score.dtype)
-        sure = None
+        score[row, column] = self.score_blanks(logits, part.idx[row, position]).to(score.dtype)
+        is_sure = None
         if self.threshold is not None:
-            sure = score >= self.threshold
+            is_sure = score >= self.threshold
         if self.noise:
             n_steps = part.n_steps.to(device, non_blocking=True)  # (B,): a step's own noise
             u = uniform(part.keys[row], 'noise', n_steps[row], position)  # (m,)
             score[row, column] += self.noise * gumbel_noise(u)
 
-        # The best blanks come first
+        # The best blanks come first, and of these the sure ones
         best = score.argsort(dim=1, descending=True, stable=True)  # (B, most) columns
-        if sure is not None:
-            best, n_sure, _ = given_first(best, sure)
+        if is_sure is not None:
+            best, n_sure, _ = given_first(best, is_sure)
             n_new = n_sure.cpu().clamp(min=1)  # waits for the device
-        first = visit - column
-        part.order[row, visit] = part.order[row, first + best[row, column]]
+        n_known = visit - column  # (m,) of the row of each cell
+        part.order[row, visit] = part.order[row, n_known + best[row, column]]
 
-        # Their logits stand where the columns were before
+        # The order of a row has changed, but its logits stand where they were
         start = n_scored.cumsum(0) - n_scored  # (B,) of each row in logits
         start = start.to(device, non_blocking=True)
         row, column, _ = part.cells(n_new)
@@ -218,7 +221,7 @@ class Adaptive(Unmasking):
 class Lossless(Unmasking):
     """Draft many blanks of the given order in a pass, and reveal what one token a step would draw.
 
-    window  visits that a pass runs behind the known ones
+    window  visits that a pass runs after the known ones
     Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by
     rejection"""
 
@@ -237,7 +240,7 @@ class Lossless(Unmasking):
             )
 
     def ends(self, n_blanks, seeds, *names):
-        return all_at_once(n_blanks)
+        return unlimited_ends(n_blanks)
 
     def reveal(self, passes, part, n_new):
         # Draw all in the window, drafts included, then see which were drawn given the right tokens
@@ -246,18 +249,20 @@ class Lossless(Unmasking):
         position = part.order[row, visit]
         token = passes.draw_by_noise(part, n_targets, row, position, logits)
         n_new, sure = self.accept(part, row, column, position, token, n_targets)
-        passes.keep_slots(part.known + n_new)  # slots behind these read drafts
-        if passes.with_logprob:  # else nobody reads them
-            logits = logits[sure]
-        return n_new, (row[sure], position[sure]), token[sure], logits
+        passes.keep_slots(part.known + n_new)  # slots after these read drafts
+        cells = row[sure], position[sure]
+        if not passes.with_logprob:
+            return n_new, cells, token[sure], None
+        return n_new, cells, token[sure], logits[sure]
 
     def accept(self, part, row, column, position, token, n_targets):
         """Say which cells of a pass are revealed. Writes part.idx and part.n_drafts.
 
         The pass draws a token for every cell, given the drafts before it. A draft is right if its
         new token is the same. The step reveals the right drafts before the first wrong one, and the
-        new token in its place. A new token behind it is the next draft. If the pass read a wrong
-        draft beside its position, the old draft stays. One row, from left to right:
+        new token in its place. A new token after it is the next draft. If the pass read a wrong
+        draft beside its position, the old draft stays, since the new token was drawn given a wrong
+        neighbour. One row, from left to right:
 
             column     0      1      2      3      4
             draft      a      b      c      d      -      of the pass before: four
@@ -285,10 +290,11 @@ class Lossless(Unmasking):
         n_new = torch.minimum(n_right.cpu() + 1, n_targets)  # the only wait for the device
 
         # Write down the tokens, but keep a draft whose pass read a wrong one beside it
-        wrong_at = torch.full((B, N + 2), N, device=device)  # its column, by position + 1
+        # wrong_at: by position + 1, so that both ends have neighbours, the column if wrong, else N
+        wrong_at = torch.full((B, N + 2), N, device=device)
         wrong_at[row, position + 1] = torch.where(wrong, column, N)
         beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
-        misled = beside < column  # hence behind the first wrong draft
+        misled = beside < column  # hence after the first wrong draft
         part.idx[row, position] = torch.where(misled & was_draft, draft, token)
         part.n_drafts = n_targets - n_new
 
@@ -301,54 +307,58 @@ class Lossless(Unmasking):
 
 @dataclass(frozen=True)
 class Revised(Unmasking):
-    """Write a text in another way, then again and again the eighth that fits the rest least.
+    """Write a text by another Unmasking, `base`, then rewrite its worst eighth, round after round.
 
-    way     Given or Adaptive, by a schedule that has a name
+    The worst tokens are those that fit the others least, see revise.py. It reveals nothing itself:
+    fill.steps runs `base`, then `again` in each round.
+
+    base    Given or Adaptive, by a schedule that has a name
     rounds  how many at most: a round that changes nothing is the last one. A text whose tokens are
-            each the likeliest given others stays, see revise.py"""
+            each the likeliest given others stays"""
 
-    way: Unmasking
+    base: Unmasking
     rounds: int
     rewrites = True
-    adaptive = property(lambda self: self.way.adaptive)
-    binomial = property(lambda self: self.way.binomial)
-    block_length = property(lambda self: self.way.block_length)
+    adaptive = property(lambda self: self.base.adaptive)
+    binomial = property(lambda self: self.base.binomial)
+    block_length = property(lambda self: self.base.block_length)
 
     def __post_init__(self):
-        check_rounds(self.rounds, can_be_revised(self.way))
+        check_rounds(self.rounds, can_be_revised(self.base))
 
     def check_scores(self):
-        self.way.check_scores()
+        self.base.check_scores()
+        # No text can be scored, but a fault of `base` is named first
         raise ValueError('a text that is scored stays as it is: score with revise=0')
 
     def check_slots(self, slots, n):
-        self.way.check_slots(slots, n)
+        self.base.check_slots(slots, n)
 
     def again(self, share):
-        """Return the way of a round, which writes one token in `share`, as many a step as before.
+        """Return the Unmasking of a round: of one token in `share`, as many a step as before.
 
         It has no blocks: blanks are anywhere."""
-        n_steps = -(-self.way.n_steps // share)  # rounded up
-        if self.way.block_length is None:
-            return replace(self.way, n_steps=n_steps)
-        return replace(self.way, n_steps=n_steps, block_length=None)
+        n_steps = -(-self.base.n_steps // share)  # rounded up
+        if self.base.block_length is None:
+            return replace(self.base, n_steps=n_steps)
+        return replace(self.base, n_steps=n_steps, block_length=None)
 
 
-def can_be_revised(way):
-    """Return whether a round can be written by a share of the steps of `way`."""
-    return isinstance(way, Given | Adaptive) and isinstance(way.schedule, str)
+def can_be_revised(unmasking):
+    """Return whether a round can be written by a share of the steps of this Unmasking."""
+    return isinstance(unmasking, Given | Adaptive) and isinstance(unmasking.schedule, str)
 
 
 # The checks of fields. Their texts name the options of commands
 
 
-def check_steps(way):
-    """Raise ValueError unless the n_steps, schedule and binomial of `way` go together.
+def check_steps(unmasking):
+    """Raise ValueError unless its n_steps, schedule and binomial go together.
 
     Listed ends are compared with the blanks in schedules.listed_ends."""
-    if isinstance(way.schedule, str):
-        check_schedule(way.n_steps, way.schedule)
-    elif way.binomial:
+    if isinstance(unmasking.schedule, str):
+        check_schedule(unmasking.n_steps, unmasking.schedule)
+    elif unmasking.binomial:
         raise ValueError('listed ends say how many blanks each step reveals: no row draws it')
 
 
@@ -378,9 +388,9 @@ def refuse_blocks(what):
     )
 
 
-def check_rounds(rounds, can_be_revised):
+def check_rounds(rounds, is_possible):
     is_number = type(rounds) is int and rounds >= 0
-    if not is_number or (rounds and not can_be_revised):
+    if not is_number or (rounds and not is_possible):
         raise ValueError(
             f'revise is how many rounds, 0 with unmask=lossless or listed ends, got {rounds!r}'
         )
@@ -403,26 +413,29 @@ def margin(logits):
     return top[:, 0] - top[:, 1:].sum(-1)
 
 
-def entropy(logits):
+def negative_entropy(logits):
     """sum_v p(v) log p(v), in nats: minus the entropy"""
     logp = logits.log_softmax(-1)
     return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
 
 
 # another score is one function, named here
-SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}
-# and here, if it is a probability, which a threshold can be compared with
+SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': negative_entropy}
+# and here, if it is from 0 to 1, as a probability or a difference of two: a threshold can be
+# compared with it
 PROBABILITIES = ('top_prob', 'margin')
 
 
 def confidence(logits, score):
     """Return scores (...,) of logits (..., V), in parts: there is no float32 copy of them all."""
     V = logits.size(-1)
-    (parts,) = split_rows(V, logits.reshape(-1, V))
+    parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
     found = [SCORES[score](float32_or_better(part)) for part in parts]
     return torch.cat(found).view(logits.shape[:-1])
 
 
 def gumbel_noise(u):
-    """Return standard Gumbel noise -log(-log u) of uniform numbers u in [0, 1); it is finite."""
+    """Return standard Gumbel noise -log(-log u) of uniform numbers u in [0, 1); it is finite.
+
+    drawing.gumbel has the same law, of random bits."""
     return -(-u.clamp(min=torch.finfo(u.dtype).tiny).log()).log()

@@ -14,8 +14,8 @@ from anyorder.orders import Order, read_order
 class Way:
     """How a text is written.
 
-    order       in which order blanks are visited; where the model chooses, which of equal scores
-                comes first, and what lies in a block
+    order       in which order blanks are visited. Where the model chooses, it says which of equal
+                scores comes first, and which blanks make a block
     unmasking   which blanks a step reveals
     drawing     how a token is drawn from its logits; with `scores` the text that stands in the
                 blanks is scored"""
@@ -28,14 +28,15 @@ class Way:
     def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **unmasking):
         """Return the way that options of sample.py name, for a model of the options `run`.
 
-        unmasking   n_steps, schedule, unmask, ...: fields of options.Options but its policy"""
-        order, policy = order_and_policy(order, unmasking.get('block_length'))
-        unmasking = unmasking_of(policy=policy, **unmasking)
+        score      whether the text in the blanks is scored
+        unmasking  n_steps, schedule, unmask, ...: all fields of options.Options but policy"""
+        order_text, policy = order_and_policy(order, unmasking.get('block_length'))
+        chosen = unmasking_of(policy=policy, **unmasking)
         drawing = Drawing(temperature, top_k, top_p, score)
-        return cls(Order.of(order, run), unmasking, drawing)
+        return cls(Order.of(order_text, run), chosen, drawing)
 
     @property
-    def scoring(self):
+    def to_score(self):
         """The same way, by which the text that stands in the blanks is scored."""
         return replace(self, drawing=replace(self.drawing, scores=True))
 
@@ -50,9 +51,9 @@ def order_and_policy(order, block_length=None):
     if not isinstance(order, str):
         return order, 'given'
     if order in SCORES and block_length is None:
-        return 'random', order  # decides among equal scores
+        return 'random', order  # the random order decides among equal scores
     if order in SCORES:
-        return 'l2r', order  # makes the blocks
+        return 'l2r', order  # blocks of neighbours, from left to right
     return read_order(order, 'own', *SCORES), 'given'
 
 
@@ -64,8 +65,8 @@ class Page:
     context       tokens that a stretch of a longer text reads before its first blank; 0 is half of
                   block_size
     stop          texts that end a text, or its [[..]], see scroll.Scroll
-    blank_length  how [[?]] finds its length, see lengths.Lengths
-    length_prior  of these lengths, see lengths.read_prior
+    blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
+    length_prior  of the lengths that a [[?]] may have, see lengths.read_prior
     allowed       which tokens may stand where, see Constraint; None: all"""
 
     length: int = 0

@@ -329,7 +329,7 @@ def read_as_written(model, batch):
     greedy = Canvas.of_texts(texts, reading.order, seeds, model.device)
     for _, _, part in steps(model, greedy, unmasking, Drawing(temperature=0)):
         differs = (part.idx != scored.idx[part.rows]).any(1)
-        part.end(differs.cpu())
+        part.stop_rows(differs.cpu())
     right = (greedy.idx == scored.idx).all(1).cpu()
     for piece, *found in zip(pieces, nats, right):
         piece.add(*found, None, None)

@@ -27,7 +27,7 @@ class Oracle(Adaptive):
 
     It looks at the truth: no sampler has this law."""
 
-    def scores(self, logits, token):
+    def score_blanks(self, logits, token):
         return token_logprob(logits, token)
 
 

@@ -241,7 +241,7 @@ class Frontier:
         starts = range(0, self.c.n_samples, self.batch_size)
         canvases = [self.canvas(first, unmasking) for first in starts]
         warm_up = self.canvas(0, unmasking)
-        warm_up.known = warm_up.first = warm_up.known + max(0, self.n_tokens - 8)
+        warm_up.known = warm_up.n_prompt = warm_up.known + max(0, self.n_tokens - 8)
         trunk = self.network.trunk
         counted = CountedTrunk(trunk)
         n_tokens = self.c.n_samples * self.n_tokens
