@@ -156,11 +156,13 @@ def test_rows_leave_and_come_back(batch):
     for name in BY_POSITION:
         getattr(part, name).add_(1)
     part.known = part.known + 1
+    part.n_steps = part.n_steps + 2
     for name, value in before.items():  # the part is a copy
         assert torch.equal(getattr(canvas, name), value)
 
     canvas.put(part)
     assert canvas.known.tolist() == [0, 4, 9, 8, 6]
+    assert canvas.n_steps.tolist() == [0, 2, 0, 0, 2]
     assert torch.equal(idx, idx_before)
     assert torch.equal(order, order_before)
     for name, value in before.items():
