@@ -165,6 +165,15 @@ def test_draws_of_a_block_are_no_error_between_orders():
         assert not {'orders_stderr', 'spread'} & {*row}
 
 
+def test_a_given_order_is_tempered_by_the_law_of_writing():
+    model = make_model()
+    (it,) = made('--orders=l2r', '--temperature=.5')
+    assert (it.name, it.label) == ('written', 'left to right, tempered')
+    want = naive(model, BLOCKS[2], torch.arange(9), 9, lambda logits, _: 0, temperature=0.5)
+    nats = it.nats(model, BLOCKS, [2])[0, 0]
+    assert math.isclose(nats, want, rel_tol=1e-9)
+
+
 def test_an_encoder_is_compared_with_exact_nats():
     (alone,) = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
