@@ -1,7 +1,7 @@
 """AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
 
     "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture",
-    Xue et al. 2025, arXiv 2506.19935, here AO
+    Xue et al. 2025, arXiv 2506.19935, cited as AO
 
 The one idea is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ...
 A slot reads one visited token and is told which position to predict next. With the first n_known
@@ -16,18 +16,18 @@ visits known,
     predicts   3       0      2      1               predicts   3       0      2      1
     sees       0      0-1    0-2    0-3              sees       0      0,1    0,2    0,3
 
-Training knows all visits but the last, n_known = T - 1: plain causal attention. Parallel unmasking
-knows fewer. With a cache the call runs only the slots that the cache lacks. A draft is a guess of
-the next tokens: to check it, the caller counts its tokens as known and asks for the visits from the
-first of them on. Outside this file tokens stay in natural order, and nothing is known of [None] or
-masks.
+Training knows all visits but the last, n_known = T - 1: plain causal attention.
+Parallel unmasking knows fewer. With a cache a pass runs only the slots that the cache lacks.
+Outside this file tokens stay in natural order, and no other file meets [None] or a mask.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that
 order[visit] = position. A slot has the number of the visit that it predicts. A column is a place in
 the answer: one for each visit asked for.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads,
-D = C / H, V vocabulary, L layers. The decoder comes first, then its memory and its average. Other
+D = C / H, V vocabulary, L layers.
+
+The decoder comes first, then its memory and its average. Other
 networks differ in their slots alone: the encoder, the mixed network and two streams are the last
 section. tests/test_equalities.py says what must hold."""
 
@@ -40,36 +40,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# How a slot is told its target: AdaLN; an embedding that is added to the input, again in every
-# layer (the same one, or another one in each layer); a query beside it, see TwoStreamSlots.
-# (AO, ablation)
-TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer', 'two_stream')
+# How a slot is told its target (AO, ablation)
+TARGET_POSITIONS = (
+    'adaln',  # AdaLN in every layer
+    'input',  # an embedding that is added to the input
+    'layer_shared',  # the same embedding, added again in every layer
+    'layer',  # another embedding in each layer
+    'two_stream',  # a query beside the content, see TwoStreamSlots
+)
 
 SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')
-
-# What must hold for a config: the fields, the rule, and whether their values keep it.
-RULES = [(size, f'{size} must be at least 1', lambda n: n >= 1) for size in SIZES]
-RULES += [
-    ('n_embd n_head', 'n_embd must be divisible by n_head', lambda C, H: C % H == 0),
-    ('dropout', 'dropout must be at least 0 and below 1', lambda p: 0 <= p < 1),
-    ('n_tokens vocab_size', 'n_tokens must be 0 (all) to vocab_size', lambda n, V: 0 <= n <= V),
-    (
-        'target_position',
-        f'target_position must be {", ".join(TARGET_POSITIONS)}',
-        lambda kind: kind in TARGET_POSITIONS,
-    ),
-    ('attention', 'attention must be {ATTENTION}', lambda kind: kind in ATTENTION),
-    (
-        'target_position attention',
-        'target_position=two_stream is a decoder: attention must be causal',
-        lambda kind, attention: kind != 'two_stream' or attention == 'causal',
-    ),
-    (
-        'rotary n_embd n_head',
-        'rotary wants heads of even width',
-        lambda rotary, C, H: not rotary or C // H % 2 == 0,
-    ),
-]
 
 
 @dataclass
@@ -85,7 +65,7 @@ class AOGPTConfig:
     n_cond: int = 128
     dropout: float = 0.0  # on embeddings, attention and residual branches
     bias: bool = True  # in the linear layers of the blocks
-    # the real vocabulary, 0 is vocab_size; the rows above it have probability zero
+    # how many different tokens are real, see n_real; 0: all; the rows above have probability zero
     n_tokens: int = 0
     # where the biases of the AdaLN gates start: 0 in AO; 1 learns faster in short runs
     gate_init: float = 0.0
@@ -105,12 +85,39 @@ class AOGPTConfig:
             if type(value) is not field.type and not is_whole_float:
                 kind = field.type.__name__
                 raise ValueError(f'{field.name} must be of type {kind}, got {value!r}')
-        for names, rule, holds in RULES:
-            values = {name: getattr(self, name) for name in names.split()}
-            if not holds(*values.values()):
-                rule = rule.format(ATTENTION=', '.join(ATTENTION))
-                got = ', '.join(f'{name}={value!r}' for name, value in values.items())
-                raise ValueError(f'{rule}, got {got}')
+        self._check_sizes()
+        self._check_kinds()
+
+    def _check_sizes(self):
+        for size in SIZES:
+            if getattr(self, size) < 1:
+                raise self._error(f'{size} must be at least 1', size)
+        if self.n_embd % self.n_head > 0:
+            raise self._error('n_embd must be divisible by n_head', 'n_embd', 'n_head')
+        if not 0 <= self.dropout < 1:
+            raise self._error('dropout must be at least 0 and below 1', 'dropout')
+        if not 0 <= self.n_tokens <= self.vocab_size:
+            rule = 'n_tokens must be 0 (all) to vocab_size'
+            raise self._error(rule, 'n_tokens', 'vocab_size')
+
+    def _check_kinds(self):
+        if self.target_position not in TARGET_POSITIONS:
+            rule = f'target_position must be {", ".join(TARGET_POSITIONS)}'
+            raise self._error(rule, 'target_position')
+        if self.attention not in ATTENTION:
+            raise self._error(f'attention must be {", ".join(ATTENTION)}', 'attention')
+        if self.target_position == 'two_stream' and self.attention != 'causal':
+            rule = 'target_position=two_stream is a decoder: attention must be causal'
+            raise self._error(rule, 'target_position', 'attention')
+        head_size = self.n_embd // self.n_head
+        if self.rotary and head_size % 2 > 0:
+            rule = 'rotary wants heads of even width'
+            raise self._error(rule, 'rotary', 'n_embd', 'n_head')
+
+    def _error(self, rule, *names):
+        """Return the error of a rule that the values of these fields break."""
+        got = ', '.join(f'{name}={getattr(self, name)!r}' for name in names)
+        return ValueError(f'{rule}, got {got}')
 
     @property
     def n_real(self):
@@ -119,14 +126,14 @@ class AOGPTConfig:
 
     @property
     def slots(self):
-        """The kind of the network: the class of Slots that plans its passes."""
+        """The kind of the network: the subclass of Slots, an instance of which plans a pass."""
         return TwoStreamSlots if self.target_position == 'two_stream' else ATTENTION[self.attention]
 
 
 # --------------------------------------------------------------------------------------------------
 # the plan of one pass
 
-# what a slot without a visit reads
+# in place of a visit in `reads`: no token, but
 NONE = -1  # [None]
 QUERY = -2  # the vector of the queries of two streams
 
@@ -134,30 +141,37 @@ QUERY = -2  # the vector of the queries of two streams
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, predicts and sees.
 
-    number   (B, S) the slot's own number, under which a cache keeps its key; a row with fewer slots
-             repeats its last
-    visit    (B, S) the visit that a slot predicts, `target` (B, S) its position
-    reads    (B, S) the visit whose token a slot reads, or NONE or QUERY
-    stands   (B, S) the position at which a slot reads, -1 is the place of [None]
-    sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if
-             `causal`, else all
-    columns  (B, n) where the slots that the caller asks for stand among the S; None: all of them
+    number         (B, S) the slot's own number, under which a cache keeps its key. Rows may run
+                   different numbers of slots: a shorter row repeats its last one up to S
+    visit          (B, S) the visit that a slot predicts, `target` (B, S) its position: `visit` is
+                   `number`, except in two streams, which have more slots than numbers
+    reads          (B, S) the visit whose token a slot reads, or NONE or QUERY
+    read_position  (B, S) the position of that token, -1 is the place of [None]
+    sees           (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and
+                   itself if `causal`, else all
+    answering      (B, n) index among the S of the slots that answer the caller; None: all of them
 
     This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says
-    which slots see which, `read` what they read, `span` which of them `predict` runs. Five flags
-    say what is special about a network:
+    which slots see which, `plan_reads` what they read, `span` which of them `predict` runs. Five
+    flags say what is special about a network:
 
                      decoder  encoder  mixed  two streams
-    masked           no       no       yes    if asked     every pass needs the mask of `see`; else
-                                                           a whole pass is `causal`, or full
-    masked_loss      no       yes      yes    no           one pass scores the unknown visits alone,
-                                                           so that `forward` wants n_known
-    causal           yes      no       no     yes          without a mask: see what comes before
-    cached           yes      no       yes    yes          the keys of known slots stay as they are
-    targets_in_keys  yes      no       no     no           these keys depend on targets
+    masked           no       no       yes    if some visits are asked for
+    masked_loss      no       yes      yes    no
+    causal           yes      no       no     yes
+    cached           yes      no       yes    yes
+    targets_in_keys  yes      no       no     no
+
+    masked           every pass needs the mask of `see`. If not, a pass over all visits uses causal
+                     attention, or full attention if not `causal`
+    masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known,
+                     which a decoder refuses
+    cached           the keys of known slots stay as they are
+    targets_in_keys  these keys depend on targets
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs
-    k + n - 1 slots for n targets, and k + r if the model chooses its order."""
+    k + n - 1 slots for n targets, as slot n_known of the last step is kept, and k + r if the model
+    chooses its order."""
 
     masked = False
     masked_loss = False
@@ -168,15 +182,16 @@ class Slots:
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """Plan all visits of order (B, T), or the slots `number` (B, S).
 
-        The first `known` (B, 1) visits are known, the visits `asked` (B, n) wanted. A mask covers
-        `n_keys` keys, if any; the visits from `end` (B, 1) on are padding."""
+        The first `known` (B, 1) visits are known; the caller wants the visits `asked` (B, n), None:
+        all. With `n_keys` there is a mask, which covers as many keys. Visits from `end` (B, 1) on
+        are padding."""
         T = order.size(1)
         if number is None:
             number = torch.arange(T, device=order.device).expand(order.shape)
         self.number = number
-        self.visit, self.columns = self.lay_out(asked)
+        self.visit, self.answering = self.lay_out(asked)
         self.target = order.gather(1, self.visit)
-        self.reads, self.stands = self.read(order, known)
+        self.reads, self.read_position = self.plan_reads(order, known)
         self.sees = None
         if n_keys is not None or self.masked:
             query = self.visit.unsqueeze(-1)  # (B, S, 1)
@@ -190,59 +205,64 @@ class Slots:
         """Whether slot `query` (B, S, 1) sees slot `key` (keys,); known and end are (B, 1, 1)."""
         return (key < query) & (key < known) | (key == query)
 
-    def read(self, order, known):
-        """Return (reads, stands), (B, S) each.
+    def plan_reads(self, order, known):
+        """Return (reads, read_position), (B, S) each.
 
         A slot reads the visit before its own, or the last known one, where that token is."""
         reads = self.visit.clamp(max=known) - 1
-        stands = order.gather(1, reads.clamp(min=0))
-        return reads, stands.masked_fill(reads == NONE, -1)
+        position = order.gather(1, reads.clamp(min=0))
+        return reads, position.masked_fill(reads == NONE, -1)
 
     @classmethod
-    def span(cls, known, first, n, T, n_visits):
-        """Return (end, kept, needs_mask) of a `predict` of n (B,) targets, on the host.
+    def span(cls, known, first, counts, T, n_visits):
+        """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each. `needs_mask` speaks
-        of a pass without a cache."""
-        end = (first + n).clamp(max=T)
-        kept = torch.minimum(known + 1, end)
-        reaches_blanks = bool((end > known + 1).any())  # else plainly causal
+        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host.
+        `needs_mask` speaks of a pass without a cache; with a cache there is always a mask."""
+        end = (first + counts).clamp(max=T)
+        kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
+        # Slots after `known` read what it reads, and do not see each other: not plainly causal
+        reaches_blanks = bool((end > known + 1).any())
         return end, kept, cls.masked or reaches_blanks
 
     def lay_out(self, asked):
-        """Return the visit of each slot, and where the asked visits stand among the slots."""
+        """Return (visit, answering): what each slot predicts, and which slots answer `asked`."""
         if asked is None:
             return self.number, None
-        columns = asked - self.number[:, :1]
-        return self.number, columns.clamp(max=self.number.size(1) - 1)
+        answering = asked - self.number[:, :1]  # the numbers of a row follow each other
+        return self.number, answering.clamp(max=self.number.size(1) - 1)
 
-    def mask(self, columns):
-        """Return `sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None.
+    def mask_of(self, answering):
+        """Return the rows of `sees` of the slots `answering` (B, n), (B, 1, n, keys); None: of all.
 
-        None is as in `sees`."""
-        if columns is None or self.sees is None and not self.causal:
+        A result of None means what it means in `sees`."""
+        if answering is None:
             return self.sees
-        if self.sees is None:  # by column, not by number: a short row repeats its last slot
-            keys = torch.arange(self.number.size(1), device=columns.device)
-            return (keys <= columns.unsqueeze(-1)).unsqueeze(1)
-        return take(self.sees[:, 0], columns).unsqueeze(1)
+        if self.sees is not None:
+            return take(self.sees[:, 0], answering).unsqueeze(1)
+        if not self.causal:
+            return None
+        # by index, not by number: a short row repeats its last slot
+        keys = torch.arange(self.number.size(1), device=answering.device)
+        return (keys <= answering.unsqueeze(-1)).unsqueeze(1)
 
 
-class Bounds(NamedTuple):
+class RowRanges(NamedTuple):
     """Which slots of each row a `predict` runs, and which visits it answers.
 
-    Made as (B,) on the host, where sizes are counted without a wait; (B, 1) on the device."""
+    Made as (B,) on the host, where sizes are counted without a wait for the device; `to` gives
+    (B, 1) on the device."""
 
     known: torch.Tensor  # known visits
     first: torch.Tensor  # the visit of column 0
     last: torch.Tensor  # the visit of the last column
     start: torch.Tensor  # the first slot that runs
-    end: torch.Tensor  # the slot behind the last one that runs
+    end: torch.Tensor  # the slot after the last one that runs
 
     def to(self, device):
         """Return the same on the device, (B, 1) each, by one copy."""
         stacked = torch.stack(self).to(device, non_blocking=True)
-        return Bounds(*stacked.unsqueeze(-1))
+        return RowRanges(*stacked.unsqueeze(-1))
 
     def numbers(self, S):
         """Return the numbers (B, S) of the slots that run; a short row repeats its last."""
@@ -261,12 +281,12 @@ class Bounds(NamedTuple):
 
 class RMSNorm(nn.RMSNorm):
     def forward(self, x):
-        # one dtype, which the fused kernel needs
+        # the weight is cast, as the fused kernel wants one dtype
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def float32_or_better(logits):
-    """Losses, scores and draws are never taken in 16 bits."""
+    """Return logits in float32, or in float64 if they are: no loss, score or draw is of 16 bits."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -296,20 +316,20 @@ def modulate(x, shift, scale):
     return x * (1 + scale) + shift
 
 
-def take(x, columns):
-    """Return the columns (B, n) of x (B, S, ...) as (B, n, ...); for None x itself."""
-    if columns is None:
+def take(x, index):
+    """Return x[b, index[b, j]] as (B, n, ...), of x (B, S, ...) and index (B, n); for None x."""
+    if index is None:
         return x
     rows = torch.arange(len(x), device=x.device).unsqueeze(1)
-    return x[rows, columns]
+    return x[rows, index]
 
 
 class SelfAttention(nn.Module):
     """Multi-head attention with RMSNorm on the queries and keys of every head.
 
-    `rotary` gives (cos, sin) for queries and for keys, which are then rotated. `slots` says what is
-    seen; only the slots `columns` (B, n), by default all, have queries. `store` puts keys and
-    values into a cache and returns all that are there."""
+    Arguments of a call: `slots` says what is seen. The slots `answering` (B, n), by default all S,
+    have queries. `rotary` is (cos, sin) for queries and (cos, sin) for keys, which are then
+    rotated. `store` (k, v) -> (k, v) puts the new ones into a cache and returns all of them."""
 
     def __init__(self, config):
         super().__init__()
@@ -320,27 +340,27 @@ class SelfAttention(nn.Module):
         self.q_norm = make_head_norm(config)
         self.k_norm = make_head_norm(config)
 
-    def forward(self, x, slots, columns=None, rotary=None, store=None):
+    def forward(self, x, slots, answering=None, rotary=None, store=None):
         B, S, C = x.shape
         qkv = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.unbind(2)  # each (B, S, H, D)
-        q = take(q, columns)  # (B, n, H, D)
+        q = take(q, answering)  # (B, n, H, D)
         q = self.q_norm(q).to(v.dtype)  # autocast may give float32
         k = self.k_norm(k).to(v.dtype)
         if rotary is not None:
             of_target, of_token = rotary
-            q = apply_rotary(q, [take(part, columns) for part in of_target])
+            q = apply_rotary(q, [take(part, answering) for part in of_target])
             k = apply_rotary(k, of_token)
 
-        n_content = slots.number.size(1)  # queries of two streams stand behind, without keys
+        n_content = slots.number.size(1)  # queries of two streams come after these and have no keys
         k = k[:, :n_content]
         v = v[:, :n_content]
         if store is not None:
             k, v = store(k, v)  # (B, keys, H, D)
 
-        mask = slots.mask(columns)
+        mask = slots.mask_of(answering)
         streams = [q]
-        if mask is None:  # a causal call for each stream
+        if mask is None:  # two streams are then two causal calls over the same keys
             streams = q.split(k.size(1), 1)
         y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
@@ -350,7 +370,7 @@ class SelfAttention(nn.Module):
 
         Queries are (B, n, H, D), keys and values (B, keys, H, D). `mask` (B, 1, n, keys) is True
         where a query sees a key; None is causal, or full without `causal`."""
-        dtype = q.dtype
+        dtype = q.dtype  # that of a cache may be another
         dropout = self.dropout if self.training else 0.0
         q, k, v = [x.transpose(1, 2).to(dtype) for x in (q, k, v)]  # (B, H, ., D)
         if q.device.type == 'mps':
@@ -382,7 +402,7 @@ class AdaLN(nn.Sequential):
         super().__init__(nn.SiLU(), nn.Linear(config.n_cond, n_parts * config.n_embd))
 
     def forward(self, target, wtpe):
-        """Return (B, S, n_parts C) for the targets (B, S), whose embeddings are `wtpe`."""
+        """Return (B, S, n_parts C) for the targets (B, S); `wtpe` is the nn.Embedding of them."""
         return super().forward(wtpe(target))
 
 
@@ -390,8 +410,8 @@ class Block(nn.Module):
     """A GPT block that the embeddings `wtpe` tell the targets of its slots.
 
     AdaLN shifts, scales and gates its norms and residual branches; without AdaLN the embeddings are
-    added to its input; with None it learns no target. Given `columns` (B, n), it runs for these
-    alone, over the keys of all."""
+    added to its input; with None it learns no target. All S slots have keys; the rest runs for the
+    slots `answering` (B, n) alone, by default for all."""
 
     def __init__(self, config):
         super().__init__()
@@ -403,18 +423,18 @@ class Block(nn.Module):
         self.adaLN = AdaLN(config, 6) if kind == 'adaln' else None
         self.wtpe = nn.Embedding(config.block_size, config.n_embd) if kind == 'layer' else None
 
-    def forward(self, x, wtpe, slots, columns=None, rotary=None, store=None):
+    def forward(self, x, wtpe, slots, answering=None, rotary=None, store=None):
         if self.adaLN is None:
             if wtpe is not None:
                 x = x + wtpe(slots.target)
-            x = take(x, columns) + self.attn(self.ln_1(x), slots, columns, rotary, store)
+            x = take(x, answering) + self.attn(self.ln_1(x), slots, answering, rotary, store)
             return x + self.mlp(self.ln_2(x))
         modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
-        shift, scale = modulation.chunk(6, dim=-1)[:2]  # each (B, S, C)
-        y = self.attn(modulate(self.ln_1(x), shift, scale), slots, columns, rotary, store)
-        modulation = take(modulation, columns)
+        shift_a, scale_a = modulation.chunk(6, dim=-1)[:2]  # each (B, S, C), as all have keys
+        y = self.attn(modulate(self.ln_1(x), shift_a, scale_a), slots, answering, rotary, store)
+        modulation = take(modulation, answering)
         gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=-1)[2:]  # each (B, n, C)
-        x = take(x, columns) + gate_a * y
+        x = take(x, answering) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
 
@@ -424,8 +444,8 @@ class FinalLayer(nn.Module):
         self.ln_f = make_norm(config)
         self.adaLN_final = AdaLN(config, 2)
 
-    def forward(self, x, modulation):
-        shift, scale = modulation.chunk(2, dim=-1)
+    def forward(self, x, target, wtpe):
+        shift, scale = self.adaLN_final(target, wtpe).chunk(2, dim=-1)
         return modulate(self.ln_f(x), shift, scale)
 
 
@@ -453,8 +473,8 @@ class Head(nn.Linear):
     def nll(self, x, tokens):
         """Return -log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better.
 
-        Training runs LeanHead.nll of anyorder/fast.py: `lean` makes a model faster from outside and
-        leaves its answers equal up to rounding."""
+        Training replaces this method by LeanHead.nll (`lean` of anyorder/fast.py), which is faster
+        and gives the same up to rounding."""
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 
@@ -464,15 +484,15 @@ class Network(nn.Module):
     A new body is a subclass, a new attention pattern a subclass of Slots. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
-    trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads of the columns of a
-              plan
+    trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads, of the slots that
+              answer in the plan `slots`
     lm_head   x (R, C) -> logits (R, V), with nll(x, tokens) -> (R,) nats and a weight, as Head has
               them"""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.slots = config.slots
+        self.slots = config.slots  # the class; a local `slots` is an instance, the plan of a pass
 
     @property
     def device(self):
@@ -493,18 +513,18 @@ class Network(nn.Module):
         idx       (B, N') int64 tokens in natural order, N' at most block_size
         order     (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the
                   prefix of its nll
-        n_known   (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their
-                  columns are 0 and the others T / (T - n_known) times their nll: for uniform
-                  n_known the row's sum is L_MDM of AO in the mean
-        columns   (B, n) visits, for a decoder only, by default all T: the head and most of the last
-                  block run for these
+        n_known   (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Known
+                  visits get 0; the others are weighted by T / (T - n_known), so that with n_known
+                  uniform in 0 to T - 1 the expected sum of a row is L_MDM of AO
+        columns   (B, n) the visits to score, one for each column of the result, for a decoder only,
+                  by default all T: the head and most of the last block run for these
         n_visits  (B,), by default T: the visits of a row from n_visits on are padding, which
                   nothing sees. Their nll is 0, and the weights of a masked loss are
                   n_visits / (n_visits - n_known)
         returns   nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at
                   `columns` of order
         """
-        T = self._check(idx, order)[1]
+        _, T = self._check(idx, order)
         self._check_scored(n_known, columns, T)
 
         # What is known, what is padding and what is asked for
@@ -551,26 +571,32 @@ class Network(nn.Module):
     ):
         """Return logits of n = max(n_targets) visits, in parallel.
 
-        Of the other targets a decoder's target sees nothing.
+        Visits of a row:  0 ... first ... n_known ... first + n_targets ... n_visits ... T
+        Known are those below n_known, answered those from `first` on (by default n_known), padding
+        those from n_visits on.
+
+        Targets of a decoder from n_known on do not see each other. To check a draft, a guess of the
+        next tokens, the caller counts its tokens as known and lets `first` be the first of them.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
         n_known    int or (B,) known visits of each row; an int or a CPU tensor waits for no device
         n_targets  int or (B,) columns of a row, at most n; by default T - min(first)
-        cache      KVCache: runs only what is not in it, and leaves the known slots there. Where
-                   keys depend on targets, slot n_known stays too, which was run for the target
-                   order[:, n_known]: if the caller then reorders the visits from n_known on, it
-                   must set cache.length back to n_known
+        cache      KVCache: runs only what is not in it, and leaves the known slots there, see below
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding,
                    which nothing sees
         picked     index of (B, n), as (rows, columns), (m,) each: the head runs for these, (m, V);
-                   slice(0): for none
+                   slice(0): for none, in a call that only fills the cache
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with
                    known visits, each given those before it
-        head       by default lm_head; another reader of (B, n, C), or of (m, C), gives what is
-                   returned
+        head       by default lm_head; another function of the hidden states (B, n, C), or (m, C) if
+                   picked, gives what is returned
         returns    logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns
-                   past n_targets or the end of a row are undefined"""
+                   past n_targets or the end of a row are undefined
+
+        Where keys depend on targets, the cache keeps slot n_known too, which was run for the target
+        order[:, n_known]. A caller that then reorders the visits from n_known on must set
+        cache.length back to n_known."""
         B, T = self._check(idx, order)
 
         # What is asked for, (B,) each on the host, as is cache.length
@@ -589,22 +615,22 @@ class Network(nn.Module):
         self._check_kind(known, first, cache)
 
         # Which slots run
-        counts = counts.clamp(min=1)
+        counts = counts.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
         start = torch.zeros_like(known)
-        if cache is not None:  # behind the cache, at the first target at most, inside the row
+        if cache is not None:  # after the cached slots, not after the first target, inside the row
             start = torch.minimum(cache.length.cpu(), first).minimum(end - 1)
         n_slots = int((end - start).max())
         n_keys = None
         if needs_mask or cache is not None:
             n_keys = int(end.max())
         last = (first + counts).clamp(max=T) - 1
-        bounds = Bounds(known, first, last, start, end).to(idx.device)
+        ranges = RowRanges(known, first, last, start, end).to(idx.device)
 
         # One pass
-        asked = bounds.visits(n)
-        number = bounds.numbers(n_slots)
-        slots = self.slots(order, bounds.known, asked, number, n_keys, bounds.end)
+        asked = ranges.visits(n)
+        number = ranges.numbers(n_slots)
+        slots = self.slots(order, ranges.known, asked, number, n_keys, ranges.end)
         x = self.trunk(idx, order, slots, cache)
         if cache is not None:
             cache.length = kept
@@ -707,50 +733,51 @@ class AOGPT(Network):
                 nn.init.zeros_(p)
         if self.config.target_position == 'adaln':
             for block in self.transformer.h:
-                gates = block.adaLN[1].bias.view(6, -1)
-                gates[2] = self.config.gate_init
-                gates[5] = self.config.gate_init
+                # shift, scale, gate of attention; shift, scale, gate of the MLP
+                parts = block.adaLN[1].bias.view(6, -1)
+                parts[2] = self.config.gate_init
+                parts[5] = self.config.gate_init
 
     def trunk(self, idx, order, slots, cache=None):
-        """Return the last hidden states (B, n, C) of the columns of `slots`.
+        """Return the last hidden states (B, n, C) of the slots that answer.
 
         The last block runs queries and MLP for these alone."""
         t = self.transformer
         kind = self.config.target_position
 
         # What the slots read, and where
-        is_none = slots.reads < 0  # (B, S)
+        has_no_token = slots.reads < 0  # (B, S), NONE or QUERY
         position = order.gather(1, slots.reads.clamp(min=0))
-        read = idx.gather(1, position)
-        token = t.wte(read.masked_fill(is_none, 0))  # a blank may hold any id
-        x = torch.where(is_none.unsqueeze(-1), t.wnonee.weight, token)  # (B, S, C)
+        token = idx.gather(1, position).masked_fill(has_no_token, 0)  # a blank may hold any id
+        x = torch.where(has_no_token.unsqueeze(-1), t.wnonee.weight, t.wte(token))  # (B, S, C)
         if kind == 'two_stream':
             is_query = slots.reads == QUERY
             x = torch.where(is_query.unsqueeze(-1), t.wquery.weight, x)
-        x = x + t.wpe(slots.stands + 1)
+        x = x + t.wpe(slots.read_position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
 
         # The blocks
         rotary = None
         if self.config.rotary:
-            rotary = [self._cos_sin(slots.target), self._cos_sin(slots.stands)]
+            rotary = [self._cos_sin(slots.target), self._cos_sin(slots.read_position)]
         store = None
         for layer, block in enumerate(t.h):
-            columns = slots.columns if layer == len(t.h) - 1 else None
+            answering = slots.answering if layer == len(t.h) - 1 else None
             if cache is not None:
                 store = partial(cache.store, slots, layer)
-            x = block(x, self._wtpe(layer), slots, columns, rotary, store)
+            x = block(x, self._wtpe(layer), slots, answering, rotary, store)
 
         # The last norm
         if kind != 'adaln':
             return t.ln_f(x)
-        target = take(slots.target, slots.columns)
-        return t.final_layer(x, t.final_layer.adaLN_final(target, t.wtpe))
+        return t.final_layer(x, take(slots.target, slots.answering), t.wtpe)
 
     def _wtpe(self, layer):
         """Return the embeddings that tell a layer the targets of its slots, or None."""
         kind = self.config.target_position
-        if kind == 'two_stream' or kind == 'input' and layer > 0:
+        if kind == 'two_stream':
+            return None
+        if kind == 'input' and layer > 0:
             return None
         if kind == 'layer':
             return self.transformer.h[layer].wtpe
@@ -775,8 +802,9 @@ class AOGPT(Network):
 class KVCache:
     """Keys and values of the kept slots, allocated once: 2 L B N C numbers.
 
-    `length` (B,), on the host, counts the kept slots of each row; later ones are overwritten by
-    their number. There is room for `n_slots`, by default N."""
+    `length` (B,), on the host, counts the kept slots of each row. A slot lies at the index that is
+    its number, so that a new run of a slot overwrites the old one. There is room for `n_slots`, by
+    default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
@@ -788,7 +816,7 @@ class KVCache:
         self.length = torch.zeros(batch_size, dtype=torch.long)
 
     def keep(self, rows):
-        """Forget all rows of the batch but these (ascending, on the host), which move up."""
+        """Keep only these rows (ascending, on the host), moved to the front in place."""
         for memory in (self.k, self.v):
             for new, old in enumerate(rows.tolist()):
                 if new < old:
@@ -797,13 +825,13 @@ class KVCache:
         self.v = self.v[:, : len(rows)]
         self.length = self.length[rows]
 
-    def store(self, slots, layer, *new):
-        """Store keys and values `new` (B, S, H, D) of a layer.
+    def store(self, slots, layer, k, v):
+        """Store new keys and values (B, S, H, D) of a layer. Return those that the mask covers.
 
-        Returns all that the mask covers, (B, keys, H, D) each."""
+        They are the first of the cache, (B, keys, H, D) each."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
-        for memory, x in zip(kept, new):
+        for memory, x in zip(kept, (k, v)):
             memory[rows, slots.number] = x.to(memory.dtype)
         n_keys = slots.sees.size(-1)
         return [memory[:, :n_keys] for memory in kept]
@@ -845,12 +873,12 @@ class BlankSlots(Slots):
     causal = False
     targets_in_keys = False
 
-    def read(self, order, known):
+    def plan_reads(self, order, known):
         return torch.where(self.visit < known, self.visit, NONE), self.target
 
     @classmethod
-    def span(cls, known, first, n, T, n_visits):
-        end = n_visits.clamp(min=1)
+    def span(cls, known, first, counts, T, n_visits):
+        end = n_visits.clamp(min=1)  # all slots run, and only the known ones are kept
         has_padding = bool((end < end.max()).any())
         return end, known, cls.masked or has_padding
 
@@ -887,7 +915,7 @@ class TwoStreamSlots(Slots):
 
     Slot d of the content reads visit d - 1 where it stands, sees the content before it and itself,
     and knows no target. A query slot predicts visit d: it stands at order[d], reads one learned
-    vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content,
+    vector, and sees the content slots 0 to min(d, n_known). Queries come after the content,
     without keys: a cache is final whatever is visited next, and serves many orders of a prompt.
     (Yang et al. 2019, arXiv 1906.08237)
 
@@ -896,30 +924,34 @@ class TwoStreamSlots(Slots):
 
     targets_in_keys = False
 
-    def lay_out(self, asked):
+    def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         self.masked = asked is not None  # a whole pass needs no mask: each stream is causal
-        queries = asked if self.masked else self.number  # (B, n)
+        super().__init__(order, known, asked, number, n_keys, end)
+        # content has no target: rotary turns it by where it reads
+        self.target = self.read_position
+
+    def lay_out(self, asked):
+        queries = self.number if asked is None else asked  # (B, n)
         S = self.number.size(1)
-        columns = torch.arange(S, S + queries.size(1), device=queries.device)
-        return torch.cat([self.number, queries], 1), columns.expand(queries.shape)
+        answering = torch.arange(S, S + queries.size(1), device=queries.device)
+        return torch.cat([self.number, queries], 1), answering.expand(queries.shape)
 
     @staticmethod
     def see(query, key, known, end):
         return key <= torch.minimum(query, known)
 
-    def read(self, order, known):
-        reads, stands = super().read(order, known)
+    def plan_reads(self, order, known):
+        reads, position = super().plan_reads(order, known)
         slot = torch.arange(reads.size(1), device=order.device)
-        asks = slot >= self.number.size(1)
-        # content has no target: rotary turns it by where it stands
-        self.target = torch.where(asks, self.target, stands)
-        return reads.masked_fill(asks, QUERY), self.target
+        is_query = slot >= self.number.size(1)
+        position = torch.where(is_query, self.target, position)
+        return reads.masked_fill(is_query, QUERY), position
 
-    def mask(self, columns):
-        return None if self.sees is None else super().mask(columns)
+    def mask_of(self, answering):
+        return None if self.sees is None else super().mask_of(answering)
 
-    @staticmethod
-    def span(known, first, n, T, n_visits):
+    @classmethod
+    def span(cls, known, first, counts, T, n_visits):
         end = (known + 1).clamp(max=T)
         return end, end, True
 

@@ -293,7 +293,7 @@ class StepGraphs:
         if cache is not self.cache:
             self.cache = cache
             self.recorded = {}
-        n = slots.columns.size(1)
+        n = slots.answering.size(1)
         slots = padded(slots, cache)
         inputs = {'idx': idx, 'order': order}
         inputs |= {name: getattr(slots, name) for name in PLAN}
@@ -323,28 +323,36 @@ class StepGraphs:
 
 
 recording_stream = cache(lambda device: torch.cuda.Stream(device))  # one for each device
-PLAN = ('number', 'visit', 'target', 'reads', 'stands', 'sees', 'columns')  # tensors of Slots
+PLAN = (
+    'number',
+    'visit',
+    'target',
+    'reads',
+    'read_position',
+    'sees',
+    'answering',
+)  # tensors of Slots
 KEYS = 128  # a mask is as wide as the next multiple
 
 
 def padded(slots, cache):
     """Return the plan in one of few sizes.
 
-    The last slot and the last column repeat, and nothing sees the further keys."""
+    The last slot and the last answer repeat, and nothing sees the further keys."""
     S = slots.number.size(1)
     content = padded_range(S, slots.number.device)
-    columns = padded_range(slots.columns.size(1), slots.number.device)
+    answering = padded_range(slots.answering.size(1), slots.number.device)
     plan = copy.copy(slots)
     plan.number = slots.number[:, content]
     has_queries = slots.visit.size(1) > S
-    if has_queries:  # two streams: the queries stand behind the content
-        every = torch.cat([content, S + columns])
+    if has_queries:  # two streams: the queries come after the content
+        every = torch.cat([content, S + answering])
         queries = torch.arange(len(content), len(every), device=every.device)
-        plan.columns = queries.expand(len(slots.number), -1)
+        plan.answering = queries.expand(len(slots.number), -1)
     else:
         every = content
-        plan.columns = slots.columns[:, columns]
-    for name in ('visit', 'target', 'reads', 'stands'):
+        plan.answering = slots.answering[:, answering]
+    for name in ('visit', 'target', 'reads', 'read_position'):
         setattr(plan, name, getattr(slots, name)[:, every])
     n_keys = slots.sees.size(-1)
     width = min(-(-n_keys // KEYS) * KEYS, cache.k.size(3))
@@ -372,7 +380,7 @@ class CountedTrunk:
         self.n_slots = 0
 
     def __call__(self, idx, order, slots, cache=None):
-        n_content = slots.number.size(1)  # queries stand behind the content
+        n_content = slots.number.size(1)  # queries come after the content
         for visit in slots.visit.tensor_split([n_content], 1):
             if visit.size(1):  # on the device, without a wait for it
                 n_more = visit.diff(dim=1).count_nonzero()

@@ -310,7 +310,7 @@ def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monk
     trunk = AOGPT.trunk
 
     def counted_trunk(self, idx, order, slots, cache):
-        ran.append((len(idx), slots.number.size(1), slots.columns.size(1)))
+        ran.append((len(idx), slots.number.size(1), slots.answering.size(1)))
         return trunk(self, idx, order, slots, cache)
 
     monkeypatch.setattr(AOGPT, 'trunk', counted_trunk)

@@ -85,11 +85,11 @@ class MaskedModel(Network):
         return self.lm_head.banned.device
 
     def trunk(self, idx, order, slots, cache=None):
-        """Return logits (B, n, at least n_tokens) for the columns of `slots`."""
+        """Return logits (B, n, at least n_tokens) for the slots that answer."""
         c = self.config
         token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)  # (B, S)
         text = torch.full_like(idx, -1).scatter(1, slots.target, token)  # (B, N); -1 is padding
-        place = len(c.prefix) - c.shift + take(slots.target, slots.columns)  # (B, n)
+        place = len(c.prefix) - c.shift + take(slots.target, slots.answering)  # (B, n)
         is_whole = slots.sees is None and slots.target.size(1) == idx.size(1)
         if is_whole:  # nothing waits for the device
             return self.logits(text, place)
