@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
-from anyorder.machine.processes import whole
+from anyorder.machine.processes import gather_whole
 from anyorder.orders import Order
 from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint, masked_family
@@ -50,7 +50,7 @@ def entries_of(model, ema=None, keep=True, **entries):
             'num_updates': ema.n_updates,
             'shadow_params': dict(ema.model.named_parameters()),
         }
-    return whole(checkpoint, keep)
+    return gather_whole(checkpoint, keep)
 
 
 def save_checkpoint(path, model, ema=None, **entries):

@@ -25,6 +25,7 @@ from anyorder.likelihood.nll import (
     draw_known,
     ensemble_nll,
     one_by_one,
+    score_visits,
 )
 from anyorder.orders import draw_orders
 from anyorder.seeds import stream
@@ -87,6 +88,15 @@ def test_totals_are_summed_in_float64():
     assert block_nll(network, idx, order, 1).tolist() == [want, want]
     assert ensemble_block_nll(network, idx[0], order[0], 1, Groups(list(range(9))))[0] == want
     assert conditional_logprob(network, idx, list(range(9)), []).tolist() == [-want, -want]
+
+
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_scored_padding_has_no_nats(attention, batch):
+    idx, order = batch
+    n_visits = torch.full((len(idx),), 9)
+    n_visits[0] = 7
+    nll = score_visits(make_model(attention=attention), idx, order, 4, 5, n_visits)
+    assert (nll == 0).tolist() == [[False] * 3 + [True] * 2] + [[False] * 5] * (len(idx) - 1)
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])

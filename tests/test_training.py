@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyorder.batch import Batch
 from anyorder.fast import lean
 from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
-from anyorder.machine.processes import processes, start_processes, summed
+from anyorder.machine.processes import processes, start_processes, sum_over_processes
 from anyorder.orders import draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import random_blocks, uniform_below
@@ -203,7 +203,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
 @pytest.fixture
 def second_of_two(monkeypatch):
     """This process is the second of two, which have the same sums."""
-    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)
+    monkeypatch.setattr('anyorder.training.update.sum_over_processes', lambda x: 2 * x)
     monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
 
 
@@ -283,7 +283,7 @@ def after_updates(kind, n_micros, n_updates=3):
     config = options(gradient_accumulation_steps=n_micros, batch_size=size)
     for _ in range(n_updates):
         update(state, Split(TOKENS), 1e-2, config, lambda *args: next(drawn), loss_of(kind))
-    mean = summed(state.totals) / world_size  # as `averages` reads them
+    mean = sum_over_processes(state.totals) / world_size  # as `averages` reads them
     return {'totals': mean, **state.model.state_dict()}
 
 

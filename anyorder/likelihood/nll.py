@@ -34,14 +34,14 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
 
-    blocks   (n, N) tokens in natural order, maybe with PADDING behind, which costs nothing
+    blocks   (n, N) tokens in natural order, maybe PADDING at the end, which costs nothing
     orders   (n, N) positions, the ones of padding last
     n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are
              uniform, one pass is an unbiased draw. Without them such a network takes N passes, one
              for each visit.
     n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
     returns  (n,) float64"""
-    every = Batch(blocks, orders, n_known, visits_of(blocks), n_given)
+    every = Batch(blocks, orders, n_known=n_known, n_visits=visits_of(blocks), n_given=n_given)
     sums = []
     for rows in torch.arange(len(blocks)).split(batch_size):
         batch = every.rows(rows).to(model.device)
@@ -74,8 +74,8 @@ def blank_nll(model, batch):
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
     """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits, which are free.
 
-    A masked loss comes weighted by n / (n - n_known), where n is n_visits (B,), by default T; with
-    given visits the weight is (n - n_given) / (n - n_known)."""
+    A masked loss has 0 there already, and comes weighted by n / (n - n_known), where n is n_visits
+    (B,), by default T. Here the weight becomes (n - n_given) / (n - n_known)."""
     T = nll.size(1)
     n_given = n_given.unsqueeze(1)
     if not masked_loss:
@@ -104,19 +104,19 @@ def score_visits(model, idx, order, first, n, n_visits=None):
     A decoder takes a pass of these visits and those before, a network with a masked loss n passes.
 
     first     an int or (B,) on the host
-    n_visits  as of predict"""
+    n_visits  (B,) on the host, as of predict: padding, from n_visits on, has 0"""
     first = torch.as_tensor(first).expand(len(order))
     if model.slots.masked_loss:
         return one_by_one(model, idx, order, first, n, n_visits)
     columns = first.unsqueeze(1) + torch.arange(n)  # (B, n)
     end = int(first.max()) + n
-    return model(idx, order[:, :end], columns=columns.to(order.device))
+    return model(idx, order[:, :end], columns=columns.to(order.device), n_visits=n_visits)
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """Return score_visits by a pass for each visit; by default of all visits from `first` on.
+    """Return nll (B, n) of score_visits, from a pass for each visit.
 
-    Padding, from n_visits on, has 0."""
+    By default n is the number of visits from the largest `first` on."""
     first = torch.as_tensor(first).expand(len(order))
     if n is None:
         n = order.size(1) - int(first.max())
@@ -152,25 +152,25 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
 
 
 def is_drawn(slots, order):
-    """Return whether a pass draws the bound: that of a masked loss over random orders.
+    """Return whether one pass, at a random number of known visits, draws the bound.
 
-    In other orders such a network takes a pass for each visit."""
+    That holds for a network with a masked loss in random orders. In other orders such a network
+    takes a pass for each visit."""
     return slots.masked_loss and order.law == 'random'
 
 
-def draw_known(numbers, n_blanks, n_orders=1, seed=0, n_given=0):
-    """Draw numbers of known visits of the passes of a masked loss, by seed and number of the block.
+def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
+    """Return how many visits are known in each of the K = n_orders passes of a masked loss.
 
-    The K numbers of a block are a stratified sample: one is uniform in each of K equal parts of the
-    n_blanks numbers from n_given on.
+    The K counts of a block are a stratified sample: one is uniform in each of K equal parts of the
+    n_blanks counts from n_given on. They are a function of the seed and the block's number.
 
-    numbers  of blocks
-    n_blanks, n_given  visits of a block that are blank and that are given, a number or
-                       (len(numbers), 1)
-    returns  (len(numbers), K) int64, K = n_orders"""
+    block_numbers      M ints
+    n_blanks, n_given  visits of a block that are blank and that are given, an int or (M, 1)
+    returns            (M, K) int64"""
     u = []
-    for b in numbers:
-        generator = stream(seed, int(b), 'known')
+    for number in block_numbers:
+        generator = stream(seed, int(number), 'known')
         u.append(torch.rand(n_orders, dtype=torch.float64, generator=generator))
     share = (torch.arange(n_orders) + torch.stack(u)) / n_orders
     return n_given + (share * n_blanks).long()
@@ -209,16 +209,16 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
             f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
         )
     rest = []
-    if model.slots.masked_loss:
+    if model.slots.masked_loss:  # it has to know which positions are blank
         rest = sorted({*range(N)} - {*both.tolist()})
     rest = torch.tensor(rest, dtype=torch.long)
 
-    nats = []
+    logprobs = []
     for order in orders_of_parts(b, a, n_orders, generator):
         order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)
         nll = score_visits(model, idx, order, len(b), len(a))
-        nats.append(nll.sum(-1, dtype=widest(idx.device)))
-    return -ensemble_nll(-torch.stack(nats, -1))
+        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)))
+    return -ensemble_nll(torch.stack(logprobs, -1))
 
 
 def orders_of_parts(b, a, n_orders, generator):

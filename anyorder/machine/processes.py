@@ -96,7 +96,7 @@ def first_process_first():
             dist.barrier()
 
 
-def summed(x):
+def sum_over_processes(x):
     """Sum the tensor x in place over all processes, and return it."""
     _, world_size = processes()
     if world_size > 1:
@@ -118,7 +118,7 @@ def is_split(x):
     return hasattr(x, 'full_tensor')
 
 
-def whole(tree, keep=True):
+def gather_whole(tree, keep=True):
     """Return nested dicts and lists whose split tensors all processes have gathered, on the CPU.
 
     Without `keep` None stands in place of each gathered tensor."""
@@ -142,7 +142,7 @@ def whole(tree, keep=True):
     return joined(tree)
 
 
-def part_of(x, like):
+def own_part(x, like):
     """Return the part of a whole tensor x that belongs beside `like`.
 
     It is x itself if `like` is whole or has another shape."""
@@ -172,7 +172,7 @@ def stop_requests():
 
     old = {number: signal.signal(number, ask) for number in stop_signals()}
     try:
-        yield lambda: bool(summed(torch.tensor(len(asked))))
+        yield lambda: bool(sum_over_processes(torch.tensor(len(asked))))
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

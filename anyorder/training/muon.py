@@ -5,7 +5,7 @@ import math
 import torch
 from torch.optim._muon import _zeropower_via_newtonschulz as orthogonal  # there is no public name
 
-from anyorder.machine.processes import is_split, part_of
+from anyorder.machine.processes import is_split, own_part
 
 
 class Muon(torch.optim.Muon):
@@ -49,4 +49,4 @@ class Muon(torch.optim.Muon):
         steps = torch.cat([orthogonal(part, *how) for part in update.chunk(n_matrices)])
         rate = group['lr'] * math.sqrt(max(1, A / B))
         p.mul_(1 - group['lr'] * group['weight_decay'])
-        p.add_(part_of(steps, p), alpha=-rate)
+        p.add_(own_part(steps, p), alpha=-rate)

@@ -1,7 +1,8 @@
 """How does a run fit that is larger than a GPU's memory? By recompute and shard, which keep names.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows.
-Checkpoints hold whole tensors: processes.whole makes them, processes.part_of splits them again."""
+Checkpoints hold whole tensors: processes.gather_whole makes them, processes.own_part splits them
+again."""
 
 import torch
 from torch.utils.checkpoint import checkpoint

@@ -9,7 +9,13 @@ from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import is_split, part_of, processes, summed, whole
+from anyorder.machine.processes import (
+    gather_whole,
+    is_split,
+    own_part,
+    processes,
+    sum_over_processes,
+)
 from anyorder.orders import Order, draw_orders, given_first, sample_order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import random_blocks, visits_of
@@ -23,15 +29,15 @@ def draw_batch(split, config, model):
     device = model.device
     blocks = random_blocks(split, config.batch_size, config.block_size)
     B, N = blocks.shape
-    n_visits = None
-    if split.ends is not None:
-        n_visits = visits_of(blocks)
     idx = send(blocks, device)
+    n_visits = None
+    if split.ends is not None:  # blocks of documents, which PADDING may follow
+        n_visits = visits_of(blocks)
     if n_visits is not None:
         n_visits = send(n_visits, device)
 
     order = Order.of('own', config).draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
-    if split.marked:
+    if split.marked:  # tokens of the file say whether they are given
         idx, given = split.unpack(idx)
         order, n_given, n_blanks = given_first(order, given, n_visits)
     else:
@@ -41,7 +47,8 @@ def draw_batch(split, config, model):
     if model.slots.masked_loss:
         u = torch.rand(B, device=device, dtype=widest(device))
         n_known = n_given + (u * n_blanks).long()
-    return Batch(idx.clamp(min=0), order, n_known, n_visits, n_given, n_blanks)
+    idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, which nothing reads
+    return Batch(idx, order, n_known, n_visits, n_given, n_blanks)
 
 
 def send(x, device):
@@ -56,10 +63,11 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
 
-    A micro-batch is a function of (seed, iteration, its number), of which each process runs every
-    world_size-th: resumed runs and runs of several processes see the same ones. Micro-batches may
-    have unequal numbers of blanks, as documents behind prompts have: each is divided by their mean.
-    The gradient's norm is taken before clipping. The host never waits for the device.
+    Process r runs the micro-batches r, r + world_size, ... Each is a function of (seed, iteration,
+    its number), so that resumed runs and runs of several processes see the same ones. Micro-batches
+    may have unequal numbers of blanks, as documents after prompts have: each is divided by their
+    mean, not by its own. The gradient's norm is taken before clipping. The host never waits for
+    the device.
 
     draw  (split, config, model) -> Batch, from torch's default generators
     loss  (model, batch) -> nats (B, N); their sum is divided by the blanks that the batch counts"""
@@ -71,18 +79,18 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
         batches.append(draw(split, config, state.model))
 
     dtype = widest(state.device)
-    n_blanks = summed(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)
+    n_blanks = sum_over_processes(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)
     mean_blanks = n_blanks / config.gradient_accumulation_steps
 
     mean_loss = torch.zeros((), device=state.device, dtype=dtype)
     for micro, batch in zip(micros, batches):
-        if state.model.config.dropout:  # the only draws of torch's generator behind the batch
+        if state.model.config.dropout:  # the only draws of torch's generator after the batch
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
-        with exchange_gradients_after(state.run_model, is_last=micro == micros[-1]):
+        with exchange_gradients_if(micro == micros[-1], state.run_model):
             with autocast(state.device, config.dtype, cache=False):  # every weight is read once
                 nll = loss(state.run_model, batch)  # (B, N)
-                part = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
-            part.backward()  # of several processes the gradients' mean is taken
+                share = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
+            share.backward()  # the mean of all processes' gradients is that of the loss above
         mean_loss += nll.detach().sum(dtype=dtype) / mean_blanks / len(micros)
 
     norm = clip_gradients(state.model, config.grad_clip)
@@ -91,8 +99,8 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
     state.count(mean_loss, norm, batches)
 
 
-def exchange_gradients_after(model, is_last):
-    """Return a context for a backward pass: gradients are exchanged after the last one alone."""
+def exchange_gradients_if(is_last, model):
+    """Return a context for a backward pass: processes exchange gradients after the last."""
     if is_last or not hasattr(model, 'no_sync'):
         return nullcontext()
     return model.no_sync()
@@ -126,7 +134,8 @@ class TrainState:
         self.run_model = model  # the model as updates run it, see make_run_model
         self.iter_num = 0  # updates done
         self.n_summed = 0  # tokens that all processes saw until `sum_seen` was called last
-        self.n_own = 0  # and that this one saw since, an int or on the device; padding is no token
+        # tokens that this process saw since, an int or on the device; padding is no token
+        self.n_since = 0
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: an update's mean loss, its gradient norm, whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
@@ -135,18 +144,18 @@ class TrainState:
         """Count an update: its mean loss, its gradient norm, and the tokens of its batches."""
         self.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
         self.iter_num += 1
-        self.n_own += sum(batch.n_tokens() for batch in batches)
+        self.n_since += sum(batch.n_tokens() for batch in batches)
 
     @property
     def n_seen(self):
         """Tokens seen; of other processes only until `sum_seen` was called last."""
-        return self.n_summed + int(self.n_own)
+        return self.n_summed + int(self.n_since)
 
     def sum_seen(self):
         """Add up what the processes saw since the last call, which all of them make at once."""
-        own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_own
-        self.n_summed += int(summed(own))
-        self.n_own = 0
+        own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_since
+        self.n_summed += int(sum_over_processes(own))
+        self.n_since = 0
 
     def averages(self, advice, with_weights):
         """Return the loss in nats a token and the gradient norm, means since the last line.
@@ -155,7 +164,8 @@ class TrainState:
         which ends with `advice`, unless all are finite. `with_weights` wants finite weights too,
         which may overflow after losses that are finite."""
         self.sum_seen()
-        means = summed(self.totals).div_(processes()[1])  # in place: the mean is kept
+        # in place: self.totals becomes the mean, and a second call before start_line agrees
+        means = sum_over_processes(self.totals).div_(processes()[1])
         loss, norm, n_finite = means.tolist()
         n_iters = self.iter_num - self.logged
         loss = loss / n_iters
@@ -163,10 +173,11 @@ class TrainState:
         norms = f'gradient norm {norm:.4g}'
         is_finite = n_finite >= n_iters
         if with_weights:
-            size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
+            size = gather_whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
             norms += f', weight norm {size:.4g}'
             is_finite = is_finite and math.isfinite(size)
         if not is_finite:
+            # once an update is not finite, all later ones are not
             since = min(self.logged + int(n_finite) + 1, self.iter_num)
             raise ValueError(
                 f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
@@ -199,7 +210,9 @@ class TrainState:
             load_moments(optimizer, saved['state'])
         average = model_from_checkpoint(checkpoint, 'ema').state_dict()
         own = self.ema.model.state_dict()
-        self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
+        self.ema.model.load_state_dict(
+            {name: own_part(p, own[name]) for name, p in average.items()}
+        )
         self.ema.n_updates = checkpoint['ema_model']['num_updates']
         self.iter_num = checkpoint['iter_num']
         self.n_summed = checkpoint['n_seen']
@@ -208,11 +221,11 @@ class TrainState:
 
 
 def load_moments(optimizer, moments):
-    """Load {number of a parameter: {name: its moment, whole}}; each process keeps its part."""
+    """Load {number of a parameter: {name: its moment, unsplit}}; each process keeps its part."""
     params = [p for group in optimizer.param_groups for p in group['params']]
     own = {}
     for i, of_param in moments.items():
-        own[i] = {name: part_of(moment, params[i]) for name, moment in of_param.items()}
+        own[i] = {name: own_part(moment, params[i]) for name, moment in of_param.items()}
     groups = optimizer.state_dict()['param_groups']
     optimizer.load_state_dict({'state': own, 'param_groups': groups})
 
@@ -239,7 +252,7 @@ OPTIMIZERS = ('adamw', 'muon')
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """Return a list of torch optimizers, in which every weight stands once.
+    """Return a list of torch optimizers; each weight is in exactly one of them.
 
     'adamw' is for all weights; 'muon' takes the matrices of attention and MLP, and AdamW the rest.
     Matrices alone decay. Every group carries its `lr_ratio` to learning_rate."""
@@ -274,25 +287,26 @@ def validate(model, blocks, given, config):
 
     Tokens that are `given` (n, N) come first and cost nothing. 'any' is a fixed random order of
     each block; 'own' stands in its place where the run has one order for all. 'l2r' is left to
-    right; a masked loss has none, which would need a pass for every token. Its number of known
-    visits is fixed for each block. Processes share the blocks."""
+    right; a masked loss has none, which would need a pass for every token. A masked loss measures
+    each block at a fixed number of known visits. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
-    # as many in every process, as passes of a split model want: places from n on repeat blocks
+    # as many in every process, as passes of a split model want: n rounded up to a multiple of
+    # world_size; places from n on repeat blocks
     n_places = n + -n % world_size
     places = torch.arange(rank, n_places, world_size)
     own = places % n
 
-    order = Order.of('own', config)
-    orders = {order.estimate: draw_orders(range(n), N, order=order)[:, 0]}
+    order_law = Order.of('own', config)
+    orders = {order_law.estimate: draw_orders(range(n), N, order=order_law)[:, 0]}
     if not model.slots.masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
     nats = {}
-    for name, order in orders.items():
-        batch = Batch.of(blocks, order, given)
+    for name, orders_of_blocks in orders.items():
+        batch = Batch.of(blocks, orders_of_blocks, given)
         found = torch.zeros(n_places, dtype=torch.float64)
         found[places] = nats_of(model, batch, own, config)
-        nats[name] = summed(found)[:n]
+        nats[name] = sum_over_processes(found)[:n]
     return nats
 
 
@@ -302,6 +316,7 @@ def nats_of(model, batch, numbers, config):
     if model.slots.masked_loss:
         n_given = batch.n_given.unsqueeze(1)
         n_blanks = batch.n_blanks.unsqueeze(1)
+        # of all blocks, since the number of a block fixes what it draws
         n_known = draw_known(range(len(n_given)), n_blanks, n_given=n_given)[numbers, 0]
     return block_nll(
         model,
