@@ -10,8 +10,8 @@
     python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
     python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best between the texts around it, [[?]] so of
-1 to 32; [[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
+Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best between the texts around it, [[?]] of
+1 to 32 likewise; [[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
 Where the token of a word begins with its space, as GPT-2's, write no space before a blank: The[[2]] fox. In The
 [[=quick]] fox the space goes into the blank.
 <|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them."""
@@ -19,6 +19,7 @@ Where the token of a word begins with its space, as GPT-2's, write no space befo
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
 
+# options that stay as typed, see configurator.py
 TEXTS = ('prompt', 'stop')
 
 # fmt: off
@@ -82,6 +83,7 @@ judge = ''                    # with metrics: left-to-right perplexity under a c
 # fmt: on
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    # ckpt must be a checkpoint that is there
     options = read_options(globals(), ckpt=())
 
 import io
@@ -106,7 +108,7 @@ from anyorder.writer import Writer, as_rows
 
 SAVED_EVERY = 60  # seconds: what a killed run loses
 # options that say which blanks a step reveals
-UNMASKING = (
+UNMASKING_OPTIONS = (
     'n_steps',
     'schedule',
     'unmask',
@@ -121,45 +123,51 @@ UNMASKING = (
 def main(config):
     # Check the options before a file is read
     at_least(config, 1, 'n_samples', 'batch_size')
-    order, policy = order_and_policy(config.order, config.block_length)
-    unmasking = unmasking_of(policy=policy, **{name: config[name] for name in UNMASKING})
+    order_text, policy = order_and_policy(config.order, config.block_length)
+    unmasking = unmasking_of(policy=policy, **{name: config[name] for name in UNMASKING_OPTIONS})
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
     check_files(config)
 
     # Open the model
     page = read_page(config)
-    where = (config.device, config.dtype, config.use_cache, config.cuda_graphs)
-    writer = Writer(config.ckpt, config.weights, *where)
+    writer = Writer(
+        config.ckpt,
+        config.weights,
+        device=config.device,
+        dtype=config.dtype,
+        use_cache=config.use_cache,
+        cuda_graphs=config.cuda_graphs,
+    )
     judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
-    way = Way(Order.of(order, writer.checkpoint.run), unmasking, drawing)
-    page = writer.laid(page)
+    way = Way(Order.of(order_text, writer.checkpoint.run), unmasking, drawing)
+    page = writer.with_decoded_stops(page)
 
-    # Lay the prompts out on the page: from here on the model works
+    # Lay the prompts out on the page; lengths of [[?]] may ask the model
     lengths = writer.lengths(page)
     templates = writer.templates(prompts, way, page)
     n_parameters = writer.model.n_parameters()
-    texts = writer.laid_out(each(templates, config.n_samples), config.seed, lengths)
+    texts = writer.lay_out(repeat_each(templates, config.n_samples), config.seed, lengths)
 
     # Write
     result = {
         'config': config,
         'iter_num': writer.checkpoint.entries.get('iter_num'),
         'tokenizer': writer.tokenizer.name,
-        'order': order_in_result(order, way, config),
+        'order': order_in_result(order_text, way, config),
         'device': str(writer.device),
         'dtype': writer.dtype,
         'seconds': 0.0,
         'metrics': {},
         'samples': [],
     }
-    write_all(writer, each(prompts, config.n_samples), texts, way, page, result, config)
+    write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
     samples = result['samples']
     for r, sample in enumerate(samples):
         print_sample(r, sample, writer, config)
 
     # Say how
-    order_name = order_in_table(order, policy, way, config)
+    order_name = order_in_table(order_text, policy, way, config)
     about = describe(samples, order_name, page.stop, config)
     if config.html:
         title = written_in_words(order_name)
@@ -169,6 +177,7 @@ def main(config):
         write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
     metrics = {}
     if config.metrics:
+        # of several prompts, each has n_samples that follow each other
         n_alike = config.n_samples if len(prompts) > 1 else 1
         result['metrics'], metrics = measure(
             samples, writer.tokenizer, judge, writer.device, n_alike
@@ -180,7 +189,7 @@ def main(config):
             'checkpoint': writer.checkpoint.about(config.weights),
             'model': f'{size}, {writer.tokenizer.name} tokens',
             **about,
-            'time': f'{rate_of(result)} on {writer.device} in {writer.dtype}',
+            'time': f'{rate_in_words(result)} on {writer.device} in {writer.dtype}',
             **metrics,
             'written': config.out,
             'page': config.html,
@@ -190,7 +199,7 @@ def main(config):
 
 def check_files(config):
     """Raise ValueError for a file that cannot be written, or that the run reads."""
-    reads = (
+    inputs = (
         config.ckpt,
         config.judge,
         config.order,
@@ -198,8 +207,8 @@ def check_files(config):
         config.length_prior,
         prompts_path(config.prompt, config.prompt_file) or '',
     )
-    check_out('out', config.out, '.json, .npy, .jsonl', *reads)
-    check_page(config.html, *reads)
+    check_out('out', config.out, '.json, .npy, .jsonl', *inputs)
+    check_page(config.html, *inputs)
     if config.judge and not config.metrics:
         raise ValueError(
             'judge goes with metrics: perplexity says little without entropy beside it'
@@ -211,18 +220,18 @@ def read_page(config):
     allowed = None
     if config.allowed:
         with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
-            allowed = np.load(config.allowed, allow_pickle=False)[:]
+            allowed = np.load(config.allowed, allow_pickle=False)[:]  # which an .npz refuses
     return Page(
         config.length,
         config.context,
-        listed(config.stop),
+        parse_stop(config.stop),
         config.blank_length,
         config.length_prior,
         allowed,
     )
 
 
-def listed(stop):
+def parse_stop(stop):
     """Return the list that `stop` is in JSON, or the text itself, see `typed`."""
     if not stop.startswith(('["', '[]')):
         return typed(stop)
@@ -230,26 +239,26 @@ def listed(stop):
         return json.loads(stop)
 
 
-def order_in_result(order, way, config):
+def order_in_result(order_text, way, config):
     """Return what the file of results says of the order: all of it, if the option leaves it open."""
-    if order == 'own':
+    if order_text == 'own':
         return way.order.entries
-    if isinstance(order, list):
-        return order
+    if isinstance(order_text, list):  # the positions of a file
+        return order_text
     return config.order
 
 
-def order_in_table(order, policy, way, config):
+def order_in_table(order_text, policy, way, config):
     """Return what the table calls the order."""
-    if order == 'own':
+    if order_text == 'own':
         return way.order.name
     if policy == 'given':
         return way.order.name_as(config.order)
     return config.order
 
 
-def each(things, n):
-    """Return n of each of the things, one behind the other."""
+def repeat_each(things, n):
+    """Return n times the first of the things, then n times the second, and so on."""
     return [thing for thing in things for _ in range(n)]
 
 
@@ -262,17 +271,21 @@ def write_all(writer, prompts, texts, way, page, result, config):
     with_drafts = way.unmasking.rewrites and bool(config.out or config.html or config.watch)
     n_blanks = sum(known.count(False) for _, known, *_ in texts)
     samples = result['samples']
-    start = saved = time.perf_counter()
+    start = time.perf_counter()
+    saved = start
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
             for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
                 for n_new in writer.write(scroll, way, with_drafts):
                     bar.update(n_new)
-                    if show and (seen := scroll.first()):
+                    seen = scroll.first() if show else None
+                    if seen:
                         show(*seen)
                 for r, sample in enumerate(scroll.samples(), len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
-                result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
+                result['seconds'] = time.perf_counter() - start
+                if show:  # it slows the writing down for the eye
+                    result['seconds'] -= show.waited
                 if time.perf_counter() - saved > SAVED_EVERY:
                     saved = time.perf_counter()
                     save(result, config)
@@ -326,9 +339,9 @@ def describe(samples, order, stops, config):
         drawing = f'the text of the blanks was scored under {drawing}'
         cut = f'{sum(sample["logprob"].count(-math.inf) for sample in samples)} tokens'
     mean = total(samples, 'nats') / total(samples, 'blanks')
-    law = name_law(config)
+    law = law_in_words(config)
     return {
-        'order': f'{order}, {count_steps(samples, config)}',
+        'order': f'{order}, {steps_in_words(samples, config)}',
         'stretches': stretches,
         'stop': stopped,
         'drawing': drawing,
@@ -337,7 +350,7 @@ def describe(samples, order, stops, config):
     }
 
 
-def count_steps(samples, config):
+def steps_in_words(samples, config):
     """Return in words how many steps were made, and by which rule."""
     if config.revise:
         n_steps = max(1 + max(sample['step']) for sample in samples)
@@ -359,7 +372,7 @@ def count_steps(samples, config):
     return f'{n_steps} {unit} for {n_blanks} tokens, {how}'
 
 
-def name_law(config):
+def law_in_words(config):
     """Return in words under which law the log-probabilities are."""
     law = 'this drawing' if config.score else 'untempered model'
     if config.revise:
@@ -369,7 +382,7 @@ def name_law(config):
     return law
 
 
-def rate_of(result):
+def rate_in_words(result):
     rate = total(result['samples'], 'blanks') / result['seconds']
     return f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
 

@@ -346,7 +346,7 @@ class AnyOrderLM(TemplateLM):
         length = self.max_length if n <= self.max_length else 2 * n  # it slides on
         tokenizer = self.writer.tokenizer
         template = parse_prompt(context, tokenizer, length, self.writer.prefix, spelling)
-        (text,) = self.writer.laid_out([template], [seed], self.lengths)
+        (text,) = self.writer.lay_out([template], [seed], self.lengths)
         return text
 
     def answers(self, group):

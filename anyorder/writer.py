@@ -41,7 +41,7 @@ class Writer:
     """A trained model with its tokenizer, on its device.
 
     Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
-    templates, laid_out, scrolls and write. The weights are put into place when they are first
+    templates, lay_out, scrolls and write. The weights are put into place when they are first
     needed."""
 
     def __init__(
@@ -146,10 +146,10 @@ class Writer:
             if of_way.get('n_steps') is None:
                 of_way['n_steps'] = self.block_size
             way = Way.of(self.checkpoint.run, **of_way)
-        return way, self.laid(page or Page(**of_page))
+        return way, self.with_decoded_stops(page or Page(**of_page))
 
-    def laid(self, page):
-        """Return the page for this model: its stops as they are decoded."""
+    def with_decoded_stops(self, page):
+        """Return the page, checked, with its stops as this model's tokens are decoded."""
         page.check(self.block_size)
         return replace(page, stop=self.stops(page.stop))
 
@@ -161,7 +161,7 @@ class Writer:
             templates = [template for template in templates for _ in range(n)]
         else:
             templates = templates * n
-        return self.laid_out(templates, seed, self.lengths(page))
+        return self.lay_out(templates, seed, self.lengths(page))
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the
@@ -264,7 +264,7 @@ class Writer:
         """Return how [[?]] of this page finds its length; 'words' reads the training set."""
         return Lengths(page.blank_length, read_prior(page.length_prior, self.checkpoint))
 
-    def laid_out(self, templates, seed, lengths):
+    def lay_out(self, templates, seed, lengths):
         """Return [(tokens, known, open blanks, what a sample says of its lengths)] of Templates.
 
         Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; `lengths` is a
