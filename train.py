@@ -13,6 +13,7 @@ to go on."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
+# options that stay as typed, see configurator.py
 TEXTS = ('wandb_project', 'wandb_run_name', 'wandb_run_id')
 
 # fmt: off
@@ -86,6 +87,7 @@ compile = 'auto'                  # True where it pays: there is a compiler and 
 # fmt: on
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    # init_from must be a checkpoint that is there, unless it is one of these words
     options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
 
 import secrets
@@ -120,6 +122,7 @@ from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F4
 
 
 def main(config):
+    """Train as the options say; with `plan` only say what that would cost."""
     if config.plan:
         print(*lines_of(config), sep='\n')
         return
@@ -138,7 +141,7 @@ def main(config):
         state = start.start_state(config, checkpoint, model, data.kind, device)
     changed += start.changed_inputs(config, checkpoint, data.hashes)
     charted = start.charted_at(config, checkpoint)
-    del checkpoint, model  # its weights are in the state
+    del checkpoint, model  # the model's weights are in the state
 
     # Build how the model is run, and where the run is kept
     peak = peak_flops(device, config.dtype)
@@ -149,7 +152,7 @@ def main(config):
         run_id = config.wandb_run_id
         if config.wandb_log and not run_id:
             run_id = secrets.token_hex(4)
-        config = resolve(config, compile=compiled, wandb_run_id=run_id)
+        config = with_values(config, compile=compiled, wandb_run_id=run_id)
         folder = open_folder(config, resumed, device)
     state.run_model = start.make_run_model(state.model, compiled, device)
     if rank == 0:
@@ -164,7 +167,10 @@ def main(config):
 
 
 def open_options(config):
-    """Return (checkpoint to begin from or None, options, what they change in words, device)."""
+    """Return what the run begins from, and with:
+
+    the checkpoint, or None; the options, with those that the checkpoint fixes; what the options
+    change in it, in words; and the device of this process."""
     _, world_size = processes.processes()
     checkpoint, config, changed = start.start_checkpoint(config)
     start.check_options(config, world_size)
@@ -174,10 +180,10 @@ def open_options(config):
     name = str(device)
     if world_size > 1:
         name = device.type
-    return checkpoint, resolve(config, device=name, dtype=dtype), changed, device
+    return checkpoint, with_values(config, device=name, dtype=dtype), changed, device
 
 
-def resolve(config, **values):
+def with_values(config, **values):
     """Return the options with some that are known by now."""
     return Config(config | values)
 
@@ -186,18 +192,18 @@ def open_data(config, checkpoint):
     """Return (Data, the model to train on the CPU, options that know of both)."""
     data = Data(config)
     if data.kind.get('shape'):
-        config = resolve(config, shape=data.kind['shape'])
+        config = with_values(config, shape=data.kind['shape'])
     Order.of('own', config).check(config.block_size)
     model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
     begun_by = start.started_from(config, checkpoint, model)
-    return data, model, resolve(config, source=data.source, started_from=begun_by)
+    return data, model, with_values(config, source=data.source, started_from=begun_by)
 
 
 class Data:
     """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, its tokenizer."""
 
     def __init__(self, config):
-        with processes.first_process_first():  # it makes the set, if that needs no source
+        with processes.first_process_first():  # which makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for name, split in (('train', self.train), ('val', self.val)):
@@ -224,7 +230,7 @@ def open_folder(config, resumed, device):
 def start_chart(state, folder, has, config):
     """Return the Chart of the run, begun if the run wants it and has something to send.
 
-    `has` as for Chart."""
+    `has` is the last iteration that wandb already has a row of, see Chart."""
     rank, _ = processes.processes()
     chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
     if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
@@ -300,7 +306,9 @@ def due_at(iter_num, stopping, config):
     validating = is_last or iter_num % config.eval_interval == 0
     saving = is_last or iter_num % config.save_interval == 0
     logging = is_last or iter_num % config.log_interval == 0
-    return Due(validating or saving or logging, validating, saving or stopping)
+    # a request to stop saves, and writes no line of its own
+    has_line = validating or saving or logging
+    return Due(line=has_line, validate=validating, save=saving or stopping)
 
 
 def save(state, data, folder, config):
@@ -322,15 +330,15 @@ def samples(model, tokenizer, config):
     titles = {'random': 'in random order', 'l2r': 'left to right'}
     orders = {}
     for order in (Order.of('own', config), Order.of('l2r', config)):
-        orders[order.kind] = order
+        orders[order.kind] = order  # a single one if the run is left to right
     positions = range(config.block_size)
     blank = ([0 for _ in positions], [False for _ in positions])  # tokens, and which are known
-    _, columns = config.get('shape') or (0, 0)
+    _, width = config.get('shape') or (0, 0)  # of a picture
     texts = []
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         canvas = Canvas.of_texts([blank], order, seed, model.device)
         fill(model, canvas, Given(config.block_size), Drawing())
-        text = shown_text(canvas.idx[0].tolist(), tokenizer, columns)
+        text = shown_text(canvas.idx[0].tolist(), tokenizer, width)
         texts.append((titles.get(kind, 'in its own order'), visible(text)))
     return texts
 
@@ -341,7 +349,7 @@ def finish(state, data, val, folder, config):
     if state.iter_num < config.max_iters:
         if rank == 0:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
-        processes.end_processes(1)
+        processes.end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
     if not val:
