@@ -214,7 +214,7 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
     ['nonzero()[:, 0', 'nonzero()[1:, 0'],
     ['keys[row[new]], position[new]', 'keys[row[new]], position[:len(new)]'],
     ["random_bits(keys, 'noise of tokens', position)", 'random_bits(position)'],
-    ['random_bits(cells.unsqueeze(1), pairs)', 'random_bits(cells.unsqueeze(1), pairs // 2)'],
+    ['random_bits(cell_keys.unsqueeze(1), pairs)', 'random_bits(cell_keys.unsqueeze(1), pairs // 2)'],
     ['.neg_().log_().neg_()', '.neg_().log_()'],
     ['(-31))', '(-32))'],
     ['.clamp_(min=-1 + 2.0 ** (-24))', ''],

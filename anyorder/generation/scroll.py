@@ -23,20 +23,20 @@ class Scroll:
     runs 1 + context / (block_size - context) slots a token, in as many passes as tokens.
 
     A text ends with the token in which the first of the `stops` ends, from its first blank on. Its
-    row ends once the stop and all before it are known. What was written behind the stop is cut.
+    row ends once the stop and all before it are known. What was written after the stop is cut.
 
     A text with open blanks is written part by part if there are stops. A part is the template up to
-    the end of its next open blank, and is written as if nothing came behind it. The stop is looked
+    the end of its next open blank, and is written as if nothing came after it. The stop is looked
     for in the open blank alone, which ends with the stop, or at its share if there is none. The
     next part follows at once: in stretches of its own, given the text before it, by
-    derive_seed(seed of the part before it, 'part'). What stands behind the last open blank is a
+    derive_seed(seed of the part before it, 'part'). What stands after the last open blank is a
     part without a stop. Without stops all places are as in the template, and all its text is known
     from the start."""
 
     def __init__(self, texts, seed, tokenizer, block_size, page=EMPTY, n_before=0):
         """Prepare the texts.
 
-        texts     [(tokens, known)] of lists; behind them may stand the [[start, end], ...] of open
+        texts     [(tokens, known)] of lists; after them may stand the [[start, end], ...] of open
                   blanks, and what the sample is to say of its lengths
         seed      row r is a function of seed + r, or, if it is a list, of seed[r]
         page      a Page whose `stop` is a list. The positions of `allowed` count from the start of
@@ -192,7 +192,7 @@ class Row:
     drafts         of each position [[step, token], ...]: the token was the draft from that step on,
                    until the next one of the list or until a token was written; the last was wrong
                    if it is not the written token
-    order          the positions as visited; known ones behind the first stretch from left to right
+    order          the positions as visited; known ones after the first stretch from left to right
     lengths        what its sample says of the lengths that were chosen for its blanks
     spans          [[start, end], ...] of its stretches
     n_steps        steps of the stretches that are written
@@ -273,7 +273,7 @@ class Row:
             self.order.append(p)
 
     def end_part(self, n):
-        """End the part that is written before position n. What stands behind it follows, by its own
+        """End the part that is written before position n. What stands after it follows, by its own
         seed."""
         _, end = self.parts.pop(0)
         n_cut = end - n

@@ -319,12 +319,21 @@ class Revised(Unmasking):
     base: Unmasking
     rounds: int
     rewrites = True
-    adaptive = property(lambda self: self.base.adaptive)
-    binomial = property(lambda self: self.base.binomial)
-    block_length = property(lambda self: self.base.block_length)
 
     def __post_init__(self):
         check_rounds(self.rounds, can_be_revised(self.base))
+
+    @property
+    def adaptive(self):
+        return self.base.adaptive
+
+    @property
+    def binomial(self):
+        return self.base.binomial
+
+    @property
+    def block_length(self):
+        return self.base.block_length
 
     def check_scores(self):
         self.base.check_scores()
