@@ -56,7 +56,7 @@ class Asked:
     """What a request wants to be written.
 
     number   of the request among all that are asked at once
-    text     as Writer.laid_out gives it, with its blanks
+    text     as Writer.lay_out gives it, with its blanks
     seed     draws the text
     options  of writing, as `how_to_write` takes them
     stops    texts before which the answer ends"""
@@ -341,7 +341,7 @@ class AnyOrderLM(TemplateLM):
         return [END_OF_TEXT, *special]
 
     def with_blanks(self, context, seed, spelling):
-        """Return a context whose blanks have their lengths, as Writer.laid_out gives it."""
+        """Return a context whose blanks have their lengths, as Writer.lay_out gives it."""
         n = len(self.tok_encode(context))
         length = self.max_length if n <= self.max_length else 2 * n  # it slides on
         tokenizer = self.writer.tokenizer
