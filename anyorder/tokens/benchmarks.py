@@ -3,6 +3,8 @@
 The detokenizers are those of the SEDD papers, as ordered rules: (a, b) puts b where a stands, ('regex', a, b) where the
 regular expression a fits. The hub gives blank lines as empty strings, and so do the rules of WikiText."""
 
+from itertools import repeat
+
 WIKITEXT = [
     ('regex', r'^\s+$', ''),
     ("s '", "s'"),
@@ -37,7 +39,7 @@ PTB = [
     (" n't", "n't"),
     (' \n ', '\n'),
     ('\\/', '/'),
-    *[(' N ', ' 1 ')] * 10,  # numbers that follow one another share a blank
+    *repeat((' N ', ' 1 '), 10),  # numbers that follow one another share a blank
     ('$ 1', '$1'),
     ('# 1', '#1'),
     ('<unk>', '?'),
