@@ -12,7 +12,8 @@ from anyorder.tokens.blocks import visits_of
 class Batch:
     """B blocks of N tokens, each visited in an order: what is given, then blanks, then padding.
 
-    Counts are (B,), or None where there is nothing to count."""
+    Counts are (B,), or None where there is nothing to count: n_given + n_blanks = n_visits, and
+    n_given <= n_known <= n_visits."""
 
     idx: torch.Tensor  # (B, N) tokens in natural order
     order: torch.Tensor  # (B, N) positions
@@ -23,7 +24,7 @@ class Batch:
 
     @classmethod
     def of(cls, blocks, order, given, left_to_right=False):
-        """Make a batch of blocks (B, N), PADDING behind them, in orders (B, N).
+        """Make a batch of blocks (B, N), PADDING after them, in orders (B, N).
 
         given          (B, N) bool, tokens that are moved to the front of the order
         left_to_right  whether what is given is read from left to right, in place of its order"""
@@ -31,7 +32,7 @@ class Batch:
         order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
         return cls(blocks, order, None, n_visits, n_given, n_blanks)
 
-    def n_tokens(self):
+    def count_tokens(self):
         """Return how many tokens are no padding, an int or on the device of the counts."""
         if self.n_visits is None:
             return self.idx.numel()
@@ -42,12 +43,13 @@ class Batch:
         parts = {name: part[at] for name, part in vars(self).items() if part is not None}
         batch = Batch(**parts)
         if batch.n_visits is not None and (batch.n_visits == batch.idx.size(1)).all():
-            return replace(batch, n_visits=None)
+            return replace(batch, n_visits=None)  # no padding is left: a network needs no mask
         return batch
 
     def to(self, device):
         """Return the batch as a model on the device reads it; padding becomes token 0, unread.
 
-        Counts stay on the host, where a model plans its passes without a wait for the device."""
+        Counts stay where they are. `of` makes them on the host, where `predict` plans its passes
+        without a wait for the device; draw_batch of training makes them on the device."""
         idx = self.idx.clamp(min=0).to(device)
         return replace(self, idx=idx, order=self.order.to(device))

@@ -38,9 +38,9 @@ def spiral(u, shape, _):
 def by_squares(u, shape, size):
     """Visit squares of size x size cells in a random order, and so the cells of each.
 
-    The edges of the grid may cut squares. u (B, 2 N) has a number for each cell, and behind these
-    one for each square: a square that took the numbers of its cells would come the later, the
-    smaller it is."""
+    The edges of the grid may cut squares. u (B, 2 N) has a number for each cell, then numbers for
+    the squares, more than there are: a square that took the numbers of its cells would come the
+    later, the smaller it is."""
     if size < 1:
         raise ValueError(f'the blocks of a grid must be at least 1 cell wide, got {size}')
     H, W = shape

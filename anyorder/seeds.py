@@ -1,10 +1,12 @@
 """Where do random numbers come from?
 
-From seeds with names, and for rows from one function of a key and of counters. Two things draw.
-Batches, dropout and orders that hold for a whole run take PyTorch's generators, whose seeds
-`derive_seed` makes of names. Whatever belongs to a row that is written, its tokens, order, noise
-and schedule, is `random_bits` of the row's key: tensor operations, which give the same bits on
-every device, for any part of a batch."""
+There are two sources.
+
+* Batches, dropout, and orders that hold for a whole run: a PyTorch generator, `stream`, whose seed
+  `derive_seed` makes of names.
+* Whatever belongs to a row that is written, its tokens, order, noise and schedule: `random_bits`
+  of the row's key. These are tensor operations, which give the same bits on every device and for
+  any part of a batch: a seed (int) -> `keys_of` -> a key (int64) -> `random_bits` -> `uniform`."""
 
 import hashlib
 
@@ -12,7 +14,8 @@ import torch
 
 from anyorder.machine.devices import widest
 
-# which way seeds become batches: a checkpoint keeps it, and a resumed run says if it was another
+# raised when the same seed gives other batches: a checkpoint keeps it, and a resumed run says if it
+# was another
 DRAWS = 2
 
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
@@ -21,33 +24,34 @@ GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 def derive_seed(*names):
     """Return a 63-bit seed, hashed from numbers and strings.
 
-    Streams of other names are independent, up to chance. A generator on the CPU reads the lower 32
-    bits of its seed alone. If the names are three or more and end with two numbers (i, j) from 0
-    on, as (seed, update, micro-batch) do, these bits are a permutation of i xor the reversed bits
-    of j, one for each beginning of the names: no two of 2^a x 2^b pairs with a + b = 32 share a
-    state, by construction."""
+    Streams of other names are independent, up to chance. But a generator on the CPU reads only the
+    lower 32 bits of its seed, where chance is not enough for the many micro-batches of a run. If
+    the names are three or more and end with two numbers (i, j) from 0 on, as (seed, update,
+    micro-batch) do, no two of them share a state: with i below 2^a, j below 2^b and a + b = 32, i
+    xor the reversed bits of j is another number for each pair, and the lower bits are a permutation
+    of it, which the other names choose."""
     seed = hashed(*names)
-    if len(names) < 3 or not all(is_counter(name) for name in names[-2:]):
+    if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
         return seed
     *beginning, i, j = names
     reversed_j = int(f'{j:032b}'[::-1], 2)
     lower = permuted(i ^ reversed_j, hashed(*beginning))
-    return seed >> 32 << 32 | lower
+    return (seed >> 32 << 32) | lower  # the lower half is replaced
 
 
 def hashed(*names):
     """Return 63 bits, hashed from numbers and strings."""
-    found = hashlib.blake2b(repr(names).encode(), digest_size=8)
-    return int.from_bytes(found.digest(), 'little') >> 1
+    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, 'little') >> 1
 
 
-def is_counter(name):
-    """Return whether a name is a number of 32 bits."""
+def is_uint32(name):
+    """Return whether a name is an int from 0 to 2^32 - 1."""
     return type(name) is int and 0 <= name < 2**32
 
 
 def permuted(x, key):
-    """Return a permutation of the numbers x below 2^32, which a key of 63 bits chooses."""
+    """Return the image of x under a permutation of 0 to 2^32 - 1 that a key of 63 bits chooses."""
     for _ in range(4):  # each step can be undone: xor, an odd factor, a shifted xor
         x = (x ^ key) * 0x9E3779B1 % 2**32
         x ^= x >> 15
@@ -61,12 +65,13 @@ def seeds_of(seed, n):
         seed = range(seed, seed + n)
     if len(seed) != n:
         raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seed)}')
-    return [int(one) for one in seed]  # a stream is named by ints
+    return [int(one) for one in seed]  # repr, which is hashed, is another one for ints of NumPy
 
 
 def stream(*names):
-    """Return a generator on the host, seeded by these names, see derive_seed: its state is one of
-    2^32."""
+    """Return a generator on the host, seeded by derive_seed of these names.
+
+    Its state is one of 2^32."""
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
@@ -76,9 +81,9 @@ def keys_of(seeds, device='cpu'):
 
 
 def random_bits(keys, *names):
-    """Return 64 random bits, int64, for each key and what names tell apart.
+    """Return 64 random bits, int64, for each key; other names give other bits.
 
-    They are a function of these alone, on every device.
+    They are a function of key and names alone, on every device.
 
         bits(key, a, b, ...) = bits(mix(key + GAMMA a), b, ...),   bits(key) = key
 
@@ -100,15 +105,15 @@ def mix(x):
     """Return a permutation of int64 x (...) in which every bit touches all others.
 
     Products are modulo 2^64."""
-    x = x ^ shifted(x, 30)
+    x = x ^ unsigned_shift(x, 30)
     x *= as_int64(0xBF58476D1CE4E5B9)
-    x ^= shifted(x, 27)
+    x ^= unsigned_shift(x, 27)
     x *= as_int64(0x94D049BB133111EB)
-    x ^= shifted(x, 31)
+    x ^= unsigned_shift(x, 31)
     return x
 
 
-def shifted(x, n):
+def unsigned_shift(x, n):
     """Return x >> n of 64 bits without a sign."""
     return (x >> n).bitwise_and_(2 ** (64 - n) - 1)
 
@@ -119,9 +124,10 @@ def as_int64(n):
 
 
 def uniform(keys, *names):
-    """Return numbers in [0, 1) by random_bits, of 53 bits in float64, or of 24 in float32 where a
-    device has no more."""
+    """Return numbers in [0, 1) by random_bits.
+
+    They have 53 bits in float64, or 24 in float32 on a device without float64."""
     dtype = widest(keys.device)
     n_bits = 53 if dtype == torch.float64 else 24
-    bits = shifted(random_bits(keys, *names), 64 - n_bits)
+    bits = unsigned_shift(random_bits(keys, *names), 64 - n_bits)
     return bits.to(dtype) * 2.0**-n_bits

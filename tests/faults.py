@@ -93,7 +93,7 @@ FAULTS['anyorder/seeds.py'] = 'test_seeds', [
     ['x ^= x >> 15', 'x ^= x >> 15 & x'],
     ['2654435761', '2654435760'],
     ['[hashed(seed) for seed in seeds]', '[hashed(seed % 2 ** 63) for seed in seeds]'],
-    ['shifted(x, 27)', 'shifted(x, 28)'],
+    ['unsigned_shift(x, 27)', 'unsigned_shift(x, 28)'],
     ['(x >> n).bitwise_and_(2 ** (64 - n) - 1)', 'x >> n'],
     ['64 - n_bits)', '60 - n_bits)'],
     ['name = hashed(name)', 'name = 1'],

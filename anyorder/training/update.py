@@ -144,7 +144,7 @@ class TrainState:
         """Count an update: its mean loss, its gradient norm, and the tokens of its batches."""
         self.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
         self.iter_num += 1
-        self.n_since += sum(batch.n_tokens() for batch in batches)
+        self.n_since += sum(batch.count_tokens() for batch in batches)
 
     @property
     def n_seen(self):
