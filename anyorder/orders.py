@@ -30,7 +30,8 @@ from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401 
 from configurator import home
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
-# [0, 1). A second argument named `shape` is the shape (H, W) of the grid of n positions instead.
+# [0, 1); m is Family.n_numbers. The name of the second argument counts: a function that calls it
+# `shape` is given the shape (H, W) of the grid of n positions in place of n.
 
 
 def shuffled(u, n, _):
@@ -43,7 +44,7 @@ def left_to_right(u, n, _):
 
 
 def right_to_left(u, n, _):
-    return left_to_right(u, n, _).flip(1)
+    return left_to_right(u, n, None).flip(1)
 
 
 def blocks_from_left(u, n, size):
@@ -51,7 +52,7 @@ def blocks_from_left(u, n, size):
     if size < 1:
         raise ValueError(f'the blocks of an order must have at least 1 position, got {size}')
     position = torch.arange(n, device=u.device)
-    inside = u[:, position % size]
+    inside = u[:, position % size]  # the first `size` numbers, for every block
     return (position // size + inside).argsort(-1)
 
 
@@ -68,25 +69,26 @@ def swapped(u, n, n_swaps):
 
 
 def sorted_subset(u, n, _):
-    """Visit known positions in reading order, then the rest in reading order.
+    """Visit a random set of positions in reading order, then the rest in reading order.
 
-    Infilling asks for nothing else. The number of known ones is uniform from 0 to n, their set
-    uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). The given positions of a
-    row come first in either case, those of the set before the others. To fill blanks with such a
+    Infilling asks a model for no other orders. The size of the set is uniform from 0 to n, and the
+    set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given
+    comes before both (given_first), of it the part in the set first. To fill blanks with such a
     model, take --order=l2r."""
-    is_rest = u[:, :n] >= u[:, n:]
+    level = u[:, n:]  # (B, 1), the expected share of the set
+    is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)
 
 
 def few(u, n, shared):
     """Choose one of the orders `shared` (K, n), each as often, see few_orders."""
-    which = u.sum(-1) * len(shared)  # u has one number; none if K is 1
+    which = u.sum(-1) * len(shared)  # the one number of u (B, 1), or 0 of u (B, 0) if K is 1
     return shared[which.long()]
 
 
 @cache
 def few_orders(order, n, device):
-    """Return (K, n): left to right, then the orders that `fixed` has of the K - 1 seeds behind."""
+    """Return (K, n): left to right, then the orders of `fixed` of the next K - 1 seeds."""
     n_orders = order.parameter
     if n_orders < 1:
         raise ValueError(f'few orders are at least 1, got few:{n_orders}')
@@ -118,8 +120,8 @@ class Family(NamedTuple):
     shared: Callable | None = None
 
 
-# an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in
-# this source
+# an option names a family as NAME, or with its parameter as NAME:NUMBER (--help lists these names,
+# which it reads in this source without an import)
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -127,7 +129,9 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
-    'few': Family(few, True, 2, n_numbers=lambda n, K: int(K > 1), shared=few_orders),
+    'few': Family(
+        few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders
+    ),
     'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(by_rows, drawn=True),
     'columns': Family(by_columns, drawn=True),
@@ -135,7 +139,8 @@ ORDERS = {
     'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
-NUMBER = re.compile(r':(?=\d+$)')  # between a name, which may have a colon too, and its number
+# NUMBER.split(text) is [NAME] or [NAME, NUMBER]; a NAME may have a colon too
+NUMBER = re.compile(r':(?=\d+$)')
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ class Order:
                function of a user, which an Order may name before its file is run
     parameter  what the family lets one choose; None is the family's default
     seed       of a family that is one order, or few: which ones
-    length     positions that these have, of which the first n stay; None: as many as are asked for
+    length     positions of the stored order, of which those below n stay; None: as many as asked
     shape      (H, W) of the grid that the positions are, if they are one"""
 
     kind: str = 'random'
@@ -205,7 +210,7 @@ class Order:
         """'random': uniform; 'several': another draw or seed gives others; 'one': none does."""
         if self.kind == 'random':
             return 'random'
-        n_numbers = self.family.n_numbers(2, self.parameter)
+        n_numbers = self.family.n_numbers(2, self.parameter)  # of any n above 1
         return 'several' if n_numbers > 0 else 'one'
 
     @property
@@ -253,7 +258,7 @@ class Order:
                 f'an order must hold at most the {most} positions of the model, got '
                 f'{len(self.parameter)}'
             )
-        self.draw(1, n, stream())
+        self.draw(1, n, stream())  # raises where a file or a function is wrong
 
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
@@ -265,11 +270,12 @@ class Order:
         if self.drawn:
             n_numbers = self.family.n_numbers(n, self.parameter)
 
-        # The last number of a row decides whether the row is left to right
+        # The last number of a row decides whether the row is left to right. An order that is not
+        # drawn takes as many numbers as a random one
         if self.drawn or l2r_ratio:
-            u = numbers_of_rows(batch_size, n_numbers + 1, generator, device, keys)
+            u = uniforms_of_rows(batch_size, n_numbers + 1, generator, device, keys)
         if self.drawn:
-            order = drawn_orders(self, u[:, :-1], n, device)
+            order = orders_of_uniforms(self, u[:, :-1], n, device)
         else:
             order = one_order(self, n, str(device or 'cpu')).repeat(batch_size, 1)
         if not l2r_ratio:
@@ -290,7 +296,7 @@ def parameter_in(run, kind):
     return None if older is None else int(older)
 
 
-def numbers_of_rows(batch_size, n_numbers, generator, device, keys):
+def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):
     """Return uniform numbers (batch_size, n_numbers), see Order.draw."""
     if keys is not None:
         return uniform(keys.unsqueeze(1), 'order', torch.arange(n_numbers, device=keys.device))
@@ -298,7 +304,7 @@ def numbers_of_rows(batch_size, n_numbers, generator, device, keys):
     return torch.rand(batch_size, n_numbers, device=device, dtype=dtype, generator=generator)
 
 
-def drawn_orders(order, u, n, device):
+def orders_of_uniforms(order, u, n, device):
     """Return the orders (B, n) that a drawn family makes of numbers u (B, m)."""
     family = order.family
     parameter = order.parameter
@@ -307,24 +313,26 @@ def drawn_orders(order, u, n, device):
     return family.orders(u, size_for(family.orders, n, order.shape), parameter)
 
 
-@cache  # drawn on the host, where a seed gives the same numbers for all devices; copied once
+@cache
 def one_order(order, n, device):
-    """Return the order (n,) that all rows share. A longer one leaves out positions from n on."""
+    """Return the order (n,) that all rows share. A longer one leaves out positions from n on.
+
+    Drawn on the host, where a seed gives the same numbers for all devices, and copied once."""
     family = order.family
     length = order.length or n
     n_numbers = family.n_numbers(length, order.parameter)
     u = torch.rand(1, n_numbers, dtype=torch.float64, generator=stream(order.seed, 'order'))
     size = size_for(family.orders, length, order.shape)
     positions = family.orders(u, size, order.parameter)[0]
-    kept = positions[positions < n]
-    if kept.sort().values.tolist() != list(range(n)):
+    below_n = positions[positions < n]
+    if below_n.sort().values.tolist() != list(range(n)):
         least = min(positions.tolist(), default=None)
         most = max(positions.tolist(), default=None)
         raise ValueError(
             f'an order must hold every position, from 0 to {n - 1}, once; got {len(positions)} '
             f'from {least} to {most}'
         )
-    return kept.to(device)
+    return below_n.to(device)
 
 
 def sample_order(
@@ -340,7 +348,7 @@ def sample_order(
     shape=None,
     keys=None,
 ):
-    """Return orders (batch_size, n) of the family `kind` (AO sec. 3).
+    """Return orders (batch_size, n) of the family `kind` (AO sec. 3), by one call for programs.
 
     l2r_ratio, device, generator, keys    as in Order.draw
     kind, parameter, seed, length, shape  as in Order"""
@@ -379,7 +387,7 @@ def given_first(order, given, n_visits=None, left_to_right=False):
         is_padding = order >= n_visits.unsqueeze(1)
         part = part.masked_fill(is_padding, 2)
     rank = part
-    if left_to_right:  # by position, which is below N, and behind these by part
+    if left_to_right:  # what is given ranks by position, below N; blanks N + 1, padding N + 2
         rank = order.where(part == 0, order.size(1) + part)
     new = order.gather(1, rank.argsort(stable=True))
     n_given = (part == 0).sum(1)
@@ -388,9 +396,9 @@ def given_first(order, given, n_visits=None, left_to_right=False):
 
 
 def read_order(text, *others):
-    """Return what an option says of an order, for Order.of.
+    """Return what an option says of an order, for Order.of: a str, or a list of positions.
 
-    That is `text` itself if it is NAME, NAME:NUMBER or one of `others`; with a digest if it is
+    It is `text` itself if it is NAME, NAME:NUMBER or one of `others`; with a digest if it is
     FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
     Raises ValueError for any other text, and for a file that holds no permutation of the positions
     from 0 on."""
@@ -430,6 +438,7 @@ def order_option(options, saved=None):
 
     What the Config does not say is as in `saved`, the options of the run that is resumed."""
     saved = saved or {}
+    # given: by a config file or by the command line
     if 'order' in options.given - options.typed and '.py:' in options.order:
         raise ValueError(
             f'a config file runs no code: leave out its order, and type --order={options.order}'

@@ -130,8 +130,8 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['rank.argsort(stable=True)', 'rank.argsort()'],
     ['order.size(1) + part', 'part'],
     ['order >= n_visits.unsqueeze(1)', 'order > n_visits.unsqueeze(1)'],
-    ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= 0.5'],
-    ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= u[:, :1]'],
+    ['u[:, :n] >= level', 'u[:, :n] >= 0.5'],
+    ['u[:, :n] >= level', 'u[:, :n] >= u[:, :1]'],
     ['parameter=None, seed=order.seed + k', 'parameter=None, seed=order.seed'],
     ['lambda n, K: int(K > 1)', 'lambda n, K: 0'],
 ]
