@@ -121,8 +121,10 @@ from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
-def main(config):
-    """Train as the options say; with `plan` only say what that would cost."""
+def main(config, own_update=None):
+    """Train as the options say; with `plan` only say what that would cost.
+
+    own_update  f(state, split, lr, config) of a program, in place of update.update"""
     if config.plan:
         print(*lines_of(config), sep='\n')
         return
@@ -162,7 +164,7 @@ def main(config):
         chart = start_chart(state, folder, charted, config)
 
     # Train
-    val = loop(state, data, clock, folder, chart, config)
+    val = loop(own_update or update, state, data, clock, folder, chart, config)
     finish(state, data, val, folder, config)
 
 
@@ -244,7 +246,7 @@ def start_chart(state, folder, has, config):
     return chart
 
 
-def loop(state, data, clock, folder, chart, config):
+def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
@@ -261,7 +263,7 @@ def loop(state, data, clock, folder, chart, config):
     with bar, processes.stop_requests() as stop_requested:
         while state.iter_num < config.max_iters and not stopping:
             lr = lr_of(state.iter_num, config)
-            update(state, data.train, lr, config)
+            make_update(state, data.train, lr, config)
             bar.update()
             stopping = stop_requested()
             due = due_at(state.iter_num, stopping, config)

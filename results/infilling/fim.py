@@ -97,8 +97,7 @@ def marked_middle(texts, cut, first):
 
 
 def main(config):
-    train.update = update_with_middles
-    train.main(config)
+    train.main(config, update_with_middles)
 
 
 if __name__ == '__main__':
