@@ -15,7 +15,7 @@ from anyorder.tokens.prompts import (
     typed,
 )
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
-from sample import listed
+from sample import parse_stop
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_parsing_of_blanks(prompt, length, laid_out):
 def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
     assert typed(option) == text
     assert read_prompts(option) == [text]
-    assert listed(option) == text
+    assert parse_stop(option) == text
 
 
 def test_the_end_of_a_document_is_one_token():

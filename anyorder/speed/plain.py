@@ -24,7 +24,8 @@ def plain_logits(model, x, cond, attend):
         x = x + gate * attn.c_proj(y)
         x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
     final = model.transformer.final_layer
-    return model.lm_head(final(x, final.adaLN_final[1](F.silu(cond))))
+    shift, scale = final.adaLN_final[1](F.silu(cond)).chunk(2, -1)
+    return model.lm_head(modulate(final.ln_f(x), shift, scale))
 
 
 class GrowingCache:
