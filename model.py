@@ -18,7 +18,8 @@ visits known,
 
 Training knows all visits but the last, n_known = T - 1: plain causal attention.
 Parallel unmasking knows fewer. With a cache a pass runs only the slots that the cache lacks.
-Outside this file tokens stay in natural order, and no other file meets [None] or a mask.
+Outside this file tokens stay in natural order. [None] is met again only by copies of this network
+in plain words, as anyorder/extras/minimal.py, and by readers of weights.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that
 order[visit] = position. A slot has the number of the visit that it predicts. A column is a place in
@@ -141,12 +142,14 @@ QUERY = -2  # the vector of the queries of two streams
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, predicts and sees.
 
-    number         (B, S) the slot's own number, under which a cache keeps its key. Rows may run
+    number         (B, S) the slot's own number, under which a cache keeps its key; two streams
+                   have numbers for their first slots alone, and queries behind them. Rows may run
                    different numbers of slots: a shorter row repeats its last one up to S
     visit          (B, S) the visit that a slot predicts, `target` (B, S) its position: `visit` is
-                   `number`, except in two streams, which have more slots than numbers
+                   `number`, except in two streams
     reads          (B, S) the visit whose token a slot reads, or NONE or QUERY
-    read_position  (B, S) the position of that token, -1 is the place of [None]
+    read_position  (B, S) where a slot stands: at the token that it reads, -1 with [None]; blanks
+                   and queries at their target
     sees           (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and
                    itself if `causal`, else all
     answering      (B, n) index among the S of the slots that answer the caller; None: all of them
@@ -233,7 +236,7 @@ class Slots:
         return self.number, answering.clamp(max=self.number.size(1) - 1)
 
     def mask_of(self, answering):
-        """Return the rows of `sees` of the slots `answering` (B, n), (B, 1, n, keys); None: of all.
+        """Return the rows of `sees`, (B, 1, n, keys), for the slots `answering` (B, n), or all.
 
         A result of None means what it means in `sees`."""
         if answering is None:
@@ -317,7 +320,7 @@ def modulate(x, shift, scale):
 
 
 def take(x, index):
-    """Return x[b, index[b, j]] as (B, n, ...), of x (B, S, ...) and index (B, n); for None x."""
+    """Return x[b, index[b, j]] (B, n, ...) of x (B, S, ...) and index (B, n); without index x."""
     if index is None:
         return x
     rows = torch.arange(len(x), device=x.device).unsqueeze(1)
@@ -407,7 +410,7 @@ class AdaLN(nn.Sequential):
 
 
 class Block(nn.Module):
-    """A GPT block that the embeddings `wtpe` tell the targets of its slots.
+    """A GPT block. `wtpe`, an nn.Embedding, tells each slot the position that it predicts.
 
     AdaLN shifts, scales and gates its norms and residual branches; without AdaLN the embeddings are
     added to its input; with None it learns no target. All S slots have keys; the rest runs for the
@@ -513,9 +516,9 @@ class Network(nn.Module):
         idx       (B, N') int64 tokens in natural order, N' at most block_size
         order     (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the
                   prefix of its nll
-        n_known   (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Known
-                  visits get 0; the others are weighted by T / (T - n_known), so that with n_known
-                  uniform in 0 to T - 1 the expected sum of a row is L_MDM of AO
+        n_known   (B,), for a masked loss only, and required there: known visits, from 0 to
+                  n_visits - 1. Known visits get 0; the others are weighted by T / (T - n_known), so
+                  that with n_known uniform in 0 to T - 1 the expected sum of a row is L_MDM of AO
         columns   (B, n) the visits to score, one for each column of the result, for a decoder only,
                   by default all T: the head and most of the last block run for these
         n_visits  (B,), by default T: the visits of a row from n_visits on are padding, which
@@ -789,8 +792,8 @@ class AOGPT(Network):
         They are (p + 1) 10000^(-2 i / D); -1 is the place of [None]."""
         D = self.config.n_embd // self.config.n_head
         dtype = torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)
-        i = torch.arange(0, D, 2, device=position.device, dtype=dtype)
-        frequency = 10000.0 ** (-i / D)
+        two_i = torch.arange(0, D, 2, device=position.device, dtype=dtype)
+        frequency = 10000.0 ** (-two_i / D)
         angle = (position + 1)[..., None, None] * frequency
         return angle.cos(), angle.sin()
 

@@ -191,7 +191,7 @@ def with_values(config, **values):
 
 
 def open_data(config, checkpoint):
-    """Return (Data, the model to train on the CPU, options that know of both)."""
+    """Return (Data, the model to train, still on the CPU, options that know of both)."""
     data = Data(config)
     if data.kind.get('shape'):
         config = with_values(config, shape=data.kind['shape'])

@@ -73,8 +73,8 @@ def sorted_subset(u, n, _):
 
     Infilling asks a model for no other orders. The size of the set is uniform from 0 to n, and the
     set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given
-    comes before both (given_first), of it the part in the set first. To fill blanks with such a
-    model, take --order=l2r."""
+    comes before both: in training the part in the set first (given_first), in writing from left to
+    right. To fill blanks with such a model, take --order=l2r."""
     level = u[:, n:]  # (B, 1), the expected share of the set
     is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)

@@ -14,8 +14,8 @@ import torch
 
 from anyorder.machine.devices import widest
 
-# raised when the same seed gives other batches: a checkpoint keeps it, and a resumed run says if it
-# was another
+# A version number, which grows when a change of the code makes the same seed give other batches: a
+# checkpoint keeps it, and a resumed run says if it was another.
 DRAWS = 2
 
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
@@ -102,7 +102,7 @@ def random_bits(keys, *names):
 
 
 def mix(x):
-    """Return a permutation of int64 x (...) in which every bit touches all others.
+    """Map each int64 of x (...) to another, one to one, so that every bit touches all others.
 
     Products are modulo 2^64."""
     x = x ^ unsigned_shift(x, 30)

@@ -69,9 +69,9 @@ class AOGPT(nn.Module):
         x = x + t.wpe((position + 1).masked_fill(is_none, 0))
 
         # What it sees
-        slot = visit.unsqueeze(-1)
+        slot = visit.unsqueeze(-1)  # that sees the slots `visit`
         is_known = visit < known.unsqueeze(-1)
-        sees = (visit < slot) & is_known | (visit == slot)  # (B or 1, T, T)
+        sees = ((visit < slot) & is_known) | (visit == slot)  # (B or 1, T, T)
 
         # What it predicts
         target = t.wtpe(order)
@@ -118,7 +118,7 @@ class Attention(nn.Module):
 
 def visit_nll(model, idx, order):
     """Return -log p(x[order[d]] | x[order[:d]]) (B, T) in nats. Its sum over d bounds -log p(x)."""
-    logits = model(idx, order, order.size(1) - 1)
+    logits = model(idx, order, order.size(1) - 1)  # the last visit is read by no slot
     return F.cross_entropy(logits.mT, idx.gather(1, order), reduction='none')
 
 
@@ -129,7 +129,7 @@ def sample_order(B, N, l2r_ratio=0.0):
 
 
 def update(model, ema, optimizers, idx, n, decay=0.9999):
-    """Make update n = 1, 2, ...: of the weights w by the loss, then ema <- d ema + (1 - d) w."""
+    """Make update number n, from 1: step the weights w, then ema <- d ema + (1 - d) w."""
     loss = visit_nll(model, idx, sample_order(*idx.shape, l2r_ratio=0.1)).mean()
     model.zero_grad()
     loss.backward()
@@ -170,9 +170,9 @@ def generate(model, idx, order, n_known, n_steps, adaptive=False, temperature=1.
 
 @torch.no_grad()
 def ensemble_nll(model, idx, order, i, n_contexts):
-    """Return -log mean p(x[order[i]]) (B,) over n_contexts shuffles of the visits before i.
+    """Return -log mean p(x[order[i]]) (B,) over n_contexts orders of the visits before i.
 
-    The order of known tokens should not matter. It does a little, and the mean predicts better."""
+    Order should not matter. It does a little, and the mean predicts better. The first is given."""
     logp = []
     for k in range(n_contexts):
         shuffle = torch.randperm(i) if k > 0 else torch.arange(i)
@@ -191,7 +191,7 @@ def main(n_updates=2000, N=48):
     # Train. Muon and open gates: without them it takes an hour to learn more than frequencies
     model = AOGPT(N, V=256, n_layer=2, H=3, C=96, n_cond=64)
     for block in model.transformer.h:
-        block.adaLN[1].bias.data.view(6, -1)[[2, 5]] = 1
+        block.adaLN[1].bias.data.view(6, -1)[[2, 5]] = 1  # gate_a, gate_m
     ema = copy.deepcopy(model).requires_grad_(False)
     hidden = [p for p in model.transformer.h.parameters() if p.dim() == 2]
     rest = [*{*model.parameters()} - {*hidden}]
@@ -220,7 +220,7 @@ def main(n_updates=2000, N=48):
         blanks = range(start, start + len(word))
         order = torch.tensor([sorted(range(N), key=lambda p: p in blanks)])  # known ones first
         idx = torch.tensor([[*line]])
-        print(line.replace(word, b''.ljust(len(word), b'_')).decode())
+        print((line[:start] + b'_' * len(word) + line[start + len(word) :]).decode())
         for n_steps in (1, len(word)):
             idx = generate(ema, idx, order, N - len(word), n_steps, adaptive=True, temperature=0)
             print(f'{bytes(idx[0].tolist()).decode(errors="replace")}  passes: {n_steps}')

@@ -23,7 +23,8 @@ class Canvas:
     order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
     step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the
               start, or blank
-    logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
+    logprob   (B, N) natural order: log p in nats of each revealed token, of the untempered model,
+              or of the law of a Drawing that scores; else 0
     u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens
               are drawn; if unmasking is lossless, drawing.TokenNoise draws them
     names     of the numbers u, see draw_numbers

@@ -204,6 +204,7 @@ class Adaptive(Unmasking):
         # The best blanks come first, and of these the sure ones
         best = score.argsort(dim=1, descending=True, stable=True)  # (B, most) columns
         if is_sure is not None:
+            # the sure columns to the front; both parts keep their order
             best, n_sure, _ = given_first(best, is_sure)
             n_new = n_sure.cpu().clamp(min=1)  # waits for the device
         n_known = visit - column  # (m,) of the row of each cell
@@ -343,11 +344,11 @@ class Revised(Unmasking):
     def check_slots(self, slots, n):
         self.base.check_slots(slots, n)
 
-    def again(self, share):
-        """Return the Unmasking of a round: of one token in `share`, as many a step as before.
+    def again(self, n_groups):
+        """Return the Unmasking of a round, which writes 1 / n_groups of the text.
 
-        It has no blocks: blanks are anywhere."""
-        n_steps = -(-self.base.n_steps // share)  # rounded up
+        A step has as many tokens as before, and there are no blocks: blanks are anywhere."""
+        n_steps = -(-self.base.n_steps // n_groups)  # rounded up
         if self.base.block_length is None:
             return replace(self.base, n_steps=n_steps)
         return replace(self.base, n_steps=n_steps, block_length=None)

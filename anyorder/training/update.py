@@ -285,9 +285,10 @@ def is_hidden(name, p):
 def validate(model, blocks, given, config):
     """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
 
-    Tokens that are `given` (n, N) come first and cost nothing. 'any' is a fixed random order of
-    each block; 'own' stands in its place where the run has one order for all. 'l2r' is left to
-    right; a masked loss has none, which would need a pass for every token. A masked loss measures
+    Tokens that are `given` (n, N) come first and cost nothing. The first name is Order.estimate of
+    the run: 'any', a fixed random order of each block; 'l2r', left to right; or 'own', another
+    order. A decoder is measured in 'l2r' too; a masked loss would need a pass for every token. It
+    measures
     each block at a fixed number of known visits. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
