@@ -620,8 +620,9 @@ class Network(nn.Module):
         # Which slots run
         counts = counts.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
-        start = torch.zeros_like(known)
-        if cache is not None:  # after the cached slots, not after the first target, inside the row
+        if cache is None:
+            start = torch.zeros_like(known)
+        else:  # after the cached slots, not after the first target, inside the row
             start = torch.minimum(cache.length.cpu(), first).minimum(end - 1)
         n_slots = int((end - start).max())
         n_keys = None
