@@ -121,10 +121,14 @@ from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
-def main(config, own_update=None):
+def main(config):
+    train(config, update)
+
+
+def train(config, make_update):
     """Train as the options say; with `plan` only say what that would cost.
 
-    own_update  f(state, split, lr, config) of a program, in place of update.update"""
+    make_update  update.update, or f(state, split, lr, config) of a program in its place"""
     if config.plan:
         print(*lines_of(config), sep='\n')
         return
@@ -164,7 +168,7 @@ def main(config, own_update=None):
         chart = start_chart(state, folder, charted, config)
 
     # Train
-    val = loop(own_update or update, state, data, clock, folder, chart, config)
+    val = loop(make_update, state, data, clock, folder, chart, config)
     finish(state, data, val, folder, config)
 
 

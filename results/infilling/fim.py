@@ -97,7 +97,7 @@ def marked_middle(texts, cut, first):
 
 
 def main(config):
-    train.main(config, update_with_middles)
+    train.train(config, update_with_middles)
 
 
 if __name__ == '__main__':
