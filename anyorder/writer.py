@@ -302,7 +302,11 @@ class Writer:
             )
         if not self.tokenizer.separator:
             return stops
-        return [self.tokenizer.decode([token for token, _, _ in tokens]) for tokens in found]
+        decoded = []
+        for tokens in found:
+            ids = [token for token, _, _ in tokens]
+            decoded.append(self.tokenizer.decode(ids))
+        return decoded
 
     def scrolls(self, texts, seed, batch_size, page):
         """Yield the Scroll of each batch of texts, to be written in turn.

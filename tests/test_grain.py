@@ -8,6 +8,7 @@ from conftest import ROOT
 
 MOST_DECISIONS = 15
 MOST_ARGUMENTS = 7
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BRANCHES = (
     ast.If,
@@ -85,6 +86,13 @@ def multiplies_truth(node):
     return any(is_truth(side) or is_text(side) for side in sides)
 
 
+def is_nested(node):
+    """Whether a comprehension holds another."""
+    if not isinstance(node, COMPREHENSIONS):
+        return False
+    return any(isinstance(inner, COMPREHENSIONS) for inner in ast.walk(node) if inner is not node)
+
+
 def is_truth(node):
     is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
     return is_not or isinstance(node, (ast.Compare, ast.BoolOp, ast.List))
@@ -127,6 +135,13 @@ def test_no_string_list_or_truth_value_is_multiplied():
     assert found == []
 
 
+def test_no_comprehension_stands_in_a_comprehension():
+    found = []
+    for path, tree in trees():
+        found += [f'{path}:{node.lineno}' for node in ast.walk(tree) if is_nested(node)]
+    assert found == []
+
+
 def test_the_measures_count():
     source = 'def f(a, /, b, *, c):\n if a and b or c:\n  return [x if x else 0 for x in a]\n def g(): assert a'
     f, g = [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
@@ -138,3 +153,8 @@ def test_the_measures_count():
     products = ["'a' * b", '[0] * n', 'f(a) * (b < c)', 'a * b', '-a * 2']
     trees = [ast.parse(product, mode='eval').body for product in products]
     assert [multiplies_truth(tree) for tree in trees] == [True, True, True, False, False]
+    nested = [
+        ast.parse(text, mode='eval').body
+        for text in ('[[y for y in x] for x in z]', '[z for z in x]')
+    ]
+    assert [is_nested(tree) for tree in nested] == [True, False]
