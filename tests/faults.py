@@ -13,6 +13,7 @@ pytest does not collect it.
 
 import ast
 import copy
+import functools
 import os
 import shutil
 import subprocess
@@ -761,6 +762,7 @@ def faults_of(words):
     return chosen
 
 
+@functools.cache
 def statements(source):
     """[(node, text)] of all statements, as ast.unparse writes them; of a compound statement its head alone."""
     found = []

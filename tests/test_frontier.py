@@ -336,6 +336,7 @@ def test_the_table(command, tmp_path):
     assert f'{n_parameters:,} parameters' in above.splitlines()[0]  # not of a copy that is frozen
 
 
+@pytest.mark.slow
 def test_eval_ppl_finds_the_same_nats(command, script, tmp_path):
     _, result = command(*FEW)
     there = {(p['way'], p['setting'].get('n_steps')): p for p in result['frontier']}

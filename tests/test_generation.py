@@ -486,6 +486,7 @@ def ancestral_law(model, levels):
     return law
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, half', [('linear', 0.5), ('cosine', 0.5**0.5)])
 def test_binomial_unmasking_is_ancestral_sampling(kind, half):
     model = make_model(block_size=3, vocab_size=3)

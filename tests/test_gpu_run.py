@@ -98,6 +98,7 @@ def test_what_does_not_fit_into_the_minutes_is_left_and_said(gpu, capsys):
     assert page.count('Not measured.') == len(run.PARTS) - 1
 
 
+@pytest.mark.slow
 def test_a_command_is_ended_at_its_limit(tmp_path):
     slow = 'import time; print("began", flush=True); time.sleep(60)'
     kept = run.run(['-c', slow], tmp_path / 'slow.txt', 1)

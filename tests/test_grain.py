@@ -1,6 +1,7 @@
 """Is each function read once? How much it decides, how many arguments it has, several values in one assignment."""
 
 import ast
+import functools
 import glob
 import os
 
@@ -32,12 +33,15 @@ TAKE_MORE = {
 }
 
 
+@functools.cache
 def trees():
-    """Yield (file, syntax tree) of each file of the product."""
+    """[(file, syntax tree)] of the files of the product."""
+    found = []
     for path in sorted(glob.glob('**/*.py', root_dir=ROOT, recursive=True)):
         if not path.startswith(('tests', 'build', 'out')):
             with open(os.path.join(ROOT, path), encoding='utf-8') as f:
-                yield path.replace(os.sep, '/'), ast.parse(f.read())
+                found.append((path.replace(os.sep, '/'), ast.parse(f.read())))
+    return found
 
 
 def functions():

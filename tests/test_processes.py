@@ -22,6 +22,7 @@ from anyorder.checkpoint import load_checkpoint
 from anyorder.machine.processes import commit, environment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'missing, said',
     [('out', 'no checkpoint file out/ckpt.pt; train one'), ('data/mine', 'prepare.py')],

@@ -417,6 +417,7 @@ def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(scri
         assert used <= known, f'{page}: {used - known}'
 
 
+@pytest.mark.slow
 def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
     """Its programs on short pieces: the rows are the pieces, and whole pieces are scored once a frame."""
     monkeypatch.chdir(tmp_path)

@@ -50,6 +50,7 @@ def solutions_by_hand(grid, n):
     return found
 
 
+@pytest.mark.slow
 def test_the_solver_counts_what_backtracking_counts():
     rules = Sudoku(4)
     rng = np.random.default_rng(0)

@@ -43,6 +43,7 @@ def test_seeds_are_a_function_of_their_names():
     assert torch.equal(one, same)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_updates, n_micros', [(250_000, 1), (4096, 64), (3, 70_000)])
 def test_no_two_micro_batches_of_a_run_share_what_a_generator_on_the_cpu_reads(n_updates, n_micros):
     numbers = itertools.product(range(n_updates), range(n_micros))

@@ -157,6 +157,7 @@ FIRST = ['decoder', 'two-stream']
 OTHERS = [name for name in NETWORKS if name not in FIRST]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('names', [FIRST, pytest.param(OTHERS, marks=pytest.mark.slow)])
 def test_a_split_run_is_the_whole_run(forked, names):
     """In float64: AdamW, and Muon, which multiplies the whole matrices in bfloat16."""

@@ -54,6 +54,7 @@ def same(gpu_rows, cpu_rows, *keys):
             assert there[key] == pytest.approx(here[key], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_path):
     text = tmp_path / 'words.txt'
     text.write_text('The quick brown fox jumps over the lazy dog. ' * 40)
