@@ -350,6 +350,7 @@ def sums(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(sums, forked):
     run('--max_iters=9', *TOY, '--out_dir=whole')
     run('--max_iters=6', *TOY)

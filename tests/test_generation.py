@@ -191,6 +191,7 @@ def test_sampling_is_exact(ends, attention):
     assert chi2_of(counts_of(drawn), law) < limit(26)
 
 
+@pytest.mark.slow
 def test_samples_of_the_command_are_exact_over_orders_and_tokens():
     model = make_model(block_size=3, vocab_size=3)
     n = 8_000
@@ -725,6 +726,7 @@ def n_live_bytes():
     return sum(sizes.values())
 
 
+@pytest.mark.slow
 def test_the_cache_is_as_large_as_it_says_and_nothing_else_stays():
     config = dict(block_size=64, vocab_size=16, n_layer=3, n_head=2, n_embd=32)
     model = make_model(**config).float()

@@ -523,6 +523,7 @@ def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
     """What they import is there. Two measure a tiny model as eval_ppl.py would, one draws the lengths of a blank."""
     monkeypatch.chdir(tmp_path)

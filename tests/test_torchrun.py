@@ -37,6 +37,7 @@ def wait_for(condition, process, seconds=120):
     raise AssertionError('waited in vain')
 
 
+@pytest.mark.slow
 def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkeypatch):
     """One of them is asked; the average of a log line that was begun is resumed too."""
     options = [

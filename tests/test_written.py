@@ -272,6 +272,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
     said = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=a.json').stdout
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=b.json', '--batch_size=3')
