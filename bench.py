@@ -114,7 +114,7 @@ from model import AOGPT, EMA, AOGPTConfig
 
 STEPS = [16, 64, 256, 1024]
 MIB = 2**20
-# nearly the share of the drafts of trained models that are right, see results/lossless.md
+# nearly the share of the drafts of trained models that are right, see results/lossless
 ACCEPTANCE = 0.93
 NETWORKS = {
     'adaln': {},

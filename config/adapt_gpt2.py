@@ -4,7 +4,7 @@
     torchrun --standalone --nproc_per_node=8 train.py config/adapt_gpt2.py
     python train.py config/adapt_gpt2.py --init_from=auto:gpt2-medium --batch_size=8 --gradient_accumulation_steps=64
 
-The same command goes on. Hardware, time, result: not yet run. What a small model keeps: results/adaptation.md."""
+The same command goes on. Hardware, time, result: not yet run. What a small model keeps: results/adaptation."""
 
 init_from = 'auto:gpt2'  # 'auto:DIR' for a folder of Hugging Face
 out_dir = 'out/adapt_gpt2'

@@ -7,7 +7,7 @@
 A line of the source is {"prompt": "What is 45 + 78? ", "text": "123"}. The network is the checkpoint's.
 
 Hardware: one core of an AMD EPYC, torch 2.13.0. Time: 1 min.
-Result: 93 +- 5 % of new sums of two numbers below 100 are right, three runs (results/answers.md)."""
+Result: 93 +- 5 % of new sums of two numbers below 100 are right, three runs (results/answers)."""
 
 init_from = 'auto:out/quickstart/ckpt.pt'  # or another checkpoint; the same command again goes on
 out_dir = 'out/answers'

@@ -1,6 +1,6 @@
 """Go on from the weights of any checkpoint on other text: a short warm-up, a low rate, an average that follows.
 
-    cat README.md results/*.md > pages.txt
+    cat README.md docs/*.md results/*/*.md > pages.txt
     python data/prepare.py text --source=pages.txt --tokenizer=bytes --name=mine
     python train.py config/finetune.py --init_from=auto:out/quickstart/ckpt.pt --dataset=mine
 

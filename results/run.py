@@ -300,7 +300,7 @@ FINDINGS = {
         ),
     ),
     'stars': Finding(
-        'the path to the goal of a path-star graph, by eleven runs; results/stargraphs.md has '
+        'the path to the goal of a path-star graph, by eleven runs; results/stargraphs has '
         'stargraphs.py, which makes rows',
         Picture(
             'stars',
@@ -342,7 +342,7 @@ FINDINGS = {
         made_by='data/prepare.py tokens --name=star_2 --source=star_2.npz',
     ),
     'facts': Finding(
-        'invented facts asked from their other side, by five networks; results/stargraphs.md '
+        'invented facts asked from their other side, by five networks; results/stargraphs '
         'makes the rows',
         Picture(
             'facts',
@@ -402,7 +402,7 @@ BASE = (
 
 def text_runs(seed):
     any_order = f'{BASE} --l2r_ratio=0'
-    # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer.md
+    # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
     adamw = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
     encoder = f'{BASE} --attention=bidirectional --l2r_ratio=0'
     two_stream = f'{BASE} --target_position=two_stream'
@@ -508,7 +508,7 @@ def star_runs(seed, out):
     )
     decoder = f'{star} --l2r_ratio=0.1'
     after_l2r = f'--init_from={out}/star_l2r_seed{seed}/ckpt.pt'
-    # a function of results/stargraphs.md
+    # a function of results/stargraphs
     question_first = f'{decoder} --order=stargraphs.py:question_first'
     question_adapted = f'{question_first} {after_l2r}'
     return {

@@ -1,11 +1,11 @@
-"""bert.py of results/masked.md: what its BERT is trained on, and the folder that it writes."""
+"""bert.py of results/bert: what its BERT is trained on, and the folder that it writes."""
 
 import types
 
 import numpy as np
 import pytest
 import torch
-from test_readme import programs
+from test_readme import all_programs
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.tokens.sets import Split
@@ -14,7 +14,7 @@ from configurator import configure
 
 pytest.importorskip('transformers')
 bert = types.ModuleType('bert')
-exec(programs('results/masked.md')['bert.py'], vars(bert))  # noqa: S102
+exec(all_programs()['bert.py'], vars(bert))  # noqa: S102
 
 
 def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():

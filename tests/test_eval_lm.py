@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import ROOT, make_model, one_line
 from masked_kinds import KINDS
-from test_readme import programs
+from test_readme import all_programs
 
 import eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
@@ -638,7 +638,7 @@ def test_more_processes_than_documents_are_refused(forked, ckpt, tasks, tmp_path
 def rows():
     """The program that makes rows of documents, as a module."""
     module = types.ModuleType('rows')
-    exec(programs('results/lm_eval.md')['rows.py'], vars(module))  # noqa: S102
+    exec(all_programs()['rows.py'], vars(module))  # noqa: S102
     return module
 
 

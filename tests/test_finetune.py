@@ -230,7 +230,7 @@ def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, ho
 
 
 def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):
-    with open(f'{ROOT}/results/huggingface.md', encoding='utf-8') as f:
+    with open(f'{ROOT}/docs/hub.md', encoding='utf-8') as f:
         _, _, section = f.read().partition('## Fine-tune it')
     _, program, *_ = section.split('```')
     program = program.removeprefix('python\n').replace('out/quickstart/hf', folder)

@@ -40,7 +40,11 @@ from anyorder.writer import Writer
 from configurator import Config, configure
 from model import EMA
 
-PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
+PAGES = [
+    'README.md',
+    *sorted(glob.glob('docs/*.md', root_dir=ROOT)),
+    *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True)),
+]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
 LACKING = (
     r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/|'
@@ -130,6 +134,13 @@ def programs(page):
     return {match[1]: text for match, text in found.items() if match}
 
 
+def all_programs():
+    found = {}
+    for page in PAGES:
+        found |= programs(page)
+    return found
+
+
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
     """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
@@ -185,15 +196,7 @@ def understand(script, tmp_path, monkeypatch):
                 ) as name,
                 *args,
             ]:
-                page = {
-                    'bert.py': 'results/masked.md',
-                    'rows.py': 'results/lm_eval.md',
-                    'peers.py': 'results/peers.md',
-                    'infilling.py': 'results/infilling.md',
-                    'stargraphs.py': 'results/stargraphs.md',
-                    'repeat.py': 'results/repeated.md',
-                }[name]
-                (tmp_path / name).write_text(programs(page)[name])
+                (tmp_path / name).write_text(all_programs()[name])
                 configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):  # the reader's own
                 compile(read(os.path.abspath(name)), name, 'exec')
@@ -212,7 +215,7 @@ def understand(script, tmp_path, monkeypatch):
             case _:
                 pytest.fail('no program that is known here')
 
-    for folder in ('config', 'results'):
+    for folder in ('config', 'docs', 'results'):
         os.symlink(os.path.join(ROOT, folder), tmp_path / folder)
     monkeypatch.chdir(tmp_path)
     return run
@@ -220,7 +223,7 @@ def understand(script, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('page', PAGES)
 def test_every_command_is_understood(understand, page):
-    for name, text in programs(page).items():
+    for name, text in all_programs().items():
         with open(name, 'w') as f:
             f.write(text)
     for words in commands(page) + inline_commands(page):
@@ -272,24 +275,26 @@ def test_links_lead_somewhere(page):
         assert heading in [re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings]
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
     assert [
-        path for path in files - {*programs(page)} if not os.path.exists(os.path.join(ROOT, path))
+        path for path in files - {*all_programs()} if not os.path.exists(os.path.join(ROOT, path))
     ] == []
     for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
         assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
 
 
 def test_every_picture_is_shown():
-    shown = ' '.join(
-        re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL) for page in PAGES
-    )
-    pictures = [
-        name
-        for name in os.listdir(os.path.join(ROOT, 'results'))
-        if name.endswith(('.png', '.svg'))
-    ]
-    assert [name for name in pictures if name not in shown] == [] and 'replay.svg' in read(
-        'README.md'
-    )
+    shown = set()
+    for page in PAGES:
+        text = re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL)
+        for path in re.findall(r'\]\(([^)#:]+)\)', text) + re.findall(r'="([^":]+)"', text):
+            shown.add(os.path.normpath(os.path.join(os.path.dirname(page), path)))
+    pictures = {
+        path
+        for kind in ('png', 'svg')
+        for folder in ('docs', 'results')
+        for path in glob.glob(f'{folder}/**/*.{kind}', root_dir=ROOT, recursive=True)
+    }
+    assert pictures <= shown
+    assert 'docs/replay.svg' in pictures
 
 
 def test_the_front_page_is_short_and_names_every_room_and_eleven_files():
@@ -351,7 +356,7 @@ def test_the_cheap_commands_run(script, tmp_path):
             assert 'sample 1' in script(*offered[0]).stdout
             assert 'unigram, whole set' in script(*offered[1], '--n_blocks=2').stdout
     assert set(ran) == set(toy)
-    (tmp_path / 'program.py').write_text('\n'.join(fences('results/writing.md', 'python')))
+    (tmp_path / 'program.py').write_text('\n'.join(fences('docs/writing.md', 'python')))
     found = runpy.run_path('program.py')
     assert (
         found['text'].startswith('If ')
@@ -359,7 +364,7 @@ def test_the_cheap_commands_run(script, tmp_path):
         and found['text'].logprob < 0
     )
     assert len(found['texts']) == 4 and found['a'] < 0 > found['b']
-    blocks = fences('results/python.md', 'python')
+    blocks = fences('docs/python.md', 'python')
     (tmp_path / 'program.py').write_text('\n'.join(blocks))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         found = runpy.run_path('program.py')
@@ -421,14 +426,14 @@ def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(scri
 def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
     """Its programs on short pieces: the rows are the pieces, and whole pieces are scored once a frame."""
     monkeypatch.chdir(tmp_path)
-    page, rng = 'results/tokens.md', np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     pieces = {
         split: [rng.integers(60, 73, (n, 4)).tolist() for n in (33, 50)]
         for split in ('train', 'valid', 'test')
     }
     pieces['test'][0][3][2] = -1
     (tmp_path / 'chorales.json').write_text(json.dumps(pieces | {'test': pieces['test'] * 181}))
-    for name, text in programs(page).items():
+    for name, text in all_programs().items():
         (tmp_path / name).write_text(text)
     for name in ('chorales', 'pieces'):
         monkeypatch.setattr('sys.argv', [f'{name}.py', 'chorales.json'])
@@ -471,7 +476,11 @@ def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
             '--data_dir=data',
         )
     os.symlink(os.path.join(ROOT, 'config'), 'config')
-    (training,) = (words[2:] for words in commands(page) if '--order=bach.py:mixed' in words)
+    (training,) = (
+        words[2:]
+        for words in commands('results/chorales/README.md')
+        if '--order=bach.py:mixed' in words
+    )
     script(
         'train.py',
         *training,
@@ -508,7 +517,7 @@ def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
 def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
     pytest.importorskip('sklearn')
     monkeypatch.chdir(tmp_path)
-    (tmp_path / 'digits.py').write_text(programs('results/tokens.md')['digits.py'])
+    (tmp_path / 'digits.py').write_text(all_programs()['digits.py'])
     runpy.run_path('digits.py')
     rows, half = np.load('labelled.npz'), np.load('half.npy')
     assert [rows[split].shape for split in ('train', 'val', 'test')] == [
@@ -527,7 +536,7 @@ def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
 def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
     """What they import is there. Two measure a tiny model as eval_ppl.py would, one draws the lengths of a blank."""
     monkeypatch.chdir(tmp_path)
-    found = programs('results/likelihood.md') | programs('results/lengths.md')
+    found = all_programs()
     for name, text in found.items():
         for node in ast.walk(ast.parse(text, name)):
             if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in (
@@ -564,7 +573,7 @@ def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
 
 def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
     """Our encoder as the samplers of others call it: its own logits, with fresh keys and values and with kept ones."""
-    (tmp_path / 'peers.py').write_text(programs('results/peers.md')['peers.py'])
+    (tmp_path / 'peers.py').write_text(all_programs()['peers.py'])
     monkeypatch.chdir(tmp_path)
     found = runpy.run_path('peers.py')
     assert found['peer'](Config(nanogpt='nowhere'), 'nanogpt') is None
@@ -593,7 +602,7 @@ def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
 
 def test_the_middles_of_their_page(tmp_path, monkeypatch):
     """A middle given both sides: behind its marks by a naive loop, in any order by conditional_logprob."""
-    (tmp_path / 'infilling.py').write_text(programs('results/infilling.md')['infilling.py'])
+    (tmp_path / 'infilling.py').write_text(all_programs()['infilling.py'])
     monkeypatch.chdir(tmp_path)
     found, g = runpy.run_path('infilling.py'), torch.Generator().manual_seed(0)
     nats_of = found['nats_of']
@@ -640,7 +649,7 @@ def test_the_middles_of_their_page(tmp_path, monkeypatch):
 
 def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
     """A path is what follows from its end by the parents; a fact is trained backward or asked, never both."""
-    (tmp_path / 'stargraphs.py').write_text(programs('results/stargraphs.md')['stargraphs.py'])
+    (tmp_path / 'stargraphs.py').write_text(all_programs()['stargraphs.py'])
     monkeypatch.chdir(tmp_path)
     found = runpy.run_path('stargraphs.py')
     for word, *options in (
@@ -727,7 +736,7 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
 
 def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
     """The lowest validation of each seed, its mean and standard error, and the epochs of both."""
-    (tmp_path / 'repeat.py').write_text(programs('results/repeated.md')['repeat.py'])
+    (tmp_path / 'repeat.py').write_text(all_programs()['repeat.py'])
     monkeypatch.chdir(tmp_path)
     for seed, nats in ((1, [3.0, 1.0, 2.0]), (2, [1.5, 2.5, 3.0])):
         entries = [
@@ -760,7 +769,7 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
 def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, attention, options):
     """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
     share of the phase."""
-    (tmp_path / 'puma.py').write_text(programs('results/plateau.md')['puma.py'])
+    (tmp_path / 'puma.py').write_text(all_programs()['puma.py'])
     monkeypatch.chdir(tmp_path)
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
     split = open_split('data', 'sudoku4', 'train')[0]
