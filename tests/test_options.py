@@ -5,6 +5,7 @@ from conftest import one_line
 
 from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.unmasking import Adaptive, Given, Lossless, Revised
+from anyorder.generation.way import order_and_unmasking
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,30 @@ def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
         TypeError, match=r"write\(\) has no option 'n_step'; the nearest is 'n_steps'"
     ):
         check_keywords({'n_step': 4}, write)
+
+
+CHOICES = {
+    'margin': Adaptive('margin'),
+    'margin/32': Adaptive('margin', block_length=32),
+    'top_prob@.9': Adaptive('top_prob', threshold=0.9),
+    'entropy+0.5': Adaptive('entropy', noise=0.5),
+    'margin/8@0.9+2': Adaptive('margin', block_length=8, threshold=0.9, noise=2.0),
+    'own': Given(),
+}
+
+
+@pytest.mark.parametrize('text', CHOICES)
+def test_a_choice_of_the_model_is_one_text(text):
+    order, found = order_and_unmasking(text)
+    assert found == CHOICES[text]
+    assert order == ('own' if text == 'own' else 'l2r' if '/' in text else 'random')
+
+
+def test_a_choice_is_said_once_and_lossless_has_its_window():
+    assert unmasking_of(unmask='lossless:64') == unmasking_of(unmask='lossless', window=64)
+    assert order_and_unmasking('margin/8', block_length=None) == order_and_unmasking('margin/8')
+    with pytest.raises(ValueError, match='block_length'):
+        order_and_unmasking('margin/8', block_length=8)
+    for wrong in ('margin/x', 'margin@1..2', 'l2r/8'):
+        with pytest.raises(ValueError, match=wrong):
+            order_and_unmasking(wrong)

@@ -1,5 +1,6 @@
 """How do commands and programs name an Unmasking? By options, which become one here alone."""
 
+import re
 from dataclasses import dataclass
 from inspect import signature
 
@@ -16,6 +17,29 @@ from anyorder.generation.unmasking import (
     refuse_blocks,
 )
 from configurator import check_choice, nearest
+
+# margin/32@0.9+0.5: a score, and maybe the block_length, threshold and order_noise of its choice
+CHOICE = re.compile(rf'({"|".join(SCORES)})(?:/(\d+))?(?:@([\d.]+))?(?:\+([\d.]+))?')
+LOSSLESS = re.compile(r'lossless(?::(\d+))?')  # lossless:64 has a window of 64
+
+
+def choice_in(text):
+    """Return the options of unmasking_of that a text as margin/32 names; {} of another text."""
+    found = CHOICE.fullmatch(text)
+    if not found:
+        return {}
+    policy, length, threshold, noise = found.groups()
+    options = {'policy': policy}
+    try:
+        if length:
+            options['block_length'] = int(length)
+        if threshold:
+            options['threshold'] = float(threshold)
+        if noise:
+            options['order_noise'] = float(noise)
+    except ValueError:  # two points in a number
+        return {}
+    return options
 
 
 def unmasking_of(**options):
@@ -36,8 +60,8 @@ class Options:
     policy                   'given': the next blanks of the order are revealed, see Given; a name
                              of SCORES: the best of all, see Adaptive
     unmask                   'fixed': the schedule says how many; 'binomial': every row draws its
-                             own numbers; 'lossless': as many as one token a step would draw, in
-                             place of n_steps and schedule, see Lossless
+                             own numbers; 'lossless' or 'lossless:WINDOW': as many as one token a
+                             step would draw, in place of n_steps and schedule, see Lossless
     order_noise              the noise of Adaptive
     threshold, block_length  as in Adaptive
     window                   as in Lossless
@@ -57,21 +81,31 @@ class Options:
         """Return what the options name. Those that are not used are checked as well."""
         given = Given(self.n_steps, self.schedule, self.is_binomial())
         check_choice('policy', self.policy, 'given', *SCORES)
-        check_choice('unmask', self.unmask, 'fixed', 'binomial', 'lossless')
-        lossless = Lossless(self.window)
-        if self.unmask == 'lossless' and self.policy in SCORES:
+        lossless = self.lossless()
+        if lossless and self.policy in SCORES:
             raise ValueError(
                 f'lossless unmasking wants an order that is given: {self.policy} would have to '
                 'score all blanks after each draft; choose another order, or unmask=fixed'
             )
-        check_rounds(self.revise, self.unmask != 'lossless' and isinstance(self.schedule, str))
+        check_rounds(self.revise, not lossless and isinstance(self.schedule, str))
 
         if self.policy in SCORES:
             unmasking = self.adaptive()
         else:
             self.check_for_given()
-            unmasking = lossless if self.unmask == 'lossless' else given
+            unmasking = lossless or given
         return Revised(unmasking, self.revise) if self.revise else unmasking
+
+    def lossless(self):
+        """Return the Lossless that the options name, or None."""
+        found = LOSSLESS.fullmatch(self.unmask)
+        if not found:
+            check_choice('unmask', self.unmask, 'fixed', 'binomial', 'lossless')
+        window = self.window
+        if found and found[1]:
+            window = int(found[1])
+        lossless = Lossless(window)
+        return lossless if found else None
 
     def is_binomial(self):
         """Whether rows draw their numbers. Listed ends leave nothing to draw."""

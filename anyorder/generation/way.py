@@ -5,7 +5,7 @@ from typing import Any
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
-from anyorder.generation.options import unmasking_of
+from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.orders import Order, read_order
 
@@ -30,8 +30,7 @@ class Way:
 
         score      whether the text in the blanks is scored
         unmasking  n_steps, schedule, unmask, ...: all fields of options.Options but policy"""
-        order_text, policy = order_and_policy(order, unmasking.get('block_length'))
-        chosen = unmasking_of(policy=policy, **unmasking)
+        order_text, chosen = order_and_unmasking(order, **unmasking)
         drawing = Drawing(temperature, top_k, top_p, score)
         return cls(Order.of(order_text, run), chosen, drawing)
 
@@ -43,6 +42,23 @@ class Way:
     def steps(self, network, canvas, use_cache=True):
         """Fill the blanks of the canvas step by step, see fill.steps."""
         return steps(network, canvas, self.unmasking, self.drawing, use_cache)
+
+
+def order_and_unmasking(order, **options):
+    """Return (text for Order.of, the Unmasking) of `order`, an option of sample.py or a list of
+    positions, and of the other options of unmasking_of.
+
+    A choice of the model may have some of these in its text: margin/32 chooses in blocks of 32,
+    margin@0.9 by a threshold, margin+0.5 with noise of this scale, margin/32@0.9 both."""
+    if isinstance(order, str):
+        choice = choice_in(order)
+        for name in choice.keys() & options.keys():
+            if options[name]:
+                raise ValueError(f'order={order} says its {name}: leave out the option')
+        order = choice.pop('policy', order)
+        options |= choice
+    order_text, policy = order_and_policy(order, options.get('block_length'))
+    return order_text, unmasking_of(policy=policy, **options)
 
 
 def order_and_policy(order, block_length=None):
