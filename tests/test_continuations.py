@@ -10,15 +10,10 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.extras.lm_eval.reading import Reading
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Adaptive
-from anyorder.likelihood.continuations import (
-    LEFT_TO_RIGHT,
-    Reading,
-    continuation_scores,
-    last_words,
-    pieces,
-)
+from anyorder.likelihood.continuations import LEFT_TO_RIGHT, continuation_scores, last_words, pieces
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed

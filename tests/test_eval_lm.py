@@ -18,8 +18,9 @@ from test_readme import all_programs
 
 import eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
+from anyorder.extras.lm_eval.reading import Reading
 from anyorder.generation.scroll import Scroll
-from anyorder.likelihood.continuations import Reading, continuation_scores
+from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed

@@ -1,0 +1,195 @@
+"""In which orders is a continuation read? Several orders, shuffled contexts, or the model's own
+choice, beside left to right."""
+
+from dataclasses import dataclass
+
+import torch
+
+from anyorder.generation import Canvas, Drawing, Unmasking
+from anyorder.generation.drawing import argmax
+from anyorder.generation.fill import fill, steps
+from anyorder.likelihood.continuations import Pass, Piece, read
+from anyorder.likelihood.ensemble import shuffled_contexts
+from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, is_drawn
+from anyorder.orders import Order, draw_orders, given_first
+from anyorder.seeds import derive_seed, stream
+from model import float32_or_better
+
+
+@dataclass(frozen=True)
+class Reading:
+    """In which orders a continuation is read. Its context is visited first, both in the sequence of
+    the order.
+
+    order       an Order
+    n_orders    K orders, where the family has several
+    n_contexts  M > 1: left to right, each token under M orders of the context, the first its own,
+                the others shuffles: sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the
+                context-order ensemble
+    estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is
+                -log 1/K sum_k p(x | sigma_k)
+    seed        seed and tokens of a row fix its orders
+    unmasking   an adaptive one: by its law the continuation is written, after the context from left
+                to right
+
+    A decoder takes a pass for an order. A network with a masked loss takes a pass for each token,
+    or one for each draw of the bound over random orders; whether it is greedy then speaks of the
+    tokens that the first draw asks for. With an Unmasking a row costs the passes by which it would
+    be written, and greedy is what they write at temperature 0. Of several contexts greedy is their
+    mixture, of several orders the first."""
+
+    order: Order
+    n_orders: int = 1
+    n_contexts: int = 1
+    estimate: str = 'bound'
+    seed: int = 1337
+    unmasking: Unmasking | None = None
+
+    def __post_init__(self):
+        if self.n_orders < 1 or self.n_contexts < 1:
+            raise ValueError(
+                f'n_orders and n_contexts must be at least 1, got {self.n_orders} and '
+                f'{self.n_contexts}'
+            )
+        if self.estimate not in ('bound', 'mixture'):
+            raise ValueError(f"estimate must be 'bound' or 'mixture', got {self.estimate!r}")
+
+    @property
+    def shuffles(self):
+        """Whether contexts are shuffled."""
+        return self.n_contexts > 1
+
+    def check(self, config):
+        """Raise ValueError unless a network of this AOGPTConfig can be read so."""
+        kind = self.order.kind
+        asks_for_orders = (self.n_orders, self.estimate) != (1, 'bound')
+        if self.shuffles and (kind != 'l2r' or config.slots.masked_loss):
+            raise ValueError(
+                'n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to '
+                f'right after shuffled contexts, got attention={config.attention} and order={kind}'
+            )
+        if self.unmasking is not None and (asks_for_orders or self.shuffles):
+            raise ValueError(
+                f'order={self.unmasking.score} is one order, which the model chooses: n_orders, '
+                'estimate and n_contexts are for orders that are given, as order=random'
+            )
+        if asks_for_orders and (self.shuffles or self.order.law == 'one'):
+            raise ValueError(
+                'n_orders and estimate are for orders that are drawn, as order=random, with '
+                f'n_contexts=1; got order={kind}, n_contexts={self.n_contexts}'
+            )
+        self.order.check(config.block_size)
+
+    @property
+    def n_passes(self):
+        """Orders that a row is read in."""
+        if self.shuffles:
+            return self.n_contexts
+        if self.order.law == 'one':
+            return 1
+        return self.n_orders
+
+    def is_drawn(self, slots):
+        """Return whether a pass is one draw of the bound, in place of all tokens one by one."""
+        return is_drawn(slots, self.order) and self.estimate == 'bound' and self.unmasking is None
+
+    def piece(self, row, context, tokens):
+        """Return the Piece of these tokens of a row."""
+        return ReadPiece(row, context, tokens, self)
+
+    def run(self, model, batch):
+        """Run Passes, and add to each Piece what its pass has found."""
+        if self.unmasking is None:
+            read(model, batch, self.is_drawn(model.slots))
+        else:
+            read_as_written(model, batch)
+
+    def orders(self, context, tokens):
+        """Return orders (n_passes, T) of a row, its context first."""
+        n = len(context)
+        T = n + len(tokens)
+        if self.shuffles:
+            own = torch.arange(T)
+            generator = stream(self.seed, context, tokens)
+            shuffled = shuffled_contexts(own, n, self.n_contexts - 1, generator)
+            return torch.cat([own[None], shuffled])
+        row = derive_seed(context, tokens)
+        orders = draw_orders([row], T, self.n_orders, self.seed, self.order)[0, : self.n_passes]
+        is_context = (torch.arange(T) < n).expand(self.n_passes, T)
+        orders, _, _ = given_first(orders, is_context)
+        return orders
+
+    def known(self, context, tokens):
+        """Return (n_passes,) numbers of known visits of draws of a masked loss, see is_drawn."""
+        row = derive_seed(context, tokens)
+        return draw_known([row], len(tokens), self.n_passes, self.seed, len(context))[0]
+
+
+class ReadPiece(Piece):
+    """A Piece in the orders of a Reading."""
+
+    def __init__(self, row, context, tokens, reading):
+        super().__init__(row, context, tokens)
+        self.reading = reading
+        self.n_passes = reading.n_passes
+        self.mixture = None  # log-probabilities (n, V) of the contexts so far, not yet divided
+
+    def passes(self, slots):
+        n = len(self.context)
+        orders = self.reading.orders(self.context, self.tokens)
+        firsts = [n for _ in orders]
+        if self.reading.is_drawn(slots):
+            firsts = self.reading.known(self.context, self.tokens).tolist()
+        return [Pass(self, order, first) for order, first in zip(orders, firsts)]
+
+    def add(self, one, nll, right, logits, tokens):
+        # a draw that asks for a part of the tokens stands for all of them
+        T = len(self.text)
+        nll = nll * ((T - len(self.context)) / (T - one.first))
+        if self.reading.shuffles:
+            self.mix(logits)
+            right = argmax(self.mixture) == tokens
+            self.greedy = None
+        super().add(one, nll, right, logits, tokens)
+
+    def mix(self, logits):
+        """Add the probabilities of one more context."""
+        logp = float32_or_better(logits).log_softmax(-1)
+        if self.mixture is not None:
+            logp = self.mixture.logaddexp(logp)
+        self.mixture = logp
+
+    def nats(self):
+        if self.reading.shuffles:
+            return float(ensemble_nll(-torch.stack(self.nll, 1)).sum())
+        sums = torch.stack([nll.sum() for nll in self.nll])
+        if self.reading.estimate == 'mixture':
+            return float(ensemble_nll(-sums))
+        return float(sums.mean())
+
+
+def read_as_written(model, batch):
+    """Run Passes of a Reading with an Unmasking, and add to each Piece what its pass has found."""
+    pieces = [one.piece for one in batch]
+    reading = pieces[0].reading
+    unmasking = reading.unmasking
+    unmasking.check_network(model.slots, model.config.block_size, scores=True)
+    texts = []
+    for piece in pieces:
+        n = len(piece.context)
+        known = [p < n for p in range(len(piece.text))]
+        texts.append((piece.text, known))
+    seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in pieces]
+
+    scored = Canvas.of_texts(texts, reading.order, seeds, model.device)
+    fill(model, scored, unmasking, Drawing(scores=True))
+    nats = check_finite(-scored.logprob.sum(1).cpu().double())
+
+    # Writing at temperature 0 ends in a row with its first other token
+    greedy = Canvas.of_texts(texts, reading.order, seeds, model.device)
+    for _, _, part in steps(model, greedy, unmasking, Drawing(temperature=0)):
+        differs = (part.idx != scored.idx[part.rows]).any(1)
+        part.stop_rows(differs.cpu())
+    right = (greedy.idx == scored.idx).all(1).cpu()
+    for one, *found in zip(batch, nats, right):
+        one.piece.add(one, *found, None, None)
