@@ -3,9 +3,8 @@
     "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture",
     Xue et al. 2025, arXiv 2506.19935, cited as AO
 
-The one idea is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ...
-A slot reads one visited token and is told which position to predict next. With the first n_known
-visits known,
+An order is a permutation of the positions; number its visits 0, 1, 2, ... A slot reads one visited
+token and is told which position to predict next. With the first n_known visits known,
 
     the slot that predicts visit d reads visit min(d, n_known) - 1 (visit -1 is [None]);
     it sees the slots before it that are below n_known, and itself.
@@ -16,21 +15,19 @@ visits known,
     predicts   3       0      2      1               predicts   3       0      2      1
     sees       0      0-1    0-2    0-3              sees       0      0,1    0,2    0,3
 
-Training knows all visits but the last, n_known = T - 1: plain causal attention.
-Parallel unmasking knows fewer. With a cache a pass runs only the slots that the cache lacks.
-Outside this file tokens stay in natural order. [None] is met again only by copies of this network
-in plain words, as anyorder/extras/minimal.py, and by readers of weights.
+Training knows all visits but the last, n_known = T - 1: plain causal attention. Parallel unmasking
+knows fewer. With a cache a pass runs only the slots that the cache lacks. Outside this file tokens
+stay in natural order.
 
-Four indices: a position is a place in the text. A visit is a place in the order, so that
-order[visit] = position. A slot has the number of the visit that it predicts. A column is a place in
-the answer: one for each visit asked for.
+Four indices: a position is a place in the text; a visit is a place in the order, so that
+order[visit] = position; a slot has the number of the visit that it predicts; a column is a place in
+the answer, one for each visit that is asked for.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads,
 D = C / H, V vocabulary, L layers.
 
-The decoder comes first, then its memory and its average. Other
-networks differ in their slots alone: the encoder, the mixed network and two streams are the last
-section. tests/test_equalities.py says what must hold."""
+Other networks differ in their slots alone: they are the last section. tests/test_equalities.py says
+what must hold."""
 
 import copy
 from dataclasses import dataclass, fields
@@ -62,21 +59,17 @@ class AOGPTConfig:
     n_layer: int = 12  # L, blocks
     n_head: int = 12  # H, heads of attention
     n_embd: int = 768  # C, width
-    # width of the embedding of the target position, from which AdaLN makes its numbers
-    n_cond: int = 128
+    n_cond: int = 128  # width of the embedding of the target position, which AdaLN reads
     dropout: float = 0.0  # on embeddings, attention and residual branches
     bias: bool = True  # in the linear layers of the blocks
-    # how many different tokens are real, see n_real; 0: all; the rows above have probability zero
-    n_tokens: int = 0
-    # where the biases of the AdaLN gates start: 0 in AO; 1 learns faster in short runs
-    gate_init: float = 0.0
+    n_tokens: int = 0  # real tokens, 0: all; the rows above them have probability zero
+    gate_init: float = 0.0  # first biases of the AdaLN gates: 0 in AO; 1 learns faster at first
     target_position: str = 'adaln'  # how a slot is told its target
-    # rotate queries by the target position and keys by the position of their token
-    rotary: bool = False
-    # LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
+    rotary: bool = False  # rotates queries by the target position, keys by their token's
+    # LayerNorm, no norm of queries and keys, a head tied to the embedding: with
     # target_position='input' the network is sigma-GPT
     gpt2_blocks: bool = False
-    gelu_tanh: bool = False  # GELU by GPT-2's approximation, which uses tanh
+    gelu_tanh: bool = False  # GPT-2's approximation of GELU
     attention: str = 'causal'  # which slots see which: a name of ATTENTION
 
     def __post_init__(self):
@@ -86,39 +79,32 @@ class AOGPTConfig:
             if type(value) is not field.type and not is_whole_float:
                 kind = field.type.__name__
                 raise ValueError(f'{field.name} must be of type {kind}, got {value!r}')
-        self._check_sizes()
-        self._check_kinds()
-
-    def _check_sizes(self):
         for size in SIZES:
-            if getattr(self, size) < 1:
-                raise self._error(f'{size} must be at least 1', size)
-        if self.n_embd % self.n_head > 0:
-            raise self._error('n_embd must be divisible by n_head', 'n_embd', 'n_head')
-        if not 0 <= self.dropout < 1:
-            raise self._error('dropout must be at least 0 and below 1', 'dropout')
-        if not 0 <= self.n_tokens <= self.vocab_size:
-            rule = 'n_tokens must be 0 (all) to vocab_size'
-            raise self._error(rule, 'n_tokens', 'vocab_size')
+            self._check(getattr(self, size) >= 1, f'{size} must be at least 1', size)
+        is_whole = self.n_embd % self.n_head == 0
+        self._check(is_whole, 'n_embd must be divisible by n_head', 'n_embd', 'n_head')
+        self._check(0 <= self.dropout < 1, 'dropout must be at least 0 and below 1', 'dropout')
+        fits = 0 <= self.n_tokens <= self.vocab_size
+        self._check(fits, 'n_tokens must be 0 (all) to vocab_size', 'n_tokens', 'vocab_size')
 
-    def _check_kinds(self):
-        if self.target_position not in TARGET_POSITIONS:
-            rule = f'target_position must be {", ".join(TARGET_POSITIONS)}'
-            raise self._error(rule, 'target_position')
-        if self.attention not in ATTENTION:
-            raise self._error(f'attention must be {", ".join(ATTENTION)}', 'attention')
-        if self.target_position == 'two_stream' and self.attention != 'causal':
-            rule = 'target_position=two_stream is a decoder: attention must be causal'
-            raise self._error(rule, 'target_position', 'attention')
-        head_size = self.n_embd // self.n_head
-        if self.rotary and head_size % 2 > 0:
-            rule = 'rotary wants heads of even width'
-            raise self._error(rule, 'rotary', 'n_embd', 'n_head')
+        for name, table in (('target_position', TARGET_POSITIONS), ('attention', ATTENTION)):
+            is_known = getattr(self, name) in table
+            self._check(is_known, f'{name} must be {", ".join(table)}', name)
+        self._check(
+            self.target_position != 'two_stream' or self.attention == 'causal',
+            'target_position=two_stream is a decoder: attention must be causal',
+            'target_position',
+            'attention',
+        )
+        is_even = self.n_embd // self.n_head % 2 == 0
+        rule = 'rotary wants heads of even width'
+        self._check(is_even or not self.rotary, rule, 'rotary', 'n_embd', 'n_head')
 
-    def _error(self, rule, *names):
-        """Return the error of a rule that the values of these fields break."""
-        got = ', '.join(f'{name}={getattr(self, name)!r}' for name in names)
-        return ValueError(f'{rule}, got {got}')
+    def _check(self, holds, rule, *names):
+        """Raise the error of a rule that the values of these fields break."""
+        if not holds:
+            got = ', '.join(f'{name}={getattr(self, name)!r}' for name in names)
+            raise ValueError(f'{rule}, got {got}')
 
     @property
     def n_real(self):
@@ -127,8 +113,10 @@ class AOGPTConfig:
 
     @property
     def slots(self):
-        """The kind of the network: the subclass of Slots, an instance of which plans a pass."""
-        return TwoStreamSlots if self.target_position == 'two_stream' else ATTENTION[self.attention]
+        """The kind of the network: a subclass of Slots, an instance of which plans a pass."""
+        if self.target_position == 'two_stream':
+            return TwoStreamSlots
+        return ATTENTION[self.attention]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -142,11 +130,10 @@ QUERY = -2  # the vector of the queries of two streams
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, predicts and sees.
 
-    number         (B, S) the slot's own number, under which a cache keeps its key; two streams
-                   have numbers for their first slots alone, and queries behind them. Rows may run
-                   different numbers of slots: a shorter row repeats its last one up to S
-    visit          (B, S) the visit that a slot predicts, `target` (B, S) its position: `visit` is
-                   `number`, except in two streams
+    number         (B, S) the slot's own number, under which a cache keeps its key. A row that runs
+                   fewer slots repeats its last one up to S
+    visit          (B, S) the visit that a slot predicts, its `number` but in two streams
+    target         (B, S) the position of this visit
     reads          (B, S) the visit whose token a slot reads, or NONE or QUERY
     read_position  (B, S) where a slot stands: at the token that it reads, -1 with [None]; blanks
                    and queries at their target
@@ -156,21 +143,15 @@ class Slots:
 
     This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says
     which slots see which, `plan_reads` what they read, `span` which of them `predict` runs. Five
-    flags say what is special about a network:
+    flags are facts that a caller asks for:
 
                      decoder  encoder  mixed  two streams
-    masked           no       no       yes    if some visits are asked for
-    masked_loss      no       yes      yes    no
-    causal           yes      no       no     yes
-    cached           yes      no       yes    yes
-    targets_in_keys  yes      no       no     no
-
-    masked           every pass needs the mask of `see`. If not, a pass over all visits uses causal
-                     attention, or full attention if not `causal`
-    masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known,
-                     which a decoder refuses
-    cached           the keys of known slots stay as they are
-    targets_in_keys  these keys depend on targets
+    masked           no       no       yes    with `asked`  every pass needs the mask of `see`
+    masked_loss      no       yes      yes    no            a pass scores the unknown visits alone:
+                                                            `forward` wants n_known
+    causal           yes      no       no     yes           what a slot sees without a mask
+    cached           yes      no       yes    yes           keys of known slots stay as they are,
+    targets_in_keys  yes      no       no     no            and they depend on targets
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs
     k + n - 1 slots for n targets, as slot n_known of the last step is kept, and k + r if the model
@@ -185,9 +166,8 @@ class Slots:
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """Plan all visits of order (B, T), or the slots `number` (B, S).
 
-        The first `known` (B, 1) visits are known; the caller wants the visits `asked` (B, n), None:
-        all. With `n_keys` there is a mask, which covers as many keys. Visits from `end` (B, 1) on
-        are padding."""
+        The first `known` (B, 1) visits are known, those from `end` (B, 1) on are padding, and the
+        caller wants the visits `asked` (B, n), None: all. With `n_keys` a mask covers as many."""
         T = order.size(1)
         if number is None:
             number = torch.arange(T, device=order.device).expand(order.shape)
@@ -209,9 +189,7 @@ class Slots:
         return (key < query) & (key < known) | (key == query)
 
     def plan_reads(self, order, known):
-        """Return (reads, read_position), (B, S) each.
-
-        A slot reads the visit before its own, or the last known one, where that token is."""
+        """Return (reads, read_position): the visit before, or the last known one, at its place."""
         reads = self.visit.clamp(max=known) - 1
         position = order.gather(1, reads.clamp(min=0))
         return reads, position.masked_fill(reads == NONE, -1)
@@ -220,8 +198,8 @@ class Slots:
     def span(cls, known, first, counts, T, n_visits):
         """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host.
-        `needs_mask` speaks of a pass without a cache; with a cache there is always a mask."""
+        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host. With a
+        cache there is always a mask."""
         end = (first + counts).clamp(max=T)
         kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
         # Slots after `known` read what it reads, and do not see each other: not plainly causal
@@ -236,9 +214,7 @@ class Slots:
         return self.number, answering.clamp(max=self.number.size(1) - 1)
 
     def mask_of(self, answering):
-        """Return the rows of `sees`, (B, 1, n, keys), for the slots `answering` (B, n), or all.
-
-        A result of None means what it means in `sees`."""
+        """Return the rows of `sees`, (B, 1, n, keys), for the slots `answering` (B, n), or all."""
         if answering is None:
             return self.sees
         if self.sees is not None:
@@ -253,8 +229,7 @@ class Slots:
 class RowRanges(NamedTuple):
     """Which slots of each row a `predict` runs, and which visits it answers.
 
-    Made as (B,) on the host, where sizes are counted without a wait for the device; `to` gives
-    (B, 1) on the device."""
+    They are (B,) on the host, where sizes are counted without a wait, or (B, 1) on the device."""
 
     known: torch.Tensor  # known visits
     first: torch.Tensor  # the visit of column 0
@@ -263,7 +238,7 @@ class RowRanges(NamedTuple):
     end: torch.Tensor  # the slot after the last one that runs
 
     def to(self, device):
-        """Return the same on the device, (B, 1) each, by one copy."""
+        """Return them on the device, by one copy."""
         stacked = torch.stack(self).to(device, non_blocking=True)
         return RowRanges(*stacked.unsqueeze(-1))
 
@@ -283,13 +258,12 @@ class RowRanges(NamedTuple):
 
 
 class RMSNorm(nn.RMSNorm):
-    def forward(self, x):
-        # the weight is cast, as the fused kernel wants one dtype
+    def forward(self, x):  # casts the weight, as the fused kernel wants one dtype
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def float32_or_better(logits):
-    """Return logits in float32, or in float64 if they are: no loss, score or draw is of 16 bits."""
+    """Return logits in float32 or float64: no loss, score or draw is of 16 bits."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -307,9 +281,7 @@ def make_head_norm(config):
 
 
 def apply_rotary(x, cos_sin):
-    """Turn each pair (i, i + D / 2) of x (B, S, H, D) by angles.
-
-    `cos_sin` holds their cosine and sine, (B, S, 1, D / 2) each."""
+    """Turn each pair (i, i + D / 2) of x (B, S, H, D) by angles of this cosine and sine."""
     cos, sin = [part.to(x.dtype) for part in cos_sin]
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -330,9 +302,9 @@ def take(x, index):
 class SelfAttention(nn.Module):
     """Multi-head attention with RMSNorm on the queries and keys of every head.
 
-    Arguments of a call: `slots` says what is seen. The slots `answering` (B, n), by default all S,
-    have queries. `rotary` is (cos, sin) for queries and (cos, sin) for keys, which are then
-    rotated. `store` (k, v) -> (k, v) puts the new ones into a cache and returns all of them."""
+    `slots` says what is seen, and the slots `answering` (B, n), by default all S, have queries.
+    `rotary` is (cos, sin) for queries and (cos, sin) for keys. `store` (k, v) -> (k, v) puts the
+    new ones into a cache and returns all of them."""
 
     def __init__(self, config):
         super().__init__()
@@ -369,15 +341,13 @@ class SelfAttention(nn.Module):
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
-        """Return softmax(q k^T / sqrt(D) + mask) v (B, n, H, D).
+        """Return softmax(q k^T / sqrt(D)) v (B, n, H, D) of q (B, n, H, D), k and v (B, keys, H, D).
 
-        Queries are (B, n, H, D), keys and values (B, keys, H, D). `mask` (B, 1, n, keys) is True
-        where a query sees a key; None is causal, or full without `causal`."""
+        `mask` (B, 1, n, keys): where a query sees a key; None is causal, or full without `causal`."""
         dtype = q.dtype  # that of a cache may be another
         dropout = self.dropout if self.training else 0.0
         q, k, v = [x.transpose(1, 2).to(dtype) for x in (q, k, v)]  # (B, H, ., D)
-        if q.device.type == 'mps':
-            # before torch 2.12 its kernel is wrong for other tensors (PyTorch issue 181133)
+        if q.device.type == 'mps':  # PyTorch issue 181133, until torch 2.12
             q, k, v = [x.contiguous() for x in (q, k, v)]
         is_causal = mask is None and causal
         with torch.autocast(q.device.type, enabled=False):
@@ -404,17 +374,15 @@ class AdaLN(nn.Sequential):
     def __init__(self, config, n_parts):
         super().__init__(nn.SiLU(), nn.Linear(config.n_cond, n_parts * config.n_embd))
 
-    def forward(self, target, wtpe):
-        """Return (B, S, n_parts C) for the targets (B, S); `wtpe` is the nn.Embedding of them."""
+    def forward(self, target, wtpe):  # targets (B, S) and their nn.Embedding -> (B, S, n_parts C)
         return super().forward(wtpe(target))
 
 
 class Block(nn.Module):
     """A GPT block. `wtpe`, an nn.Embedding, tells each slot the position that it predicts.
 
-    AdaLN shifts, scales and gates its norms and residual branches; without AdaLN the embeddings are
-    added to its input; with None it learns no target. All S slots have keys; the rest runs for the
-    slots `answering` (B, n) alone, by default for all."""
+    AdaLN makes of it shifts and scales of norms and gates of branches; without AdaLN it is added to
+    the input. All S slots have keys; the rest runs for the slots `answering` (B, n) alone."""
 
     def __init__(self, config):
         super().__init__()
@@ -453,9 +421,7 @@ class FinalLayer(nn.Module):
 
 
 class Head(nn.Linear):
-    """Logits over the vocabulary; -inf for its padding, the rows from n_tokens on.
-
-    Padding has no probability anywhere."""
+    """Logits over the vocabulary; -inf for its padding, the rows from n_tokens on."""
 
     def __init__(self, config):
         super().__init__(config.n_embd, config.vocab_size, bias=not config.gpt2_blocks)
@@ -476,26 +442,22 @@ class Head(nn.Linear):
     def nll(self, x, tokens):
         """Return -log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better.
 
-        Training replaces this method by LeanHead.nll (`lean` of anyorder/fast.py), which is faster
-        and gives the same up to rounding."""
+        `lean` of anyorder/fast.py, for training, puts a faster method in its place."""
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 
 class Network(nn.Module):
-    """The interface of a model.
-
-    A new body is a subclass, a new attention pattern a subclass of Slots. A subclass has
+    """The interface of a model; a new body is a subclass, which has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
     trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads, of the slots that
               answer in the plan `slots`
-    lm_head   x (R, C) -> logits (R, V), with nll(x, tokens) -> (R,) nats and a weight, as Head has
-              them"""
+    lm_head   x (R, C) -> logits (R, V), with `nll` and `weight`, as Head has them"""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.slots = config.slots  # the class; a local `slots` is an instance, the plan of a pass
+        self.slots = config.slots  # the class; a local `slots` is the plan of a pass
 
     @property
     def device(self):
@@ -509,24 +471,20 @@ class Network(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def forward(self, idx, order, n_known=None, columns=None, n_visits=None):
-        """Return the negative log-likelihood of each visit given the visits before it.
+        """Return the negative log-likelihood of each visit given the visits before it, in nats.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                   (AO eq. of L_AO-AR)
 
         idx       (B, N') int64 tokens in natural order, N' at most block_size
-        order     (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the
-                  prefix of its nll
-        n_known   (B,), for a masked loss only, and required there: known visits, from 0 to
-                  n_visits - 1. Known visits get 0; the others are weighted by T / (T - n_known), so
-                  that with n_known uniform in 0 to T - 1 the expected sum of a row is L_MDM of AO
-        columns   (B, n) the visits to score, one for each column of the result, for a decoder only,
-                  by default all T: the head and most of the last block run for these
-        n_visits  (B,), by default T: the visits of a row from n_visits on are padding, which
-                  nothing sees. Their nll is 0, and the weights of a masked loss are
-                  n_visits / (n_visits - n_known)
-        returns   nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at
-                  `columns` of order
-        """
+        order     (B, T) positions, T at most N'; of a decoder it may be a prefix of an order
+        n_known   (B,), for a masked loss alone: known visits, from 0 to n_visits - 1. They get 0;
+                  the others are weighted by T / (T - n_known), so that with n_known uniform in 0 to
+                  T - 1 the expected sum of a row is L_MDM of AO
+        columns   (B, n), of a decoder: the visits that are scored, by default all; the head and
+                  most of the last block run for these
+        n_visits  (B,), by default T: visits of a row from n_visits on are padding, which nothing
+                  sees. They get 0, and n_visits stands for T in the weights
+        returns   (B, n) float32, or float64 in a float64 model"""
         _, T = self._check(idx, order)
         self._check_scored(n_known, columns, T)
 
@@ -572,34 +530,29 @@ class Network(nn.Module):
         first=None,
         head=None,
     ):
-        """Return logits of n = max(n_targets) visits, in parallel.
+        """Return logits (B, n, V) of n = max(n_targets) visits, in parallel.
 
         Visits of a row:  0 ... first ... n_known ... first + n_targets ... n_visits ... T
-        Known are those below n_known, answered those from `first` on (by default n_known), padding
-        those from n_visits on.
+        Known are those below n_known, answered those from `first` on, padding those from n_visits
+        on. Column j of row r is position order[r, first[r] + j].
 
         Targets of a decoder from n_known on do not see each other. To check a draft, a guess of the
         next tokens, the caller counts its tokens as known and lets `first` be the first of them.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
-        n_known    int or (B,) known visits of each row; an int or a CPU tensor waits for no device
-        n_targets  int or (B,) columns of a row, at most n; by default T - min(first)
-        cache      KVCache: runs only what is not in it, and leaves the known slots there, see below
-        n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding,
-                   which nothing sees
+        n_known    int or (B,); an int or a CPU tensor waits for no device, as in the next ones
+        n_targets  int or (B,) columns of a row, by default T - min(first); columns behind them, or
+                   the end of a row, are undefined
+        cache      KVCache: runs only what is not in it, and leaves the known slots there
+        n_visits   int or (B,), by default T
         picked     index of (B, n), as (rows, columns), (m,) each: the head runs for these, (m, V);
                    slice(0): for none, in a call that only fills the cache
-        first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with
-                   known visits, each given those before it
-        head       by default lm_head; another function of the hidden states (B, n, C), or (m, C) if
-                   picked, gives what is returned
-        returns    logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns
-                   past n_targets or the end of a row are undefined
+        first      int or (B,), by default n_known; below it for a decoder alone
+        head       a function of the hidden states (B, n, C) or (m, C), in place of lm_head
 
-        Where keys depend on targets, the cache keeps slot n_known too, which was run for the target
-        order[:, n_known]. A caller that then reorders the visits from n_known on must set
-        cache.length back to n_known."""
+        If targets_in_keys, the cache keeps slot n_known too, which ran for order[:, n_known]. A
+        caller that then reorders the visits from there on sets cache.length back to n_known."""
         B, T = self._check(idx, order)
 
         # What is asked for, (B,) each on the host, as is cache.length

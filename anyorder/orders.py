@@ -1,10 +1,9 @@
 """What is an order? A permutation of the positions of a sequence: order[b, d] is the position of
 visit d in row b.
 
-A family of orders is one function here and one entry of ORDERS; every command then takes its name.
-An Order is a family with all that the family leaves open."""
+A family of orders is one function and one entry of ORDERS; every command then takes its name. An
+Order is a family with all that the family leaves open."""
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -14,24 +13,13 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.grids import (
-    by_columns,
-    by_rows,
-    by_squares,
-    load_order,
-    loaded,
-    size_for,
-    spiral,
-    wants_shape,
-)
+from anyorder.grids import by_columns, by_rows, by_squares, loaded, size_for, spiral, wants_shape
 from anyorder.machine.devices import widest
-from anyorder.machine.files import read_text, reading
 from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for other programs)
-from configurator import home
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
-# [0, 1); m is Family.n_numbers. The name of the second argument counts: a function that calls it
-# `shape` is given the shape (H, W) of the grid of n positions in place of n.
+# [0, 1); m is Family.n_numbers. One that calls its second argument `shape` is given the shape (H, W)
+# of the grid of n positions in place of n.
 
 
 def shuffled(u, n, _):
@@ -57,7 +45,7 @@ def blocks_from_left(u, n, size):
 
 
 def swapped(u, n, n_swaps):
-    """Swap two visits of left to right, n_swaps times; both are uniform and maybe the same.
+    """Swap two uniform visits, maybe the same, of left to right, n_swaps times.
 
     With sqrt(n) swaps these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768,
     sec. 3.2; with n / 10 "closer"."""
@@ -71,24 +59,23 @@ def swapped(u, n, n_swaps):
 def sorted_subset(u, n, _):
     """Visit a random set of positions in reading order, then the rest in reading order.
 
-    Infilling asks a model for no other orders. The size of the set is uniform from 0 to n, and the
-    set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given
-    comes before both: in training the part in the set first (given_first), in writing from left to
-    right. To fill blanks with such a model, take --order=l2r."""
+    Infilling asks for no other orders. The size of the set is uniform from 0 to n (Shih et al. 2022,
+    arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given comes before both. To fill
+    blanks with such a model, take --order=l2r."""
     level = u[:, n:]  # (B, 1), the expected share of the set
     is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)
 
 
 def few(u, n, shared):
-    """Choose one of the orders `shared` (K, n), each as often, see few_orders."""
+    """Choose one of the few_orders `shared` (K, n), each as often."""
     which = u.sum(-1) * len(shared)  # the one number of u (B, 1), or 0 of u (B, 0) if K is 1
     return shared[which.long()]
 
 
 @cache
 def few_orders(order, n, device):
-    """Return (K, n): left to right, then the orders of `fixed` of the next K - 1 seeds."""
+    """Return (K, n): left to right, then `fixed` of the next K - 1 seeds."""
     n_orders = order.parameter
     if n_orders < 1:
         raise ValueError(f'few orders are at least 1, got few:{n_orders}')
@@ -100,7 +87,7 @@ def few_orders(order, n, device):
 
 
 def listed(u, n, positions):
-    """Return the positions of a JSON file, however many they are."""
+    """Return the positions of a JSON file."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
 
@@ -109,7 +96,7 @@ class Family(NamedTuple):
 
     orders     f(u, n, parameter), see above
     drawn      u is fresh in every row; else all rows share stream(seed, 'order')
-    parameter  what there is to choose, by default; None: nothing
+    parameter  the default of what there is to choose; None: nothing
     n_numbers  f(n, parameter): how many numbers u has, m
     shared     f(order, n, device): what the rows of an Order share, in place of the parameter"""
 
@@ -120,8 +107,7 @@ class Family(NamedTuple):
     shared: Callable | None = None
 
 
-# an option names a family as NAME, or with its parameter as NAME:NUMBER (--help lists these names,
-# which it reads in this source without an import)
+# an option names a family as NAME, or with its parameter as NAME:NUMBER
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -139,7 +125,7 @@ ORDERS = {
     'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
-# NUMBER.split(text) is [NAME] or [NAME, NUMBER]; a NAME may have a colon too
+# splits a text into [NAME] or [NAME, NUMBER]; a NAME may have a colon too
 NUMBER = re.compile(r':(?=\d+$)')
 
 
@@ -148,8 +134,8 @@ class Order:
     """The order of a run or of a text: a family, and all that the family leaves open.
 
     kind       a name of ORDERS; 'listed', the positions of a JSON file; or FILE.py:NAME@DIGEST, a
-               function of a user, which an Order may name before its file is run
-    parameter  what the family lets one choose; None is the family's default
+               function of a user
+    parameter  what the family lets one choose; None is its default
     seed       of a family that is one order, or few: which ones
     length     positions of the stored order, of which those below n stay; None: as many as asked
     shape      (H, W) of the grid that the positions are, if they are one"""
@@ -168,9 +154,9 @@ class Order:
 
     @classmethod
     def of(cls, text, run):
-        """Return the Order that a text names in a run. What the text leaves open is as in the run.
+        """Return the Order that a text names in a run; what it leaves open is as in the run.
 
-        text  as read_order gives it, or 'own': the order in which the run trains
+        text  NAME, NAME:NUMBER, positions, or 'own': the order in which the run trains
         run   the options of the run, as a checkpoint's `config` has them"""
         if text == 'own':
             text = run.get('order', 'random')
@@ -198,7 +184,7 @@ class Order:
 
     @property
     def drawn(self):
-        """Whether each row has a draw of its own; else all rows share the order of the seed."""
+        """Whether each row has a draw of its own; else all share the order of the seed."""
         return self.family.drawn
 
     @property
@@ -215,12 +201,12 @@ class Order:
 
     @property
     def estimate(self):
-        """The name of the likelihood in this order, for a network that was trained in it."""
+        """The name of the likelihood in this order."""
         return {'random': 'any', 'l2r': 'l2r'}.get(self.kind, 'own')
 
     @property
     def kept(self):
-        """What a checkpoint keeps, for Order.of: NAME, NAME:NUMBER or the list of positions."""
+        """What a checkpoint keeps, for Order.of."""
         if self.kind == 'listed':
             return list(self.parameter)
         if type(self.parameter) is not int:
@@ -229,29 +215,27 @@ class Order:
 
     @property
     def name(self):
-        """What a table calls it: what a checkpoint keeps, without digest and without positions."""
+        """What a table calls it: without digest and without positions."""
         if self.kind == 'listed':
             return self.kind
         return re.sub('@[0-9a-f]{12}', '', self.kept)
 
     def name_as(self, text):
-        """Return what a table calls it where an option named it so; positions have their file's."""
+        """Return what a table calls it where an option named it so."""
         if self.kind == 'listed':
             return os.path.basename(text)
         return self.name
 
     @property
     def entries(self):
-        """What a file of results says, as a dict; shape only of a grid."""
+        """What a file of results says, a dict."""
         entries = asdict(self)
         if self.shape is None:
             del entries['shape']
         return entries
 
     def check(self, n, block_size=None):
-        """Raise ValueError unless n positions have such an order.
-
-        block_size  positions of the model, by default n; a file may hold more than n, not more"""
+        """Raise ValueError unless n of the positions of a model, by default all, have such an order."""
         most = block_size or n
         if self.kind == 'listed' and len(self.parameter) > most:
             raise ValueError(
@@ -263,15 +247,13 @@ class Order:
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
-        generator  draws the numbers of each row; by default torch's own generator of the device
-        keys       (batch_size,) of keys_of, in place of a generator: a row's order depends on its
-                   own key alone"""
+        The numbers of a row are drawn by the generator, by default torch's own, or are a function
+        of its own key, of `keys` (batch_size,) by keys_of."""
         n_numbers = n
         if self.drawn:
             n_numbers = self.family.n_numbers(n, self.parameter)
 
-        # The last number of a row decides whether the row is left to right. An order that is not
-        # drawn takes as many numbers as a random one
+        # The last number of a row decides whether it is left to right
         if self.drawn or l2r_ratio:
             u = uniforms_of_rows(batch_size, n_numbers + 1, generator, device, keys)
         if self.drawn:
@@ -289,7 +271,7 @@ def parameter_in(run, kind):
     own = run.get('order', 'random')
     if isinstance(own, str):
         own_kind, *number = NUMBER.split(own)
-        # the file of a function may have been edited since
+        # the digest of a function may be another by now
         if number and own_kind.partition('@')[0] == kind.partition('@')[0]:
             return int(number[0])
     older = run.get(f'order_{kind}')  # the option of older checkpoints
@@ -315,9 +297,9 @@ def orders_of_uniforms(order, u, n, device):
 
 @cache
 def one_order(order, n, device):
-    """Return the order (n,) that all rows share. A longer one leaves out positions from n on.
+    """Return the order (n,) that all rows share, without the positions from n on.
 
-    Drawn on the host, where a seed gives the same numbers for all devices, and copied once."""
+    It is drawn on the host, where a seed gives the same numbers for all devices."""
     family = order.family
     length = order.length or n
     n_numbers = family.n_numbers(length, order.parameter)
@@ -348,10 +330,7 @@ def sample_order(
     shape=None,
     keys=None,
 ):
-    """Return orders (batch_size, n) of the family `kind` (AO sec. 3), by one call for programs.
-
-    l2r_ratio, device, generator, keys    as in Order.draw
-    kind, parameter, seed, length, shape  as in Order"""
+    """Return Order(kind, parameter, seed, length, shape).draw(...) by one call (AO sec. 3)."""
     if shape:
         shape = tuple(shape)
     order = Order(kind, parameter, seed, length, shape)
@@ -364,8 +343,8 @@ RANDOM = Order()
 def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
     """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    A drawn family gives orders that are a function of (seed, number) alone. Another family is one
-    order a seed: all blocks have the same, of n_orders seeds from the Order's own on."""
+    Those of a drawn family are a function of (seed, number). Another family is one order a seed:
+    all blocks have the same, of n_orders seeds from the Order's own on."""
     if order.drawn:
         blocks = [order.draw(n_orders, n, stream(seed, int(number))) for number in numbers]
         return torch.stack(blocks)
@@ -376,10 +355,10 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
 def given_first(order, given, n_visits=None, left_to_right=False):
     """Move what is given to the front of orders (B, N), and padding to their end.
 
-    Each of the three parts keeps its order, but what is given may be left_to_right.
+    Each part keeps its order, but what is given may be left_to_right.
 
     given     (B, N) by position
-    n_visits  (B,) positions that are no padding, which begins there; None: there is no padding
+    n_visits  (B,): positions from there on are padding; None: there is none
     returns   the orders (B, N), n_given (B,), n_blanks (B,)"""
     is_blank = ~given.gather(1, order)
     part = is_blank.int()  # (B, N) by visit: 0 given, 1 blank, 2 padding
@@ -393,58 +372,3 @@ def given_first(order, given, n_visits=None, left_to_right=False):
     n_given = (part == 0).sum(1)
     n_blanks = (part == 1).sum(1)
     return new, n_given, n_blanks
-
-
-def read_order(text, *others):
-    """Return what an option says of an order, for Order.of: a str, or a list of positions.
-
-    It is `text` itself if it is NAME, NAME:NUMBER or one of `others`; with a digest if it is
-    FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
-    Raises ValueError for any other text, and for a file that holds no permutation of the positions
-    from 0 on."""
-    text = home(text)
-    kind, *number = NUMBER.split(text)
-    if text in others:
-        return text
-    if kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
-        return text
-    if '.py:' in kind:
-        kept = load_order(*kind.rsplit(':', 1))
-        return ':'.join([kept, *number])
-    if not os.path.isfile(text):
-        numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        names = ', '.join([*others, *ORDERS, *numbered])
-        raise ValueError(
-            f'an order must be {names}, a function FILE.py:NAME, or a '
-            f'JSON file with a list of positions, got {text!r}'
-        )
-    return read_positions(text)
-
-
-def read_positions(path):
-    """Return the positions of a JSON file. Raises ValueError unless they are a permutation."""
-    rule = 'it must hold every one from 0 on once; a function is FILE.py:NAME'
-    with reading(path, 'a JSON list of positions', rule):
-        positions = json.loads(read_text(path))
-        if not positions or {*map(type, positions)} != {int}:
-            raise ValueError('no list of integers')
-        if sorted(positions) != list(range(len(positions))):
-            raise ValueError('no permutation')
-    return positions
-
-
-def order_option(options, saved=None):
-    """Return what the Config `options` says of an order, as Order.kept.
-
-    What the Config does not say is as in `saved`, the options of the run that is resumed."""
-    saved = saved or {}
-    # given: by a config file or by the command line
-    if 'order' in options.given - options.typed and '.py:' in options.order:
-        raise ValueError(
-            f'a config file runs no code: leave out its order, and type --order={options.order}'
-        )
-    if 'order' in options.given:
-        text = read_order(options.order)
-    else:
-        text = saved.get('order', options.order)
-    return Order.of(text, saved).kept

@@ -1,12 +1,11 @@
 """Where do random numbers come from?
 
-There are two sources.
+Batches, dropout, and orders that hold for a whole run are drawn by a PyTorch generator, `stream`,
+whose seed `derive_seed` makes of names.
 
-* Batches, dropout, and orders that hold for a whole run: a PyTorch generator, `stream`, whose seed
-  `derive_seed` makes of names.
-* Whatever belongs to a row that is written, its tokens, order, noise and schedule: `random_bits`
-  of the row's key. These are tensor operations, which give the same bits on every device and for
-  any part of a batch: a seed (int) -> `keys_of` -> a key (int64) -> `random_bits` -> `uniform`."""
+Whatever belongs to a row that is written, its tokens, order, noise and schedule, is `random_bits` of
+the row's key: tensor operations, which give the same bits on every device and for any part of a
+batch. A seed (int) -> `keys_of` -> a key (int64) -> `random_bits` -> `uniform`."""
 
 import hashlib
 
@@ -14,8 +13,7 @@ import torch
 
 from anyorder.machine.devices import widest
 
-# A version number, which grows when a change of the code makes the same seed give other batches: a
-# checkpoint keeps it, and a resumed run says if it was another.
+# Grows when a change of the code makes the same seed give other batches; a checkpoint keeps it
 DRAWS = 2
 
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
@@ -24,12 +22,11 @@ GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 def derive_seed(*names):
     """Return a 63-bit seed, hashed from numbers and strings.
 
-    Streams of other names are independent, up to chance. But a generator on the CPU reads only the
-    lower 32 bits of its seed, where chance is not enough for the many micro-batches of a run. If
-    the names are three or more and end with two numbers (i, j) from 0 on, as (seed, update,
-    micro-batch) do, no two of them share a state: with i below 2^a, j below 2^b and a + b = 32, i
-    xor the reversed bits of j is another number for each pair, and the lower bits are a permutation
-    of it, which the other names choose."""
+    A generator on the CPU reads only the lower 32 bits, too few for the micro-batches of a run to
+    differ by chance. Names that end with two numbers (i, j), as (seed, update, micro-batch), never
+    share them: with i below 2^a, j below 2^b and a + b = 32, i xor the reversed bits of j is another
+    number for each pair, and the lower bits are a permutation of it, which the other names
+    choose."""
     seed = hashed(*names)
     if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
         return seed
@@ -40,7 +37,7 @@ def derive_seed(*names):
 
 
 def hashed(*names):
-    """Return 63 bits, hashed from numbers and strings."""
+    """Return 63 bits of numbers and strings."""
     digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, 'little') >> 1
 
@@ -69,25 +66,21 @@ def seeds_of(seed, n):
 
 
 def stream(*names):
-    """Return a generator on the host, seeded by derive_seed of these names.
-
-    Its state is one of 2^32."""
+    """Return a generator on the host, seeded by derive_seed of these names."""
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
 def keys_of(seeds, device='cpu'):
-    """Return keys (n,) int64 of n seeds, ints of any size: all bits of a seed count."""
+    """Return keys (n,) int64 of n seeds, ints of any size."""
     return torch.tensor([hashed(seed) for seed in seeds], dtype=torch.long).to(device)
 
 
 def random_bits(keys, *names):
-    """Return 64 random bits, int64, for each key; other names give other bits.
-
-    They are a function of key and names alone, on every device.
+    """Return 64 random bits, int64, for each key, a function of key and names alone.
 
         bits(key, a, b, ...) = bits(mix(key + GAMMA a), b, ...),   bits(key) = key
 
-    keys   int64 of any shape, as keys_of gives them
+    keys   int64 of any shape
     names  strings, ints from 0 on, or int64 tensors, which broadcast with the keys
     Source: SplitMix64, of Steele, Lea and Flood 2014, whose n-th number is mix(key + GAMMA n)"""
     for name in names:
@@ -102,9 +95,7 @@ def random_bits(keys, *names):
 
 
 def mix(x):
-    """Map each int64 of x (...) to another, one to one, so that every bit touches all others.
-
-    Products are modulo 2^64."""
+    """Map each int64 of x (...) to another, one to one, so that every bit touches all others."""
     x = x ^ unsigned_shift(x, 30)
     x *= as_int64(0xBF58476D1CE4E5B9)
     x ^= unsigned_shift(x, 27)
@@ -124,9 +115,7 @@ def as_int64(n):
 
 
 def uniform(keys, *names):
-    """Return numbers in [0, 1) by random_bits.
-
-    They have 53 bits in float64, or 24 in float32 on a device without float64."""
+    """Return numbers in [0, 1) by random_bits: float64, or float32 on a device without it."""
     dtype = widest(keys.device)
     n_bits = 53 if dtype == torch.float64 else 24
     bits = unsigned_shift(random_bits(keys, *names), 64 - n_bits)

@@ -116,15 +116,12 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['else parameter_in(run, kind)', 'else None'],
     ['replace(order, seed=order.seed + k).draw', 'order.draw'],
     ['stream(seed, int(number))) for number', 'None) for number'],
-    ['sorted(positions) != list(range(len(positions)))', 'False'],
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
     ['stream(seed, int(number))) for number in numbers',
      'stream(seed, number)) for number, _ in enumerate(numbers)'],
-    ["if 'order' in options.given - options.typed and '.py:' in options.order:", 'if False:'],
     ["tuple(run.get('shape') or ()) or None", "tuple(run.get('shape') or ())"],
     ['self.shape is None', 'False'],
     ["re.sub('@[0-9a-f]{12}', '', self.kept)", 'self.kept'],
-    ["':'.join([kept, *number])", 'kept'],
     ["self.kind != 'listed' and", ''],
     ['len(self.parameter) > most', 'len(self.parameter) > n'],
     ['n_numbers > 0', 'self.drawn'],
@@ -135,6 +132,12 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['u[:, :n] >= level', 'u[:, :n] >= u[:, :1]'],
     ['parameter=None, seed=order.seed + k', 'parameter=None, seed=order.seed'],
     ['lambda n, K: int(K > 1)', 'lambda n, K: 0'],
+]
+
+FAULTS['anyorder/order_options.py'] = 'test_orders test_grids test_start', [
+    ['sorted(positions) != list(range(len(positions)))', 'False'],
+    ["if 'order' in options.given - options.typed and '.py:' in options.order:", 'if False:'],
+    ["':'.join([kept, *number])", 'kept'],
 ]
 
 FAULTS['anyorder/grids.py'] = 'test_grids', [
@@ -182,8 +185,6 @@ FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts test_unmaskin
     ['self.known = self.known.index_put((part.rows,), part.known)', 'pass'],
     ['self.known[row] + column', 'self.known[row - 1] + column'],
     ['s >= 0 for', 's > 0 for'],
-    ['reversed(drafts)', 'drafts'],
-    ['since <= step', 'since < step'],
 ]
 
 FAULTS['anyorder/generation/constraint.py'] = 'test_constraint', [
@@ -279,15 +280,17 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts test_revise',
     ['has_stop(tokens[:n], stops', 'has_stop(tokens[:n + 1], stops'],
     ['return any(', 'return all('],
     ['self.written[0] is not row or ', ''],
+    ['reversed(drafts)', 'drafts'],
+    ['since <= step', 'since < step'],
 ]
 
 FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [
     ["refuse_blocks('an order that is given')", 'pass'],
     ['if self.order_noise:', 'if False:'],
-    ["self.unmask == 'lossless' and self.policy in SCORES", 'False'],
+    ['lossless and self.policy in SCORES', 'False'],
     ["self.unmask == 'binomial' and isinstance(self.schedule, str)", "self.unmask == 'binomial'"],
     ["self.unmask == 'binomial' and isinstance(self.schedule, str)", 'False'],
-    ["unmasking = lossless if self.unmask == 'lossless' else given", 'unmasking = given'],
+    ['unmasking = lossless or given', 'unmasking = given'],
     ['if self.revise else unmasking', 'if False else unmasking'],
 ]
 

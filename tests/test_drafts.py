@@ -2,8 +2,8 @@
 
 import torch
 
-from anyorder.generation.canvas import Canvas, draft_at
-from anyorder.generation.scroll import Scroll
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.scroll import Scroll, draft_at
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.way import Way
 from anyorder.orders import Order

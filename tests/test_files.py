@@ -27,7 +27,7 @@ from anyorder.machine.files import (
     write_json,
 )
 from anyorder.machine.terminal import progress
-from anyorder.orders import read_order
+from anyorder.order_options import read_order
 from anyorder.others.weights import read_json
 from anyorder.pictures.curves import read_run
 from anyorder.tokens.arrays import read_arrays, read_names

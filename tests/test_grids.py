@@ -13,7 +13,8 @@ from toy_runs import assert_same_runs, resume, run
 import train
 from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from anyorder.grids import LOADED
-from anyorder.orders import Order, read_order, sample_order
+from anyorder.order_options import read_order
+from anyorder.orders import Order, sample_order
 from anyorder.seeds import stream
 from anyorder.tokens.sets import Split
 from anyorder.training.start import start_checkpoint

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anyorder.order_options import read_order
 from anyorder.orders import (
     ORDERS,
     RANDOM,
@@ -17,7 +18,6 @@ from anyorder.orders import (
     Order,
     draw_orders,
     given_first,
-    read_order,
     sample_order,
     stream,
 )

@@ -18,35 +18,34 @@ class Canvas:
 
     A cell is a blank of a row that a pass answers: `row`, and its `visit` or its position.
 
-    idx       (B, N) tokens in natural order; in blanks they mean nothing, are drafts, or the text
-              to be scored
-    order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
-    step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the
-              start, or blank
-    logprob   (B, N) natural order: log p in nats of each revealed token, of the untempered model,
-              or of the law of a Drawing that scores; else 0
-    u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens
-              are drawn; if unmasking is lossless, drawing.TokenNoise draws them
+    On the device, by position unless it says otherwise:
+
+    idx       (B, N) tokens; in blanks they mean nothing, are drafts, or the text to be scored
+    order     (B, N) by visit, positions: the known ones, the blanks, and padding from n_visits on
+    step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
+    logprob   (B, N) log p in nats of each revealed token, of the untempered model, or of the law of
+              a Drawing that scores; else 0
+    u         (B, N) uniform numbers in [0, 1) from the row's seed, by which tokens are drawn, but by
+              lossless unmasking
     names     of the numbers u, see draw_numbers
-    known     (B,) how many visits are known by now, on the host
-    n_prompt  (B,) how many were known at the start, on the host
-    n_drafts  (B,) visits after the known ones whose tokens are drafts, on the host: guesses, see
-              Lossless.accept
-    n_visits  (B,) visits of each row, on the host
+    keys      (B,) of keys_of: the seeds for draws on the device
+
+    On the host:
+
+    known     (B,) how many visits are known by now
+    n_prompt  (B,) how many were known at the start
+    n_drafts  (B,) visits after the known ones whose tokens are guesses, see Lossless.accept
+    n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
-    keys      (B,) of keys_of, on the device: the seeds for draws there
-    n_steps   (B,) steps that each row has run, on the host
-    rows      (B,) which rows of the whole canvas these are, see take, on the host
+    n_steps   (B,) steps that each row has run
+    rows      (B,) which rows of the whole canvas these are, see take
     allowed   the Constraint on its tokens, or None"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
-        n_known   int or (B,)
-        seeds     [B] numbers
-        n_visits  int or (B,), by default N
-        allowed   as in Constraint
-        Raises ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
+        n_known and n_visits, by default N, are ints or (B,), `seeds` B numbers, `allowed` as in
+        Constraint."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -85,8 +84,8 @@ class Canvas:
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, is_known)], two lists each, one bool a token. Known tokens are visited
-               first, then the blanks, both in the given order, as in training. If the order is
-               'random' or 'sorted_subset', known tokens are visited from left to right
+               first, then the blanks, as the order has them, as in training; but in a 'random' order
+               or a 'sorted_subset' known tokens are visited from left to right
         order  an Order
         seed   row r is a function of seed + r, or, if it is a list, of seed[r]"""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
@@ -112,13 +111,12 @@ class Canvas:
     def draw_numbers(self, *names):
         """Draw u anew, as a function of seed, names and position.
 
-        names  of a round of revision, ('round', 3): its u, and its numbers of a binomial schedule,
-               are others than those of the rounds before"""
+        A round of revision has `names` of its own, ('round', 3), for u and a binomial schedule."""
         self.names = names
         self.u = uniform(self.keys.unsqueeze(1), 'tokens', *names, self.positions())
 
     def positions(self):
-        """Return (N,) on the device."""
+        """Return 0 to N - 1 on the device."""
         return torch.arange(self.idx.size(1), device=self.idx.device)
 
     @property
@@ -127,19 +125,16 @@ class Canvas:
         return self.n_visits - self.known
 
     def cells(self, n):
-        """Return the cells (row, column, visit) of the next n (B,) visits, (m,) each, row by row.
+        """Return the cells of the next n (B,) visits, row by row: (row, column, visit), (m,) each.
 
-        Columns count from 0 to n - 1, and visit = known + column. Made on the host, without a wait
-        for the device."""
+        visit = known + column. Made on the host, without a wait for the device."""
         is_next = torch.arange(int(n.max())) < n.unsqueeze(1)  # (B, most)
         row, column = is_next.nonzero(as_tuple=True)
         visit = self.known[row] + column
         return torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
 
     def take(self, chosen):
-        """Return rows as a canvas of their own.
-
-        chosen  (B,) bool, or numbers of rows; on the host"""
+        """Return rows, (B,) bool or numbers on the host, as a canvas of their own."""
         if chosen.dtype == torch.bool:
             chosen = chosen.nonzero()[:, 0]
         at = chosen.to(self.idx.device, non_blocking=True)
@@ -152,13 +147,13 @@ class Canvas:
         return part
 
     def stop_rows(self, done):
-        """Write nothing more in the rows where `done` (B,), on the host, is True: blanks stay."""
+        """Write nothing more in the rows where `done` (B,), on the host, is True."""
         self.n_visits = torch.where(done, self.known, self.n_visits)
 
     def put(self, part):
         """Write the rows of `part`, which `take` gave, back to their places.
 
-        n_visits stays that of the whole canvas: stop_rows may have lowered it in `part`."""
+        n_visits, which stop_rows may have lowered in `part`, stays."""
         at = part.rows.to(self.idx.device, non_blocking=True)
         for name in TABLES:
             getattr(self, name)[at] = getattr(part, name)
@@ -177,9 +172,7 @@ def without_padding(lists, n):
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):
-    """Return what there is to say of a text, a dict.
-
-    passes  the number of steps of which a token is in the text"""
+    """Return what there is to say of a text; its `passes` are the steps of which it has a token."""
     passes = {*step} - {-1}
     return {
         'text': tokenizer.decode(tokens),
@@ -191,13 +184,3 @@ def sample_of(tokens, order, step, logprob, tokenizer):
         'step': step,
         'logprob': logprob,
     }
-
-
-def draft_at(drafts, step):
-    """Return the token that was the draft of a position after `step`, or None.
-
-    drafts  of the position, as in scroll.Row"""
-    for since, token in reversed(drafts):
-        if since <= step:
-            return token
-    return None

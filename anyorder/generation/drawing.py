@@ -17,10 +17,9 @@ class Drawing:
     temperature  0 is argmax
     top_k        the k likeliest tokens stay; 0 keeps all
     top_p        then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
-    scores       whether a text is scored in place of drawn: the tokens that stand in the blanks
-                 are revealed, and their log-probabilities, which fill.Passes.logprob computes, are
-                 log p, -inf for what is cut. If tokens are drawn, log-probabilities are the
-                 untempered model's"""
+    scores       the tokens that stand in the blanks are scored in place of drawn: their
+                 log-probabilities are log p, -inf for what is cut. Those of tokens that are drawn
+                 are the untempered model's"""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -41,21 +40,17 @@ class Drawing:
             )
 
     def tokens(self, logits, u):
-        """Draw tokens (...) of logits (..., V): the first j with p_0 + ... + p_j > u sum(p).
-
-        u  (...) in [0, 1)"""
+        """Draw tokens (...) of logits (..., V) by u (...): the first j with p_0 + ... + p_j > u."""
         if self.temperature == 0:
             return argmax(logits)
         p = self.tempered(logits).softmax(-1)
         return invert_cdf(p, u.flatten()).view(u.shape)
 
     def tokens_by_noise(self, logits, noise):
-        """Draw tokens (m,) of logits (m, V): argmax_v (logit_v / temperature + g_v).
+        """Draw tokens (m,) of logits (m, V): argmax_v (logit_v / temperature + g_v), g = noise().
 
-        The probabilities are those of `tokens`. Close logits under one noise draw nearly always
-        alike.
-
-        noise  a function that returns standard Gumbel noise g (m, V); temperature 0 draws none"""
+        The law is that of `tokens` for standard Gumbel noise g (m, V). Close logits under one noise
+        draw nearly always alike."""
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)
@@ -64,8 +59,7 @@ class Drawing:
     def tempered(self, logits):
         """Return logits (..., V) / temperature as (n, V), -inf for what top_k and top_p cut."""
         logits = float32_or_better(logits)
-        if self.temperature != 1:
-            # The largest becomes 0 first: then no factor makes a logit infinite from above
+        if self.temperature != 1:  # the largest becomes 0 first: none becomes infinite
             factor = max(min(1 / self.temperature, 1e30), 1e-30)
             logits = (logits - logits.amax(-1, keepdim=True)) * factor
         logits = logits.reshape(-1, logits.size(-1))
@@ -75,12 +69,10 @@ class Drawing:
 
 
 class TokenNoise:
-    """Gives the cells of each pass their noise.
+    """Gives the cells of each pass their noise, and keeps it for drafts: it costs more than a copy.
 
-    Many cells were drafts in the pass before: their noise is kept, since it costs more than a copy.
-    The order of a row stays while a TokenNoise lives, so that its visit stands for the position.
-
-    cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number
+    cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number;
+           the order of a row stays meanwhile
     noise  (m, V) on the device: their noise"""
 
     def __init__(self, vocab_size, device):
@@ -88,17 +80,16 @@ class TokenNoise:
         self.noise = torch.empty(1, vocab_size, device=device)
 
     def __call__(self, part, n_targets, row, position):
-        """Return token_noise (m, V) of the next n_targets (B,) visits, see Canvas.cells.
+        """Return token_noise (m, V) of the next n_targets (B,) visits, on the host.
 
-        n_targets      (B,) on the host, from which the cells are found there without a wait
-        row, position  (m,) each, on the device: the same cells"""
+        These are the cells (row, position), (m,) each, on the device."""
         columns = torch.arange(int(n_targets.max()))
         visit = part.known.unsqueeze(1) + columns  # (B, most)
         numbers = part.rows.unsqueeze(1) * part.order.size(1) + visit
         is_target = visit < (part.known + n_targets).unsqueeze(1)
         cells = numbers[is_target]
 
-        # Copy the noise of the cells that are known, and draw that of the others
+        # Copy the noise of known cells, and draw that of the others
         place = torch.searchsorted(self.cells, cells).clamp(max=len(self.cells) - 1)
         is_new = self.cells[place] != cells
         place = place.to(row.device, non_blocking=True)
@@ -111,9 +102,7 @@ class TokenNoise:
 
 
 def token_noise(keys, position, vocab_size):
-    """Return standard Gumbel noise (m, vocab_size), float32: a function of (seed, position, token).
-
-    keys, position  (m,) each: the key of the row of a cell, and where it is"""
+    """Return standard Gumbel noise (m, vocab_size) of cells: of each the key of its row and place."""
     cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
@@ -122,21 +111,16 @@ def token_noise(keys, position, vocab_size):
 
 
 def gumbel(bits):
-    """Return standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32.
+    """Return standard Gumbel noise -log(-log(1 - u)), float32, of u = (bits + 1/2) / 2^31 below 1.
 
-    A uniform float32 has 24 bits, which would make rare tokens win too seldom. u stays below 1: all
-    noise is finite. unmasking.gumbel_noise has the same law, of uniform numbers.
-
-    bits  int32, 0 to 2^31 - 1"""
+    A uniform float32 has 24 bits, which would make rare tokens win too seldom."""
     minus_u = bits.float().add_(0.5).mul_(-(2.0**-31))  # in place: (m, V) is large
     minus_u.clamp_(min=-1 + 2.0**-24)
     return minus_u.log1p_().neg_().log_().neg_()
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token (...) int64 for each row of logits (..., V), see Drawing. For programs.
-
-    u  (...) in [0, 1), by which it is drawn; by default numbers of the generator"""
+    """Draw a token (...) for each row of logits (..., V), see Drawing, by u (...) or a generator."""
     if u is None:
         dtype = widest(logits.device)
         shape = logits.shape[:-1]
@@ -145,10 +129,10 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 
 
 def keep_largest(logits, top_k, top_p, width=1024):
-    """Return logits (n, V), -inf for what top_k and top_p cut, see Drawing.
+    """Return logits (n, V), -inf for what top_k and top_p cut.
 
-    Without top_k the `width` largest are sorted first, and all of V only in rows where these do not
-    reach top_p: a full sort costs more than the network."""
+    Without top_k the `width` largest are sorted, and all of V only in rows where these do not reach
+    top_p: a full sort costs more than the network."""
     V = logits.size(-1)
     dtype = widest(logits.device)
     values, kept = logits.topk(min(top_k or width, V))  # (n, k), the largest first
@@ -170,10 +154,7 @@ def keep_largest(logits, top_k, top_p, width=1024):
 def invert_cdf(p, u, width=256):
     """Return the first j (n,) with p_0 + ... + p_j > u sum(p), of rows p (n, V) >= 0.
 
-    First comes the chunk of `width` columns, by the sums of chunks, then the column in it, for
-    speed.
-
-    u  (n,) in [0, 1)"""
+    First comes the chunk of `width` columns, then the column in it, for speed."""
     V = p.size(1)
     dtype = widest(p.device)
     n_whole = V // width * width
@@ -192,8 +173,7 @@ def invert_cdf(p, u, width=256):
 def first_above(cdf, x):
     """Return the first column (n,) of cdf (n, m) above x (n,), and x minus the cdf before it.
 
-    x is kept below the last column whatever the rounding, so that a column of probability zero is
-    never found."""
+    Whatever the rounding, no column of probability zero is found."""
     last = cdf[:, -1]
     below_last = torch.nextafter(last, torch.zeros_like(last))
     x = torch.minimum(x, below_last).unsqueeze(1)

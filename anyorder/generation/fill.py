@@ -1,11 +1,10 @@
 """How is a text written? `steps` reveals blanks step by step, until none is left.
 
 generate            for programs: arguments become a Canvas, an Unmasking and a Drawing
-+- fill             all steps at once; Way.steps, for the commands, calls `steps` itself
-   +- steps         a generator, which yields after each step
++- fill             all steps at once
+   +- steps         yields after each step
       +- write            fills all blanks: one Unmasking.reveal a step, by Passes
       +- write_again      rounds of revision: makes blanks, and calls `write`
-         +- write
 Passes              runs the network, and keeps its cache and the noise of drafts
 """
 
@@ -45,26 +44,22 @@ def generate(
 ):
     """Fill the blanks of idx, in n_steps forward passes or as many as the unmasking needs.
 
-    For programs and tests: the commands go by Writer.write and Scroll.steps. See steps.
-
     A row's draws depend on its seed alone, not on batch or schedule, and are the same on every
     device. A uniform number for each (seed, position) draws the token there. Lossless unmasking
     draws by noise for each (seed, position, token): seed, order and prompt then fix the whole text,
     whatever the window. In float32 a near tie may fall otherwise, in bfloat16 rounding changes long
     texts.
 
-    idx        (B, N) tokens in natural order; those at order[:, n_known:] are blanks, and are not
-               read
+    idx        (B, N) tokens; those at order[:, n_known:] are blanks, and are not read
     order      (B, N) in each row a permutation of the positions
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint: `logprob` follows the law that is
                renormalised to these
-    unmasking  window, unmask, order_noise, threshold, block_length, revise: see Options, as
+    unmasking  unmask, order_noise, threshold, block_length, window, revise: see Options, as
                n_steps, policy and schedule
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
-    returns    idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited,
-               `step` and `logprob` as in Canvas"""
+    returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     check_keywords(unmasking, generate)
     if seeds is None:
         device = generator.device if generator else 'cpu'
@@ -80,7 +75,7 @@ def generate(
 
 
 def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
-    """Fill the blanks of the canvas by all its steps. A bar of `progress` counts them."""
+    """Fill the blanks of the canvas by all its steps; a bar of `progress` counts tokens."""
     for _, n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
         if bar is not None:
             bar.update(int(n_new.sum()))
@@ -94,14 +89,11 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
         p(step | known) = prod_i p(x_i | known)
 
-    Lossless unmasking reveals only tokens that one token a step would draw, see Lossless.accept. In
-    a round of revision rows run once more, with as many tokens a step as before. Rows that the last
-    round did not change are left out.
+    Lossless unmasking reveals only tokens that one token a step would draw.
 
     unmasking     an Unmasking: which blanks a step reveals
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
-    use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the
-                  same
+    use_cache     False runs every slot anew, up to rounding the same
     with_logprob  keep the log-probability of each token
     Yields (step, n_new, part) after each step: `part` is the canvas of the rows that ran, step (B,)
     the number of the step in each row, from 0, n_new (B,) how many tokens it revealed in each. A
@@ -122,7 +114,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
 
 def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
-    """Revise a canvas that is written, round after round, see steps."""
+    """Revise a canvas that is written, round after round, with as many tokens a step as before."""
     again = revised.again(GROUPS)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(revised.rounds):
@@ -135,7 +127,7 @@ def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
-    """Fill the blanks of the canvas once, see steps."""
+    """Fill the blanks of the canvas once."""
     ends = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps): visits known then, at most
     last = known_after.size(1) - 1
@@ -165,11 +157,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
 
 
 class Passes:
-    """Runs the passes for which an Unmasking asks, and keeps what the next pass needs of them.
-
-    cache         the KVCache of the rows that run, or None
-    noise         the TokenNoise of the drafts of the last pass
-    with_logprob  whether the logits that Unmasking.reveal returns are read"""
+    """Runs the passes for which an Unmasking asks, and keeps the cache and the noise of drafts."""
 
     def __init__(self, network, part, drawing, use_cache, with_logprob):
         self.network = network
@@ -183,7 +171,7 @@ class Passes:
     def run(self, part, n_targets):
         """Predict the next n_targets (B,) visits of each row. Drafts are read as if known.
 
-        returns  their cells (row, column, visit), (m,) each, see Canvas.cells, and logits (m, V)"""
+        Returns their Canvas.cells and logits (m, V)."""
         cells = part.cells(n_targets)
         row, column, visit = cells
         logits = self.network.predict(
@@ -198,8 +186,7 @@ class Passes:
         )
         if part.allowed is not None:
             n_real = self.network.config.n_real
-            # in place
-            part.allowed.mask(logits, part, row, visit, n_real, self.drawing.scores)
+            part.allowed.mask(logits, part, row, visit, n_real, self.drawing.scores)  # in place
         return cells, logits
 
     def draw(self, part, row, position, logits):
@@ -209,16 +196,14 @@ class Passes:
         return self.drawing.tokens(logits, part.u[row, position])
 
     def draw_by_noise(self, part, n_targets, row, position, logits):
-        """Draw tokens (m,) by the noise of their cells. A scored text keeps its own.
-
-        n_targets  (B,) of each row, on the host: these are the m cells"""
+        """Draw tokens (m,) by the noise of their cells, the next n_targets (B,) of each row."""
         if self.drawing.scores:
             return part.idx[row, position]
         noise = partial(self.noise, part, n_targets, row, position)
         return self.drawing.tokens_by_noise(logits, noise)
 
     def logprob(self, logits, token):
-        """Return log p (m,) in nats: by the law that is scored, else by the untempered model."""
+        """Return log p (m,) in nats by the law that is scored, else by the untempered model."""
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)
         return token_logprob(logits, token)
@@ -234,13 +219,13 @@ class Passes:
             self.cache.length = n_slots
 
     def keep_rows(self, left):
-        """Keep only the rows where `left` (B,) bool is True in the cache."""
+        """Keep only the rows where `left` (B,) is True in the cache."""
         if self.cache is not None:
             self.cache.keep(left.nonzero()[:, 0])
 
 
 def put_finished(part, canvas, passes):
-    """Put rows without blanks back into the whole canvas. Return the rows that are left."""
+    """Put rows without blanks back into the whole canvas. Return the others."""
     left = part.n_blanks > 0
     if left.all():
         return part
@@ -252,8 +237,8 @@ def put_finished(part, canvas, passes):
 def start_cache(network, part):
     """Return a KVCache for the rows of `part`.
 
-    If the lengths of the prompts differ by BUCKET or more, the cache reads them here, those of
-    about the same length together, so that each costs its own tokens. Else the first pass does."""
+    If the lengths of prompts differ by BUCKET or more, it reads them here, those of about the same
+    length together, so that each costs its own tokens. Else the first pass reads them."""
     device = part.idx.device
     dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
@@ -266,8 +251,7 @@ def start_cache(network, part):
         prompts = part.take(near)
         n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), device, dtype, n)
-        no_head = slice(0)
-        # fills the cache: the one target that is asked for has no logits
+        no_head = slice(0)  # only fills the cache
         network.predict(
             prompts.idx,
             prompts.order,

@@ -305,3 +305,11 @@ def end_of(tokens, stops, tokenizer):
         return None
     numbers = range(len(tokens))
     return bisect_left(numbers, True, key=lambda n: has_stop(tokens[:n], stops, tokenizer))
+
+
+def draft_at(drafts, step):
+    """Return the token that was the draft of a position, with drafts as in Row, after `step`."""
+    for since, token in reversed(drafts):
+        if since <= step:
+            return token
+    return None

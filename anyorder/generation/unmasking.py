@@ -17,8 +17,6 @@ from model import float32_or_better
 class Unmasking:
     """A way to reveal blanks: what fill.write asks for, and what the commands want to know.
 
-    ends          how many blanks may be revealed after each step, counted from the first step on
-    reveal        one step, by one pass: which blanks are revealed, and as what
     adaptive      whether the model chooses the order
     binomial      whether every row draws how many blanks a step reveals
     block_length  of the blocks in which the model chooses, or None
@@ -30,34 +28,23 @@ class Unmasking:
     rewrites = False
 
     def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless check_slots, and if it `scores`, check_scores find no fault."""
-        if scores:
-            self.check_scores()
-        self.check_slots(slots, n)
-
-    def check_scores(self):
-        """Raise ValueError unless texts can be scored by this unmasking."""
-
-    def check_slots(self, slots, n):
-        """Raise ValueError unless a network with this class of Slots can write n positions so."""
+        """Raise ValueError unless a network with these Slots can write, or score, n positions so."""
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
 
-        They are cumulative: [2, 5, 7] are steps of at most 2, 3 and 2 blanks.
+        [2, 5, 7] are steps of at most 2, 3 and 2 blanks; a finished row repeats its last number.
 
-        n_blanks  [B] blanks of each row; a finished row repeats this number
-        seeds     [B] seeds of the rows
-        names     tell the numbers that are drawn from those of another round"""
+        n_blanks  [B] blanks of each row
+        seeds     [B] seeds of the rows, from which with `names`, those of a round, numbers are
+                  drawn"""
         raise NotImplementedError
 
     def reveal(self, passes, part, n_new):
-        """Make one pass, and say what is revealed.
+        """Make one pass by the Passes, and say what is revealed of the rows of the Canvas `part`.
 
         What is revealed is left as the next visits in part.order: fill.write counts on it.
 
-        passes   the Passes of the rows that run
-        part     their Canvas
         n_new    (B,) on the host: the most that the step may reveal of each row
         returns  n_new (B,) on the host: how many blanks of each row are revealed; their cells
                  (row, position), (m,) each; their tokens (m,); their logits (m, V), or None where
@@ -69,10 +56,9 @@ class Unmasking:
 class Given(Unmasking):
     """Reveal the next blanks of the order that is given.
 
-    n_steps   forward passes. More than there are blanks: one token a pass. With `binomial`, more
-              steps are finer mask levels
-    schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step, in
-              place of n_steps
+    n_steps   forward passes. More than there are blanks: one token a pass, or with `binomial` finer
+              mask levels
+    schedule  'linear', 'cosine', or a list of ends in place of n_steps
     binomial  every row draws its own numbers by the schedule"""
 
     n_steps: int = 1
@@ -99,11 +85,11 @@ class Adaptive(Unmasking):
     score         a name of SCORES
     n_steps, schedule, binomial: as in Given
     noise         scale of the Gumbel noise on the scores
-    threshold     a probability: in place of the schedule, a step reveals every blank whose score
-                  without noise reaches it, and at least one
+    threshold     in place of the schedule, a step reveals every blank whose score without noise
+                  reaches it, and at least one
     block_length  the blanks in the given order are cut into blocks of so many, and the best of the
                   first block that has blanks are revealed. Each block has its share of the steps,
-                  one at least: semi-autoregressive (Nie et al. 2025, arXiv 2502.09992)"""
+                  one at least (Nie et al. 2025, arXiv 2502.09992)"""
 
     score: str
     n_steps: int = 1
@@ -126,14 +112,12 @@ class Adaptive(Unmasking):
             if not isinstance(self.schedule, str):
                 refuse_blocks('a schedule of ends')
 
-    def check_scores(self):
-        if self.noise:
+    def check_network(self, slots, n, scores=False):
+        if scores and self.noise:
             raise ValueError(
                 'a text is scored in the order that follows from what is known, and noise draws '
                 f'another: score with order_noise=0, got {self.noise}'
             )
-
-    def check_slots(self, slots, n):
         if self.block_length is not None and self.block_length > n:
             raise ValueError(
                 f'block_length must be at most the {n} positions of the text, '
@@ -149,7 +133,7 @@ class Adaptive(Unmasking):
         # Score the blanks, then draw the best from the logits of the same pass
         _, logits = passes.run(part, self.n_scored(part))
         n_new, logits = self.choose(part, logits, n_new)
-        passes.forget_target(part)  # the next visit is now another than the pass was told
+        passes.forget_target(part)  # the next visit is another than the pass was told
         row, _, visit = part.cells(n_new)
         position = part.order[row, visit]
         token = passes.draw(part, row, position, logits)
@@ -163,10 +147,7 @@ class Adaptive(Unmasking):
         return torch.minimum(part.n_blanks, self.block_length - n_done)
 
     def score_blanks(self, logits, token):
-        """Return scores (m,) of logits (m, V).
-
-        token  (m,) what stands in these blanks: the truth, where a text is scored, by which
-               likelihood.written.Oracle scores"""
+        """Return scores (m,) of logits (m, V) of blanks in which tokens (m,) stand: an oracle looks."""
         return confidence(logits, self.score)
 
     def choose(self, part, logits, n_new):
@@ -201,21 +182,20 @@ class Adaptive(Unmasking):
             u = uniform(part.keys[row], 'noise', n_steps[row], position)  # (m,)
             score[row, column] += self.noise * gumbel_noise(u)
 
-        # The best blanks come first, and of these the sure ones
+        # The best come first, and of these, in the same order, the sure ones
         best = score.argsort(dim=1, descending=True, stable=True)  # (B, most) columns
         if is_sure is not None:
-            # the sure columns to the front; both parts keep their order
             best, n_sure, _ = given_first(best, is_sure)
             n_new = n_sure.cpu().clamp(min=1)  # waits for the device
         n_known = visit - column  # (m,) of the row of each cell
         part.order[row, visit] = part.order[row, n_known + best[row, column]]
 
-        # The order of a row has changed, but its logits stand where they were
-        start = n_scored.cumsum(0) - n_scored  # (B,) of each row in logits
-        start = start.to(device, non_blocking=True)
+        # The logits stand where they were: row r has its n_scored from `starts[r]` on
+        starts = n_scored.cumsum(0) - n_scored  # (B,)
+        starts = starts.to(device, non_blocking=True)
         row, column, _ = part.cells(n_new)
-        chosen = start[row] + best[row, column]
-        return n_new, logits[chosen]
+        revealed = starts[row] + best[row, column]
+        return n_new, logits[revealed]
 
 
 @dataclass(frozen=True)
@@ -223,8 +203,7 @@ class Lossless(Unmasking):
     """Draft many blanks of the given order in a pass, and reveal what one token a step would draw.
 
     window  visits that a pass runs after the known ones
-    Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by
-    rejection"""
+    Guo and Ermon 2025, arXiv 2504.20456, draft and check in two passes and accept by rejection."""
 
     window: int = 32
     rewrites = True
@@ -233,7 +212,7 @@ class Lossless(Unmasking):
         if type(self.window) is not int or self.window < 1:
             raise ValueError(f'window must be an integer from 1, got {self.window!r}')
 
-    def check_slots(self, slots, n):
+    def check_network(self, slots, n, scores=False):
         if slots.masked_loss:
             raise ValueError(
                 'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
@@ -244,26 +223,24 @@ class Lossless(Unmasking):
         return unlimited_ends(n_blanks)
 
     def reveal(self, passes, part, n_new):
-        # Draw all in the window, drafts included, then see which were drawn given the right tokens
+        # Draw all in the window, then see which were drawn given the right tokens
         n_targets = n_new.clamp(max=self.window)
         (row, column, visit), logits = passes.run(part, n_targets)
         position = part.order[row, visit]
         token = passes.draw_by_noise(part, n_targets, row, position, logits)
-        n_new, sure = self.accept(part, row, column, position, token, n_targets)
+        n_new, revealed = self.accept(part, row, column, position, token, n_targets)
         passes.keep_slots(part.known + n_new)  # slots after these read drafts
-        cells = row[sure], position[sure]
-        if not passes.with_logprob:
-            return n_new, cells, token[sure], None
-        return n_new, cells, token[sure], logits[sure]
+        cells = row[revealed], position[revealed]
+        logits = logits[revealed] if passes.with_logprob else None
+        return n_new, cells, token[revealed], logits
 
     def accept(self, part, row, column, position, token, n_targets):
         """Say which cells of a pass are revealed. Writes part.idx and part.n_drafts.
 
         The pass draws a token for every cell, given the drafts before it. A draft is right if its
         new token is the same. The step reveals the right drafts before the first wrong one, and the
-        new token in its place. A new token after it is the next draft. If the pass read a wrong
-        draft beside its position, the old draft stays, since the new token was drawn given a wrong
-        neighbour. One row, from left to right:
+        new token in its place. A new token after it is the next draft, but if the pass read a wrong
+        draft beside its position, the old draft stays. One row, from left to right:
 
             column     0      1      2      3      4
             draft      a      b      c      d      -      of the pass before: four
@@ -290,32 +267,31 @@ class Lossless(Unmasking):
         n_right = leading.cumprod(1).sum(1)  # (B,)
         n_new = torch.minimum(n_right.cpu() + 1, n_targets)  # the only wait for the device
 
-        # Write down the tokens, but keep a draft whose pass read a wrong one beside it
-        # wrong_at: by position + 1, so that both ends have neighbours, the column if wrong, else N
+        # Keep a draft whose pass read a wrong one, of a column before its own, beside it
+        # by position + 1, so that both ends have neighbours: the column if wrong, else N
         wrong_at = torch.full((B, N + 2), N, device=device)
         wrong_at[row, position + 1] = torch.where(wrong, column, N)
         beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
-        misled = beside < column  # hence after the first wrong draft
+        misled = beside < column
         part.idx[row, position] = torch.where(misled & was_draft, draft, token)
         part.n_drafts = n_targets - n_new
 
+        # Of the m cells, the first n_new of each row
         columns = torch.arange(most)
         is_target = columns < n_targets.unsqueeze(1)  # (B, most)
-        is_sure = columns < n_new.unsqueeze(1)
-        sure = is_sure[is_target].nonzero()[:, 0]  # among the m cells
-        return n_new, sure.to(device, non_blocking=True)
+        is_new = columns < n_new.unsqueeze(1)
+        revealed = is_new[is_target].nonzero()[:, 0]
+        return n_new, revealed.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class Revised(Unmasking):
-    """Write a text by another Unmasking, `base`, then rewrite its worst eighth, round after round.
+    """Write a text by `base`, then rewrite its worst eighth, up to so many rounds, see revise.py.
 
-    The worst tokens are those that fit the others least, see revise.py. It reveals nothing itself:
-    fill.steps runs `base`, then `again` in each round.
+    It reveals nothing itself: fill.steps runs `base`, then `again` in each round. A round that
+    changes nothing is the last one.
 
-    base    Given or Adaptive, by a schedule that has a name
-    rounds  how many at most: a round that changes nothing is the last one. A text whose tokens are
-            each the likeliest given others stays"""
+    base  Given or Adaptive, by a schedule that has a name"""
 
     base: Unmasking
     rounds: int
@@ -336,18 +312,15 @@ class Revised(Unmasking):
     def block_length(self):
         return self.base.block_length
 
-    def check_scores(self):
-        self.base.check_scores()
-        # No text can be scored, but a fault of `base` is named first
-        raise ValueError('a text that is scored stays as it is: score with revise=0')
-
-    def check_slots(self, slots, n):
-        self.base.check_slots(slots, n)
+    def check_network(self, slots, n, scores=False):
+        self.base.check_network(slots, n, scores)
+        if scores:
+            raise ValueError('a text that is scored stays as it is: score with revise=0')
 
     def again(self, n_groups):
-        """Return the Unmasking of a round, which writes 1 / n_groups of the text.
+        """Return the Unmasking of a round, which writes 1 / n_groups of the text, in no blocks.
 
-        A step has as many tokens as before, and there are no blocks: blanks are anywhere."""
+        A step has as many tokens as before."""
         n_steps = -(-self.base.n_steps // n_groups)  # rounded up
         if self.base.block_length is None:
             return replace(self.base, n_steps=n_steps)
@@ -355,7 +328,7 @@ class Revised(Unmasking):
 
 
 def can_be_revised(unmasking):
-    """Return whether a round can be written by a share of the steps of this Unmasking."""
+    """Return whether a share of its steps can write a round."""
     return isinstance(unmasking, Given | Adaptive) and isinstance(unmasking.schedule, str)
 
 
@@ -363,9 +336,7 @@ def can_be_revised(unmasking):
 
 
 def check_steps(unmasking):
-    """Raise ValueError unless its n_steps, schedule and binomial go together.
-
-    Listed ends are compared with the blanks in schedules.listed_ends."""
+    """Raise ValueError unless its n_steps, schedule and binomial go together."""
     if isinstance(unmasking.schedule, str):
         check_schedule(unmasking.n_steps, unmasking.schedule)
     elif unmasking.binomial:
@@ -406,8 +377,8 @@ def check_rounds(rounds, is_possible):
         )
 
 
-# The scores of Adaptive: functions of logits (n, V), float32 or better, with -inf for padding. The
-# blank with the largest score is revealed first. (Kim et al. 2025, arXiv 2502.06768, sec. 4)
+# The scores of Adaptive, of logits (n, V), float32 or better, with -inf for padding
+# (Kim et al. 2025, arXiv 2502.06768, sec. 4)
 
 
 def top_prob(logits):
@@ -431,13 +402,12 @@ def negative_entropy(logits):
 
 # another score is one function, named here
 SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': negative_entropy}
-# and here, if it is from 0 to 1, as a probability or a difference of two: a threshold can be
-# compared with it
+# and here, if it is from 0 to 1, so that a threshold can be compared with it
 PROBABILITIES = ('top_prob', 'margin')
 
 
 def confidence(logits, score):
-    """Return scores (...,) of logits (..., V), in parts: there is no float32 copy of them all."""
+    """Return scores (...,) of logits (..., V), in parts, without a float32 copy of them all."""
     V = logits.size(-1)
     parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
     found = [SCORES[score](float32_or_better(part)) for part in parts]
@@ -445,7 +415,5 @@ def confidence(logits, score):
 
 
 def gumbel_noise(u):
-    """Return standard Gumbel noise -log(-log u) of uniform numbers u in [0, 1); it is finite.
-
-    drawing.gumbel has the same law, of random bits."""
+    """Return standard Gumbel noise -log(-log u), finite, of uniform numbers u in [0, 1)."""
     return -(-u.clamp(min=torch.finfo(u.dtype).tiny).log()).log()

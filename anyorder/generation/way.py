@@ -7,7 +7,8 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
 from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.unmasking import SCORES, Unmasking
-from anyorder.orders import Order, read_order
+from anyorder.order_options import read_order
+from anyorder.orders import Order
 
 
 @dataclass(frozen=True)

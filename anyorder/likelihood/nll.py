@@ -1,5 +1,4 @@
-"""How is likelihood measured? Nats of blocks under their orders, bounds over orders, some positions
-given others."""
+"""How is likelihood measured? Nats of blocks in their orders, and of some positions given others."""
 
 import math
 
@@ -30,17 +29,15 @@ def batches(items, fit):
 
 @torch.no_grad()
 def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None):
-    """Return nats of every block under its own order.
+    """Return nats (n,) float64 of every block under its own order.
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
 
     blocks   (n, N) tokens in natural order, maybe PADDING at the end, which costs nothing
     orders   (n, N) positions, the ones of padding last
-    n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are
-             uniform, one pass is an unbiased draw. Without them such a network takes N passes, one
-             for each visit.
-    n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
-    returns  (n,) float64"""
+    n_known  (n,) known visits, for a masked loss: if they are uniform, one pass is an unbiased
+             draw. Without them such a network takes a pass for each visit
+    n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them"""
     every = Batch(blocks, orders, n_known=n_known, n_visits=visits_of(blocks), n_given=n_given)
     sums = []
     for rows in torch.arange(len(blocks)).split(batch_size):
@@ -56,9 +53,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
 
 
 def visit_nll(model, batch, dtype='float32'):
-    """Return nats (B, N) of the visits of a Batch on the model's device.
-
-    A masked loss without n_known takes a pass for each visit."""
+    """Return nats (B, N) of the visits of a Batch on the model's device, see block_nll."""
     with autocast(model.device, dtype):
         if model.slots.masked_loss and batch.n_known is None:
             return one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
@@ -66,16 +61,16 @@ def visit_nll(model, batch, dtype='float32'):
 
 
 def blank_nll(model, batch):
-    """Return nats (B, N) by visit of a Batch, in which what is given and padding cost nothing."""
+    """Return nats (B, N) of the visits of a Batch, 0 for what is given and for padding."""
     nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
     return nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits)
 
 
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
-    """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits, which are free.
+    """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits.
 
-    A masked loss has 0 there already, and comes weighted by n / (n - n_known), where n is n_visits
-    (B,), by default T. Here the weight becomes (n - n_given) / (n - n_known)."""
+    A masked loss has 0 there already, and a weight of n / (n - n_known), where n is n_visits (B,),
+    by default T. It becomes (n - n_given) / (n - n_known)."""
     T = nll.size(1)
     n_given = n_given.unsqueeze(1)
     if not masked_loss:
@@ -88,7 +83,7 @@ def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
 
 
 def check_finite(nats):
-    """Return the nats. Raises ValueError if there is one that is infinite or no number."""
+    """Return the nats. Raises ValueError unless all are finite."""
     if not nats.isfinite().all():
         raise ValueError(
             'the model gives likelihoods that are not finite: a text has a token that it never '
@@ -101,10 +96,10 @@ def check_finite(nats):
 def score_visits(model, idx, order, first, n, n_visits=None):
     """Return nll (B, n) of the visits first to first + n - 1, given all before each.
 
-    A decoder takes a pass of these visits and those before, a network with a masked loss n passes.
+    A decoder takes one pass, a network with a masked loss n.
 
     first     an int or (B,) on the host
-    n_visits  (B,) on the host, as of predict: padding, from n_visits on, has 0"""
+    n_visits  (B,) on the host: padding, from n_visits on, has 0"""
     first = torch.as_tensor(first).expand(len(order))
     if model.slots.masked_loss:
         return one_by_one(model, idx, order, first, n, n_visits)
@@ -114,9 +109,7 @@ def score_visits(model, idx, order, first, n, n_visits=None):
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """Return nll (B, n) of score_visits, from a pass for each visit.
-
-    By default n is the number of visits from the largest `first` on."""
+    """Return nll (B, n) of score_visits by a pass for each visit; by default of all from `first`."""
     first = torch.as_tensor(first).expand(len(order))
     if n is None:
         n = order.size(1) - int(first.max())
@@ -140,8 +133,7 @@ def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
 def logits_one_by_one(model, idx, order, first, end, n_visits=None):
     """Yield logits (B, V) of the visits first + j of each row, j = 0, 1, ..., by a pass for each.
 
-    first, end  (B,) on the host; a row whose visits are at their end repeats its last one
-    n_visits    as of predict"""
+    Both first and end are (B,) on the host; a row at its end repeats its last visit."""
     cache = None
     if model.slots.cached:
         cache = KVCache(model.config, len(idx), idx.device, product_dtype(model))
@@ -152,22 +144,16 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
 
 
 def is_drawn(slots, order):
-    """Return whether one pass, at a random number of known visits, draws the bound.
-
-    That holds for a network with a masked loss in random orders. In other orders such a network
-    takes a pass for each visit."""
+    """Return whether a pass at a random number of known visits draws the bound over orders."""
     return slots.masked_loss and order.law == 'random'
 
 
 def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
-    """Return how many visits are known in each of the K = n_orders passes of a masked loss.
+    """Return how many visits are known, (M, K), in each of the K = n_orders passes of M blocks.
 
-    The K counts of a block are a stratified sample: one is uniform in each of K equal parts of the
-    n_blanks counts from n_given on. They are a function of the seed and the block's number.
-
-    block_numbers      M ints
-    n_blanks, n_given  visits of a block that are blank and that are given, an int or (M, 1)
-    returns            (M, K) int64"""
+    The K counts of a block, a function of the seed and its number, are a stratified sample: one is
+    uniform in each of K equal parts of the n_blanks counts from n_given on. These two are ints or
+    (M, 1)."""
     u = []
     for number in block_numbers:
         generator = stream(seed, int(number), 'known')
@@ -177,27 +163,21 @@ def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
 
 
 def ensemble_nll(logprobs):
-    """Return nats of a mixture of M equally weighted members, over the last dimension.
-
-    -log 1/M sum_j exp(logprobs[j])"""
+    """Return -log 1/M sum_j exp(logprobs[..., j]), the nats of a mixture of M equal members."""
     return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
 
 
 @torch.no_grad()
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
-    """Return log p(x_a | x_b) of two disjoint sets of positions. What is in neither is not read.
+    """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
 
     Every order of b and then a gives another value. Without n_orders both are read left to right.
     Else K = n_orders are averaged:
 
         log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
 
-    A decoder takes a pass for an order. A network with a masked loss takes one for each position of
-    a, and knows of the positions in neither that they are blank.
-
-    idx      (B, N) tokens in natural order
-    a, b     (n,) and (m,) positions, lists or tensors; b may be empty
-    returns  (B,) log p in nats, at most 0"""
+    idx   (B, N) tokens in natural order
+    a, b  (n,) and (m,) positions, lists or tensors; b may be empty"""
     B, N = idx.shape
     a = torch.as_tensor(a, dtype=torch.long).flatten()
     b = torch.as_tensor(b, dtype=torch.long).flatten()
@@ -222,7 +202,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
 
 
 def orders_of_parts(b, a, n_orders, generator):
-    """Return a list of orders (m + n,): b (m,) and a (n,) shuffled n_orders times, or 0: sorted."""
+    """Return orders (m + n,): b (m,) and then a (n,), shuffled n_orders times; 0: once sorted."""
     if not n_orders:
         return [torch.cat([b.sort().values, a.sort().values])]
     orders = []

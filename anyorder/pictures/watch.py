@@ -11,7 +11,7 @@ import time
 from itertools import groupby
 from operator import itemgetter
 
-from anyorder.generation.canvas import draft_at
+from anyorder.generation.scroll import draft_at
 from anyorder.machine.terminal import surviving
 from anyorder.pictures.texts import columns_of, lay_out, to_the_right, token_texts
 

@@ -15,7 +15,7 @@ from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
-from anyorder.orders import order_option
+from anyorder.order_options import order_option
 from anyorder.others.weights import WithoutDraws
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.prepared import DATA_SETS

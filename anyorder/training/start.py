@@ -13,7 +13,8 @@ from anyorder.fast import lean
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.surroundings import launcher
-from anyorder.orders import Order, order_option
+from anyorder.order_options import order_option
+from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
