@@ -407,8 +407,6 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
     ['list(chain.from_iterable(gather(scores)))', 'scores'],
     ['ImportanceWeighted.name in self.asked', 'self.name == ImportanceWeighted.name'],
-    ['self.batch(blocks, [number], given, n_orders)',
-     'self.batch(blocks, [number], None, n_orders)'],
     ['draw_orders(numbers, blocks', 'draw_orders(range(len(numbers)), blocks'],
     ['Batch.of(blocks, orders, given, self.known_l2r)', 'Batch.of(blocks, orders, given)'],
     ["f'{label} {derive_seed(order):x}'", 'label'],
@@ -458,10 +456,8 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['evaluation.keys() | found.keys()', 'evaluation.keys()'],
     ['(*name, block) not in self.done', 'not any((key[-1] == block for key in self.done))'],
     ["text.split('\\n')[:-1]", "text.strip('\\n').split('\\n')"],
-    ["f.read().rfind(b'\\n') + 1", "f.read().rfind(b'\\n')"],
     ['torch.tensor(rows, dtype=torch.float64)', 'torch.tensor(rows).double()'],
     ['if self.path and rank == 0:', 'if self.path:'],
-    ['map(math.isfinite, nats)', 'map(math.isinf, nats)'],
 ]
 
 FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles test_answers', [

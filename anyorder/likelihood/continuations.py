@@ -42,12 +42,10 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
 
-    # Rows without a continuation cost nothing
     parts = []
     for r, row in enumerate(rows):
         parts.append([reading.piece(r, *piece) for piece in pieces(*row, length)])
-    for r, of_row in enumerate(parts):
-        if not of_row:
+        if not parts[r]:  # a row without a continuation costs nothing
             yield r, 0.0, True
 
     def fit(batch):  # as do their logits

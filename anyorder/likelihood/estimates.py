@@ -99,11 +99,9 @@ class Estimate:
         """Return lines to print below the table."""
         return []
 
-    def batch(self, blocks, numbers, given=None, n_orders=0):
-        """Return the Batch of these blocks, each K times in a row under its K orders.
-
-        K is n_orders, or its own."""
-        K = n_orders or self.n_orders
+    def batch(self, blocks, numbers, given=None):
+        """Return the Batch of these blocks, each K = n_orders times in a row under its orders."""
+        K = self.n_orders
         orders = draw_orders(numbers, blocks.size(1), K, self.c.seed, self.order).flatten(0, 1)
         blocks = blocks[numbers].repeat_interleave(K, 0)
         if given is None:
@@ -111,14 +109,6 @@ class Estimate:
         else:
             given = given[numbers].repeat_interleave(K, 0)
         return Batch.of(blocks, orders, given, self.known_l2r)
-
-    def row_of(self, blocks, number, given, n_orders=1):
-        """Return (idx (n,), orders (K, n), n_given, n_blanks) of a block without its padding."""
-        batch = self.batch(blocks, [number], given, n_orders)
-        n_given = int(batch.n_given[0])
-        n_blanks = int(batch.n_blanks[0])
-        n = n_given + n_blanks
-        return batch.idx[0, :n], batch.order[:, :n], n_given, n_blanks
 
     def row(self, label, nats, text, n=1):
         """Return the row of nats (n,), each of a block by n orders or contexts."""
@@ -272,7 +262,12 @@ class Ensemble(Estimate):
     def nats(self, model, blocks, numbers, given=None):
         """Return a column for each of 1, 2, 4, ... members."""
         (b,) = numbers
-        idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
+        batch = self.batch(blocks, numbers, given)
+        n_given = int(batch.n_given[0])
+        n_blanks = int(batch.n_blanks[0])
+        n = n_given + n_blanks  # without padding
+        idx = batch.idx[0, :n]
+        order = batch.order[0, :n]
         numbers, weights = self.groups(b, n_blanks)
         groups = Groups(numbers, self.c.ensemble_block, n_given)
         seed = derive_seed(self.c.seed, 'contexts', b)

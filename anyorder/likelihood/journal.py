@@ -3,7 +3,6 @@ killed one goes on."""
 
 import contextlib
 import json
-import math
 import os
 
 import torch
@@ -50,9 +49,7 @@ class Journal:
             first, *blocks = map(json.loads, lines)
             found = {**first}
             for dataset, digest, work, block, nats in blocks:
-                if not all(map(math.isfinite, nats)):
-                    raise ValueError('nats are not finite')
-                self.done[dataset, digest, work, block] = nats
+                self.done[dataset, digest, work, block] = [*nats]
         names = sorted(evaluation.keys() | found.keys())
         differ = [name for name in names if found.get(name) != evaluation.get(name)]
         if differ:
@@ -70,8 +67,9 @@ class Journal:
         self.done.update(entries)
         rank, _ = processes()
         if self.path and rank == 0:
-            with locked(self.path):
-                add_lines(self.path, lines_of([*key, nats] for key, nats in entries.items()))
+            lines = lines_of([*key, nats] for key, nats in entries.items())
+            with locked(self.path), open(self.path, 'a') as f:
+                f.write(lines)
 
     def nats(self, name, n_blocks):
         """Return nats (n_blocks, m) float64 of `name`, all of them finished."""
@@ -82,15 +80,3 @@ class Journal:
 def lines_of(values):
     """Return the text of a file with a line of JSON for each value."""
     return ''.join(json.dumps(value) + '\n' for value in values)
-
-
-def add_lines(path, text):
-    """Add whole lines to a file, in place of half a line that a killed process may have left."""
-    with open(path, 'ab+') as f:
-        if f.tell():
-            f.seek(-1, os.SEEK_END)
-            is_whole = f.read() == b'\n'
-            if not is_whole:
-                f.seek(0)
-                f.truncate(f.read().rfind(b'\n') + 1)
-        f.write(text.encode())

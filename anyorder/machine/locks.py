@@ -162,8 +162,6 @@ def is_alive(pid):
     ):
         _, _, behind_name = f.read().rpartition(')')
         return behind_name.split()[0] not in ('Z', 'X')
-    if os.name == 'nt':  # where os.kill would end it
-        return True
     try:
         os.kill(pid, 0)
         return True

@@ -4,10 +4,10 @@ A document is known by a hash of 64 bits of its tokens."""
 
 import itertools
 from array import array
+from hashlib import blake2b
 
 import numpy as np
 
-BLOCK = 1 << 16  # bytes that are hashed at once
 LEARNED = 'train'  # the split that others must not share
 
 
@@ -20,23 +20,17 @@ class Hashes:
     def __init__(self, eos, dtype):
         self.end = np.array(eos, dtype).tobytes()
         self.found = array('q')
-        self.state = 0  # hash of the blocks of a document so far
-        self.rest = b''  # what is behind them
+        self.begun = blake2b(digest_size=8)
+        self.empty = blake2b(self.end, digest_size=8).digest()
 
     def update(self, piece):
-        data = self.rest + piece
-        if len(data) > BLOCK:
-            n_hashed = (len(data) - 1) // BLOCK * BLOCK  # the last block is hashed with the end
-            for start in range(0, n_hashed, BLOCK):
-                self.state = hash((self.state, data[start : start + BLOCK]))
-            data = data[n_hashed:]
-        if not data.endswith(self.end):
-            self.rest = data
+        self.begun.update(piece)
+        if not piece.endswith(self.end):
             return
-        if self.state or data != self.end:
-            self.found.append(hash((self.state, data)))
-        self.state = 0
-        self.rest = b''
+        digest = self.begun.digest()
+        if digest != self.empty:
+            self.found.frombytes(digest)
+        self.begun = blake2b(digest_size=8)
 
 
 def hashes_on_disk(path, eos, dtype):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, flush, whole_files
+from anyorder.machine.files import check_folder, check_names, whole_files
 from anyorder.machine.locks import locked, tidy
 from anyorder.machine.terminal import progress
 from anyorder.tokens.meta import Meta, SplitMeta, meta_path, read_meta, write_meta
@@ -76,7 +76,6 @@ class Folder:
         try:
             with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
                 new = write_files(paths, origin, splits, unit, digests or {})
-                flush(*paths)
                 if os.path.exists(meta_path(self.path)):
                     # who is killed from here on leaves no entry of another file
                     write_meta(self.path, meta)

@@ -174,19 +174,25 @@ def texts_in(folder):
     Links are followed, but not to a parent, and what has several names is read once. As for a
     shell's *.txt a name that begins with a dot does not count."""
     left_out = {}
-    seen = Seen()
+    seen = set()  # places on the disk
 
     def note(error):
         left_out[error.filename] = error.strerror
 
+    def is_new(path):
+        info = os.stat(path)
+        n_before = len(seen)
+        seen.add((info.st_dev, info.st_ino))
+        return len(seen) > n_before
+
     root = os.path.realpath(folder)
-    while seen.is_new(root):
+    while is_new(root):
         root = os.path.dirname(root)
 
     names = []
     for where, folders, found in os.walk(folder, onerror=note, followlinks=True):
         shown = [os.path.join(where, name) for name in sorted(folders) if name[0] != '.']
-        folders[:] = [os.path.basename(path) for path in shown if seen.is_new(path)]
+        folders[:] = [os.path.basename(path) for path in shown if is_new(path)]
         fitting = [name for name in found if name[0] != '.' and name.lower().endswith('.txt')]
         names += [os.path.join(where, name) for name in fitting]
 
@@ -195,25 +201,9 @@ def texts_in(folder):
         why = why_unread(path)
         if why:
             left_out[path] = why
-        elif seen.is_new(path):
+        elif is_new(path):
             files.append(path)
     return files, left_out
-
-
-class Seen:
-    """The files and folders that were seen, by their places on the disk."""
-
-    def __init__(self):
-        self.places = set()
-
-    def is_new(self, path):
-        """Return whether this is seen for the first time."""
-        info = os.stat(path)
-        place = info.st_dev, info.st_ino
-        if place in self.places:
-            return False
-        self.places.add(place)
-        return True
 
 
 def why_unread(path):
