@@ -570,24 +570,21 @@ class Network(nn.Module):
             )
         self._check_kind(known, first, cache)
 
-        # Which slots run
+        # Which slots run: after the cached ones, not after the first target, inside the row
         counts = counts.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
-        if cache is None:
-            start = torch.zeros_like(known)
-        else:  # after the cached slots, not after the first target, inside the row
+        start = torch.zeros_like(known)
+        if cache is not None:
             start = torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        n_slots = int((end - start).max())
-        n_keys = None
-        if needs_mask or cache is not None:
-            n_keys = int(end.max())
         last = (first + counts).clamp(max=T) - 1
         ranges = RowRanges(known, first, last, start, end).to(idx.device)
 
         # One pass
-        asked = ranges.visits(n)
-        number = ranges.numbers(n_slots)
-        slots = self.slots(order, ranges.known, asked, number, n_keys, ranges.end)
+        number = ranges.numbers(int((end - start).max()))
+        n_keys = None
+        if needs_mask or cache is not None:
+            n_keys = int(end.max())
+        slots = self.slots(order, ranges.known, ranges.visits(n), number, n_keys, ranges.end)
         x = self.trunk(idx, order, slots, cache)
         if cache is not None:
             cache.length = kept
@@ -596,7 +593,7 @@ class Network(nn.Module):
         return (head or self.lm_head)(x)
 
     def _check(self, idx, order):
-        """Return (B, T), if tokens and order are of shapes that fit."""
+        """Return (B, T), if the shapes of tokens and order fit."""
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
             shapes = f'{tuple(idx.shape)} and {tuple(order.shape)}'
             raise ValueError(f'idx, order must be (B, N), (B, T), got {shapes}')
@@ -612,7 +609,7 @@ class Network(nn.Module):
         return B, T
 
     def _check_scored(self, n_known, columns, T):
-        """Check the arguments of `forward`; what lies on a device is not looked at."""
+        """Check the arguments of `forward`, but not what lies on a device."""
         if not self.slots.masked_loss and n_known is not None:
             raise ValueError(
                 'n_known is for a masked loss; a decoder gives the nll of all visits at once'
@@ -643,12 +640,12 @@ class Network(nn.Module):
 
 
 def on_host(x, B):
-    """Return an int or a tensor (B,) as (B,) on the host."""
+    """Return an int or (B,) as (B,) on the host."""
     return torch.as_tensor(x).cpu().expand(B)
 
 
 class AOGPT(Network):
-    """The any-order network. The published checkpoints have the same parameter names and order."""
+    """The any-order network, with the names and order of parameters of published checkpoints."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -730,7 +727,7 @@ class AOGPT(Network):
         return t.final_layer(x, take(slots.target, slots.answering), t.wtpe)
 
     def _wtpe(self, layer):
-        """Return the embeddings that tell a layer the targets of its slots, or None."""
+        """Return the nn.Embedding that tells a layer its targets, or None."""
         kind = self.config.target_position
         if kind == 'two_stream':
             return None
@@ -741,9 +738,7 @@ class AOGPT(Network):
         return self.transformer.wtpe
 
     def _cos_sin(self, position):
-        """Return (cos, sin), (B, S, 1, D / 2) each, of the angles of positions p (B, S).
-
-        They are (p + 1) 10000^(-2 i / D); -1 is the place of [None]."""
+        """Return (cos, sin), (B, S, 1, D / 2) each, of angles (p + 1) 10000^(-2 i / D)."""
         D = self.config.n_embd // self.config.n_head
         dtype = torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)
         two_i = torch.arange(0, D, 2, device=position.device, dtype=dtype)
@@ -760,8 +755,8 @@ class KVCache:
     """Keys and values of the kept slots, allocated once: 2 L B N C numbers.
 
     `length` (B,), on the host, counts the kept slots of each row. A slot lies at the index that is
-    its number, so that a new run of a slot overwrites the old one. There is room for `n_slots`, by
-    default N."""
+    its number, so that a new run overwrites the old one. There is room for `n_slots`, by default
+    N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
@@ -783,9 +778,7 @@ class KVCache:
         self.length = self.length[rows]
 
     def store(self, slots, layer, k, v):
-        """Store new keys and values (B, S, H, D) of a layer. Return those that the mask covers.
-
-        They are the first of the cache, (B, keys, H, D) each."""
+        """Store new keys and values (B, S, H, D) of a layer. Return the first, which the mask covers."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, (k, v)):
@@ -820,11 +813,10 @@ class EMA:
 
 
 class BlankSlots(Slots):
-    """A slot stands at the position that it predicts and reads its own token.
+    """A slot stands at the position that it predicts and reads its own token, a blank [None].
 
-    If its visit is not known, a blank, it reads [None]. A pass predicts blanks alone. A subclass
-    brings `see`. A step of `predict` with a cache, k tokens known since the last and r blanks left,
-    runs k + r slots."""
+    A pass predicts blanks alone. A subclass brings `see`. A step of `predict` with a cache runs
+    k + r slots."""
 
     masked_loss = True
     causal = False
@@ -843,22 +835,21 @@ class BlankSlots(Slots):
 class EncoderSlots(BlankSlots):
     """The encoder-only masked diffusion model: a slot sees every slot.
 
-    What it says depends on which visits are known, not on their order; a new token changes all
-    keys, so that there is nothing to cache. A step runs all slots."""
+    What it says depends on which visits are known, not on their order. A new token changes all keys:
+    there is nothing to cache, and a step runs all slots."""
 
     cached = False
 
     @staticmethod
     def see(query, key, known, end):
-        return (key < end) & (query >= 0)  # the second is always true and gives a row to each query
+        return (key < end) & (query >= 0)  # always true: a row for each query
 
 
 class MixedSlots(BlankSlots):
     """Between decoder and encoder: blanks see every slot, known slots the known ones before them.
 
-    The keys of known slots are final, whatever is visited next, and blanks know of each other. What
-    the network says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv
-    2506.01928)"""
+    The keys of known slots are final, and blanks know of each other. What it says depends on the
+    order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
 
     masked = True
 
@@ -868,16 +859,13 @@ class MixedSlots(BlankSlots):
 
 
 class TwoStreamSlots(Slots):
-    """XLNet's two streams, on the same weights.
+    """XLNet's two streams, on the same weights. (Yang et al. 2019, arXiv 1906.08237)
 
     Slot d of the content reads visit d - 1 where it stands, sees the content before it and itself,
     and knows no target. A query slot predicts visit d: it stands at order[d], reads one learned
-    vector, and sees the content slots 0 to min(d, n_known). Queries come after the content,
-    without keys: a cache is final whatever is visited next, and serves many orders of a prompt.
-    (Yang et al. 2019, arXiv 1906.08237)
-
-    A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n
-    targets."""
+    vector, and sees the content slots 0 to min(d, n_known). Queries come after the content, without
+    numbers and keys: a cache is final whatever is visited next, and serves many orders of a prompt.
+    A step of `predict` with a cache runs k + n slots."""
 
     targets_in_keys = False
 

@@ -14,8 +14,8 @@ from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze, graphed
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.options import check_keywords
+from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Scroll
-from anyorder.generation.unmasking import Revised
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob

@@ -4,7 +4,8 @@ import pytest
 from conftest import one_line
 
 from anyorder.generation.options import check_keywords, unmasking_of
-from anyorder.generation.unmasking import Adaptive, Given, Lossless, Revised
+from anyorder.generation.revise import Revised
+from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.generation.way import order_and_unmasking
 
 

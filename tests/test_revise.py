@@ -9,8 +9,8 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.options import unmasking_of
-from anyorder.generation.revise import GROUPS, blank_again, misfit
-from anyorder.generation.unmasking import Given, Lossless, Revised
+from anyorder.generation.revise import GROUPS, Revised, blank_again, misfit
+from anyorder.generation.unmasking import Given, Lossless
 from anyorder.orders import sample_order
 
 NETWORKS = [

@@ -4,6 +4,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, sample_tokens
 from anyorder.generation.fill import generate
 from anyorder.generation.options import unmasking_of
+from anyorder.generation.revise import Revised
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.unmasking import (
     PROBABILITIES,
@@ -11,7 +12,6 @@ from anyorder.generation.unmasking import (
     Adaptive,
     Given,
     Lossless,
-    Revised,
     Unmasking,
 )
 

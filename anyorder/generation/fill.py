@@ -4,7 +4,6 @@ generate            for programs: arguments become a Canvas, an Unmasking and a 
 +- fill             all steps at once
    +- steps         yields after each step
       +- write            fills all blanks: one Unmasking.reveal a step, by Passes
-      +- write_again      rounds of revision: makes blanks, and calls `write`
 Passes              runs the network, and keeps its cache and the noise of drafts
 """
 
@@ -17,8 +16,6 @@ from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
 from anyorder.generation.options import check_keywords, unmasking_of
-from anyorder.generation.revise import GROUPS, blank_again
-from anyorder.generation.unmasking import Revised
 from model import KVCache
 
 BUCKET = 32  # prompts whose lengths have the same quotient by it are read in one pass
@@ -106,24 +103,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         )
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model  # a copy for inference
-    is_revised = isinstance(unmasking, Revised)
-    base = unmasking.base if is_revised else unmasking
-    yield from write(network, canvas, base, drawing, use_cache, with_logprob)
-    if is_revised and canvas.n_steps.any():  # without a step nothing is written: nothing to revise
-        yield from write_again(network, canvas, unmasking, drawing, use_cache, with_logprob)
-
-
-def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
-    """Revise a canvas that is written, round after round, with as many tokens a step as before."""
-    again = revised.again(GROUPS)
-    changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
-    for n_round in range(revised.rounds):
-        blank_again(network, canvas, n_round, changed)  # the worst tokens become the last visits
-        if not canvas.n_blanks.any():
-            return
-        before = canvas.idx.clone()
-        yield from write(network, canvas, again, drawing, use_cache, with_logprob)
-        changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): other rows are finished
+    for one in unmasking.rounds_of(network, canvas):
+        yield from write(network, canvas, one, drawing, use_cache, with_logprob)
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):

@@ -4,15 +4,14 @@ import re
 from dataclasses import dataclass
 from inspect import signature
 
+from anyorder.generation.revise import Revised, check_rounds
 from anyorder.generation.unmasking import (
     SCORES,
     Adaptive,
     Given,
     Lossless,
-    Revised,
     check_block_length,
     check_noise,
-    check_rounds,
     check_threshold,
     refuse_blocks,
 )

@@ -1,11 +1,81 @@
 """Which tokens of a written text are to be written again? Those that fit the others least."""
 
+from dataclasses import dataclass, replace
+
 import torch
 
+from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
 
 GROUPS = 8  # a round writes one token in so many again, rounded up
+
+
+@dataclass(frozen=True)
+class Revised(Unmasking):
+    """Write a text by `base`, then rewrite its worst eighth, up to so many rounds.
+
+    It reveals nothing itself. A round that changes nothing is the last one.
+
+    base  Given or Adaptive, by a schedule that has a name"""
+
+    base: Unmasking
+    rounds: int
+    rewrites = True
+
+    def __post_init__(self):
+        check_rounds(self.rounds, can_be_revised(self.base))
+
+    @property
+    def adaptive(self):
+        return self.base.adaptive
+
+    @property
+    def binomial(self):
+        return self.base.binomial
+
+    @property
+    def block_length(self):
+        return self.base.block_length
+
+    def check_network(self, slots, n, scores=False):
+        self.base.check_network(slots, n, scores)
+        if scores:
+            raise ValueError('a text that is scored stays as it is: score with revise=0')
+
+    def rounds_of(self, network, canvas):
+        yield self.base
+        if not canvas.n_steps.any():  # nothing was written
+            return
+        again = self.again()
+        changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
+        for n_round in range(self.rounds):
+            blank_again(network, canvas, n_round, changed)  # the worst become the last visits
+            if not canvas.n_blanks.any():
+                return
+            before = canvas.idx.clone()
+            yield again
+            changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): others are finished
+
+    def again(self):
+        """Return the Unmasking of a round, with as many tokens a step as before, in no blocks."""
+        n_steps = -(-self.base.n_steps // GROUPS)  # rounded up
+        if self.base.block_length is None:
+            return replace(self.base, n_steps=n_steps)
+        return replace(self.base, n_steps=n_steps, block_length=None)
+
+
+def can_be_revised(unmasking):
+    """Return whether a share of its steps can write a round."""
+    return isinstance(unmasking, Given | Adaptive) and isinstance(unmasking.schedule, str)
+
+
+def check_rounds(rounds, is_possible):
+    is_number = type(rounds) is int and rounds >= 0
+    if not is_number or (rounds and not is_possible):
+        raise ValueError(
+            f'revise is how many rounds, 0 with unmask=lossless or listed ends, got {rounds!r}'
+        )
 
 
 def blank_again(model, canvas, n_round, rows):

@@ -1,7 +1,7 @@
-"""Which blanks does each step reveal, and as what? Given, Adaptive, Lossless and Revised."""
+"""Which blanks does each step reveal, and as what? Given, Adaptive and Lossless."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -29,6 +29,10 @@ class Unmasking:
 
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless a network with these Slots can write, or score, n positions so."""
+
+    def rounds_of(self, network, canvas):
+        """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas."""
+        yield self
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
@@ -284,54 +288,6 @@ class Lossless(Unmasking):
         return n_new, revealed.to(device, non_blocking=True)
 
 
-@dataclass(frozen=True)
-class Revised(Unmasking):
-    """Write a text by `base`, then rewrite its worst eighth, up to so many rounds, see revise.py.
-
-    It reveals nothing itself: fill.steps runs `base`, then `again` in each round. A round that
-    changes nothing is the last one.
-
-    base  Given or Adaptive, by a schedule that has a name"""
-
-    base: Unmasking
-    rounds: int
-    rewrites = True
-
-    def __post_init__(self):
-        check_rounds(self.rounds, can_be_revised(self.base))
-
-    @property
-    def adaptive(self):
-        return self.base.adaptive
-
-    @property
-    def binomial(self):
-        return self.base.binomial
-
-    @property
-    def block_length(self):
-        return self.base.block_length
-
-    def check_network(self, slots, n, scores=False):
-        self.base.check_network(slots, n, scores)
-        if scores:
-            raise ValueError('a text that is scored stays as it is: score with revise=0')
-
-    def again(self, n_groups):
-        """Return the Unmasking of a round, which writes 1 / n_groups of the text, in no blocks.
-
-        A step has as many tokens as before."""
-        n_steps = -(-self.base.n_steps // n_groups)  # rounded up
-        if self.base.block_length is None:
-            return replace(self.base, n_steps=n_steps)
-        return replace(self.base, n_steps=n_steps, block_length=None)
-
-
-def can_be_revised(unmasking):
-    """Return whether a share of its steps can write a round."""
-    return isinstance(unmasking, Given | Adaptive) and isinstance(unmasking.schedule, str)
-
-
 # The checks of fields. Their texts name the options of commands
 
 
@@ -367,14 +323,6 @@ def refuse_blocks(what):
         f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block '
         f'by a linear or cosine schedule, not for {what}'
     )
-
-
-def check_rounds(rounds, is_possible):
-    is_number = type(rounds) is int and rounds >= 0
-    if not is_number or (rounds and not is_possible):
-        raise ValueError(
-            f'revise is how many rounds, 0 with unmask=lossless or listed ends, got {rounds!r}'
-        )
 
 
 # The scores of Adaptive, of logits (n, V), float32 or better, with -inf for padding
