@@ -509,7 +509,7 @@ def star_runs(seed, out):
     decoder = f'{star} --l2r_ratio=0.1'
     after_l2r = f'--init_from={out}/star_l2r_seed{seed}/ckpt.pt'
     # a function of results/stargraphs
-    question_first = f'{decoder} --order=stargraphs.py:question_first'
+    question_first = f'{decoder} --order=results/stargraphs/stargraphs.py:question_first'
     question_adapted = f'{question_first} {after_l2r}'
     return {
         'star_l2r': f'{star} --order=l2r',

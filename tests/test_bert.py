@@ -1,20 +1,16 @@
 """bert.py of results/bert: what its BERT is trained on, and the folder that it writes."""
 
-import types
-
 import numpy as np
 import pytest
 import torch
-from test_readme import all_programs
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
+from results.bert import bert
 
 pytest.importorskip('transformers')
-bert = types.ModuleType('bert')
-exec(all_programs()['bert.py'], vars(bert))  # noqa: S102
 
 
 def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():

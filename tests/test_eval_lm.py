@@ -6,7 +6,6 @@ import json
 import math
 import os
 import random
-import types
 from functools import partialmethod
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ import pytest
 import torch
 from conftest import ROOT, make_model, one_line
 from masked_kinds import KINDS
-from test_readme import all_programs
 
 import eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
@@ -25,6 +23,7 @@ from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
+from docs.examples import rows as rows_of
 
 N = 32
 
@@ -635,14 +634,6 @@ def test_more_processes_than_documents_are_refused(forked, ckpt, tasks, tmp_path
     assert 'fewer documents than the 2 processes' in without.said
 
 
-@pytest.fixture
-def rows():
-    """The program that makes rows of documents, as a module."""
-    module = types.ModuleType('rows')
-    exec(all_programs()['rows.py'], vars(module))  # noqa: S102
-    return module
-
-
 def document(x):
     return ' '.join(f'A{x} {x * n}x {x}y is {x}z and {x}w. {x}It' for n in range(1, 9))
 
@@ -654,16 +645,16 @@ def is_said(text):
     return any(text in document for document in DOCUMENTS)
 
 
-def test_one_choice_of_a_row_is_what_its_document_says(rows):
-    for row in rows.choices(DOCUMENTS, random.Random(1), 20, 16, 12):
+def test_one_choice_of_a_row_is_what_its_document_says():
+    for row in rows_of.choices(DOCUMENTS, random.Random(1), 20, 16, 12):
         right = [n for n, text in enumerate(row['choices']) if is_said(row['context'] + text)]
         assert right == [row['label']]
         assert len(row['choices']) == 4
         assert len(row['context']) == 16
 
 
-def test_completions_are_what_their_documents_say(rows):
-    found = rows.completions(DOCUMENTS, random.Random(1), 30, 40)
+def test_completions_are_what_their_documents_say():
+    found = rows_of.completions(DOCUMENTS, random.Random(1), 30, 40)
     assert len(found) == 30
     assert all(is_said(row['context'] + row['target'] + row['right']) for row in found)
 

@@ -124,9 +124,8 @@ def test_every_command_of_a_finding_is_understood(findings, script, tmp_path, na
     assert sorted(as_ones) == sorted('\n'.join(c) for c in ones)
 
     # what a command lacks stops it once its options are checked
-    os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    of_its_page = 'def question_first(u, n, n_path): return u.argsort(-1)'
-    (tmp_path / 'stargraphs.py').write_text(of_its_page)
+    for folder in ('config', 'results'):
+        os.symlink(os.path.join(ROOT, folder), tmp_path / folder)
     for c in ones:
         said = script(*c, '--device=nowhere', code=1).stderr
         assert re.search('nowhere|no checkpoint file', said)

@@ -6,13 +6,10 @@ is train.py with its options, for a set that is a stream of text. In a share `fi
 blocks the middle is moved to the end: mark, prefix, mark, suffix, mark, middle. Marks are read and
 never predicted. A middle ends with its block: the place of its mark tells how long it is."""
 
-import os
 import sys
 from dataclasses import replace
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-if __name__ == '__main__':  # the project's folder in place of this one
-    sys.path[0] = ROOT
+sys.path.append('.')  # the project's folder, from which it is run
 
 import torch
 
