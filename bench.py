@@ -27,7 +27,7 @@ frontier  what fewer passes cost a trained model, for every way of unmasking: pa
           has random numbers of its own, and writes one text for all windows"""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, check_choice, numbers
+from configurator import Config, at_least, numbers
 
 WORDS = {
     'sample': 'generation',
@@ -54,7 +54,7 @@ n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
 n_plain = 64               # ensemble: passes of the plain way that are timed
 n_updates = 3              # train, grid: updates of a run
-optimizer = 'adamw'        # train, grid: 'adamw' or 'muon'
+optimizer = 'adamw'        # train, grid: as in train.py
 compile = True             # train, grid: torch.compile for ours, where there is a compiler
 repeats = 2                # runs of each; the fastest counts; frontier has one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
@@ -109,7 +109,8 @@ from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.tokens.sets import Split
 from anyorder.training.clock import training_flops
-from anyorder.training.update import OPTIMIZERS, TrainState, make_optimizers, update
+from anyorder.training.start import MUON_RATE, optimizer_in
+from anyorder.training.update import TrainState, make_optimizers, update
 from model import AOGPT, EMA, AOGPTConfig
 
 STEPS = [16, 64, 256, 1024]
@@ -142,7 +143,7 @@ def main(config):
         )
     if config.out and name not in ('grid', 'frontier'):
         raise ValueError(f'bench.py {name} prints its table and writes no file: leave out --out')
-    check_choice('optimizer', config.optimizer, *OPTIMIZERS)
+    optimizer_in(config)  # which checks it
     device, dtype = resolve_device(config.device, config.dtype)
     globals()[f'bench_{name}'](config, device, dtype)
 
@@ -369,7 +370,8 @@ def training_step(config, device, dtype, **network):
         dtype=dtype,
         seed=config.seed,
     )
-    optimizers = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
+    optimizer, rate = optimizer_in(config)
+    optimizers = make_optimizers(model, optimizer, 1e-3, rate or MUON_RATE, 0.05, (0.9, 0.95))
     split = Split(random_tokens(config))
     state = TrainState(model, optimizers, EMA(model, 0.9999))
     asked = 'auto' if config.compile else False

@@ -14,88 +14,62 @@ from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
 # options that stay as typed, see configurator.py
-TEXTS = ('wandb_project', 'wandb_run_name', 'wandb_run_id')
+TEXTS = ('wandb_project', 'wandb_run_name')
 
-# fmt: off
 # files
-out_dir = 'out'                   # where ckpt.pt and log.jsonl go
-init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights: a path, hf:OWNER/REPO/path.pt, or
-                                  # GPT-2: gpt2, gpt2-medium, -large, -xl, hf:OWNER/REPO or a folder of Hugging Face;
-                                  # 'auto': 'resume' where there is something, else 'scratch'; auto:WEIGHTS: else these
-save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
-keep_checkpoints = 1              # how many checkpoints before the newest are kept, as out_dir/ckpt_0001000.pt
+out_dir = 'out'  # where ckpt.pt and log.jsonl go
+init_from = 'scratch'  # 'resume', 'auto' (what is there), WEIGHTS as a path or gpt2, auto:WEIGHTS
+save_interval = 1000  # iterations between checkpoints; there is one at the end in any case
 # data
-dataset = 'pydocs'                # a folder of data_dir, made by data/prepare.py
-data_dir = 'data'                 # where prepared sets are
+dataset = 'pydocs'  # a folder of data_dir, made by data/prepare.py
+data_dir = 'data'  # where prepared sets are
 # model
-block_size = 1024                 # positions
-n_layer = 12                      # blocks
-n_head = 12                       # heads of attention
-n_embd = 768                      # width
-n_cond = 128                      # width of the target position embedding that conditions AdaLN
-dropout = 0.0                     # on embeddings, attention and residual branches
-bias = True                       # in the linear layers of the blocks
-gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the paper's, 1 learns faster in a short run
-target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer',
-                                  # or by a query beside it in 'two_stream'
-rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
-attention = 'causal'              # model.py:ATTENTION: the decoder, the encoder, and between them a network with a
-                                  # cache whose blanks see each other
-gelu_tanh = False                 # GELU by tanh, as in GPT-2
-gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head; sigma-GPT if added at the 'input'
+block_size = 1024  # positions
+n_layer = 12  # blocks
+n_head = 12  # heads of attention
+n_embd = 768  # width
+dropout = 0.0  # on embeddings, attention and residual branches
+bias = True  # in the linear layers of the blocks
+network = 'decoder'  # anyorder/networks.py:NETWORKS, gate_init=1 or n_cond=64; commas between
 # batch
-batch_size = 16                   # sequences of a micro-batch
-gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # anyorder/orders.py:ORDERS,
-                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers.
-                                  # block:8 has blocks of 8 positions, swaps:8 random transpositions of left to right,
-                                  # blocks2d:8 squares; rows and columns of a grid visit their cells in random order.
-                                  # few:8 is one of 8 fixed orders, the first left to right (with l2r_ratio=0);
-                                  # sorted_subset reads known positions and then the rest, each from left to right
-order_seed = 0                    # which order it is, where one or few hold for all: 'fixed', 'block', 'swaps', 'few'
-l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
+batch_size = 16  # sequences of a micro-batch
+gradient_accumulation_steps = 1  # micro-batches of an update, over all processes together
+order = 'random'  # anyorder/orders.py:ORDERS; few:8@3 has number and seed; or FILE.py:NAME
+l2r_ratio = 0.1  # share of the sequences that are read left to right instead
 # optimizer
-optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
-max_iters = 100000                # updates
-learning_rate = 6e-4              # AdamW's peak, reached after warmup_iters
-muon_learning_rate = 0.02         # Muon's peak
-min_lr = 6e-5                     # AdamW's end of the cosine at lr_decay_iters; Muon's falls in the same ratio
-warmup_iters = 2000               # updates
-lr_decay_iters = 0                # 0 is max_iters
-weight_decay = 0.05               # on matrices only
-beta1 = 0.9
-beta2 = 0.95
-grad_clip = 1.0                   # norm of all gradients together; 0 is off
-ema_decay = 0.9999                # per update, after min(ema_decay, (1 + n) / (10 + n))
+optimizer = 'adamw'  # or 'muon:0.02': Muon at this peak on hidden matrices, AdamW on the rest
+max_iters = 100000  # updates
+learning_rate = 6e-4  # AdamW's peak, reached after warmup_iters
+min_lr = 6e-5  # AdamW's end of the cosine at lr_decay_iters; Muon's falls in the same ratio
+warmup_iters = 2000  # updates
+lr_decay_iters = 0  # updates; 0 is max_iters
+weight_decay = 0.05  # on matrices only
+beta1 = 0.9  # of AdamW
+beta2 = 0.95  # of AdamW
+grad_clip = 1.0  # largest norm of all gradients together; 0 is off
+ema_decay = 0.9999  # of the average of the weights, after min(ema_decay, (1 + n) / (10 + n))
 # watching
-eval_interval = 1000              # iterations between validations of the EMA weights
-eval_iters = 32                   # batches of a validation: for one batch_size a fixed set of blocks and orders
-log_interval = 10                 # iterations between lines of the log and of the terminal
-wandb_log = False
-wandb_project = 'ao-gpt'
-wandb_run_name = ''               # '' is out_dir
-wandb_run_id = ''                 # '' is a new one; a run that is resumed keeps its own
+eval_interval = 1000  # iterations between validations of the averaged weights
+eval_iters = 32  # batches of a validation: a fixed set of blocks and orders
+log_interval = 10  # iterations between lines of the log and of the terminal
+wandb_log = False  # send the log to wandb, too
+wandb_project = 'ao-gpt'  # at wandb
+wandb_run_name = ''  # at wandb; '' is out_dir
 # system
-seed = 1337                       # with iteration and micro-batch it fixes every random number
-device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
-dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
-recompute = False                 # run every block twice and keep less of it: less memory, a third more work
-shard = False                     # split weights, gradients, optimizer and average over the processes of torchrun
-n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
-plan = ''                         # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
-compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
-# fmt: on
+seed = 1337  # with iteration and micro-batch it fixes every random number
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'auto'  # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
+save_memory = ''  # 'recompute' blocks, 'shard' over the processes, or both with a comma
+plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
+compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     # init_from must be a checkpoint that is there, unless it is one of these words
     options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
 
-import secrets
 import sys
 from functools import partial
 from typing import NamedTuple
-
-import torch
 
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
@@ -118,6 +92,7 @@ from anyorder.training.clock import Clock
 from anyorder.training.plan import lines_of
 from anyorder.training.report import Report, commands_to_go_on, introduction, validation_table
 from anyorder.training.run_folder import RunFolder
+from anyorder.training.sharding import saves_by
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
@@ -146,7 +121,8 @@ def train(config, make_update):
     with processes.failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
     changed += start.changed_inputs(config, checkpoint, data.hashes)
-    charted = start.charted_at(config, checkpoint)
+    run_id = start.run_id_of(config, checkpoint)
+    charted = start.charted_at(run_id, config, checkpoint)
     del checkpoint, model  # the model's weights are in the state
 
     # Build how the model is run, and where the run is kept
@@ -155,9 +131,6 @@ def train(config, make_update):
     n_flops = clock.flops_per_iter * config.max_iters
     with processes.failing_together():
         compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-        run_id = config.wandb_run_id
-        if config.wandb_log and not run_id:
-            run_id = secrets.token_hex(4)
         config = with_values(config, compile=compiled, wandb_run_id=run_id)
         folder = open_folder(config, resumed, device)
     state.run_model = start.make_run_model(state.model, compiled, device)
@@ -180,8 +153,7 @@ def open_options(config):
     _, world_size = processes.processes()
     checkpoint, config, changed = start.start_checkpoint(config)
     start.check_options(config, world_size)
-    if config.n_threads:
-        torch.set_num_threads(config.n_threads)
+    start.set_threads(config)
     device, dtype = processes.own_device(config.device, config.dtype)
     name = str(device)
     if world_size > 1:
@@ -228,7 +200,7 @@ class Data:
 def open_folder(config, resumed, device):
     """Return the RunFolder of the run, opened."""
     environment = processes.environment(device) | {'started_from': config.started_from}
-    folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment)
+    folder = RunFolder(config.out_dir, start.n_kept(config), resumed, environment)
     folder.open()
     return folder
 
@@ -245,7 +217,7 @@ def start_chart(state, folder, has, config):
         if chart.sent > state.iter_num:
             say(
                 f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
-                'then: --wandb_run_id=NAME begins a chart of all rows'
+                'then: WANDB_RUN_ID=NAME in the environment begins a chart of all rows'
             )
     return chart
 
@@ -257,7 +229,8 @@ def loop(make_update, state, data, clock, folder, chart, config):
     rank, _ = processes.processes()
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
     write_samples = None
-    if chart.wanted and not data.train.marked and not config.shard:  # the first process alone
+    is_split = saves_by('shard', config)  # the first process alone cannot write
+    if chart.wanted and not data.train.marked and not is_split:
         write_samples = partial(samples, state.ema.model, data.tokenizer, config)
     report = Report(folder, chart, bar, write_samples)
 
@@ -365,7 +338,7 @@ def finish(state, data, val, folder, config):
         print(validation_table(val, data, config))
         if not data.train.marked:
             model = state.ema.model
-            if config.shard:  # the first process has a part of it
+            if saves_by('shard', config):  # the first process has a part of it
                 model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
             for order, text in samples(model, data.tokenizer, config):
                 print(f'\nwritten {order}\n{text}')

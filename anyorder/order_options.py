@@ -5,29 +5,32 @@ import os
 
 from anyorder.grids import load_order
 from anyorder.machine.files import read_text, reading
-from anyorder.orders import NUMBER, ORDERS, Order
+from anyorder.orders import NUMBER, ORDERS, Order, has_seed, without_seed
 from configurator import home
 
 
 def read_order(text, *others):
     """Return what an option says of an order, for Order.of: a str, or a list of positions.
 
-    It is `text` itself if it is NAME, NAME:NUMBER or one of `others`; with a digest if it is
+    It is `text` itself if it is NAME[:NUMBER][@SEED] or one of `others`; with a digest if it is
     FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
     Raises ValueError for any other text, and for a file that holds no permutation of the positions
     from 0 on."""
     text = home(text)
-    kind, *number = NUMBER.split(text)
     if text in others:
         return text
-    if kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
+    rest, seed = without_seed(text)
+    kind, *number = NUMBER.split(rest)
+    is_whole = not number or kind in ORDERS and ORDERS[kind].parameter is not None
+    if kind in ORDERS and is_whole and (seed is None or has_seed(kind)):
         return text
     if '.py:' in kind:
         kept = load_order(*kind.rsplit(':', 1))
         return ':'.join([kept, *number])
     if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        names = ', '.join([*others, *ORDERS, *numbered])
+        seeded = [f'{name}@SEED' for name in ORDERS if has_seed(name)]
+        names = ', '.join([*others, *ORDERS, *numbered, *seeded])
         raise ValueError(
             f'an order must be {names}, a function FILE.py:NAME, or a '
             f'JSON file with a list of positions, got {text!r}'

@@ -107,7 +107,8 @@ class Family(NamedTuple):
     shared: Callable | None = None
 
 
-# an option names a family as NAME, or with its parameter as NAME:NUMBER
+# an option names a family as NAME, with its parameter as NAME:NUMBER, and as NAME@SEED with the seed
+# of one that is another order for another seed
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -127,6 +128,7 @@ ORDERS = {
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
 # splits a text into [NAME] or [NAME, NUMBER]; a NAME may have a colon too
 NUMBER = re.compile(r':(?=\d+$)')
+SEED = re.compile(r'@(?=\d+$)')
 
 
 @dataclass(frozen=True)
@@ -160,11 +162,13 @@ class Order:
         run   the options of the run, as a checkpoint's `config` has them"""
         if text == 'own':
             text = run.get('order', 'random')
-        seed = run.get('order_seed', 0)
         length = run.get('block_size')
         shape = tuple(run.get('shape') or ()) or None
         if not isinstance(text, str):
-            return cls('listed', tuple(text), seed, length, shape)
+            return cls('listed', tuple(text), seed_in(run), length, shape)
+        text, seed = without_seed(text)
+        if seed is None:
+            seed = seed_in(run)
         kind, *number = NUMBER.split(text)
         parameter = int(number[0]) if number else parameter_in(run, kind)
         return cls(kind, parameter, seed, length, shape)
@@ -206,12 +210,15 @@ class Order:
 
     @property
     def kept(self):
-        """What a checkpoint keeps, for Order.of."""
+        """What a checkpoint keeps, for Order.of: NAME[:NUMBER][@SEED], or the list of positions."""
         if self.kind == 'listed':
             return list(self.parameter)
-        if type(self.parameter) is not int:
-            return self.kind
-        return f'{self.kind}:{self.parameter}'
+        text = self.kind
+        if type(self.parameter) is int:
+            text += f':{self.parameter}'
+        if self.seed and has_seed(self.kind):
+            text += f'@{self.seed}'
+        return text
 
     @property
     def name(self):
@@ -266,10 +273,41 @@ class Order:
         return torch.where(is_l2r, torch.arange(n, device=device), order)
 
 
+def without_seed(text):
+    """Return (text without @SEED, SEED or None) of an order. A function has a digest there."""
+    if '.py:' in text:
+        return text, None
+    text, *seed = SEED.split(text)
+    if not seed:
+        return text, None
+    return text, int(seed[0])
+
+
+def has_seed(kind):
+    """Whether a family is another order, or a few others, for another seed."""
+    if kind not in ORDERS:
+        return False
+    family = ORDERS[kind]
+    is_one_of_many = not family.drawn and family.n_numbers(2, family.parameter) > 0
+    return is_one_of_many or family.shared is not None
+
+
+def seed_in(run):
+    """Return the seed that the options of a run give its order; 0 if they say nothing of it."""
+    own = run.get('order', 'random')
+    seed = None
+    if isinstance(own, str):
+        _, seed = without_seed(own)
+    if seed is None:
+        seed = run.get('order_seed', 0)  # the option of older checkpoints
+    return seed
+
+
 def parameter_in(run, kind):
     """Return the parameter that the options of a run give a family, or None."""
     own = run.get('order', 'random')
     if isinstance(own, str):
+        own, _ = without_seed(own)
         own_kind, *number = NUMBER.split(own)
         # the digest of a function may be another by now
         if number and own_kind.partition('@')[0] == kind.partition('@')[0]:

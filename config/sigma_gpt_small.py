@@ -8,8 +8,7 @@ LAMBADA 68.61, WikiText2 57.66. What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
 out_dir = 'out/sigma_gpt_small'
 init_from = 'auto'  # the same command goes on after a stop
 dataset = 'openwebtext'
-target_position = 'input'
-gpt2_blocks = True
+network = 'sigma_gpt'
 gradient_accumulation_steps = 32  # 16 * 32 * 1024 = 524,288 tokens an update
 max_iters = 1000000  # where the released checkpoint stands
 eval_iters = 20

@@ -1,7 +1,7 @@
 """9 x 9 Sudoku, a model of 962,048 parameters for one core of a CPU, trained on puzzles that data/puzzles.py generates.
 
     python data/puzzles.py sudoku --n_train=200000
-    python train.py config/sudoku.py   # and with --attention=bidirectional --out_dir=out/sudoku_encoder the encoder
+    python train.py config/sudoku.py   # and with --network=encoder,gate_init=1 --out_dir=out/sudoku_encoder the encoder
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 47 min undisturbed.
@@ -14,13 +14,12 @@ block_size = 81
 n_layer = 3
 n_head = 4
 n_embd = 128
-gate_init = 1.0
+network = 'gate_init=1'
 batch_size = 64
 l2r_ratio = 0.0
-optimizer = 'muon'
+optimizer = 'muon:0.04'
 max_iters = 9000
 learning_rate = 1e-2
-muon_learning_rate = 0.04
 min_lr = 5e-4
 warmup_iters = 100
 ema_decay = 0.995
@@ -28,5 +27,4 @@ eval_interval = 500
 eval_iters = 4
 log_interval = 50
 save_interval = 500
-n_threads = 1
 compile = False

@@ -404,46 +404,46 @@ def text_runs(seed):
     any_order = f'{BASE} --l2r_ratio=0'
     # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
     adamw = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
-    encoder = f'{BASE} --attention=bidirectional --l2r_ratio=0'
-    two_stream = f'{BASE} --target_position=two_stream'
+    encoder = f'{BASE} --network=encoder,gate_init=1 --l2r_ratio=0'
+    two_stream = f'{BASE} --network=two_stream'
     wide = (
         f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
-        '--rotary=True --max_iters=1500'
+        '--network=rotary,gate_init=1 --max_iters=1500'
     )
     return {
         'base': BASE,
         'any': any_order,
         'l2r': f'{any_order} --order=l2r',
-        'block': f'{any_order} --order=block --order_seed={seed}',
-        'fixed': f'{any_order} --order=fixed --order_seed={seed}',
-        'input': f'{BASE} --target_position=input',
-        'layer_shared': f'{BASE} --target_position=layer_shared',
-        'layer': f'{BASE} --target_position=layer',
-        'rotary': f'{BASE} --rotary=True',
-        'gates0': f'{BASE} --gate_init=0',
+        'block': f'{any_order} --order=block@{seed}',
+        'fixed': f'{any_order} --order=fixed@{seed}',
+        'input': f'{BASE} --network=input',
+        'layer_shared': f'{BASE} --network=layer_shared',
+        'layer': f'{BASE} --network=layer',
+        'rotary': f'{BASE} --network=rotary,gate_init=1',
+        'gates0': f'{BASE} --network=decoder',
         'adamw': adamw,
-        'adamw_input': f'{adamw} --target_position=input',
-        'adamw_layer_shared': f'{adamw} --target_position=layer_shared',
-        'adamw_layer': f'{adamw} --target_position=layer',
-        'adamw_rotary': f'{adamw} --rotary=True',
-        'adamw_gates0': f'{adamw} --gate_init=0',
+        'adamw_input': f'{adamw} --network=input',
+        'adamw_layer_shared': f'{adamw} --network=layer_shared',
+        'adamw_layer': f'{adamw} --network=layer',
+        'adamw_rotary': f'{adamw} --network=rotary,gate_init=1',
+        'adamw_gates0': f'{adamw} --network=decoder',
         'ema_none': f'{BASE} --ema_decay=0',
         'ema_0.999': f'{BASE} --ema_decay=0.999',
         'encoder': encoder,
-        'encoder_rotary': f'{encoder} --rotary=True',
-        'mixed': f'{BASE} --attention=mixed --l2r_ratio=0',
+        'encoder_rotary': f'{encoder} --network=encoder,rotary,gate_init=1',
+        'mixed': f'{BASE} --network=mixed,gate_init=1 --l2r_ratio=0',
         'two_stream': two_stream,
-        'two_stream_rotary': f'{two_stream} --rotary=True',
+        'two_stream_rotary': f'{two_stream} --network=two_stream,rotary',
         'wide': wide,
         'wide_longer': f'{wide} --max_iters=2090',  # updates of two streams take 1.39 times as long
-        'wide_two_stream': f'{wide} --target_position=two_stream',
+        'wide_two_stream': f'{wide} --network=two_stream,rotary',
     }
 
 
 def adapted_runs(seed, out):
     scratch = f'{BASE} --max_iters=1000 --eval_interval=50'
     adapted = f'{scratch} --init_from={out}/before_seed{seed}/ckpt.pt'
-    quarter = '--learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01'  # of the rates
+    quarter = '--learning_rate=2.5e-3 --min_lr=2.5e-4 --optimizer=muon:0.01'  # of the rates
     return {
         'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
         'scratch': scratch,
@@ -457,31 +457,31 @@ def swapped_runs(seed):
     return {
         'swaps_any': any_order,
         'swaps_l2r': f'{any_order} --order=l2r',
-        'swaps_16': f'{any_order} --order=swaps:16 --order_seed={seed}',
-        'swaps_26': f'{any_order} --order=swaps:26 --order_seed={seed}',
-        'swaps_fixed': f'{any_order} --order=fixed --order_seed={seed}',
+        'swaps_16': f'{any_order} --order=swaps:16@{seed}',
+        'swaps_26': f'{any_order} --order=swaps:26@{seed}',
+        'swaps_fixed': f'{any_order} --order=fixed@{seed}',
     }
 
 
 def puzzle_runs():
     sudoku = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
-    half = f'{sudoku} --learning_rate=5e-3 --muon_learning_rate=0.02 --min_lr=5e-4'
+    half = f'{sudoku} --learning_rate=5e-3 --optimizer=muon:0.02 --min_lr=5e-4'
     zebra4 = 'config/zebra4.py'
     nae_sat = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
     return {
-        'sudoku_decoder': f'{sudoku} --attention=causal',
+        'sudoku_decoder': sudoku,
         # without AdaLN: as many parameters by the width
-        'sudoku_layer': f'{sudoku} --target_position=layer --n_embd=160',
+        'sudoku_layer': f'{sudoku} --network=layer --n_embd=160',
         'sudoku_half': half,
-        'sudoku_two_stream_half': f'{half} --target_position=two_stream --n_embd=160',
-        'sudoku_encoder': f'{sudoku} --attention=bidirectional --l2r_ratio=0',
-        'sudoku_mixed': f'{sudoku} --attention=mixed --l2r_ratio=0',
-        'zebra4_decoder': f'{zebra4} --attention=causal',
-        'zebra4_encoder': f'{zebra4} --attention=bidirectional --l2r_ratio=0',
-        'zebra4_mixed': f'{zebra4} --attention=mixed --l2r_ratio=0',
-        'nae_sat_decoder': f'{nae_sat} --attention=causal',
-        'nae_sat_encoder': f'{nae_sat} --attention=bidirectional --l2r_ratio=0',
-        'nae_sat_mixed': f'{nae_sat} --attention=mixed --l2r_ratio=0',
+        'sudoku_two_stream_half': f'{half} --network=two_stream --n_embd=160',
+        'sudoku_encoder': f'{sudoku} --network=encoder,gate_init=1 --l2r_ratio=0',
+        'sudoku_mixed': f'{sudoku} --network=mixed,gate_init=1 --l2r_ratio=0',
+        'zebra4_decoder': f'{zebra4} --network=gate_init=1',
+        'zebra4_encoder': f'{zebra4} --l2r_ratio=0',
+        'zebra4_mixed': f'{zebra4} --network=mixed,gate_init=1 --l2r_ratio=0',
+        'nae_sat_decoder': nae_sat,
+        'nae_sat_encoder': f'{nae_sat} --network=encoder,layer',
+        'nae_sat_mixed': f'{nae_sat} --network=mixed,layer',
     }
 
 
@@ -489,8 +489,8 @@ def infilling_runs():
     # books, 128 bytes at a time
     any_order = (
         f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
-        '--batch_size=16 --rotary=True --max_iters=2500 --eval_interval=250 --log_interval=250 '
-        '--save_interval=2500'
+        '--batch_size=16 --network=rotary,gate_init=1 --max_iters=2500 --eval_interval=250 '
+        '--log_interval=250 --save_interval=2500'
     )
     l2r = f'{any_order} --order=l2r --l2r_ratio=0'
     return {
@@ -503,8 +503,8 @@ def infilling_runs():
 
 def star_runs(seed, out):
     star = (
-        'config/sudoku.py --dataset=star_2 --block_size=22 --rotary=True --max_iters=3000 '
-        '--learning_rate=3e-3 --min_lr=3e-4 --muon_learning_rate=0.01'
+        'config/sudoku.py --dataset=star_2 --block_size=22 --network=rotary,gate_init=1 '
+        '--max_iters=3000 --learning_rate=3e-3 --min_lr=3e-4 --optimizer=muon:0.01'
     )
     decoder = f'{star} --l2r_ratio=0.1'
     after_l2r = f'--init_from={out}/star_l2r_seed{seed}/ckpt.pt'
@@ -517,25 +517,28 @@ def star_runs(seed, out):
         'star_adapted': f'{decoder} {after_l2r}',
         'star_decoder': decoder,
         # without AdaLN: as many parameters by the width
-        'star_two_stream': f'{decoder} --target_position=two_stream --n_embd=160',
+        'star_two_stream': f'{decoder} --network=two_stream,rotary --n_embd=160',
         'star_question_first': question_first,
         'star_question_adapted': question_adapted,
         'star_question_long': f'{question_adapted} --max_iters=12000',
         'star_half': f'{question_first} --l2r_ratio=0.5 --max_iters=15000',
-        'star_encoder_long': f'{star} --attention=bidirectional --max_iters=15000',
-        'star_mixed': f'{star} --attention=mixed',
+        'star_encoder_long': f'{star} --network=encoder,rotary,gate_init=1 --max_iters=15000',
+        'star_mixed': f'{star} --network=mixed,rotary,gate_init=1',
     }
 
 
 def fact_runs():
-    facts = 'config/sudoku.py --dataset=facts --block_size=5 --rotary=True --max_iters=3000'
+    facts = (
+        'config/sudoku.py --dataset=facts --block_size=5 --network=rotary,gate_init=1 '
+        '--max_iters=3000'
+    )
     decoder = f'{facts} --l2r_ratio=0.1'
     return {
         'facts_l2r': f'{facts} --order=l2r',
         'facts_decoder': decoder,
-        'facts_two_stream': f'{decoder} --target_position=two_stream --n_embd=160',
-        'facts_mixed': f'{facts} --attention=mixed',
-        'facts_encoder': f'{facts} --attention=bidirectional',
+        'facts_two_stream': f'{decoder} --network=two_stream,rotary --n_embd=160',
+        'facts_mixed': f'{facts} --network=mixed,rotary,gate_init=1',
+        'facts_encoder': f'{facts} --network=encoder,rotary,gate_init=1',
     }
 
 
@@ -543,17 +546,17 @@ def repeated_runs():
     # 150 KB, read 60 times at constant rates; 40 where a model overfits, 100 where it learns slowly
     repeat = (
         'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
-        '--rotary=True --learning_rate=5e-3 --min_lr=5e-3 --muon_learning_rate=0.02 '
-        '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365 '
-        '--keep_checkpoints=9'
+        '--network=rotary,gate_init=1 --learning_rate=5e-3 --min_lr=5e-3 --optimizer=muon:0.02 '
+        '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365'
     )
     any_order = f'{repeat} --l2r_ratio=0.1'
+    encoder = f'{repeat} --network=encoder,rotary,gate_init=1 --l2r_ratio=0'
     l2r = f'{repeat} --order=l2r --l2r_ratio=0'
     dropout = '--dropout=0.2 --weight_decay=0.2'
     return {
         'repeat_any': any_order,
-        'repeat_two_stream': f'{any_order} --target_position=two_stream --n_embd=160',
-        'repeat_encoder': f'{repeat} --attention=bidirectional --l2r_ratio=0 --max_iters=3650',
+        'repeat_two_stream': f'{any_order} --network=two_stream,rotary --n_embd=160',
+        'repeat_encoder': f'{encoder} --max_iters=3650',
         'repeat_few_2': f'{repeat} --order=few:2 --l2r_ratio=0 --max_iters=1460',
         'repeat_few_16': f'{repeat} --order=few:16 --l2r_ratio=0',
         'repeat_l2r': f'{l2r} --max_iters=1460',

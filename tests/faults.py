@@ -117,6 +117,8 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['replace(order, seed=order.seed + k).draw', 'order.draw'],
     ['stream(seed, int(number))) for number', 'None) for number'],
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
+    ['seed = seed_in(run)', 'seed = 0'],
+    ["text += f'@{self.seed}'", 'pass'],
     ['stream(seed, int(number))) for number in numbers',
      'stream(seed, number)) for number, _ in enumerate(numbers)'],
     ["tuple(run.get('shape') or ()) or None", "tuple(run.get('shape') or ())"],
@@ -655,8 +657,12 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_resume test_torchrun test_start test_processes test_gpt2 test_grids', [
     ['if not order.wants_shape:', 'if True:'],
-    ["given['order'] = order_option(config, saved)", 'pass'],
-    ["{'order': order, 'init_from': start}", "{'init_from': start}"],
+    ["given['order'] = whole['order']", 'pass'],
+    ["config | written_out(config, {}) | {'init_from'", "config | {'init_from'"],
+    ["saved['order'] = Order.of('own', run).kept", 'pass'],
+    ["run.get('muon_learning_rate', rate or MUON_RATE)", 'rate or MUON_RATE'],
+    ["saved['save_memory'] = ','.join(savings)", 'pass'],
+    ['rate or saved_rate or MUON_RATE', 'rate or MUON_RATE'],
     ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))",
      "[os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))]"],
     ["weights or 'scratch'", "'scratch'"],

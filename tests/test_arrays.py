@@ -78,7 +78,7 @@ def assert_same_run(one, other, n, *options):
     return other_state
 
 
-@pytest.mark.parametrize('options', [[], ['--attention=bidirectional', '--l2r_ratio=0']])
+@pytest.mark.parametrize('options', [[], ['--network=encoder', '--l2r_ratio=0']])
 def test_puzzles_through_tokens_are_the_same_run(options):
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 60, 'val': 20, 'test': 5})
     arrays = {}
@@ -352,7 +352,7 @@ def of_mine(folder):
     prepare_tokens('data', 'mine', 'a.npz', shape='2x3', vocabulary='names.txt')
 
 
-@pytest.mark.parametrize('options', [['--order=columns'], ['--attention=mixed', '--l2r_ratio=0']])
+@pytest.mark.parametrize('options', [['--order=columns'], ['--network=mixed', '--l2r_ratio=0']])
 def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
     pytest.importorskip('safetensors')
     _, whole = trained('mine', 6, '--max_iters=4', *options)

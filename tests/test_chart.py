@@ -284,7 +284,7 @@ def test_an_earlier_runs_wandb_is_not_a_new_ones(folder, sent):
 def test_a_run_that_goes_back_says_what_wandb_does_not_take(folder, sent, capsys):
     sent(ends=True)
     chart = train.start_chart(SimpleNamespace(iter_num=4), folder, 0, Options())
-    assert '--wandb_run_id' in capsys.readouterr().out
+    assert 'WANDB_RUN_ID' in capsys.readouterr().out
     assert not chart.lacking(8)
 
 

@@ -12,9 +12,9 @@ from conftest import ROOT, one_line
 from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.machine.terminal import one_line_errors
+from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
 from configurator import configure, help_text, home, names_in, read_config_file
-from model import ATTENTION
 
 OPTIONS = dict(
     learning_rate=6e-4,
@@ -366,7 +366,7 @@ print('torch' in sys.modules)"""
 @pytest.mark.parametrize(
     'command, tables',
     [
-        ('train', [ORDERS, ATTENTION]),
+        ('train', [ORDERS, NETWORKS]),
         ('sample', [ORDERS, SCORES]),
         ('eval_ppl', [ORDERS, ESTIMATES]),
         ('eval_puzzle', [ORDERS, SCORES]),

@@ -268,7 +268,7 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(train, tmp_path, scr
     assert results(tmp_path / 'q.json')[0]['right'] == rows[-3]['right']
 
 
-OTHERS = [['--attention=bidirectional', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']]
+OTHERS = [['--network=encoder', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']]
 
 
 @pytest.mark.parametrize('options', OTHERS)

@@ -87,7 +87,7 @@ ROWS = np.zeros((2, 9), '<u2')
     [
         ({'fim_ratio': 2}, Split(TOKENS), MARKED, 'fim_ratio must be 0 to 1, got 2'),
         ({'block_size': 3}, Split(TOKENS), MARKED, 'block_size at least 4, got l2r, causal and 3'),
-        ({'attention': 'mixed'}, Split(TOKENS), MARKED, 'attention causal'),
+        ({}, Split(TOKENS), MARKED | {'attention': 'mixed'}, 'attention causal'),
         ({'order': 'random'}, Split(TOKENS), MARKED, 'order must be l2r'),
         ({}, Split(ROWS), MARKED, 'toy has rows, or positions that are given'),
         ({}, Split(TOKENS, True), MARKED, 'toy has rows, or positions that are given'),

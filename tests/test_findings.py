@@ -120,7 +120,7 @@ def test_every_command_of_a_finding_is_understood(findings, script, tmp_path, na
     assert len(ones + twos) == len(trained + measured)
 
     # but for their number seeds have the same commands
-    as_ones = [re.sub(r'(seed=?)2\b', r'\g<1>1', '\n'.join(c)) for c in twos]
+    as_ones = [re.sub(r'(seed=?|@)2\b', r'\g<1>1', '\n'.join(c)) for c in twos]
     assert sorted(as_ones) == sorted('\n'.join(c) for c in ones)
 
     # what a command lacks stops it once its options are checked
@@ -139,7 +139,7 @@ def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findin
     assert not of(commands, 'data/prepare.py')
     trained = of(commands, 'train.py')
     assert values(trained, 'data_dir') == [str(tmp_path / 'there')] * 4
-    assert values(trained, 'order_seed') == ['', '7', '7', '']
+    assert values(trained, 'order') == ['l2r', 'block@7', 'fixed@7', '']
 
 
 def test_seeds_are_numbers_whatever_blanks_stand_between_them(findings):

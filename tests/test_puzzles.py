@@ -332,7 +332,7 @@ def test_what_an_order_has_first_is_what_the_file_says_is_given(tiny_run):
 
 
 def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tiny_run):
-    options = ['--attention=bidirectional', '--batch_size=40', '--max_iters=1']
+    options = ['--network=encoder', '--batch_size=40', '--max_iters=1']
     config, split = tiny_run(*options)
     state = state_of(attention='bidirectional')
     seen = []

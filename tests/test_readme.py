@@ -305,7 +305,7 @@ def test_the_cheap_commands_run(script, tmp_path):
             '--n_layer=1',
             '--n_head=2',
             '--n_embd=16',
-            '--n_cond=8',
+            '--network=gate_init=1,n_cond=8',
             '--max_iters=2',
             '--eval_iters=1',
             '--compile=False',

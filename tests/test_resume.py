@@ -97,9 +97,9 @@ def test_a_run_leaves_the_handlers_of_signals(data):
 @pytest.mark.parametrize(
     'variant',
     [
-        ['--target_position=layer', '--rotary=True'],
-        ['--target_position=input', '--gpt2_blocks=True'],
-        ['--target_position=two_stream'],
+        ['--network=layer,rotary'],
+        ['--network=sigma_gpt'],
+        ['--network=two_stream'],
         ['--order=even.json', '--l2r_ratio=0.5'],
         ['--order=few:3', '--dropout=0.1'],
         ['--order=sorted_subset'],
@@ -115,9 +115,9 @@ def test_every_network_and_order_is_trained_saved_and_resumed(data, variant):
     assert_same_runs('whole', 'out')
 
 
-@pytest.mark.parametrize('name', ['optimizer=muon', 'n_layer=3', 'rotary=True'])
+@pytest.mark.parametrize('name', ['optimizer=muon:0.02', 'n_layer=3', 'network=rotary'])
 def test_a_resume_keeps_optimizer_and_shape(data, name):
-    run('--max_iters=1', '--optimizer=adamw', '--rotary=False')
+    run('--max_iters=1', '--optimizer=adamw', '--network=gate_init=1')
     with pytest.raises(ValueError, match=f'{name} contradicts'):
         run('--max_iters=2', '--optimizer=adamw', '--init_from=resume', f'--{name}')
 

@@ -225,7 +225,7 @@ def test_a_resumed_run_may_be_split_or_whole(data, forked):
     run('--max_iters=3', *options)
 
     def split():
-        resume('--max_iters=6', '--shard=True', '--recompute=True')
+        resume('--max_iters=6', '--save_memory=shard,recompute')
 
     for p in forked(split, split):
         assert p.code == 0, p.said

@@ -18,10 +18,9 @@ SMALL = [
     '--batch_size=4',
     '--eval_iters=1',
     '--compile=False',
-    '--n_threads=1',
     '--eval_interval=100',
     '--log_interval=100',
-    '--gate_init=1',
+    '--network=gate_init=1',
 ]
 
 

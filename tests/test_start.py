@@ -4,14 +4,15 @@ import os
 import shlex
 
 import pytest
+import torch
 from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.machine.surroundings import NAMES
 from anyorder.training.plan import lines_of
-from anyorder.training.start import check_options, never_reached, start_checkpoint
-from configurator import configure
+from anyorder.training.start import check_options, never_reached, set_threads, start_checkpoint
+from configurator import Config, configure
 from model import EMA
 
 
@@ -90,10 +91,66 @@ def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp
 
 def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
     (tmp_path / 'c.py').write_text("optimizer = 'adamw'\n")
-    config, changed = resumed(tmp_path, {'optimizer': 'muon'}, tmp_path / 'c.py')
-    assert config.optimizer == 'muon'
+    config, changed = resumed(tmp_path, {'optimizer': 'muon:0.03'}, tmp_path / 'c.py')
+    assert config.optimizer == 'muon:0.03'
     assert changed == []
-    assert 'overrules the config file: optimizer adamw -> muon' in capsys.readouterr().out
+    assert 'overrules the config file: optimizer adamw -> muon:0.03' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'saved, now',
+    [
+        ({'order': 'few:8', 'order_seed': 3}, {'order': 'few:8@3'}),
+        ({'order': 'random', 'order_seed': 3}, {'order': 'random'}),
+        ({'optimizer': 'muon', 'muon_learning_rate': 0.04}, {'optimizer': 'muon:0.04'}),
+        ({'optimizer': 'adamw', 'muon_learning_rate': 0.04}, {'optimizer': 'adamw'}),
+        ({'recompute': True, 'shard': True}, {'save_memory': 'recompute,shard'}),
+        ({'recompute': False, 'shard': True}, {'save_memory': 'shard'}),
+        ({'keep_checkpoints': 3, 'n_threads': 1}, {'keep_checkpoints': 3, 'n_threads': 1}),
+        ({'target_position': 'layer'}, {'network': 'n_cond=8'}),  # as the weights are
+    ],
+)
+def test_a_run_of_an_earlier_version_goes_on_with_its_options_as_they_are_named_now(
+    tmp_path, saved, now
+):
+    config, changed = resumed(tmp_path, saved)
+    assert {name: config[name] for name in now} == now
+    assert changed == []
+
+
+@pytest.mark.parametrize(
+    'typed, now, changed',
+    [
+        ('--optimizer=muon', {'optimizer': 'muon:0.04'}, []),
+        ('--optimizer=muon:0.1', {'optimizer': 'muon:0.1'}, ['optimizer muon:0.04 -> muon:0.1']),
+        ('--order=few:8', {'order': 'few:8@3'}, []),
+        ('--order=few:8@0', {'order': 'few:8'}, ['order few:8@3 -> few:8']),
+        ('--network=n_cond=8,adaln', {'network': 'n_cond=8'}, []),
+    ],
+)
+def test_what_a_text_leaves_open_is_as_in_the_run_that_is_resumed(tmp_path, typed, now, changed):
+    config, said = resumed(tmp_path, {'optimizer': 'muon:0.04', 'order': 'few:8@3'}, typed)
+    assert {name: config[name] for name in now} == now
+    assert said == changed
+
+
+@pytest.mark.parametrize(
+    'width, said, older, n_threads',
+    [(64, None, {}, 1), (256, None, {}, 2), (64, '2', {}, 2), (256, None, {'n_threads': 1}, 1)],
+)
+def test_a_narrow_network_has_one_thread_unless_somebody_says_how_many(
+    monkeypatch, width, said, older, n_threads
+):
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    if said:
+        monkeypatch.setenv('OMP_NUM_THREADS', said)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        set_threads(Config({'n_embd': width} | older))
+        assert torch.get_num_threads() == n_threads
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

@@ -223,12 +223,9 @@ def test_what_is_not_finite_is_not_saved(data, save_interval):
 # networks and orders
 
 
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_a_network_with_a_masked_loss_is_trained_resumed_sampled_and_scored(
-    attention, data, script
-):
-    network = f'--attention={attention}'
-    toy = [*TOY, network, '--l2r_ratio=0', '--rotary=True', '--lr_decay_iters=6']
+@pytest.mark.parametrize('network', ['--network=encoder', '--network=mixed'])
+def test_a_network_with_a_masked_loss_is_trained_resumed_sampled_and_scored(network, data, script):
+    toy = [*TOY, f'{network},rotary', '--l2r_ratio=0', '--lr_decay_iters=6']
     assert 'l2r_ratio must be 0' in script('train.py', *TOY, network, code=1).stderr
     said = script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout
     table, _, _ = said.partition('written')
@@ -258,15 +255,15 @@ ODD = [*range(1, 16, 2), *range(0, 16, 2)]
     'option, name, own',
     [
         ('l2r', 'left to right', sample_order(16, 16, 'l2r')),
-        ('block:5', 'own order (block:5)', sample_order(16, 16, 'block', seed=3, parameter=5)),
-        ('swaps:5', 'own order (swaps:5)', sample_order(16, 16, 'swaps', seed=3, parameter=5)),
+        ('block:5@3', 'own order (block:5@3)', sample_order(16, 16, 'block', seed=3, parameter=5)),
+        ('swaps:5@3', 'own order (swaps:5@3)', sample_order(16, 16, 'swaps', seed=3, parameter=5)),
         ('odd.json', 'own order (listed)', torch.tensor(ODD).expand(16, 16)),
     ],
 )
 def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, option, name, own):
     with open('odd.json', 'w') as f:
         json.dump(ODD, f)
-    options = ['--order_seed=3', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32']
+    options = ['--l2r_ratio=0', '--max_iters=8', '--dtype=float32']
     run(f'--order={option}', *options)
     os.remove('odd.json')  # the checkpoint knows
     model = model_from_checkpoint('out/ckpt.pt')
@@ -422,8 +419,8 @@ def test_a_resume_goes_on_with_its_run_at_wandb(data, wandb):
         (['--order=block:0'], 'at least 1 position'),
         (['--order=few:0'], 'at least 1, got few:0'),
         (['--beta1=1.5'], 'beta1 must'),
-        (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
-        (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
+        (['--network=encoder', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
+        (['--network=full'], 'network must be words of decoder, encoder, mixed'),
         (['--device=cuda:99'], 'device'),
         (['--dtype=int8'], 'dtype'),
         (['--compile=maybe'], 'compile'),

@@ -34,13 +34,11 @@ OPTIONS = [
     *TOY,
     '--init_from=auto',
     '--save_interval=1',
-    '--keep_checkpoints=2',
     '--optimizer=muon',
     '--dropout=0.1',
     '--eval_interval=50',
     '--seed=3',
     '--gradient_accumulation_steps=2',
-    '--n_threads=1',
 ]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 

@@ -24,7 +24,7 @@ class Chart:
 
     out_dir/wandb.json is {'run': the id at wandb, 'safe': the iteration of the last row that is
     safe, 'samples': {iteration: pairs of order and text} of the rows that are not}. Another id,
-    --wandb_run_id, gets the whole log."""
+    WANDB_RUN_ID, gets the whole log."""
 
     def __init__(self, folder, run_id, wanted, has=0):
         """wanted  in the first process of a run that is to be shown

@@ -15,7 +15,6 @@ from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
-from anyorder.order_options import order_option
 from anyorder.others.weights import WithoutDraws
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.prepared import DATA_SETS
@@ -23,13 +22,17 @@ from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.clock import training_flops
 from anyorder.training.memory import Setup, memory
+from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
     check_options,
     model_config,
+    n_kept,
     never_reached,
+    optimizer_in,
     resolve_start,
     same_update,
     start_checkpoint,
+    written_out,
 )
 from configurator import Config
 
@@ -71,7 +74,7 @@ def lines_of(config):
     start = resolve_start(config.init_from, config.out_dir)
     checkpoint = None
     if on_hub(start):
-        config = Config(config | {'order': order_option(config)})
+        config = Config(config | written_out(config, {}))
     else:
         checkpoint, config, _ = start_checkpoint(config)
     check_options(config, world_size)
@@ -219,6 +222,7 @@ def in_columns(cells):
 def setup_of(plan):
     """Return the Setup of an update of the run."""
     config = plan.config
+    optimizer, _ = optimizer_in(config)
     compiled = config.compile
     if compiled == 'auto':
         compiled = worth_compiling(True, 0, config.max_iters)
@@ -226,11 +230,11 @@ def setup_of(plan):
         batch_size=config.batch_size,
         length=plan.length,
         dtype=plan.dtype,
-        optimizer=config.optimizer,
+        optimizer=optimizer,
         compiled=compiled,
         world_size=plan.world_size,
-        recompute=config.recompute,
-        shard=config.shard and plan.world_size > 1,
+        recompute=saves_by('recompute', config),
+        shard=saves_by('shard', config) and plan.world_size > 1,
     )
 
 
@@ -261,8 +265,10 @@ def micro_batch_lines(plan, setup):
     for values in itertools.product((False, True), repeat=len(options)):
         saving = dict(zip(options, values))
         largest = largest_batch(plan, replace(setup, **saving))
-        words = [f'--{option}=True' for option in options if saving[option]]
-        name = ' '.join(words) or 'as it is'
+        name = 'as it is'
+        if any(values):
+            words = ','.join(option for option in options if saving[option])
+            name = f'--save_memory={words}'
         yield row(
             f'  {name}', largest or 'none', same_update(plan.config, plan.world_size, largest)
         )
@@ -282,7 +288,7 @@ def disk_lines(plan, setup, parts):
     n_bytes = parts['weights'] + parts['EMA'] + parts['optimizer']
     if setup.shard:  # the first process gathers and writes all parts
         n_bytes *= plan.world_size
-    n_files = 2 + plan.config.keep_checkpoints  # the next one is whole before the oldest goes
+    n_files = 2 + n_kept(plan.config)  # the next one is whole before the oldest goes
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')

@@ -10,6 +10,13 @@ from torch.utils.checkpoint import checkpoint
 from anyorder.machine.processes import processes
 from model import Block
 
+SAVINGS = ('recompute', 'shard')  # words of the option save_memory
+
+
+def saves_by(word, config):
+    """Whether a run saves memory by one of SAVINGS."""
+    return word in config.save_memory.split(',')
+
 
 class RecomputedBlock(Block):
     """A block that keeps its input alone: the backward pass runs it again, with its dropout."""

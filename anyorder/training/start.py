@@ -1,9 +1,10 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
+import math
 import os
+import secrets
 import shlex
 import sys
-from dataclasses import fields
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -13,19 +14,22 @@ from anyorder.fast import lean
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.surroundings import launcher
+from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.training.run_folder import open_newest
-from anyorder.training.sharding import recompute, shard
+from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
 from anyorder.training.update import OPTIMIZERS, TrainState, lr_of, make_optimizers
 from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
-# a checkpoint fixes these
-SHAPE = tuple(
-    f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout')
-)
+SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
+# what runs of earlier versions had as options, and go on with
+KEPT = ('keep_checkpoints', 'n_threads')
+N_KEPT = 1  # checkpoints before the newest that stay
+MUON_RATE = 0.02  # its peak where an option names none
+NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
 
 def resolve_start(init_from, out_dir):
@@ -50,20 +54,21 @@ def start_checkpoint(config):
     overruled, and typed ones are an error."""
     start = resolve_start(config.init_from, config.out_dir)
     if start == 'scratch':
-        order = order_option(config)
-        return None, Config(config | {'order': order, 'init_from': start}), []
+        return None, Config(config | written_out(config, {}) | {'init_from': start}), []
     saved = {}
     if start == 'resume':
         checkpoint = open_newest(config.out_dir)
-        saved = {name: value for name, value in checkpoint.run.items() if name in config}
+        saved = saved_options(checkpoint, config)
     else:
         checkpoint = Checkpoint(start)
 
-    given = {name: config[name] for name in sorted(config.given)}
-    given['order'] = order_option(config, saved)
-    shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
-    fixed = shape.copy()
-    if 'optimizer' in saved:
+    whole = written_out(config, saved)
+    given = {name: whole.get(name, config[name]) for name in sorted(config.given)}
+    given['order'] = whole['order']
+    fixed = {name: getattr(checkpoint.config, name) for name in SIZES}
+    fixed['network'] = network_name(checkpoint.config)
+    shape = fixed.copy()
+    if 'optimizer' in saved and optimizer_in(whole)[0] != optimizer_in(saved)[0]:
         fixed['optimizer'] = saved['optimizer']
     given |= overruled(given, fixed, config.typed)
     place = {'out_dir': config.out_dir, 'init_from': start}
@@ -72,6 +77,55 @@ def start_checkpoint(config):
     if start == 'resume':
         changed = changed_options(checkpoint, config, saved, given, resolved)
     return checkpoint, resolved, changed
+
+
+def saved_options(checkpoint, config):
+    """Return the options of the run of a checkpoint, as they are named today."""
+    run = checkpoint.run
+    saved = {name: value for name, value in run.items() if name in config or name in KEPT}
+    saved['order'] = Order.of('own', run).kept  # which has the seed of older ones
+    optimizer, rate = optimizer_in(run)
+    if optimizer == 'muon':
+        rate = run.get('muon_learning_rate', rate or MUON_RATE)
+        saved['optimizer'] = f'muon:{rate}'
+    savings = [option for option in SAVINGS if run.get(option)]
+    if savings:
+        saved['save_memory'] = ','.join(savings)
+    return saved
+
+
+def written_out(config, saved):
+    """Return the options that a short text may name, written out as a checkpoint keeps them.
+
+    What a text leaves open is as in `saved`, the options of the run that is resumed."""
+    optimizer, rate = optimizer_in(config)
+    if optimizer == 'muon':
+        _, saved_rate = optimizer_in(saved)
+        optimizer = f'muon:{rate or saved_rate or MUON_RATE}'
+    named = AOGPTConfig(**network_fields(config.network))
+    return {
+        'order': order_option(config, saved),
+        'optimizer': optimizer,
+        'network': network_name(named),
+    }
+
+
+def optimizer_in(options):
+    """Return ('adamw' or 'muon', the peak of Muon's learning rate or None) of a run."""
+    text = options.get('optimizer', 'adamw')
+    name, colon, rate = text.partition(':')
+    check_choice('optimizer', name, *OPTIMIZERS)
+    if not colon:
+        return name, None
+    try:
+        rate = float(rate)
+    except ValueError:
+        rate = math.nan
+    if name != 'muon' or not 0 < rate < math.inf:
+        raise ValueError(
+            f'optimizer must be adamw, muon or muon:RATE with a rate above 0, got {text!r}'
+        )
+    return name, rate
 
 
 def changed_options(checkpoint, config, saved, given, resolved):
@@ -117,9 +171,7 @@ AT_LEAST_1 = (
     'save_interval',
 )
 AT_LEAST_0 = (
-    'keep_checkpoints',
     'max_iters',
-    'n_threads',
     'min_lr',
     'warmup_iters',
     'lr_decay_iters',
@@ -128,7 +180,7 @@ AT_LEAST_0 = (
     'seed',
 )
 BOUNDS = (
-    (('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
+    (('learning_rate',), 'above 0', lambda x: x > 0),
     (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
     (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1),
 )
@@ -155,7 +207,8 @@ def check_options(c, world_size):
             f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: '
             'give --min_lr, too'
         )
-    check_choice('optimizer', c.optimizer, *OPTIMIZERS)
+    for word in filter(None, c.save_memory.split(',')):
+        check_choice('save_memory', word, *SAVINGS)
     check_order_of_run(c, network.slots.masked_loss)
 
 
@@ -198,7 +251,7 @@ def check_order_of_run(c, masked_loss):
     """Raise ValueError unless a network can be trained in the order of these options."""
     if c.l2r_ratio and masked_loss:
         raise ValueError(
-            f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}'
+            f'network={c.network} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}'
         )
     order = Order.of('own', c)
     if masked_loss and order.law != 'random':
@@ -251,8 +304,23 @@ def model_config(config, n_tokens=None):
     vocabulary = {}
     if n_tokens:
         vocabulary = {'vocab_size': -(-n_tokens // 64) * 64, 'n_tokens': n_tokens}
-    shape = {name: config[name] for name in SHAPE}
-    return AOGPTConfig(dropout=config.dropout, **shape, **vocabulary)
+    sizes = {name: config[name] for name in SIZES}
+    kind = network_fields(config.network)
+    return AOGPTConfig(dropout=config.dropout, **sizes, **kind, **vocabulary)
+
+
+def set_threads(config):
+    """Give a narrow network one thread of the CPU, unless the environment says how many."""
+    n_threads = config.get('n_threads', 0)  # of a run of an earlier version
+    if n_threads == 0 and config.n_embd < NARROW and 'OMP_NUM_THREADS' not in os.environ:
+        n_threads = 1
+    if n_threads > 0:
+        torch.set_num_threads(n_threads)
+
+
+def n_kept(config):
+    """Return how many checkpoints before the newest stay; a run of an earlier version may say."""
+    return config.get('keep_checkpoints', N_KEPT)
 
 
 def start_model(config, checkpoint, n_tokens):
@@ -299,11 +367,23 @@ def resumed_at(config, checkpoint):
     return checkpoint.iter_num
 
 
-def charted_at(config, checkpoint):
+def run_id_of(config, checkpoint):
+    """Return the id of the run at wandb: of the surroundings, of the checkpoint, or a new one.
+
+    '' is none, of a run that is not shown."""
+    own = os.environ.get('WANDB_RUN_ID', '')
+    if not own and config.init_from == 'resume':
+        own = checkpoint.run.get('wandb_run_id', '')
+    if not own and config.wandb_log:
+        own = secrets.token_hex(4)
+    return own
+
+
+def charted_at(run_id, config, checkpoint):
     """Return the last iteration that wandb has of a run older than the file that says it."""
-    if config.init_from != 'resume' or not config.wandb_run_id:
+    if config.init_from != 'resume' or not run_id:
         return 0
-    if config.wandb_run_id != checkpoint.run.get('wandb_run_id'):
+    if run_id != checkpoint.run.get('wandb_run_id'):
         return 0
     return checkpoint.iter_num
 
@@ -320,7 +400,7 @@ def changed_inputs(config, checkpoint, hashes):
         changed.append('the validation data')
     if entries.get('draws') != DRAWS:
         changed.append('the random draws, which an earlier version made of the same seed')
-        if config.optimizer == 'muon':
+        if optimizer_in(config)[0] == 'muon':
             changed.append('Muon, which takes Q, K and V each by itself now')
     return changed
 
@@ -356,22 +436,23 @@ def start_state(config, checkpoint, model, kind, device):
     if resumes:
         check_kind(config, checkpoint.set, kind)
     _, world_size = processes()
-    splits = config.shard and world_size > 1
+    splits = saves_by('shard', config) and world_size > 1
     place = device
     if splits:
         place = 'cpu'  # until it is split
     model = lean(model.train()).to(place)
-    if config.recompute:
+    if saves_by('recompute', config):
         recompute(model)
     ema = EMA(model, config.ema_decay)
     if splits:
         shard(model, device)
         shard(ema.model, device)
+    optimizer, muon_learning_rate = optimizer_in(config)
     optimizers = make_optimizers(
         model,
-        config.optimizer,
+        optimizer,
         config.learning_rate,
-        config.muon_learning_rate,
+        muon_learning_rate,
         config.weight_decay,
         (config.beta1, config.beta2),
     )

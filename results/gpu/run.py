@@ -63,7 +63,7 @@ SMALL = '--n_layer=12 --n_head=12 --n_embd=768'
 MEDIUM = '--n_layer=24 --n_head=16 --n_embd=1024'
 TEXT = '--n_layer=8 --n_head=8 --n_embd=512 --block_size=256 --batch_size=64 --optimizer=muon'
 SUDOKU = (
-    '--n_layer=6 --n_head=8 --n_embd=256 --block_size=81 --batch_size=256 --optimizer=muon '
+    '--n_layer=6 --n_head=8 --n_embd=256 --block_size=81 --batch_size=256 --optimizer=muon:0.04 '
     '--compile=False'
 )
 TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
@@ -130,7 +130,7 @@ def text_lines(c, steps):
     train = (
         f'train.py config/books.py {data} {TEXT} --max_iters={n} --eval_interval={interval} '
         f'--save_interval={interval} --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 '
-        f'--muon_learning_rate=0.02 --ema_decay=0.995 --n_threads=0 --out_dir={out}/text'
+        f'--ema_decay=0.995 --out_dir={out}/text'
     )
     yield 'text_train', 420, train
     ckpt = f'--ckpt={out}/text/ckpt.pt'
@@ -156,12 +156,11 @@ def sudoku_lines(c, steps):
     if n is None:
         return
 
-    networks = {'decoder': 'causal', 'encoder': 'bidirectional', 'mixed': 'mixed'}
-    for name, attention in networks.items():
+    for name in ('decoder', 'encoder', 'mixed'):
         folder = f'{out}/sudoku_{name}'
         train = (
-            f'train.py config/sudoku.py {data} {SUDOKU} --attention={attention} --max_iters={n} '
-            f'--eval_interval={n // 5 + 1} --n_threads=0 --out_dir={folder}'
+            f'train.py config/sudoku.py {data} {SUDOKU} --network={name},gate_init=1 '
+            f'--max_iters={n} --eval_interval={n // 5 + 1} --out_dir={folder}'
         )
         solve = f'eval_puzzle.py --ckpt={folder}/ckpt.pt {data} --policies=random,margin'
         yield f'sudoku_{name}', 150, train

@@ -51,10 +51,11 @@ def check(model, split, config):
             'that are given: take train.py'
         )
     is_short = config.block_size <= N_MARKS
-    if config.order != 'l2r' or config.attention != 'causal' or is_short:
+    attention = model.config.attention
+    if config.order != 'l2r' or attention != 'causal' or is_short:
         raise ValueError(
             'fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention '
-            f'causal, block_size at least {N_MARKS + 1}, got {config.order}, {config.attention} '
+            f'causal, block_size at least {N_MARKS + 1}, got {config.order}, {attention} '
             f'and {config.block_size}'
         )
     n_rows = model.config.vocab_size

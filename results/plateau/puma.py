@@ -1,6 +1,6 @@
 """Train a network with a masked loss on the masks that it meets when it writes (arXiv 2602.10314).
 
-    python results/plateau/puma.py config/sudoku.py --attention=mixed --out_dir=out/puma
+    python results/plateau/puma.py config/sudoku.py --network=mixed,gate_init=1 --out_dir=out/puma
 
 is train.py with its options and another draw, for one process on a CPU, without padding, dropout,
 compilation and accumulation of gradients.
