@@ -1,14 +1,15 @@
-"""The findings, at a size of minutes to hours: train, evaluate, draw figures, print tables.
+"""Run a finding by its name: train, evaluate, draw its pictures, print means and errors over seeds.
 
+    python results/run.py
     python results/run.py orders --seeds=1,2,3
     python results/run.py sudoku --jobs=2 --data_dir=elsewhere
     python results/run.py orders --out=out/longer -- --max_iters=12000
 
-A table has the mean over the seeds, its standard error and their number. What is finished is not
-made again, unless it evaluates weights or data that are others now. Make one finding at a time in a
-folder, since they share runs. Options behind -- go to every train.py."""
+Without a name it lists them. The same command goes on: what is finished is not made again, and a
+training that was stopped is resumed. A table has the mean over the seeds, its standard error and
+their number. Findings that share a folder share runs: make one at a time. Options behind -- go to
+every train.py."""
 
-import hashlib
 import itertools
 import os
 import shlex
@@ -23,19 +24,15 @@ if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = ROOT
 from anyorder.machine.locks import locked
 from anyorder.machine.terminal import one_line_errors
-from anyorder.tokens.meta import read_meta
 from configurator import at_least, configure, numbers
 
-# fmt: off
+seeds = '1,2'  # one training each, with commas between
+jobs = 1  # commands at a time, each on one core if there are more than one
+out = 'out/findings'  # where logs, checkpoints, evaluations and pictures go
+data_dir = 'data'  # where prepared sets are; what is missing is made there
 
-seeds = '1,2'          # one training each, with commas between
-jobs = 1               # commands at a time, each on one core if there are more than one
-out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
-data_dir = 'data'      # where prepared sets are; what is missing is made there
-# fmt: on
 
 FIM = 'results/infilling/fim.py'
-TRAINERS = ('train.py', FIM)  # options alone are those of the first
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Picture:
 
 
 class Finding:
-    """What is compared, the pictures of it, and the set that is learned with the command for it."""
+    """The folder of its page and what is compared, pictures, the set and the command that makes it."""
 
     def __init__(self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs'):
         self.about = about
@@ -85,7 +82,7 @@ NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 
 
 FINDINGS = {
     'orders': Finding(
-        '1, 2: any order, left to right, and one fixed order (block-wise, random)',
+        'paper: any order, left to right, and one fixed order, by blocks or random',
         Picture(
             'orders',
             '--y=val_own,val_l2r',
@@ -98,7 +95,7 @@ FINDINGS = {
         ),
     ),
     'l2r_data': Finding(
-        '3: without and with 10 % left-to-right sequences',
+        'paper: without and with 10 % left-to-right sequences',
         Picture(
             'l2r_data',
             '--y=val_any,val_l2r',
@@ -106,7 +103,7 @@ FINDINGS = {
         ),
     ),
     'positions': Finding(
-        '4: four ways to tell the target position, and rotary; Muon and AdamW',
+        'paper: four ways to tell the target position, and rotary; Muon and AdamW',
         Picture(
             'positions',
             '--y=val_any,val_l2r',
@@ -131,7 +128,7 @@ FINDINGS = {
         ),
     ),
     'gates': Finding(
-        "4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW",
+        "paper: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW",
         Picture(
             'gates',
             '--y=val_any,val_l2r',
@@ -144,7 +141,7 @@ FINDINGS = {
         ),
     ),
     'ema': Finding(
-        '4: no average of the weights, 0.99, 0.999',
+        'paper: no average of the weights, 0.99, 0.999',
         Picture(
             'ema',
             '--y=val_any,val_l2r',
@@ -152,7 +149,7 @@ FINDINGS = {
         ),
     ),
     'ensemble': Finding(
-        '5: the context-order ensemble between decoder and encoder',
+        'paper: the context-order ensemble between decoder and encoder',
         Picture(
             'ensemble',
             '',
@@ -165,12 +162,12 @@ FINDINGS = {
         ),
     ),
     'networks': Finding(
-        'text by decoder, encoder, mixed network and two streams',
+        'networks: text by decoder, encoder, mixed network and two streams',
         Picture('networks', '--y=val_any', NETWORKS),
         Picture('networks_likelihood', '', measured('likelihood', NETWORKS)),
     ),
     'two_stream': Finding(
-        'two streams against AdaLN, without and with rotary, and wider for as long',
+        'networks: two streams against AdaLN, without and with rotary, and wider for as long',
         Picture(
             'two_stream',
             '--y=val_any,val_l2r',
@@ -188,7 +185,7 @@ FINDINGS = {
         ),
     ),
     'adaptation': Finding(
-        'a left-to-right model adapted to any order, beside training from scratch',
+        'adaptation: a left-to-right model adapted to any order, beside training from scratch',
         Picture(
             'adaptation',
             '--x=iter --y=val_any,val_l2r',
@@ -202,8 +199,7 @@ FINDINGS = {
         Picture('adaptation_before', '--y=val_l2r', {'left to right': 'before'}),
     ),
     'swaps': Finding(
-        'pi-learners: one order each between left to right and random; '
-        'an any-order model along them',
+        'paper: one order each between left to right and random; an any-order model along them',
         Picture(
             'swaps',
             '--y=val_own',
@@ -218,7 +214,7 @@ FINDINGS = {
         Picture('swaps_along', '', {'any order': 'swaps_any/along'}),
     ),
     'sudoku': Finding(
-        '9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
+        'networks: 9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
         Picture('sudoku', '--y=val_any', SUDOKU),
         Picture('sudoku_solved', '', measured('solved', SUDOKU)),
         Picture('sudoku_graded', '', measured('graded', SUDOKU)),
@@ -227,7 +223,7 @@ FINDINGS = {
         made_by=SUDOKU_60K,
     ),
     'plateau': Finding(
-        'the seeds of a 9 x 9 decoder: lower rates, and how a slot is told its target; '
+        'plateau: a 9 x 9 decoder at lower rates, and how a slot is told its target; '
         '13 to 27 minutes a run',
         Picture('plateau', '--y=val_any', PLATEAU),
         Picture('plateau_solved', '', measured('solved', PLATEAU)),
@@ -235,22 +231,21 @@ FINDINGS = {
         made_by=SUDOKU_60K,
     ),
     'zebra4': Finding(
-        'Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
+        'puzzles: Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
         Picture('zebra4', '--y=val_any', ZEBRA4),
         Picture('zebra4_solved', '', measured('solved', ZEBRA4)),
         dataset='zebra4',
         made_by='data/puzzles.py zebra4',
     ),
     'nae_sat': Finding(
-        'latents and observations by the same; 25 minutes a run',
+        'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
         Picture('nae_sat_agree', '--y=right', measured('agree', NAE_SAT)),
         dataset='nae_sat',
         made_by='data/puzzles.py nae_sat',
     ),
     'infilling': Finding(
-        'filling in a middle: any order, sorted subsets, and fill-in-the-middle by a '
-        'left-to-right model',
+        'infilling: a middle by any order, sorted subsets, and left to right by fill-in-the-middle',
         Picture(
             'infilling',
             '--y=val_l2r',
@@ -268,7 +263,7 @@ FINDINGS = {
         ),
     ),
     'repeated': Finding(
-        '150 KB of text, read 40 to 100 times, by few orders, all orders and masks; '
+        'repeated: 150 KB of text, read 40 to 100 times, by few orders, all orders and masks; '
         '5 to 20 minutes a run',
         Picture(
             'repeated',
@@ -300,8 +295,8 @@ FINDINGS = {
         ),
     ),
     'stars': Finding(
-        'the path to the goal of a path-star graph, by eleven runs; results/stargraphs has '
-        'stargraphs.py, which makes rows',
+        'stargraphs: the path to the goal of a path-star graph, by eleven runs; stargraphs.py '
+        'makes the rows',
         Picture(
             'stars',
             '--y=val_l2r',
@@ -342,8 +337,8 @@ FINDINGS = {
         made_by='data/prepare.py tokens --name=star_2 --source=star_2.npz',
     ),
     'facts': Finding(
-        'invented facts asked from their other side, by five networks; results/stargraphs '
-        'makes the rows',
+        'stargraphs: invented facts asked from their other side, by five networks; '
+        'stargraphs.py makes the rows',
         Picture(
             'facts',
             '--y=val_any,val_l2r',
@@ -375,194 +370,185 @@ EVALUATIONS = {
     'diabolical': f'{OF_PUZZLES} --n_puzzles=500 --dataset=diabolical',
 }
 
-
-def runs_of(seed, out):
-    """Return what train.py is given for each run of this seed, {RUN: options as in a shell}.
-
-    A seed has orders of its own. `out` is the folder of the runs, some of which begin from the
-    weights of others."""
-    return (
-        text_runs(seed)
-        | adapted_runs(seed, out)
-        | swapped_runs(seed)
-        | puzzle_runs()
-        | infilling_runs()
-        | star_runs(seed, out)
-        | fact_runs()
-        | repeated_runs()
-    )
-
+# --------------------------------------------------------------------------------------------------
+# {RUN: what train.py is given}, as in a shell. SEED is the seed of a run, which has orders of its
+# own, OUT the folder of all runs, some of which begin from the weights of others.
 
 # a network that takes 2 min 20 s on one core: 32 bytes at a time of the English inside Python
 BASE = (
     'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 --max_iters=3000 '
     '--eval_interval=150 --log_interval=150 --save_interval=3000'
 )
+ANY = f'{BASE} --l2r_ratio=0'
+# in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
+ADAMW = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
+ENCODER = f'{BASE} --network=encoder,gate_init=1 --l2r_ratio=0'
+TWO_STREAM = f'{BASE} --network=two_stream'
+WIDE = (
+    f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
+    '--network=rotary,gate_init=1 --max_iters=1500'
+)
+RUNS = {
+    'base': BASE,
+    'any': ANY,
+    'l2r': f'{ANY} --order=l2r',
+    'block': f'{ANY} --order=block@SEED',
+    'fixed': f'{ANY} --order=fixed@SEED',
+    'input': f'{BASE} --network=input',
+    'layer_shared': f'{BASE} --network=layer_shared',
+    'layer': f'{BASE} --network=layer',
+    'rotary': f'{BASE} --network=rotary,gate_init=1',
+    'gates0': f'{BASE} --network=decoder',
+    'adamw': ADAMW,
+    'adamw_input': f'{ADAMW} --network=input',
+    'adamw_layer_shared': f'{ADAMW} --network=layer_shared',
+    'adamw_layer': f'{ADAMW} --network=layer',
+    'adamw_rotary': f'{ADAMW} --network=rotary,gate_init=1',
+    'adamw_gates0': f'{ADAMW} --network=decoder',
+    'ema_none': f'{BASE} --ema_decay=0',
+    'ema_0.999': f'{BASE} --ema_decay=0.999',
+    'encoder': ENCODER,
+    'encoder_rotary': f'{ENCODER} --network=encoder,rotary,gate_init=1',
+    'mixed': f'{BASE} --network=mixed,gate_init=1 --l2r_ratio=0',
+    'two_stream': TWO_STREAM,
+    'two_stream_rotary': f'{TWO_STREAM} --network=two_stream,rotary',
+    'wide': WIDE,
+    'wide_longer': f'{WIDE} --max_iters=2090',  # updates of two streams take 1.39 times as long
+    'wide_two_stream': f'{WIDE} --network=two_stream,rotary',
+}
+
+SCRATCH = f'{BASE} --max_iters=1000 --eval_interval=50'
+ADAPTED = f'{SCRATCH} --init_from=auto:OUT/before_seedSEED/ckpt.pt'
+RUNS |= {
+    'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
+    'scratch': SCRATCH,
+    'adapted': ADAPTED,
+    # at a quarter of the rates
+    'adapted_gently': f'{ADAPTED} --learning_rate=2.5e-3 --min_lr=2.5e-4 --optimizer=muon:0.01',
+}
+
+SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
+RUNS |= {
+    'swaps_any': SWAPS,
+    'swaps_l2r': f'{SWAPS} --order=l2r',
+    'swaps_16': f'{SWAPS} --order=swaps:16@SEED',
+    'swaps_26': f'{SWAPS} --order=swaps:26@SEED',
+    'swaps_fixed': f'{SWAPS} --order=fixed@SEED',
+}
+
+SUDOKU_RUN = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
+HALF = f'{SUDOKU_RUN} --learning_rate=5e-3 --optimizer=muon:0.02 --min_lr=5e-4'
+RUNS |= {
+    'sudoku_decoder': SUDOKU_RUN,
+    # without AdaLN: as many parameters by the width
+    'sudoku_layer': f'{SUDOKU_RUN} --network=layer --n_embd=160',
+    'sudoku_half': HALF,
+    'sudoku_two_stream_half': f'{HALF} --network=two_stream --n_embd=160',
+    'sudoku_encoder': f'{SUDOKU_RUN} --network=encoder,gate_init=1 --l2r_ratio=0',
+    'sudoku_mixed': f'{SUDOKU_RUN} --network=mixed,gate_init=1 --l2r_ratio=0',
+}
+
+NAE_SAT_RUN = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
+RUNS |= {
+    'zebra4_decoder': 'config/zebra4.py --network=gate_init=1',
+    'zebra4_encoder': 'config/zebra4.py --l2r_ratio=0',
+    'zebra4_mixed': 'config/zebra4.py --network=mixed,gate_init=1 --l2r_ratio=0',
+    'nae_sat_decoder': NAE_SAT_RUN,
+    'nae_sat_encoder': f'{NAE_SAT_RUN} --network=encoder,layer',
+    'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',
+}
+
+# books, 128 bytes at a time
+BOOKS = (
+    f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
+    '--batch_size=16 --network=rotary,gate_init=1 --max_iters=2500 --eval_interval=250 '
+    '--log_interval=250 --save_interval=2500'
+)
+BOOKS_L2R = f'{BOOKS} --order=l2r --l2r_ratio=0'
+RUNS |= {
+    'infilling_any': BOOKS,
+    'infilling_subset': f'{BOOKS} --order=sorted_subset',
+    'infilling_l2r': BOOKS_L2R,
+    'infilling_fim': f'{FIM} {BOOKS_L2R} --fim_ratio=0.5',
+}
+
+STAR = (
+    'config/sudoku.py --dataset=star_2 --block_size=22 --network=rotary,gate_init=1 '
+    '--max_iters=3000 --learning_rate=3e-3 --min_lr=3e-4 --optimizer=muon:0.01'
+)
+STAR_DECODER = f'{STAR} --l2r_ratio=0.1'
+AFTER_L2R = '--init_from=auto:OUT/star_l2r_seedSEED/ckpt.pt'
+QUESTION_FIRST = f'{STAR_DECODER} --order=results/stargraphs/stargraphs.py:question_first'
+RUNS |= {
+    'star_l2r': f'{STAR} --order=l2r',
+    'star_r2l': f'{STAR} --order=r2l',
+    'star_adapted': f'{STAR_DECODER} {AFTER_L2R}',
+    'star_decoder': STAR_DECODER,
+    # without AdaLN: as many parameters by the width
+    'star_two_stream': f'{STAR_DECODER} --network=two_stream,rotary --n_embd=160',
+    'star_question_first': QUESTION_FIRST,
+    'star_question_adapted': f'{QUESTION_FIRST} {AFTER_L2R}',
+    'star_question_long': f'{QUESTION_FIRST} {AFTER_L2R} --max_iters=12000',
+    'star_half': f'{QUESTION_FIRST} --l2r_ratio=0.5 --max_iters=15000',
+    'star_encoder_long': f'{STAR} --network=encoder,rotary,gate_init=1 --max_iters=15000',
+    'star_mixed': f'{STAR} --network=mixed,rotary,gate_init=1',
+}
+
+FACTS = (
+    'config/sudoku.py --dataset=facts --block_size=5 --network=rotary,gate_init=1 --max_iters=3000'
+)
+RUNS |= {
+    'facts_l2r': f'{FACTS} --order=l2r',
+    'facts_decoder': f'{FACTS} --l2r_ratio=0.1',
+    'facts_two_stream': f'{FACTS} --l2r_ratio=0.1 --network=two_stream,rotary --n_embd=160',
+    'facts_mixed': f'{FACTS} --network=mixed,rotary,gate_init=1',
+    'facts_encoder': f'{FACTS} --network=encoder,rotary,gate_init=1',
+}
+
+# 150 KB, read 60 times at constant rates; 40 where a model overfits, 100 where it learns slowly
+REPEAT = (
+    'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
+    '--network=rotary,gate_init=1 --learning_rate=5e-3 --min_lr=5e-3 --optimizer=muon:0.02 '
+    '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365'
+)
+REPEAT_ANY = f'{REPEAT} --l2r_ratio=0.1'
+REPEAT_ENCODER = f'{REPEAT} --network=encoder,rotary,gate_init=1 --l2r_ratio=0'
+REPEAT_L2R = f'{REPEAT} --order=l2r --l2r_ratio=0'
+DROPOUT = '--dropout=0.2 --weight_decay=0.2'
+RUNS |= {
+    'repeat_any': REPEAT_ANY,
+    'repeat_two_stream': f'{REPEAT_ANY} --network=two_stream,rotary --n_embd=160',
+    'repeat_encoder': f'{REPEAT_ENCODER} --max_iters=3650',
+    'repeat_few_2': f'{REPEAT} --order=few:2 --l2r_ratio=0 --max_iters=1460',
+    'repeat_few_16': f'{REPEAT} --order=few:16 --l2r_ratio=0',
+    'repeat_l2r': f'{REPEAT_L2R} --max_iters=1460',
+    'repeat_l2r_dropout': f'{REPEAT_L2R} {DROPOUT}',
+    'repeat_any_dropout': f'{REPEAT_ANY} {DROPOUT}',
+}
+
+# --------------------------------------------------------------------------------------------------
 
 
-def text_runs(seed):
-    any_order = f'{BASE} --l2r_ratio=0'
-    # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
-    adamw = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
-    encoder = f'{BASE} --network=encoder,gate_init=1 --l2r_ratio=0'
-    two_stream = f'{BASE} --network=two_stream'
-    wide = (
-        f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
-        '--network=rotary,gate_init=1 --max_iters=1500'
-    )
-    return {
-        'base': BASE,
-        'any': any_order,
-        'l2r': f'{any_order} --order=l2r',
-        'block': f'{any_order} --order=block@{seed}',
-        'fixed': f'{any_order} --order=fixed@{seed}',
-        'input': f'{BASE} --network=input',
-        'layer_shared': f'{BASE} --network=layer_shared',
-        'layer': f'{BASE} --network=layer',
-        'rotary': f'{BASE} --network=rotary,gate_init=1',
-        'gates0': f'{BASE} --network=decoder',
-        'adamw': adamw,
-        'adamw_input': f'{adamw} --network=input',
-        'adamw_layer_shared': f'{adamw} --network=layer_shared',
-        'adamw_layer': f'{adamw} --network=layer',
-        'adamw_rotary': f'{adamw} --network=rotary,gate_init=1',
-        'adamw_gates0': f'{adamw} --network=decoder',
-        'ema_none': f'{BASE} --ema_decay=0',
-        'ema_0.999': f'{BASE} --ema_decay=0.999',
-        'encoder': encoder,
-        'encoder_rotary': f'{encoder} --network=encoder,rotary,gate_init=1',
-        'mixed': f'{BASE} --network=mixed,gate_init=1 --l2r_ratio=0',
-        'two_stream': two_stream,
-        'two_stream_rotary': f'{two_stream} --network=two_stream,rotary',
-        'wide': wide,
-        'wide_longer': f'{wide} --max_iters=2090',  # updates of two streams take 1.39 times as long
-        'wide_two_stream': f'{wide} --network=two_stream,rotary',
-    }
+def main(config, more=()):
+    """Make a finding. `more` are the options behind --."""
+    at_least(config, 1, 'jobs')
+    numbers(config, 'seeds')
+    os.chdir(ROOT)
+    os.makedirs(config.out, exist_ok=True)
+    if config.jobs > 1:
+        os.environ['OMP_NUM_THREADS'] = '1'
 
-
-def adapted_runs(seed, out):
-    scratch = f'{BASE} --max_iters=1000 --eval_interval=50'
-    adapted = f'{scratch} --init_from={out}/before_seed{seed}/ckpt.pt'
-    quarter = '--learning_rate=2.5e-3 --min_lr=2.5e-4 --optimizer=muon:0.01'  # of the rates
-    return {
-        'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
-        'scratch': scratch,
-        'adapted': adapted,
-        'adapted_gently': f'{adapted} {quarter}',
-    }
-
-
-def swapped_runs(seed):
-    any_order = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
-    return {
-        'swaps_any': any_order,
-        'swaps_l2r': f'{any_order} --order=l2r',
-        'swaps_16': f'{any_order} --order=swaps:16@{seed}',
-        'swaps_26': f'{any_order} --order=swaps:26@{seed}',
-        'swaps_fixed': f'{any_order} --order=fixed@{seed}',
-    }
-
-
-def puzzle_runs():
-    sudoku = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
-    half = f'{sudoku} --learning_rate=5e-3 --optimizer=muon:0.02 --min_lr=5e-4'
-    zebra4 = 'config/zebra4.py'
-    nae_sat = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
-    return {
-        'sudoku_decoder': sudoku,
-        # without AdaLN: as many parameters by the width
-        'sudoku_layer': f'{sudoku} --network=layer --n_embd=160',
-        'sudoku_half': half,
-        'sudoku_two_stream_half': f'{half} --network=two_stream --n_embd=160',
-        'sudoku_encoder': f'{sudoku} --network=encoder,gate_init=1 --l2r_ratio=0',
-        'sudoku_mixed': f'{sudoku} --network=mixed,gate_init=1 --l2r_ratio=0',
-        'zebra4_decoder': f'{zebra4} --network=gate_init=1',
-        'zebra4_encoder': f'{zebra4} --l2r_ratio=0',
-        'zebra4_mixed': f'{zebra4} --network=mixed,gate_init=1 --l2r_ratio=0',
-        'nae_sat_decoder': nae_sat,
-        'nae_sat_encoder': f'{nae_sat} --network=encoder,layer',
-        'nae_sat_mixed': f'{nae_sat} --network=mixed,layer',
-    }
-
-
-def infilling_runs():
-    # books, 128 bytes at a time
-    any_order = (
-        f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
-        '--batch_size=16 --network=rotary,gate_init=1 --max_iters=2500 --eval_interval=250 '
-        '--log_interval=250 --save_interval=2500'
-    )
-    l2r = f'{any_order} --order=l2r --l2r_ratio=0'
-    return {
-        'infilling_any': any_order,
-        'infilling_subset': f'{any_order} --order=sorted_subset',
-        'infilling_l2r': l2r,
-        'infilling_fim': f'{FIM} {l2r} --fim_ratio=0.5',
-    }
-
-
-def star_runs(seed, out):
-    star = (
-        'config/sudoku.py --dataset=star_2 --block_size=22 --network=rotary,gate_init=1 '
-        '--max_iters=3000 --learning_rate=3e-3 --min_lr=3e-4 --optimizer=muon:0.01'
-    )
-    decoder = f'{star} --l2r_ratio=0.1'
-    after_l2r = f'--init_from={out}/star_l2r_seed{seed}/ckpt.pt'
-    # a function of results/stargraphs
-    question_first = f'{decoder} --order=results/stargraphs/stargraphs.py:question_first'
-    question_adapted = f'{question_first} {after_l2r}'
-    return {
-        'star_l2r': f'{star} --order=l2r',
-        'star_r2l': f'{star} --order=r2l',
-        'star_adapted': f'{decoder} {after_l2r}',
-        'star_decoder': decoder,
-        # without AdaLN: as many parameters by the width
-        'star_two_stream': f'{decoder} --network=two_stream,rotary --n_embd=160',
-        'star_question_first': question_first,
-        'star_question_adapted': question_adapted,
-        'star_question_long': f'{question_adapted} --max_iters=12000',
-        'star_half': f'{question_first} --l2r_ratio=0.5 --max_iters=15000',
-        'star_encoder_long': f'{star} --network=encoder,rotary,gate_init=1 --max_iters=15000',
-        'star_mixed': f'{star} --network=mixed,rotary,gate_init=1',
-    }
-
-
-def fact_runs():
-    facts = (
-        'config/sudoku.py --dataset=facts --block_size=5 --network=rotary,gate_init=1 '
-        '--max_iters=3000'
-    )
-    decoder = f'{facts} --l2r_ratio=0.1'
-    return {
-        'facts_l2r': f'{facts} --order=l2r',
-        'facts_decoder': decoder,
-        'facts_two_stream': f'{decoder} --network=two_stream,rotary --n_embd=160',
-        'facts_mixed': f'{facts} --network=mixed,rotary,gate_init=1',
-        'facts_encoder': f'{facts} --network=encoder,rotary,gate_init=1',
-    }
-
-
-def repeated_runs():
-    # 150 KB, read 60 times at constant rates; 40 where a model overfits, 100 where it learns slowly
-    repeat = (
-        'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
-        '--network=rotary,gate_init=1 --learning_rate=5e-3 --min_lr=5e-3 --optimizer=muon:0.02 '
-        '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365'
-    )
-    any_order = f'{repeat} --l2r_ratio=0.1'
-    encoder = f'{repeat} --network=encoder,rotary,gate_init=1 --l2r_ratio=0'
-    l2r = f'{repeat} --order=l2r --l2r_ratio=0'
-    dropout = '--dropout=0.2 --weight_decay=0.2'
-    return {
-        'repeat_any': any_order,
-        'repeat_two_stream': f'{any_order} --network=two_stream,rotary --n_embd=160',
-        'repeat_encoder': f'{encoder} --max_iters=3650',
-        'repeat_few_2': f'{repeat} --order=few:2 --l2r_ratio=0 --max_iters=1460',
-        'repeat_few_16': f'{repeat} --order=few:16 --l2r_ratio=0',
-        'repeat_l2r': f'{l2r} --max_iters=1460',
-        'repeat_l2r_dropout': f'{l2r} {dropout}',
-        'repeat_any_dropout': f'{any_order} {dropout}',
-    }
+    (name,) = config.words
+    finding = FINDINGS[name]
+    pictures = choose_pictures(finding, config.data_dir)
+    stages = plan(pictures, config, more)
+    for stage in stages:
+        to_make(stage)  # what is refused is refused before the work
+    make_set(finding, config.data_dir)
+    for stage in stages:
+        make_all(stage, config.jobs)
+    for picture in pictures:
+        draw(picture, config)
 
 
 def choose_pictures(finding, data_dir):
@@ -586,37 +572,44 @@ def has_sets(picture, data_dir):
     return True
 
 
-def plan(lines, c, more):
+def plan(pictures, config, more):
     """Return the three stages, each {path: words of the command that makes it}.
 
     They are trainings, trainings that begin from weights of the first, and evaluations."""
-    where = []
-    if 'data_dir' in c.given:
-        where = [f'--data_dir={c.data_dir}']
     trained = {}
     adapted = {}
     evaluated = {}
-    for line, seed in itertools.product(lines, numbers(c, 'seeds')):
+    lines = [line for picture in pictures for line in picture.lines.values()]
+    for line, seed in itertools.product(lines, numbers(config, 'seeds')):
         run, _, evaluation = line.partition('/')
-        options = runs_of(seed, shlex.quote(c.out))[run]
-        folder = path_of(run, seed, c)
-        own = [f'--seed={seed}', f'--out_dir={folder}']
-        stage = adapted if '--init_from' in options else trained
-        words = shlex.split(options)
-        if words[0] not in TRAINERS:
-            words = ['train.py', *words]
-        stage[folder] = [*words, *more, *own, *where]
+        folder = path_of(run, seed, config)
+        stage = adapted if '--init_from' in RUNS[run] else trained
+        stage[folder] = training(run, seed, config, more)
         if evaluation:
-            path = path_of(line, seed, c)
+            path = path_of(line, seed, config)
             program, *asked = EVALUATIONS[evaluation].split()
-            ckpt = f'--ckpt={folder}/ckpt.pt'
-            evaluated[path] = [program, ckpt, *asked, f'--out={path}']
+            evaluated[path] = [program, f'--ckpt={folder}/ckpt.pt', *asked, f'--out={path}']
     return trained, adapted, evaluated
 
 
-def path_of(line, seed, c):
-    """Return the folder of a run, or the JSON file of its evaluation: what plot.py reads."""
-    path = f'{c.out}/{line.replace("/", "_")}_seed{seed}'
+def training(run, seed, config, more):
+    """Return the words of a training, which resumes what is there."""
+    options = RUNS[run].replace('SEED', str(seed)).replace('OUT', shlex.quote(config.out))
+    words = shlex.split(options)
+    if words[0] != FIM:
+        words.insert(0, 'train.py')
+    if '--init_from' not in options:
+        words.append('--init_from=auto')
+    folder = path_of(run, seed, config)
+    words += [*more, f'--seed={seed}', f'--out_dir={folder}']
+    if 'data_dir' in config.given:
+        words.append(f'--data_dir={config.data_dir}')
+    return words
+
+
+def path_of(line, seed, config):
+    """Return the folder of a run, or the JSON file of its evaluation: what is drawn."""
+    path = f'{config.out}/{line.replace("/", "_")}_seed{seed}'
     if '/' in line:
         path += '.json'
     return path
@@ -630,61 +623,64 @@ def make_set(finding, data_dir):
     subprocess.run([sys.executable, *words], check=True)
 
 
-def make_all(stages, jobs, read):
-    """Make what is not made, `jobs` commands at a time, one stage after the other.
-
-    After a failure none begins. `read` gives of the words what read_by says."""
-    for stage in stages:
-        to_make(stage, read)  # what is refused is refused before the work
-    for stage in stages:
-        with ThreadPoolExecutor(jobs) as pool:
-            made = [pool.submit(make, path, words, read) for path, words in to_make(stage, read)]
-            try:
-                for done in as_completed(made):
-                    done.result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+def make_all(stage, jobs):
+    """Make what is not made of a stage, `jobs` commands at a time. After a failure none begins."""
+    with ThreadPoolExecutor(jobs) as pool:
+        made = [pool.submit(make, path, words) for path, words in to_make(stage)]
+        try:
+            for done in as_completed(made):
+                done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def to_make(stage, read):
+def to_make(stage):
     """Return [(path, words)] of a stage that are not made. Raises ValueError, see is_made."""
-    return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
+    return [(path, words) for path, words in stage.items() if not is_made(path, words)]
 
 
-def is_made(path, words, reads):
-    """Whether this command has made `path` of what it `reads` now, by the head of `path`.txt.
+def is_made(path, words):
+    """Whether this command has made `path`, by the heads of what commands said there.
 
-    Evaluations of other weights or data are made anew. Trainings are hours: a ValueError."""
+    An evaluation of weights that are newer is made again. A ValueError where it was another
+    command."""
+    for said in (f'{path}.part', f'{path}.txt'):
+        if os.path.exists(said):
+            made_by = Path(said).read_text(encoding='utf-8').partition('\n')[0]
+            if made_by != command_of(words):
+                raise ValueError(
+                    f'{path} was made by other options, {made_by}: choose another --out'
+                )
     if not os.path.exists(f'{path}.txt'):
         return False
-    said = Path(f'{path}.txt').read_text(encoding='utf-8')
-    made_by, of, *_ = f'{said}\n\n'.split('\n')
-    if made_by.rstrip() != shlex.join(['python', *words]):
-        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
-    is_known = of.startswith('reads ')  # older ones do not say
-    if not is_known or of == reads:
-        return True
-    if words[0] in TRAINERS:
-        raise ValueError(
-            f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out'
-        )
-    return False
+    for word in words:
+        weights = word.removeprefix('--ckpt=')
+        if weights != word and is_newer(weights, f'{path}.txt'):
+            return False
+    return True
 
 
-def make(path, words, read):
+def is_newer(path, other):
+    return os.path.exists(path) and os.path.getmtime(path) > os.path.getmtime(other)
+
+
+def command_of(words):
+    return shlex.join(['python', *words])
+
+
+def make(path, words):
     """Run the command, unless another program has made `path` meanwhile."""
     with locked(path):
-        reads = read(words)
-        if not is_made(path, words, reads):
-            run(path, words, reads)
+        if not is_made(path, words):
+            run(path, words)
 
 
-def run(path, words, reads):
+def run(path, words):
     """Run the command. What it says is in `path`.part, and in `path`.txt once it has ended well."""
-    command = shlex.join(['python', *words])
+    command = command_of(words)
     print(f'{command}\n', end='', flush=True)  # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:
-        print(f'{command}\n{reads}', file=f, flush=True)
+        print(command, file=f, flush=True)
         done = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False)
     if done.returncode:
         # at once, since others may run for an hour
@@ -695,69 +691,23 @@ def run(path, words, reads):
     os.replace(f'{path}.part', f'{path}.txt')
 
 
-def read_by(words, dataset, c):
-    """Return a line of what a command reads: hashes of weights and sets that its options name.
-
-    `dataset` is the set of the finding. A training reads two of its splits."""
-    options = dict(word.partition('=')[::2] for word in words)
-    found = []
-    for path in options.values():
-        if path.endswith('.pt') and os.path.isfile(path):
-            found.append(f'{path} {hash_of(path)}')
-
-    datasets = [dataset]
-    if options.get('--dataset', '') not in ('', dataset):
-        datasets.append(options['--dataset'])
-    is_training = words[0] in TRAINERS
-    for name in datasets:
-        meta = read_meta(os.path.join(c.data_dir, name))
-        splits = meta.splits if meta else {}
-        for split, info in splits.items():
-            if not is_training or split in ('train', 'val'):
-                found.append(f'{name}/{split} {info.sha256[:16]}')
-    return f'reads {", ".join(found)}'
-
-
-def hash_of(path):
-    """Return 16 hexadecimal digits of the SHA-256 of a file."""
-    sha = hashlib.sha256()
-    with open(path, 'rb') as f:
-        while chunk := f.read(2**20):
-            sha.update(chunk)
-    return sha.hexdigest()[:16]
-
-
-def draw(picture, c):
+def draw(picture, config):
     """Draw a picture, and print its table."""
-    seeds = numbers(c, 'seeds')
-    paths = [path_of(line, seed, c) for line in picture.lines.values() for seed in seeds]
+    seeds = numbers(config, 'seeds')
+    paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in seeds]
     labels = ','.join(picture.lines)
-    out = ['-o', f'{c.out}/{picture.name}.png']
+    out = ['-o', f'{config.out}/{picture.name}.png']
     words = ['plot.py', *out, *picture.options.split(), f'--labels={labels}', *paths]
     subprocess.run([sys.executable, *words], check=True)
 
 
-def main(config, more):
-    """Make a finding. `more` are the options behind --."""
-    at_least(config, 1, 'jobs')
-    numbers(config, 'seeds')
-    os.chdir(ROOT)
-    os.makedirs(config.out, exist_ok=True)
-    if config.jobs > 1:
-        os.environ['OMP_NUM_THREADS'] = '1'
-
-    (name,) = config.words
-    finding = FINDINGS[name]
-    pictures = choose_pictures(finding, config.data_dir)
-    lines = [line for picture in pictures for line in picture.lines.values()]
-    stages = plan(lines, config, more)
-    make_set(finding, config.data_dir)
-    make_all(stages, config.jobs, lambda words: read_by(words, finding.dataset, config))
-    for picture in pictures:
-        draw(picture, config)
+def split(arguments):
+    """Return the arguments before and behind the first --."""
+    before = list(itertools.takewhile(lambda word: word != '--', arguments))
+    return before or ['--help'], arguments[len(before) + 1 :]
 
 
 if __name__ == '__main__':
     with one_line_errors():
-        at = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
-        main(configure(globals(), sys.argv[1:at]), sys.argv[at + 1 :])
+        own, of_trainings = split(sys.argv[1:])
+        main(configure(globals(), own), of_trainings)

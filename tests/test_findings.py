@@ -11,7 +11,6 @@ import pytest
 from conftest import ROOT
 
 from anyorder.machine.terminal import one_line_errors
-from anyorder.tokens.prepared import prepare
 from configurator import configure
 
 spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'results', 'run.py'))
@@ -201,43 +200,40 @@ def test_a_run_that_starts_from_another_comes_after_it(findings):
     trained = of(findings('adaptation', '--seeds=7', '--jobs=2'), 'train.py')
     made = values(trained, 'out_dir')
     starts = values(trained, 'init_from')
-    assert len([start for start in starts if start]) == 2
-    for n, start in enumerate(starts):
-        if start:
-            assert start.endswith('before_seed7/ckpt.pt')
-            assert os.path.dirname(start) in made[:n]
+    assert {start.partition(':')[0] for start in starts} == {'auto'}
+    weights = [start.removeprefix('auto').removeprefix(':') for start in starts]
+    assert len([path for path in weights if path]) == 2
+    for n, path in enumerate(weights):
+        if path:
+            assert path.endswith('before_seed7/ckpt.pt')
+            assert os.path.dirname(path) in made[:n]
 
 
-def test_evaluations_of_other_weights_are_made_anew_and_trainings_on_other_data_refused(
-    findings, tmp_path
-):
-    def prepared(text):
-        source = tmp_path / 'a.txt'
-        source.write_text(text * 40)
-        there = tmp_path / 'there'
-        prepare('text', there, 'pydocs', str(source), tokenizer='bytes', force=True)
+def test_evaluations_of_newer_weights_are_made_again(findings, tmp_path):
+    def measured():
+        return of(findings('networks', '--seeds=1'), 'eval_ppl.py')
 
-    def weights(content):
-        for path in (tmp_path / 'my out').glob('*_seed1'):
-            path.mkdir(exist_ok=True)
-            (path / 'ckpt.pt').write_text(content)
+    every = measured()
+    assert every
+    assert measured() == []
+    for ckpt in values(every, 'ckpt'):
+        os.makedirs(os.path.dirname(ckpt))
+        with open(ckpt, 'w') as f:
+            f.write('weights')
+        os.utime(ckpt, (2e9, 2e9))
+    assert measured() == every
 
-    arguments = 'networks', '--seeds=1'
-    prepared('some text ')
-    first = findings(*arguments, data='there')
-    measured = of(first, 'eval_ppl.py')
-    folders = values(of(first, 'train.py'), 'out_dir')
-    assert measured
-    assert folders
-    for folder in folders:
-        os.makedirs(folder)
-    for content, again in (('one', measured), ('one', []), ('other', measured), ('other', [])):
-        weights(content)
-        assert of(findings(*arguments, data='there'), 'eval_ppl.py') == again
-    prepared('other text ')
-    with pytest.raises(ValueError, match='made of other data or weights'):
-        findings(*arguments, data='there')
-    prepared('some text ')
-    for path in (tmp_path / 'my out').glob('*.txt'):  # as earlier programs left it
-        path.write_text(re.sub('\nreads .*', '', path.read_text()))
-    assert not of(findings(*arguments, data='there'), 'train.py')
+
+def test_findings_are_listed_without_a_name():
+    assert run.split([]) == (['--help'], [])
+    assert run.split(['ema', '--jobs=2', '--', '--a=1', '--']) == (
+        ['ema', '--jobs=2'],
+        ['--a=1', '--'],
+    )
+
+
+def test_what_was_stopped_goes_on_by_the_same_command_alone(findings):
+    with pytest.raises(ValueError, match='ended with code 3'):
+        findings('ema', '--seeds=13')
+    with pytest.raises(ValueError, match='made by other options'):
+        findings('ema', '--seeds=13', more=['--dtype=float32'])
