@@ -48,7 +48,7 @@ class Picture:
 
 
 class Finding:
-    """The folder of its page and what is compared, pictures, the set and the command that makes it."""
+    """Its folder and what is compared, pictures, the set and the command that makes the set."""
 
     def __init__(self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs'):
         self.about = about

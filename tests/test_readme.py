@@ -1,4 +1,5 @@
-"""The README and the pages of results: their commands are understood, cheap ones run, and what they name is there."""
+"""The README, docs and results: their commands are understood, cheap ones run, links lead
+somewhere."""
 
 import contextlib
 import functools
@@ -120,7 +121,9 @@ LAUNCHERS = {
 
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
-    """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
+    """understand(words) runs the command until its options have been read and checked.
+
+    It fails if the command rejects one."""
 
     def python(name, *args):
         if any(arg.startswith('--plan=') for arg in args):  # wants nothing
@@ -299,7 +302,7 @@ def test_the_front_page_is_short_and_names_every_room_and_eleven_files():
 
 
 def test_the_cheap_commands_run(script, tmp_path):
-    """Toys of the README's quickstart, small Sudoku and text of one's own, and the programs of two pages."""
+    """Toys of the README's quickstart, small Sudoku and own text, and what two guides type."""
     toy = {
         'train.py': [
             '--n_layer=1',
@@ -362,18 +365,21 @@ def test_the_cheap_commands_run(script, tmp_path):
     assert out.getvalue().count('is returned.') >= 5 and '\nThe ·····' not in out.getvalue()
 
 
-# options with which the commands of the front page take seconds, by script, and by script and first word
+# options with which the commands of the front page take seconds, by script, and by script and
+# first word
 SHORT = {
-    'train.py': '--n_layer=1 --n_head=2 --n_embd=16 --max_iters=2 --warmup_iters=0 --eval_iters=1 --device=cpu',
+    'train.py': '--n_layer=1 --n_head=2 --n_embd=16 --max_iters=2 --warmup_iters=0 --eval_iters=1 '
+    '--device=cpu',
     'train.py config/bytes256.py': '--block_size=32',
     'sample.py': '--device=cpu',
     'eval_ppl.py': '--n_blocks=2 --device=cpu',
     'eval_puzzle.py': '--n_puzzles=3 --device=cpu',
     'data/prepare.py': '--data_dir=data',
     'bench.py': '--device=cpu',
-    'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= --block_lengths=',
-    'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 --batch_size=2 '
-    '--steps=2,4 --n_updates=1',
+    'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= '
+    '--block_lengths=',
+    'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 '
+    '--batch_size=2 --steps=2,4 --n_updates=1',
 }
 
 

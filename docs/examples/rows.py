@@ -4,7 +4,7 @@
 
     text.jsonl         {"text"}: the documents; text_rolling and last_word read them
     choice.jsonl       {"context", "choices", "label"}: which of four texts follows?
-    completion.jsonl   {"context", "target", "right"}: which word ends the sentence, given its right?
+    completion.jsonl   {"context", "target", "right"}: which word ends the sentence?
 
 The rows are a function of the documents and of the seed, not of the tokenizer."""
 

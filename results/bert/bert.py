@@ -64,7 +64,7 @@ def main(config):
 
 
 def make_tokenizer(texts, n_positions):
-    """Return transformers' tokenizer for the symbols `texts`, one token each, between [CLS] and [SEP]."""
+    """Return transformers' tokenizer: a token for each of `texts`, between [CLS] and [SEP]."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

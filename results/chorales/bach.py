@@ -1,6 +1,6 @@
 """Orders of voices x frames, for --order=results/chorales/bach.py:NAME.
 
-A function gets uniform numbers u (B, voices * frames) and returns (B, voices * frames) positions."""
+A function gets uniform numbers u (B, voices * frames) and returns as many positions."""
 
 import torch
 
@@ -14,7 +14,7 @@ def random_frames(u, shape, parameter):
 
 
 def mixed(u, shape, parameter):
-    """Half of the sequences in random order, a quarter frame by frame, a quarter in random_frames."""
+    """Half of the sequences in random order, the rest by frames, in time or at random."""
     frame = torch.arange(shape[1], device=u.device)
     chronological = (frame + u.view(-1, *shape)).flatten(1).argsort(1)
     kind = u[:, :1] * 1009 % 1

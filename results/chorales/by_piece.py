@@ -1,4 +1,4 @@
-"""Nats a frame of whole pieces, with errors over pieces, of what eval_ppl.py --out=FILE.json scored.
+"""Nats a frame of whole pieces, with errors over pieces, by what eval_ppl.py --out=FILE.json wrote.
 
     python results/chorales/by_piece.py FILE.json.blocks.jsonl
 

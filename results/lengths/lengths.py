@@ -4,8 +4,9 @@
     python results/lengths/lengths.py blanks --ckpt=out/letters/ckpt.pt --size=32
 
 `letters` writes letters.txt, a text whose law is known: to each letter follows the next one, or in
-20 % of all places the one after it. `blanks` prints of each rule the percent right and within 1,
-the mean error, p and -log p of the true length, p of the chosen one, and what is right by length."""
+20 % of all places the one after it. `blanks` prints for each rule the percent right and within 1,
+the mean error, p and -log p of the true length, p of the chosen one, and the percent right of each
+length."""
 
 import sys
 

@@ -238,7 +238,7 @@ def by_fast_dllm(function, network, n, n_steps):
 
 
 class AsMasked:
-    """Our encoder as the samplers of LLaDA's family call it: tokens, V is [MASK] -> logits, cache."""
+    """Our encoder as the samplers of LLaDA's family call it. The token V is [MASK]."""
 
     device = CPU
 
@@ -280,7 +280,7 @@ class AsMasked:
 
 
 def positions(x, past_key_values, replace_position):
-    """Return (n,) positions of tokens x (B, n): all, those behind what is kept, or those replaced."""
+    """Return (n,) positions of x (B, n): from 0 on, behind what is kept, or what is replaced."""
     if past_key_values is None:
         return torch.arange(x.size(1))
     if replace_position is None:

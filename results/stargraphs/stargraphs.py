@@ -1,8 +1,8 @@
-"""Path-star graphs and invented facts: rows for `data/prepare.py tokens`, and who solves the graphs.
+"""Path-star graphs and invented facts: their rows, and who solves the graphs.
 
     python results/stargraphs/stargraphs.py rows --degree=2 --out=star_2.npz
     python results/stargraphs/stargraphs.py facts --out=facts.npz
-    python results/stargraphs/stargraphs.py solve --ckpt=out/findings/star_question_long_seed1/ckpt.pt
+    python results/stargraphs/stargraphs.py solve --ckpt=out/star/ckpt.pt
 
 A path-star graph has a start and arms, paths of `length` nodes that have the start in common; no
 two nodes share a label (Bachmann and Nagarajan 2024, arXiv 2403.06963). A row is
@@ -60,9 +60,9 @@ ckpt = ''  # solve: a checkpoint
 
 
 def question_first(u, n, n_path):
-    """For --order=results/stargraphs/stargraphs.py:question_first: question, then path in any order.
+    """An order for --order=results/stargraphs/stargraphs.py:question_first.
 
-    The question is read from left to right. The path has the last n_path positions, 4 if None."""
+    The question is read from left to right, then the path in any order. The path has the last n_path positions, 4 if None."""
     at = n - (n_path or 4)
     question = torch.arange(at, device=u.device).expand(len(u), -1)
     return torch.cat([question, at + u[:, at:].argsort(-1)], 1)
