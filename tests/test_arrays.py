@@ -368,7 +368,7 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
     for ckpt in ('out_mine/ckpt.pt', 'hf'):
         of_ckpt = [f'--ckpt={ckpt}']
         of_test = [*of_ckpt, '--data_dir=data', '--split=test']
-        written = ['--prompt_file=rows.npy', '--order=spiral', '--html=p.html']
+        written = ['--prompt=FILE:rows.npy', '--order=spiral', '--html=p.html']
         said = script('sample.py', *of_ckpt, *written).stdout
         assert re.search(r'n1 n\d n3\nn4 n\d n6\n', said)
         assert 'spiral' in said

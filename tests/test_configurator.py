@@ -317,7 +317,7 @@ def test_help_names_every_option_with_its_default(module, capsys):
     config = configure(namespace, [])
     assert len(config) > 10
     assert all(f'--{key}={value}' in said for key, value in config.items())
-    assert 'a path, or hf:' in said or "AdamW's peak, reached after warmup_iters" in said
+    assert 'hf:OWNER/REPO' in said or "AdamW's peak, reached after warmup_iters" in said
 
 
 def test_errors_of_use_are_one_line_and_others_are_not():

@@ -670,7 +670,7 @@ def asked(monkeypatch):
 def sample_text(script, folder):
     which = [f'--ckpt=masked:{folder}', '--prompt=the [[3]] value is [[2]].', '--order=margin']
     files = ['--html=replay.html', '--out=samples.json']
-    return script('sample.py', *which, *files, '--metrics').stdout
+    return script('sample.py', *which, *files, '--metrics=text').stdout
 
 
 def score_text(script, folder):

@@ -179,7 +179,7 @@ def lists(path):
 
 
 def prompts(path):
-    return read_prompts('', path)
+    return read_prompts(f'FILE:{path}')
 
 
 def prior(path):

@@ -205,7 +205,7 @@ def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
         f'--ckpt={ckpt}',
         '--weights=raw',
         '--prompt=a[[?]]bc',
-        '--length_prior=p.json',
+        '--blank_length=likely:p.json',
         '--out=o.json',
         '--html=o.html',
     ).stdout
@@ -221,7 +221,7 @@ def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
         'sample.py',
         f'--ckpt={ckpt}',
         '--prompt=a[[?]]bc',
-        '--length_prior=p.json',
+        '--blank_length=likely:p.json',
         '--out=p.json',
         code=1,
     )

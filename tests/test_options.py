@@ -93,9 +93,9 @@ def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
 CHOICES = {
     'margin': Adaptive('margin'),
     'margin/32': Adaptive('margin', block_length=32),
-    'top_prob@.9': Adaptive('top_prob', threshold=0.9),
+    'top_prob:.9': Adaptive('top_prob', threshold=0.9),
     'entropy+0.5': Adaptive('entropy', noise=0.5),
-    'margin/8@0.9+2': Adaptive('margin', block_length=8, threshold=0.9, noise=2.0),
+    'margin/8:0.9+2': Adaptive('margin', block_length=8, threshold=0.9, noise=2.0),
     'own': Given(),
 }
 
@@ -112,6 +112,6 @@ def test_a_choice_is_said_once_and_lossless_has_its_window():
     assert order_and_unmasking('margin/8', block_length=None) == order_and_unmasking('margin/8')
     with pytest.raises(ValueError, match='block_length'):
         order_and_unmasking('margin/8', block_length=8)
-    for wrong in ('margin/x', 'margin@1..2', 'l2r/8'):
+    for wrong in ('margin/x', 'margin:1..2', 'l2r/8'):
         with pytest.raises(ValueError, match=wrong):
             order_and_unmasking(wrong)

@@ -28,7 +28,7 @@ from model import EMA
     'how',
     [
         {},
-        {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
+        {'order': 'margin:0.5+1', 'n_steps': 5},
         {
             'order': 'l2r',
             'length': 50,
@@ -39,7 +39,7 @@ from model import EMA
             'top_p': 0.9,
             'seed': 3,
         },
-        {'order': 'random', 'unmask': 'lossless', 'window': 4},
+        {'order': 'random', 'unmask': 'lossless:4'},
         {'order': 'l2r', 'length': 50, 'stop': ['\n', '"a', '3']},
     ],
 )
@@ -93,7 +93,7 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     asked = rows.repeat(2, 0)
     how = [f'--ckpt={ckpt}', '--order=margin', '--n_samples=2']
     for out in ('o.json', 'o.npy', 'o.jsonl'):
-        script('sample.py', *how, '--prompt_file=rows.npy', f'--out={out}')
+        script('sample.py', *how, '--prompt=FILE:rows.npy', f'--out={out}')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     tokens = [sample['tokens'] for sample in samples]
     assert [sample['prompt'] for sample in samples] == asked.tolist()
@@ -102,7 +102,7 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     assert (np.where(asked < 0, -1, tokens) == asked).all()
 
     (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
-    script('sample.py', *how, '--prompt_file=rows.jsonl', '--out=again.npy')
+    script('sample.py', *how, '--prompt=FILE:rows.jsonl', '--out=again.npy')
     assert np.load(tmp_path / 'again.npy').tolist() == tokens
 
     # The program writes the same rows, in the shape of the prompt
@@ -151,10 +151,9 @@ def test_wrong_rows_are_one_line(grids, row, said):
 def test_wrong_files_of_rows_are_one_line(grids, script, tmp_path):
     np.save(tmp_path / 'bad.npy', np.array([{}], object), allow_pickle=True)
     for options, said in (
-        (['--prompt_file=bad.npy'], 'bad.npy cannot be read as rows of integers'),
-        (['--prompt_file=none.npy'], 'none.npy must name a .jsonl or .npy file'),
-        (['--prompt_file=rows.npy', '--prompt=a'], 'leave one out'),
-        (['--prompt_file=rows.npy', '--out=rows.npy'], 'would overwrite'),
+        (['--prompt=FILE:bad.npy'], 'bad.npy cannot be read as rows of integers'),
+        (['--prompt=FILE:none.npy'], 'none.npy must name a .jsonl or .npy file'),
+        (['--prompt=FILE:rows.npy', '--out=rows.npy'], 'would overwrite'),
     ):
         assert said in script('sample.py', f'--ckpt={grids[0]}', *options, code=1).stderr
 
@@ -352,7 +351,7 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
     'how',
     [
         {'order': 'margin'},
-        {'order': 'entropy', 'n_steps': 2, 'block_length': 2},
+        {'order': 'entropy/2', 'n_steps': 2},
         {'order': 'margin', 'n_steps': 2, 'temperature': 0.6, 'top_p': 0.8},
         {'order': 'l2r', 'n_steps': 2, 'top_k': 2},
     ],
@@ -381,7 +380,7 @@ def test_a_way_of_writing_gives_all_texts_together_probability_one(script, tmp_p
     n_cut = sum(sample['logprob'].count(None) for sample in samples)
     assert (n_cut > 0) == ('top_p' in how or 'top_k' in how)
     assert re.search(f'cut off +{n_cut} tokens', said)
-    assert ('blocks of 2' in said) == ('block_length' in how)
+    assert ('blocks of 2' in said) == ('/2' in how['order'])
     assert math.isinf(min(logp)) == ('-log p = inf' in said)
 
     # The program, and what it draws

@@ -17,8 +17,8 @@ from anyorder.generation.unmasking import (
 )
 from configurator import check_choice, nearest
 
-# margin/32@0.9+0.5: a score, and maybe the block_length, threshold and order_noise of its choice
-CHOICE = re.compile(rf'({"|".join(SCORES)})(?:/(\d+))?(?:@([\d.]+))?(?:\+([\d.]+))?')
+# margin/32:0.9+0.5: a score, and maybe the block_length, threshold and order_noise of its choice
+CHOICE = re.compile(rf'({"|".join(SCORES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
 LOSSLESS = re.compile(r'lossless(?::(\d+))?')  # lossless:64 has a window of 64
 
 

@@ -50,7 +50,7 @@ def order_and_unmasking(order, **options):
     positions, and of the other options of unmasking_of.
 
     A choice of the model may have some of these in its text: margin/32 chooses in blocks of 32,
-    margin@0.9 by a threshold, margin+0.5 with noise of this scale, margin/32@0.9 both."""
+    margin:0.9 by a threshold, margin+0.5 with noise of this scale, margin/32:0.9 both."""
     if isinstance(order, str):
         choice = choice_in(order)
         for name in choice.keys() & options.keys():

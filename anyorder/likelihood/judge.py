@@ -212,13 +212,13 @@ def open_judge(name, tokenizer):
     own = checkpoint.tokenizer
     if own.n_bytes is None and identity(own) != identity(tokenizer):
         raise ValueError(
-            f'{name} reads other tokens than the samples have, and no text: choose another --judge'
+            f'{name} reads other tokens than the samples have, and no text: choose another judge'
         )
     kind = checkpoint.order.kind
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(
             f'a judge reads left to right, {name} was trained in another order ({kind}) alone: '
-            'choose another --judge'
+            'choose another judge'
         )
     return Judge(name, checkpoint.model(checkpoint.weights), own)
 

@@ -15,12 +15,12 @@ from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from configurator import home
 
 
-def read_prompts(prompt, path=''):
+def read_prompts(prompt):
     """Return the prompts of an option, [prompt], or of the file that it names.
 
     A prompt is a text, see typed, or a row of tokens. A .jsonl has a "prompt" or a row on each
     line, an .npy has rows."""
-    path = prompts_path(prompt, path)
+    path = prompts_path(prompt)
     if path is None:
         return [typed(prompt)]
     if not os.path.exists(path) or os.path.isdir(path):
@@ -31,12 +31,8 @@ def read_prompts(prompt, path=''):
     return prompts
 
 
-def prompts_path(prompt, path=''):
-    """Return the file of prompts that `path`, or FILE:path in place of a prompt, names, or None."""
-    if prompt and path:
-        raise ValueError('prompt and prompt_file are two ways to say what stands: leave one out')
-    if path:
-        return path
+def prompts_path(prompt):
+    """Return the file of prompts that FILE:path names, or None."""
     if prompt.startswith('FILE:'):
         return home(prompt.removeprefix('FILE:'))
     return None

@@ -1,0 +1,174 @@
+"""What does sample.py say? Its samples, a table of how they were made, and a file of results."""
+
+import io
+import math
+
+import numpy as np
+
+from anyorder.generation.unmasking import Lossless
+from anyorder.likelihood.lengths import said
+from anyorder.machine.files import plain_json, replace_file
+from anyorder.pictures.replay import write_replay, written_in_words
+from anyorder.pictures.texts import shown_text
+from anyorder.pictures.watch import visible
+from anyorder.writer import as_rows
+
+
+def about_model(writer, config):
+    """Return the lines of the table on the model of a Writer."""
+    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions'
+    return {
+        'checkpoint': writer.checkpoint.about(config.weights),
+        'model': f'{size}, {writer.tokenizer.name} tokens',
+    }
+
+
+def begin_result(writer, order_text, way, config):
+    """Return what a file of results holds, without samples.
+
+    order_text  what the options say of the order, see Order.of"""
+    return {
+        'config': config,
+        'iter_num': writer.checkpoint.entries.get('iter_num'),
+        'tokenizer': writer.tokenizer.name,
+        'order': order_in_result(order_text, way, config),
+        'device': str(writer.device),
+        'dtype': writer.dtype,
+        'seconds': 0.0,
+        'metrics': {},
+        'samples': [],
+    }
+
+
+def order_in_result(order_text, way, config):
+    """Return what the result says of the order: all of it, if the option leaves it open."""
+    if order_text == 'own':
+        return way.order.entries
+    if isinstance(order_text, list):  # the positions of a file
+        return order_text
+    return config.order
+
+
+def save(result, path):
+    """Write a result to the file `path`, in the form of its ending; without a sample nothing."""
+    if not path or not result['samples']:
+        return
+    data = io.BytesIO()
+    if path.endswith('.npy'):
+        np.save(data, as_rows(result['samples']))
+    elif path.endswith('.jsonl'):
+        lines = map(plain_json, as_rows(result['samples']).tolist())
+        data.write('\n'.join(lines).encode())
+    else:
+        data.write(plain_json(result).encode())
+    replace_file(path, data.getvalue())
+
+
+def print_samples(samples, writer, config):
+    """Print each text below a line that says how likely it was."""
+    what = 'sum of -log p as last written' if config.revise else '-log p'
+    for r, sample in enumerate(samples):
+        nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
+        about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
+        size = f'{sample["blanks"]} tokens'
+        print(f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}')
+        text = shown_text(sample['tokens'], writer.tokenizer, writer.columns)
+        print(visible(text), flush=True)
+
+
+def describe(result, order_text, way, page, config):
+    """Return the lines of the table on how the samples were made, in this Way and on this Page."""
+    samples = result['samples']
+    longest = max(samples, key=lambda sample: len(sample['tokens']))
+    stretches = ''
+    if 'stretches' in longest:
+        stretches = f'{len(longest["stretches"])} for {len(longest["tokens"])} tokens'
+    stopped = ''
+    if page.stop:
+        n_stopped = sum(sample.get('stopped', False) for sample in samples)
+        names = ' or '.join(map(repr, page.stop))
+        stopped = f'{n_stopped} of {len(samples)} texts stopped at {names}'
+    drawing = (
+        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, '
+        f'seed {config.seed}'
+    )
+    cut = ''
+    if config.score:
+        drawing = f'the text of the blanks was scored under {drawing}'
+        cut = f'{sum(sample["logprob"].count(-math.inf) for sample in samples)} tokens'
+    steps = steps_in_words(samples, way.unmasking, config)
+    rate = total(samples, 'blanks') / result['seconds']
+    time = f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
+    mean = total(samples, 'nats') / total(samples, 'blanks')
+    law = law_in_words(config)
+    return {
+        'order': f'{order_in_words(order_text, way, config)}, {steps}',
+        'stretches': stretches,
+        'stop': stopped,
+        'drawing': drawing,
+        '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
+        'cut off': cut,
+        'time': f'{time} on {result["device"]} in {result["dtype"]}',
+    }
+
+
+def order_in_words(order_text, way, config):
+    """Return what the table calls the order."""
+    if order_text == 'own':
+        return way.order.name
+    if way.unmasking.adaptive:
+        return config.order
+    return way.order.name_as(config.order)
+
+
+def steps_in_words(samples, unmasking, config):
+    """Return in words how many steps were made, and by which rule."""
+    n_steps = max(sample['passes'] for sample in samples)
+    if config.revise:
+        n_steps = max(1 + max(sample['step']) for sample in samples)
+    unit = 'steps'
+    how = f'{config.schedule} schedule, {config.unmask}'
+    threshold = getattr(unmasking, 'threshold', None)
+    if threshold is not None:
+        how = f'threshold {threshold:g}'
+    if isinstance(unmasking, Lossless):
+        unit = 'passes'
+        rate = total(samples, 'blanks') / total(samples, 'passes')
+        how = f'lossless with window {unmasking.window}: {rate:.1f} tokens a pass'
+    if unmasking.block_length:
+        how += f', blocks of {unmasking.block_length}'
+    if config.revise:
+        how += f', rounds of revision: {config.revise} at most, each scored in a pass of its own'
+    n_blanks = max(sample['blanks'] for sample in samples)
+    return f'{n_steps} {unit} for {n_blanks} tokens, {how}'
+
+
+def law_in_words(config):
+    """Return in words under which law the log-probabilities are."""
+    law = 'this drawing' if config.score else 'untempered model'
+    if config.revise:
+        law += ', each when it was last written: not of the text'
+    if config.allowed:
+        law += ', of the tokens that are allowed'
+    return law
+
+
+def total(samples, key):
+    return sum(sample[key] for sample in samples)
+
+
+def write_page(samples, about, writer, config):
+    """Write the page that replays the samples."""
+    title = written_in_words(about['order'].partition(',')[0])
+    if config.score:
+        title = 'The text of the blanks, as it was scored'
+    title = f'{title}\n{about["order"]}, {about["drawing"]}'
+    write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
+
+
+def print_table(table):
+    """Print the lines {name: value} that have a value."""
+    print('---')
+    for name, value in table.items():
+        if value:
+            print(f'{name:<16}{value}')
