@@ -1,9 +1,11 @@
 """The README, docs and results: their commands are understood, cheap ones run, links lead
 somewhere."""
 
+import ast
 import contextlib
 import functools
 import glob
+import importlib
 import io
 import itertools
 import json
@@ -14,6 +16,7 @@ import runpy
 import shlex
 
 import pytest
+import torch
 from conftest import ROOT
 from test_findings import run as findings
 
@@ -270,6 +273,24 @@ def test_files_and_names_that_are_said_are_there(page):
         assert any(map(os.path.exists, there)), name
     for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
         assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_what_a_page_imports_is_there(page):
+    for text in fences(page, 'python'):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] == 'anyorder':
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), node.module
+
+
+def test_the_order_of_a_guide_visits_even_positions_first():
+    (text,) = (text for text in fences('docs/data.md', 'python') if 'even_first' in text)
+    names = {}
+    exec(text, names)  # noqa: S102
+    order = names['even_first'](torch.rand(5, 7), 7, None)
+    assert (order[:, :4] % 2 == 0).all()
+    assert (order.sort(1).values == torch.arange(7)).all()
 
 
 def test_every_picture_is_shown():

@@ -62,7 +62,8 @@ ckpt = ''  # solve: a checkpoint
 def question_first(u, n, n_path):
     """An order for --order=results/stargraphs/stargraphs.py:question_first.
 
-    The question is read from left to right, then the path in any order. The path has the last n_path positions, 4 if None."""
+    The question is read from left to right, then the path in any order. The path has the last
+    n_path positions, 4 if None."""
     at = n - (n_path or 4)
     question = torch.arange(at, device=u.device).expand(len(u), -1)
     return torch.cat([question, at + u[:, at:].argsort(-1)], 1)
