@@ -14,7 +14,7 @@ The words beside the options are config files, unless the script has one of thes
 
     # exactly one of its keys: python data/prepare.py pydocs
     WORDS = {'pydocs': 'English of the Python documentation'}
-    # one or more of any kind: python plot.py out/a out/b
+    # one or more of any kind: python -m anyorder.extras.pictures out/a out/b
     INPUTS = 'runs'
     # options that stay as typed: no path, no number
     TEXTS = ('prompt', 'stop')"""

@@ -49,7 +49,7 @@ from configurator import Config, at_least, check_choice, names_in, numbers
 
 # fmt: off
 # which model
-ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
+ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of hub: a path, or hf:OWNER/REPO[/path.pt];
                            # masked:FOLDER is a masked model of others
 weights = 'ema'            # 'ema' or 'raw'
 # on what

@@ -53,6 +53,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     # ckpt must be a checkpoint that is there
     options = read_options(globals(), ckpt=())
 
+import importlib
 import json
 import time
 
@@ -62,14 +63,14 @@ from anyorder.generation import generate, sample_tokens  # noqa: F401  (for prog
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
+from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
-from anyorder.pictures.replay import check_page
-from anyorder.pictures.watch import Watch
 from anyorder.report import (
+    REPLAY,
     about_model,
     begin_result,
     describe,
@@ -164,7 +165,8 @@ def check_files(config, page, judge_name):
         prompts_path(config.prompt) or '',
     )
     check_out('out', config.out, '.json, .npy, .jsonl', *inputs)
-    check_page(config.html, *inputs)
+    if config.html:
+        importlib.import_module(REPLAY).check_page(config.html, *inputs)
 
 
 def repeat_each(things, n):

@@ -67,6 +67,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     # init_from must be a checkpoint that is there, unless it is one of these words
     options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
 
+import pkgutil
 import sys
 from functools import partial
 from typing import NamedTuple
@@ -77,23 +78,24 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import Given
+from anyorder.generation.watch import visible
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.terminal import progress, say
 from anyorder.orders import Order
-from anyorder.pictures.texts import shown_text
-from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.meta import kind_of
+from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import Chart
 from anyorder.training.clock import Clock
-from anyorder.training.plan import lines_of
 from anyorder.training.report import Report, commands_to_go_on, introduction, validation_table
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.sharding import saves_by
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
+
+PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
 
 
 def main(config):
@@ -105,7 +107,7 @@ def train(config, make_update):
 
     make_update  update.update, or f(state, split, lr, config) of a program in its place"""
     if config.plan:
-        print(*lines_of(config), sep='\n')
+        print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
 
     # Open what the run begins from; what fails in one process ends all of them

@@ -1,9 +1,10 @@
 """What is a checkpoint?
 
-A file, ours or published, or a folder of export_hf.py or GPT-2; here or on the hub."""
+A file, ours or published, or a folder of hub or GPT-2; here or on the hub."""
 
 import hashlib
 import os
+import pkgutil
 from dataclasses import asdict, fields
 
 import torch
@@ -11,10 +12,10 @@ import torch
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.processes import gather_whole
 from anyorder.orders import Order
-from anyorder.others.exported import read_exported
-from anyorder.others.families import MaskedCheckpoint, masked_family
-from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
-from anyorder.others.weights import (
+from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
+from anyorder.weights import (
+    GPT2_N_TOKENS,
+    GPT2_PADDED,
     TIED,
     WithoutDraws,
     load_pickle,
@@ -23,12 +24,18 @@ from anyorder.others.weights import (
     tie,
     unwrapped,
 )
-from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
 from configurator import home
 from model import AOGPT, AOGPTConfig
 
-# the entries of a folder as Hugging Face writes it, by the model_type of its config.json
-FOLDERS = {'gpt2': read_gpt2, 'aogpt': read_exported}
+# what rooms of extras read, by the function that reads it, which is imported when it is called.
+# The first two are a model_type in a folder's config.json: folder -> the dict of a checkpoint; the
+# last is what a name begins with: name -> an opened checkpoint
+FORMATS = {
+    'gpt2': 'anyorder.extras.hub.gpt2:read_gpt2',
+    'aogpt': 'anyorder.extras.hub.exported:read_exported',
+    MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
+}
+MASKED_FAMILY = 'anyorder.extras.masked.families:masked_family'
 
 # entries that a file may have, and their types
 KINDS = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
@@ -89,12 +96,12 @@ def load_folder(path):
     """Return the dict of a checkpoint in a folder as Hugging Face writes it."""
     config = os.path.join(path, 'config.json')
     kind = read_json(config).get('model_type', 'gpt2')
-    if kind not in list(FOLDERS):  # a list: it may be any value of JSON
-        masked_family(kind, config)  # raises for what is no masked model
+    if kind not in list(FORMATS):  # a list: it may be any value of JSON
+        pkgutil.resolve_name(MASKED_FAMILY)(kind, config)  # raises for what is no masked model
         raise ValueError(
             f'{config} has model_type={kind!r}: its name as a masked model is {MASKED}{path}'
         )
-    return FOLDERS[kind](path)
+    return pkgutil.resolve_name(FORMATS[kind])(path)
 
 
 def load_file(path):
@@ -229,12 +236,13 @@ def tokenizer_of(name, checkpoint):
     `name` is for errors."""
     kind = set_of(checkpoint)
     tokenizer = kind['tokenizer']
-    if tokenizer not in (*TOKENIZERS, OWN):
-        raise ValueError(
-            f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}'
-        )
+    if tokenizer not in KNOWN:
+        raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
     have = config_from_checkpoint(checkpoint).n_real
-    want = kind.get('n_tokens') or TOKENIZERS[tokenizer].n_tokens
+    want = kind.get('n_tokens')
+    if want is None:
+        known = TEXT.get(tokenizer) or tokenizer_of_set(kind)
+        want = known.n_tokens
     if have != want:
         raise ValueError(
             f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has {want}'
@@ -250,7 +258,7 @@ def open_checkpoint(name):
     if not name.startswith(MASKED):
         return Checkpoint(name)
     check_checkpoint(name)
-    return MaskedCheckpoint(name)
+    return pkgutil.resolve_name(FORMATS[MASKED])(name)
 
 
 class Checkpoint:

@@ -6,15 +6,14 @@ import os
 import shlex
 
 from anyorder.machine.files import check_names
-from anyorder.puzzles.rules import SHARES, TASKS
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import bin_path, read_split
-from anyorder.tokens.tokenizers import OWN
+from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
 
 TRAIN_AND_VAL = ('train', 'val')
+ALL_SPLITS = (*TRAIN_AND_VAL, 'test')
 
 
 def open_split(data_dir, name, split, kind=None):
@@ -57,8 +56,8 @@ def make_split(data_dir, name, split, meta, kind):
     """Make a set now, if it is a quick one; return its Meta.
 
     Raises ValueError with the command that makes any other, see open_split."""
-    if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
-        return prepare_puzzles(name, data_dir)
+    if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).is_quick(name):
+        return maker_of(name).prepare_puzzles(name, data_dir)
     row = DATA_SETS.get(name)
     if row and row.offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)
@@ -68,63 +67,62 @@ def make_split(data_dir, name, split, meta, kind):
     path = bin_path(os.path.join(data_dir, name), split)
     command = command_of(name, split, meta, kind)
     raise ValueError(
-        f'no {path}{there}; make it with: python data/{command} '
-        f'--data_dir={shlex.quote(str(data_dir))}'
+        f'no {path}{there}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
     )
 
 
 def command_of(name, split, meta, kind):
-    """Return the words behind `python data/` that make a split, beside what is there, its Meta."""
+    """Return the command that makes a split, beside what is there, its Meta. See open_split."""
     if meta:
-        kind = kind_of(meta)
-    elif name in TASKS or not kind:
+        kind = kind_of(meta) | {'made_by': meta.made_by}
+    elif name in MAKERS or not kind:
         kind = {}
     row = DATA_SETS.get(name)
-    own_task = name if name in TASKS else kind.get('tokenizer')
-    task = kind.get('puzzle', {}).get('task', own_task)
+    made_by = command_of_maker(name, kind)
 
     made = TRAIN_AND_VAL  # the splits that are made without --split
     if row:
-        words = words_of_row(name, split)
+        command = command_of_row(name, split)
         if row.splits:
             made = ()
-    elif task in (*TASKS, 'TASK'):  # the latter where nobody knows
-        words = words_of_puzzles(name, task, kind)
-        made = SHARES
+    elif made_by:
+        command = f'{made_by} --name={name}'
+        made = ALL_SPLITS
     elif kind.get('tokenizer') == OWN:
-        words = words_of_tokens(name, kind)
+        command = command_of_tokens(name, kind)
     else:
-        words = f'prepare.py text --name={name} --source=FILE'
+        command = f'python data/prepare.py text --name={name} --source=FILE'
 
     if not meta and kind.get('tokenizer') == 'bytes':  # by default it is gpt2
-        words += ' --tokenizer=bytes'
+        command += ' --tokenizer=bytes'
     if meta or split not in made:
-        words += f' --split={split}'
-    return words
+        command += f' --split={split}'
+    return command
 
 
-def words_of_row(name, split):
-    """Return the words of a row of DATA_SETS, or of a split that it lacks. See command_of."""
+def command_of_maker(name, kind):
+    """Return the command of extras that makes a set of this name or kind, None where core does."""
+    if kind.get('made_by'):
+        return kind['made_by']
+    for task in (kind.get('tokenizer'), name):
+        if task in MAKERS:
+            return maker_of(task).about(kind.get('puzzle', {'task': task}))['made_by']
+    return None
+
+
+def command_of_row(name, split):
+    """Return the command for a row of DATA_SETS, or for a split that it lacks. See command_of."""
     row = DATA_SETS[name]
     if row.splits:
-        return f'prepare.py {name} [--source=FILE]'
+        return f'python data/prepare.py {name} [--source=FILE]'
     if row.documents and split in TRAIN_AND_VAL:
-        return f'prepare.py {name}'
-    return f'prepare.py text --name={name} --source=FILE'
+        return f'python data/prepare.py {name}'
+    return f'python data/prepare.py text --name={name} --source=FILE'
 
 
-def words_of_puzzles(name, task, kind):
-    """Return the words of a set of puzzles. See command_of."""
-    words = f'puzzles.py {task} --name={name}'
-    for option, value in kind.get('puzzle', {}).items():
-        if option != 'task':
-            words += f' --{option}={value}'
-    return words
-
-
-def words_of_tokens(name, kind):
-    """Return the words of a set of tokens of one's own. See command_of."""
-    words = f'prepare.py tokens --name={name} --source=FILE'
+def command_of_tokens(name, kind):
+    """Return the command for a set of tokens of one's own. See command_of."""
+    words = f'python data/prepare.py tokens --name={name} --source=FILE'
     if kind.get('eos') is not None:
         words += f' --end={kind["eos"]}'
     if kind.get('shape'):

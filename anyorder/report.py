@@ -1,17 +1,19 @@
 """What does sample.py say? Its samples, a table of how they were made, and a file of results."""
 
+import importlib
 import io
 import math
 
 import numpy as np
 
 from anyorder.generation.unmasking import Lossless
+from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.pictures.replay import write_replay, written_in_words
-from anyorder.pictures.texts import shown_text
-from anyorder.pictures.watch import visible
+from anyorder.tokens.shown import shown_text
 from anyorder.writer import as_rows
+
+REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
 
 
 def about_model(writer, config):
@@ -159,11 +161,12 @@ def total(samples, key):
 
 def write_page(samples, about, writer, config):
     """Write the page that replays the samples."""
-    title = written_in_words(about['order'].partition(',')[0])
+    replay = importlib.import_module(REPLAY)
+    title = replay.written_in_words(about['order'].partition(',')[0])
     if config.score:
         title = 'The text of the blanks, as it was scored'
     title = f'{title}\n{about["order"]}, {about["drawing"]}'
-    write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
+    replay.write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
 
 
 def print_table(table):

@@ -21,9 +21,9 @@ from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
-from anyorder.pictures.texts import token_texts
 from anyorder.seeds import seeds_of, stream
 from anyorder.tokens.prompts import Spelling, parse_prompts, spans
+from anyorder.tokens.shown import token_texts
 
 PAGE = [field.name for field in fields(Page)]
 WRONG_STOP = 'stop must be a text or a list of texts, got {!r:.60}: leave out what is empty'

@@ -1,7 +1,7 @@
 """The second quickstart: 4 x 4 Sudoku, where a model that may choose its own order solves what a random order does not.
 
     python train.py config/sudoku4.py
-    python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min 46 s of processor time, data included.
 Result: all of 1,000 test puzzles solved by margin, top_prob or entropy, 50.6 % in random order, 53.1 % left to

@@ -39,7 +39,7 @@ FIM = 'results/infilling/fim.py'
 class Picture:
     """A figure and a table.
 
-    options  of plot.py
+    options  of pictures
     lines    {label: RUN or RUN/EVALUATION}"""
 
     name: str
@@ -70,7 +70,7 @@ NETWORKS = {
     'two streams': 'two_stream',
 }
 SUDOKU = {'decoder': 'sudoku_decoder', 'encoder': 'sudoku_encoder', 'mixed': 'sudoku_mixed'}
-SUDOKU_60K = 'data/puzzles.py sudoku --n_train=60000 --name=sudoku_60k'
+SUDOKU_60K = '-m anyorder.extras.puzzles make sudoku --n_train=60000 --name=sudoku_60k'
 PLATEAU = {
     'AdaLN': 'sudoku_decoder',
     'half the rates': 'sudoku_half',
@@ -235,14 +235,14 @@ FINDINGS = {
         Picture('zebra4', '--y=val_any', ZEBRA4),
         Picture('zebra4_solved', '', measured('solved', ZEBRA4)),
         dataset='zebra4',
-        made_by='data/puzzles.py zebra4',
+        made_by='-m anyorder.extras.puzzles make zebra4',
     ),
     'nae_sat': Finding(
         'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
         Picture('nae_sat_agree', '--y=right', measured('agree', NAE_SAT)),
         dataset='nae_sat',
-        made_by='data/puzzles.py nae_sat',
+        made_by='-m anyorder.extras.puzzles make nae_sat',
     ),
     'infilling': Finding(
         'infilling: a middle by any order, sorted subsets, and left to right by fill-in-the-middle',
@@ -357,7 +357,7 @@ FINDINGS = {
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
 OF_TEXT = 'eval_ppl.py --n_blocks=512'
-OF_PUZZLES = 'eval_puzzle.py --policies=random,margin'
+OF_PUZZLES = '-m anyorder.extras.puzzles solve --policies=random,margin'
 # what measures a checkpoint
 EVALUATIONS = {
     'ensemble': f'{OF_TEXT} --estimates=ensemble --n_contexts=64',
@@ -587,8 +587,8 @@ def plan(pictures, config, more):
         stage[folder] = training(run, seed, config, more)
         if evaluation:
             path = path_of(line, seed, config)
-            program, *asked = EVALUATIONS[evaluation].split()
-            evaluated[path] = [program, f'--ckpt={folder}/ckpt.pt', *asked, f'--out={path}']
+            asked = EVALUATIONS[evaluation].split()
+            evaluated[path] = [*asked, f'--ckpt={folder}/ckpt.pt', f'--out={path}']
     return trained, adapted, evaluated
 
 
@@ -697,7 +697,14 @@ def draw(picture, config):
     paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in seeds]
     labels = ','.join(picture.lines)
     out = ['-o', f'{config.out}/{picture.name}.png']
-    words = ['plot.py', *out, *picture.options.split(), f'--labels={labels}', *paths]
+    words = [
+        '-m',
+        'anyorder.extras.pictures',
+        *out,
+        *picture.options.split(),
+        f'--labels={labels}',
+        *paths,
+    ]
     subprocess.run([sys.executable, *words], check=True)
 
 

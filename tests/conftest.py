@@ -126,14 +126,32 @@ def folders(tmp_path_factory):
     return made
 
 
+def program_of(words):
+    """(what the words behind `python` run, the other words): a file, or a module with its first word."""
+    if words[0] != '-m':
+        return words[0], [*words[1:]]
+    n = 3 if words[1] == 'anyorder.extras.puzzles' else 2
+    return ' '.join(words[1:n]), [*words[n:]]
+
+
 @pytest.fixture
 def process(tmp_path):
-    """process('train.py', '--x=1', ...) runs a script of the project in an empty folder; the finished process."""
+    """process('train.py', '--x=1', ...) runs a command of the project in an empty folder; the finished process.
+
+    'anyorder.extras.NAME', maybe with its first word, is run by `python -m`."""
 
     def run(name, *args, code=0):
-        command = [sys.executable, os.path.join(ROOT, name), *args]
+        program = ['-m', *name.split()]
+        if name.endswith('.py'):
+            program = [os.path.join(ROOT, name)]
         finished = subprocess.run(
-            command, cwd=tmp_path, text=True, capture_output=True, timeout=170, check=False
+            [sys.executable, *program, *args],
+            cwd=tmp_path,
+            env=os.environ | {'PYTHONPATH': ROOT},
+            text=True,
+            capture_output=True,
+            timeout=170,
+            check=False,
         )
         assert finished.returncode == code, finished.stdout + finished.stderr
         return finished
@@ -146,6 +164,10 @@ def script(tmp_path, monkeypatch):
     """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
 
     def run(name, *args, code=0):
+        if name == '-m':
+            name, *args = args
+        name, *first = name.split()
+        args = (*first, *args)
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
@@ -153,7 +175,10 @@ def script(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                runpy.run_path(os.path.join(ROOT, name), run_name='__main__')
+                if name.endswith('.py'):
+                    runpy.run_path(os.path.join(ROOT, name), run_name='__main__')
+                else:
+                    runpy.run_module(name, run_name='__main__', alter_sys=True)
         except SystemExit as e:  # a line for stderr, or a number
             err.write(f'{e.code}\n' if isinstance(e.code, str) else '')
             status = 1 if isinstance(e.code, str) else e.code or 0

@@ -223,7 +223,7 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
     ['logits = self.tempered(logits)', 'pass'],
 ]
 
-FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities test_frontier', [
+FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities extras/test_frontier', [
     ['logits = self.drawing.tempered(logits)', 'pass'],
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['self.drawing.tokens(logits, part.u[row, position])', 'self.drawing.tokens(logits, part.u[row, position - 1])'],
@@ -425,7 +425,7 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
      "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
-FAULTS['anyorder/batch.py'] = 'test_answers test_training test_puzzles', [
+FAULTS['anyorder/batch.py'] = 'test_answers test_training extras/test_puzzles', [
     ['given_first(order, given, n_visits, left_to_right)',
      'given_first(order, given, None, left_to_right)'],
     ['n_visits, left_to_right)', 'n_visits)'],
@@ -462,7 +462,7 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['if self.path and rank == 0:', 'if self.path:'],
 ]
 
-FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles test_answers', [
+FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood extras/test_puzzles test_answers', [
     ['nll * ((n - n_given)', 'nll * ((n + n_given)'],
     ['n = n_visits.to(nll.device).unsqueeze(1)', 'pass'],
     ['order, n_visits=batch.n_visits', 'order'],
@@ -536,7 +536,7 @@ FAULTS['anyorder/__init__.py'] = 'test_rooms', [
     ["'model', 'configurator'", "'model',"],
 ]
 
-FAULTS['anyorder/fast.py'] = 'test_fast test_eval_puzzle', [
+FAULTS['anyorder/fast.py'] = 'test_fast extras/test_solve', [
     ['self.n_slots + (len(visit) + n_more)', 'self.n_slots + visit.numel()'],
     ['(self.plain @ twice.T)[:, 0]', '(self.plain @ twice.T).sum(1)'],
     ['y = y + self.bias', 'pass'],
@@ -556,14 +556,14 @@ FAULTS['configurator.py'] = 'test_configurator', [
     [".replace('\\ufeff', '')", ''],
 ]
 
-FAULTS['anyorder/machine/files.py'] = 'test_files test_plot', [
+FAULTS['anyorder/machine/files.py'] = 'test_files extras/test_pictures', [
     [".replace('\\ufeff', '')", ".removeprefix('\\ufeff')"],
     ['if os.path.islink(path) else path', 'if False else path'],
     ['dirname(real)', "dirname(path) or '.'"],
     ['(os.path.basename(path), os.path.basename(real))', '(os.path.basename(path),)'],
 ]
 
-FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle test_answers', [
+FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve test_answers', [
     ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],
     ['not tokens.marked and (not given.any())', 'True'],
     ['if self.given is not None:', 'if False:'],
@@ -655,7 +655,7 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
-FAULTS['anyorder/training/start.py'] = 'test_train test_resume test_torchrun test_start test_processes test_gpt2 test_grids', [
+FAULTS['anyorder/training/start.py'] = 'test_train test_resume test_torchrun test_start test_processes extras/test_gpt2 test_grids', [
     ['if not order.wants_shape:', 'if True:'],
     ["given['order'] = whole['order']", 'pass'],
     ["config | written_out(config, {}) | {'init_from'", "config | {'init_from'"],
@@ -688,7 +688,7 @@ FAULTS['anyorder/training/muon.py'] = 'test_training test_sharding', [
     ["lerp_(p.grad, 1 - group['momentum'])", 'copy_(p.grad)'],
 ]
 
-FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_resume test_grids test_answers', [
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices extras/test_puzzles test_train test_resume test_grids test_answers', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['limit or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],

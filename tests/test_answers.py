@@ -12,10 +12,11 @@ from test_estimates import SEED, estimate
 from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
-import eval_puzzle
+import anyorder.extras.puzzles.solve as eval_puzzle
 from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.solve import solve
 from anyorder.generation import Drawing, generate, unmasking_of
 from anyorder.generation.way import Way
 from anyorder.likelihood.ensemble import group_contexts
@@ -32,7 +33,6 @@ from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config, configure
-from eval_puzzle import solve
 from model import EMA
 
 PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('x=', 'longer than a block')]

@@ -12,11 +12,11 @@ from conftest import one_line
 
 import train
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import configure
@@ -363,7 +363,7 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
     resumed = torch.load('parts/ckpt.pt', weights_only=True)
     assert resumed['model'].keys() == whole['model'].keys()
 
-    script('export_hf.py', '--ckpt=out_mine/ckpt.pt', '--out=hf')
+    script('anyorder.extras.hub', '--ckpt=out_mine/ckpt.pt', '--out=hf')
     np.save('rows.npy', [[1, -1, 3, 4, -1, 6]])
     for ckpt in ('out_mine/ckpt.pt', 'hf'):
         of_ckpt = [f'--ckpt={ckpt}']
@@ -380,7 +380,7 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
         assert 'rows x 1' in said
 
         solved = ['--dataset=mine', '--blanks=5', '--policies=columns,margin']
-        said = script('eval_puzzle.py', *of_test, *solved).stdout
+        said = script('anyorder.extras.puzzles', 'solve', *of_test, *solved).stdout
         assert '3 rows of 6 tokens, 83% given' in said
 
 

@@ -131,12 +131,12 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
         'train',
         'sample',
         'eval_ppl',
-        'eval_puzzle',
-        'bench',
-        'plot',
-        'export_hf',
         'data.prepare',
-        'data.puzzles',
+        'anyorder.extras.puzzles.make',
+        'anyorder.extras.puzzles.solve',
+        'anyorder.extras.speed.__main__',
+        'anyorder.extras.pictures.__main__',
+        'anyorder.extras.hub.__main__',
     ],
 )
 def test_every_option_but_a_text_may_be_a_path_in_the_home_folder(monkeypatch, module):
@@ -347,7 +347,17 @@ def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
 
 @pytest.mark.parametrize(
     'name',
-    ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles'],
+    [
+        'train',
+        'sample',
+        'eval_ppl',
+        'data/prepare',
+        'anyorder/extras/puzzles/make',
+        'anyorder/extras/puzzles/solve',
+        'anyorder/extras/speed/__main__',
+        'anyorder/extras/pictures/__main__',
+        'anyorder/extras/hub/__main__',
+    ],
 )
 def test_help_a_typo_and_a_missing_file_answer_before_torch_is_imported(name):
     wrong = ['--ckp=x', '--ckpt=x.pt', '--init_from=x.pt', 'config/nowhere.py']
@@ -369,10 +379,10 @@ print('torch' in sys.modules)"""
         ('train', [ORDERS, NETWORKS]),
         ('sample', [ORDERS, SCORES]),
         ('eval_ppl', [ORDERS, ESTIMATES]),
-        ('eval_puzzle', [ORDERS, SCORES]),
+        ('anyorder.extras.puzzles.solve', [ORDERS, SCORES]),
     ],
 )
 def test_help_names_the_keys_of_tables(command, tables):
-    namespace = vars(__import__(command))
+    namespace = vars(importlib.import_module(command))
     said = help_text(namespace, configure(namespace, []))
     assert all(', '.join(map(repr, table)) in said for table in tables)

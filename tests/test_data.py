@@ -16,12 +16,12 @@ import pytest
 from conftest import ROOT, one_line
 
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.duplicates import Hashes
 from anyorder.tokens.meta import SplitMeta, read_meta
-from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
 

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, program_of
 
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
@@ -47,7 +47,7 @@ def findings(tmp_path, monkeypatch):
 
 
 def of(commands, script):
-    return [c for c in commands if c[0] == script]
+    return [c for c in commands if program_of(c)[0] == script]
 
 
 def values(commands, option):
@@ -62,7 +62,7 @@ def values(commands, option):
 def made_by(commands):
     """The trainings and the evaluations."""
     trained = of(commands, 'train.py') + of(commands, run.FIM)
-    return trained, of(commands, 'eval_ppl.py') + of(commands, 'eval_puzzle.py')
+    return trained, of(commands, 'eval_ppl.py') + of(commands, 'anyorder.extras.puzzles solve')
 
 
 def of_seed(commands, seed):
@@ -101,8 +101,8 @@ def test_every_command_of_a_finding_is_run_once(findings, name):
     # each has a place of its own, and is drawn or measured
     made = {*values(trained, 'out_dir'), *values(measured, 'out')}
     assert len(made) == len(trained + measured)
-    drawn = of(commands, 'plot.py')
-    paths = {word for c in drawn for word in c[3:] if not word.startswith('-')}
+    drawn = of(commands, 'anyorder.extras.pictures')
+    paths = {word for c in drawn for word in c[4:] if not word.startswith('-')}
     assert drawn
     assert paths <= made
     assert made - paths <= {os.path.dirname(ckpt) for ckpt in values(measured, 'ckpt')}
@@ -159,9 +159,12 @@ def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):
     (tmp_path / 'there' / 'graded').mkdir(parents=True)
     commands = findings('sudoku', '--seeds=1', data='there')
     assert 'left out: sudoku_diabolical, whose puzzles are not in' in capsys.readouterr().out
-    assert values(of(commands, 'eval_puzzle.py'), 'dataset') == [''] * 3 + ['graded'] * 3
-    drawn = of(commands, 'plot.py')
-    pictures = [os.path.basename(c[2]) for c in drawn]
+    assert (
+        values(of(commands, 'anyorder.extras.puzzles solve'), 'dataset')
+        == [''] * 3 + ['graded'] * 3
+    )
+    drawn = of(commands, 'anyorder.extras.pictures')
+    pictures = [os.path.basename(c[3]) for c in drawn]
     assert pictures == ['sudoku.png', 'sudoku_solved.png', 'sudoku_graded.png']
     assert values(drawn, 'labels') == ['decoder,encoder,mixed'] * 3
 

@@ -8,7 +8,7 @@ from conftest import ROOT, make_model
 from torch.func import functional_call
 
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint
-from anyorder.others.exported import write_exported
+from anyorder.extras.hub.exported import write_exported
 from anyorder.tokens.tokenizers import get_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]  # ten seconds of imports

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, program_of
 
 from configurator import configure
 
@@ -66,7 +66,7 @@ def test_all_that_is_said_is_kept(gpu, tmp_path):
     assert 'Not measured' not in page
     assert 'FAILED' not in page
     assert 'a_gpu_text.png' in section(page, 'text')
-    assert '$ python bench.py ensemble' in section(page, 'ensemble')
+    assert '$ python -m anyorder.extras.speed ensemble' in section(page, 'ensemble')
     kept = json.loads((tmp_path / 'out' / 'results.json').read_text())
     assert kept == json.loads((tmp_path / 'pages' / 'a_gpu.json').read_text())
     assert len(kept['steps']) == len(ran)
@@ -85,14 +85,14 @@ def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
     assert 'FAILED' not in section(page, 'ensemble')  # a failure does not end the run
     gpu.fails.clear()
     ran, page = gpu('--parts=grid,ensemble')
-    assert [words[1] for words in ran] == ['grid']
+    assert [words[2] for words in ran] == ['grid']
     assert 'FAILED' not in page
     assert gpu('--parts=grid,ensemble')[0] == []
 
 
 def test_what_does_not_fit_into_the_minutes_is_left_and_said(gpu, capsys):
     ran, page = gpu('--parts=train,ensemble', '--minutes=1.2')  # 72 s
-    assert [words[1] for words in ran] == ['train']
+    assert [words[2] for words in ran] == ['train']
     assert '--compile=False' in ran[0]
     assert 'left for later: ensemble, which may take 90 s' in capsys.readouterr().out
     assert page.count('Not measured.') == len(run.PARTS) - 1
@@ -113,14 +113,16 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     monkeypatch.undo()  # commands run now
     assert len(ran) > 24
-    one_of_a_kind = {tuple(words[:2]): words for words in ran}
-    for words in one_of_a_kind.values():
-        if words[0] == 'data/puzzles.py':
-            script(*words, '--n_train=-1', code=1)
-        elif words[0] == 'plot.py':
-            assert 'no log' in script(*words, code=1).stderr
-        elif words[0] != '-m':
-            said = script(*words, '--device=nowhere', code=1).stderr
+    one_of_a_kind = {}
+    for program, args in map(program_of, ran):
+        one_of_a_kind[program, args[0]] = args
+    for (program, _), args in one_of_a_kind.items():
+        if program == 'anyorder.extras.puzzles make':
+            script(program, *args, '--n_train=-1', code=1)
+        elif program == 'anyorder.extras.pictures':
+            assert 'no log' in script(program, *args, code=1).stderr
+        elif program != 'pytest':
+            said = script(program, *args, '--device=nowhere', code=1).stderr
             assert 'nowhere' in said or 'no checkpoint file' in said, said
 
 

@@ -22,6 +22,7 @@ from conftest import ROOT, one_line
 
 from anyorder import datasets
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import locks
 from anyorder.machine.files import write_json
@@ -29,7 +30,6 @@ from anyorder.machine.locks import locked, temporary_name, tidy
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 from sample import save
 
 spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'results', 'run.py'))

@@ -10,10 +10,10 @@ import pytest
 from conftest import one_line
 
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.meta import SPLIT_FIELDS, kind_of, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 
 MISSING = object()
 DAMAGES = [MISSING, None, True, -1, 2**63, 1.5, '', [1, 2], {'a': 1}]
@@ -23,7 +23,13 @@ FINE = {
     'text': {'given': [MISSING], 'shape': GRID},
     'qa': {'given': [True], 'prompts': [True], 'shape': GRID},
     'rows': {'eos': [None], 'given': [True], 'shape': [None], 'vocabulary': [None]},
-    'nae_sat': {'eos': [None], 'given': [MISSING, True], 'shape': [None, MISSING]},
+    'nae_sat': {
+        'eos': [None],
+        'given': [MISSING, True],
+        'shape': [None, MISSING],
+        'vocabulary': [None, MISSING],
+        'made_by': [None, MISSING],
+    },
 }
 OPTIONAL = {
     'prompts': [MISSING, False],
@@ -31,6 +37,7 @@ OPTIONAL = {
     'shape': [None, MISSING],
     'vocabulary': [None, MISSING],
     'puzzle': [None, MISSING],
+    'made_by': [None, MISSING],
 }
 
 
@@ -85,7 +92,8 @@ def test_every_damage_of_every_field_is_named(sets, tmp_path, name):
     fine = {field: values for field, values in OPTIONAL.items() if field not in meta} | FINE[name]
     for (keys, field), damage in itertools.product(paths_of(meta), DAMAGES):
         path.write_text(json.dumps(changed(meta, keys, damage)))
-        if damage in fine.get(field, ()):
+        lacks_an_option = keys[0] == 'puzzle' and len(keys) == 2 and damage is MISSING
+        if damage in fine.get(field, ()) or (lacks_an_option and keys[1] != 'task'):
             read_meta(tmp_path / name)
         else:
             with one_line(re.escape(str(path)) + rf' is damaged: .*\b{re.escape(field)}\b'):
@@ -180,7 +188,7 @@ PUZZLE = {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4}
         ('text', OF_BYTES | {'given': False}),
         ('qa', OF_BYTES | {'given': True, 'prompts': True}),
         ('rows', OF_ROWS | {'given': False, 'vocabulary': list('abcdef')}),
-        ('nae_sat', OF_BITS | {'given': True, 'puzzle': PUZZLE}),
+        ('nae_sat', OF_BITS | {'given': True, 'puzzle': PUZZLE, 'vocabulary': ['0', '1']}),
     ],
 )
 def test_what_a_checkpoint_keeps(sets, name, kind):

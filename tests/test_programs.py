@@ -13,10 +13,10 @@ from test_readme import commands
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.nll import conditional_logprob, nll_of_blanks
 from anyorder.orders import Order
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.training.update import TrainState, make_optimizers
 from configurator import Config, configure
 from model import EMA

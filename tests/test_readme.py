@@ -17,12 +17,12 @@ import shlex
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, program_of
 from test_findings import run as findings
 
-import eval_lm
+import anyorder.extras.lm_eval.__main__ as eval_lm
 import train
-from anyorder.puzzles.rules import TASKS
+from anyorder.extras.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.training.start import check_options
 from anyorder.writer import Writer
@@ -58,6 +58,10 @@ COMMANDS = [
     for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
     if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)
 ]
+COMMANDS += [
+    f'anyorder.extras.{room}' for room in ('hub', 'lm_eval', 'masked', 'pictures', 'speed')
+]
+COMMANDS += ['anyorder.extras.puzzles make', 'anyorder.extras.puzzles solve']
 
 
 @functools.cache
@@ -131,30 +135,31 @@ def understand(script, tmp_path, monkeypatch):
     def python(name, *args):
         if any(arg.startswith('--plan=') for arg in args):  # wants nothing
             return script(name, *args)
-        if name == 'eval_lm.py':  # test_lm_eval_understands_its_commands
+        if name == 'anyorder.extras.lm_eval':  # test_lm_eval_understands_its_commands
             return None
         reader = {
             'data/prepare.py': 'configurator.configure',
-            'data/puzzles.py': 'configurator.configure',
-            'export_hf.py': 'configurator.configure',
+            'anyorder.extras.puzzles make': 'configurator.configure',
+            'anyorder.extras.hub': 'configurator.configure',
             'tests/torture.py': 'argparse.ArgumentParser.parse_args',
-            'plot.py': 'anyorder.pictures.figures.draw',
+            'anyorder.extras.pictures': 'anyorder.extras.pictures.figures.draw',
         }.get(name)
         if not reader:
             return lacks(script(name, *args, '--device=nowhere', code=1))
         read_options = pkgutil.resolve_name(reader)
 
         def read_and_stop(*args, **kwargs):
-            if name != 'plot.py':  # which has read them when it draws
+            if name != 'anyorder.extras.pictures':  # which has read them when it draws
                 read_options(*args, **kwargs)
             raise Understood
 
         with monkeypatch.context() as patch, contextlib.suppress(Understood):
             patch.setattr(reader, read_and_stop)
             lacks(script(name, *args, code=1))
-        assert args[0] in {'data/prepare.py': [*DATA_SETS, 'tokens'], 'data/puzzles.py': TASKS}.get(
-            name, args
-        )
+        assert args[0] in {
+            'data/prepare.py': [*DATA_SETS, 'tokens'],
+            'anyorder.extras.puzzles make': TASKS,
+        }.get(name, args)
 
     def understand_program(name, args):
         """A program beside its page: it has options, or those of train.py, or none."""
@@ -179,18 +184,20 @@ def understand(script, tmp_path, monkeypatch):
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
             case ['python', name, *args] if name.startswith(('docs/', 'results/')):
                 understand_program(name, args)
-            case ['python', name, *args]:
+            case ['python', *rest]:
+                name, args = program_of(rest)
                 python(name, *args)
             case ['torchrun' | 'sbatch' as launcher, *args]:
-                at = next(n for n, arg in enumerate(args) if not arg.startswith('-'))
+                at = next(n for n, arg in enumerate(args) if not arg.startswith('--'))
                 options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
                 nodes, processes, others = LAUNCHERS[launcher]
                 assert options.keys() <= {nodes, processes, *others.split()}
-                name = {'config/train.sbatch': 'train.py'}.get(args[at], args[at])
-                python(name, *args[at + 1 :])
+                name, rest = program_of(args[at:])
+                name = {'config/train.sbatch': 'train.py'}.get(name, name)
+                python(name, *rest)
                 n_processes = int(options.get(nodes, 1)) * int(options.get(processes, 8))
                 if name == 'train.py':
-                    check_options(configure(vars(train), args[at + 1 :]), n_processes)
+                    check_options(configure(vars(train), rest), n_processes)
             case _:
                 pytest.fail('no program that is known here')
 
@@ -209,19 +216,19 @@ def test_every_command_is_understood(understand, page):
             raise AssertionError(f'{page}: {shlex.join(words)}') from e
 
 
-@pytest.mark.parametrize('page', [page for page in PAGES if ' eval_lm.py --' in read(page)])
+@pytest.mark.parametrize('page', [page for page in PAGES if '.lm_eval --' in read(page)])
 def test_lm_eval_understands_its_commands(page, monkeypatch):
     """It knows its options, we know the options of the model, and a folder has the tasks."""
     pytest.importorskip('lm_eval')
     from lm_eval._cli import HarnessCLI
 
-    from anyorder.harness import AnyOrderLM
+    from anyorder.extras.lm_eval.harness import AnyOrderLM
 
     for words in commands(page) + inline_commands(page):
-        if 'eval_lm.py' not in words or 'ls' in words:
+        if 'anyorder.extras.lm_eval' not in words or 'ls' in words:
             continue
-        args = words[words.index('eval_lm.py') + 1 :]
-        monkeypatch.setattr('sys.argv', ['eval_lm.py', *eval_lm.arguments(args)])
+        args = words[words.index('anyorder.extras.lm_eval') + 1 :]
+        monkeypatch.setattr('sys.argv', ['lm_eval', *eval_lm.arguments(args)])
         found = HarnessCLI().parse_args()
         if found.model == 'aogpt':
             AnyOrderLM.options(found.model_args)
@@ -336,7 +343,7 @@ def test_the_cheap_commands_run(script, tmp_path):
             '--device=cpu',
         ],
         'eval_ppl.py': ['--n_blocks=2', '--device=cpu'],
-        'eval_puzzle.py': ['--n_puzzles=3', '--device=cpu'],
+        'anyorder.extras.puzzles solve': ['--n_puzzles=3', '--device=cpu'],
         'sample.py': ['--device=cpu'],
         'data/prepare.py': ['--data_dir=data'],
     }
@@ -351,10 +358,16 @@ def test_the_cheap_commands_run(script, tmp_path):
         '--data_dir=data',
     )
     script(
-        'data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--data_dir=data'
+        'anyorder.extras.puzzles make',
+        'sudoku4',
+        '--n_train=40',
+        '--n_val=4',
+        '--n_test=4',
+        '--data_dir=data',
     )
     ran = []
-    for _, name, *args in commands('README.md') + inline_commands('README.md'):
+    for _, *words in commands('README.md') + inline_commands('README.md'):
+        name, args = program_of(words)
         if not re.search('quickstart|sudoku4|mine', shlex.join(args)):
             continue
         said = script(name, *args, *toy[name]).stdout
@@ -394,12 +407,12 @@ SHORT = {
     'train.py config/bytes256.py': '--block_size=32',
     'sample.py': '--device=cpu',
     'eval_ppl.py': '--n_blocks=2 --device=cpu',
-    'eval_puzzle.py': '--n_puzzles=3 --device=cpu',
+    'anyorder.extras.puzzles solve': '--n_puzzles=3 --device=cpu',
     'data/prepare.py': '--data_dir=data',
-    'bench.py': '--device=cpu',
-    'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= '
+    'anyorder.extras.speed': '--device=cpu',
+    'anyorder.extras.speed frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= '
     '--block_lengths=',
-    'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 '
+    'anyorder.extras.speed grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 '
     '--batch_size=2 --steps=2,4 --n_updates=1',
 }
 
@@ -410,8 +423,9 @@ def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
     (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     ran = []
-    for launcher, name, *args in commands('README.md') + inline_commands('README.md'):
-        if launcher == 'pip' or name == '-m':  # pytest
+    for launcher, *words in commands('README.md') + inline_commands('README.md'):
+        name, args = program_of(words)
+        if launcher == 'pip' or name == 'pytest':
             continue
         if name == 'results/run.py':
             configure(vars(findings), args)
@@ -430,7 +444,11 @@ def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
 
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
     manuals = {name: script(name, '--help').stdout for name in COMMANDS}
-    assert [name for name, said in manuals.items() if f'python {name}' not in said] == []
+    assert [
+        name
+        for name, said in manuals.items()
+        if f'python {name}' not in said and f'python -m {name}' not in said
+    ] == []
     known = {'help', 'name', 'nnodes', 'node_rank', 'signals_to_handle'}
     known |= set(re.findall(r'--(\w+)', ' '.join(manuals.values())))
     for page in PAGES:

@@ -35,8 +35,11 @@ def imported(name):
 
 
 def room(module):
-    """The room of a module; a file at the door of anyorder/ is a room of its own."""
-    return '.'.join(module.split('.')[:2]) if module.startswith('anyorder.') else module
+    """The room of a module; a file at the door of anyorder/ or of its extras is a room of its own."""
+    if not module.startswith('anyorder.'):
+        return module
+    depth = 3 if module.startswith('anyorder.extras.') else 2
+    return '.'.join(module.split('.')[:depth])
 
 
 def circles(arrows):

@@ -11,7 +11,7 @@ import torch
 from conftest import make_model, one_line
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
-from anyorder.pictures.curves import read_run
+from anyorder.extras.pictures.curves import read_run
 from anyorder.training.run_folder import RunFolder, numbered, open_newest, read_log
 from model import EMA
 

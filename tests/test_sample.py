@@ -33,7 +33,7 @@ def shown(monkeypatch):
     """What --watch shows: a list of (tokens, steps, step, logprob, drafts)."""
     found = []
     monkeypatch.setattr(
-        'anyorder.pictures.watch.Watch.__call__', lambda self, *what: found.append(what)
+        'anyorder.generation.watch.Watch.__call__', lambda self, *what: found.append(what)
     )
     return found
 

@@ -12,6 +12,7 @@ import torch
 from conftest import one_line
 
 from anyorder.datasets import changed_since, open_split
+from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import sets
 from anyorder.tokens.blocks import (
@@ -24,7 +25,6 @@ from anyorder.tokens.blocks import (
 )
 from anyorder.tokens.meta import Meta, SplitMeta, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import GIVEN, Ends, Split, largest_id, read_split
 
 
@@ -126,7 +126,7 @@ def test_a_tokenizer_that_has_changed_is_one_line(sets_of_mine):
         ('books', 'python data/prepare.py text --name=books --source=FILE'),
         ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
         ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
-        ('sudoku', 'python data/puzzles.py sudoku --name=sudoku --data_dir='),
+        ('sudoku', 'python -m anyorder.extras.puzzles make sudoku --name=sudoku --data_dir='),
     ],
 )
 def test_missing_sets_name_the_command(tmp_path, name, said):
@@ -220,27 +220,30 @@ def test_a_known_set_is_named_whatever_the_model_reads(tmp_path, tokenizer):
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
     os.remove(sets_of_mine / 'mine' / 'val.bin')
-    with one_line('nae_sat --name=mine --seed=0 --n_latents=4 --n_observations=4 --split=val'):
+    with one_line('nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine --split=val'):
         open_split(sets_of_mine, 'mine', 'val')
 
 
 @pytest.mark.parametrize(
     'kind, said',
     [
-        ({'tokenizer': 'TASK'}, 'puzzles.py TASK'),
-        ({'tokenizer': 'bytes'}, 'prepare.py text'),
-        ({'tokenizer': 'own', 'eos': 3}, 'prepare.py tokens'),
-        ({'tokenizer': 'zebra4'}, 'puzzles.py zebra4'),
+        (
+            {'made_by': 'python -m anyorder.extras.puzzles make TASK'},
+            '-m anyorder.extras.puzzles make TASK',
+        ),
+        ({'tokenizer': 'bytes'}, 'data/prepare.py text'),
+        ({'tokenizer': 'own', 'eos': 3}, 'data/prepare.py tokens'),
+        ({'tokenizer': 'zebra4'}, '-m anyorder.extras.puzzles make zebra4'),
     ],
 )
 def test_a_set_that_is_missing_is_of_the_kind_that_a_model_reads(tmp_path, kind, said):
-    with one_line(f'python data/{said} --name=none '):
+    with one_line(f'python {said} --name=none '):
         open_split(tmp_path, 'none', 'train', kind)
 
 
 def test_a_text_under_the_name_of_a_puzzle_is_the_puzzle(sets_of_mine):
     os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')
-    with one_line('python data/puzzles.py sudoku --name=sudoku --split=test'):
+    with one_line('python -m anyorder.extras.puzzles make sudoku --name=sudoku --split=test'):
         open_split(sets_of_mine, 'sudoku', 'test')
 
 

@@ -9,8 +9,8 @@ from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import save_checkpoint
+from anyorder.extras.speed.plan import lines_of
 from anyorder.machine.surroundings import NAMES
-from anyorder.training.plan import lines_of
 from anyorder.training.start import check_options, never_reached, set_threads, start_checkpoint
 from configurator import Config, configure
 from model import EMA

@@ -10,9 +10,9 @@ import sys
 import pytest
 from conftest import ROOT
 
+from anyorder.generation.watch import Watch
 from anyorder.machine.processes import end_processes
 from anyorder.machine.terminal import one_line_errors, progress, say, surviving
-from anyorder.pictures.watch import Watch
 from anyorder.tokens.tokenizers import Bytes
 
 

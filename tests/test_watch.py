@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyorder.pictures.watch import Watch, has_colours, visible
+from anyorder.generation.watch import Watch, has_colours, visible
 from anyorder.tokens.tokenizers import Bytes
 
 
@@ -48,7 +48,7 @@ def clock(monkeypatch):
         clock.seconds += seconds
 
     watch_time = SimpleNamespace(perf_counter=lambda: clock.seconds, sleep=sleep)
-    monkeypatch.setattr('anyorder.pictures.watch.time', watch_time)
+    monkeypatch.setattr('anyorder.generation.watch.time', watch_time)
     return clock
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import make_model, one_line
 
-from anyorder.others.exported import write_exported
-from anyorder.others.weights import local_path, read_weights, tie, unwrapped
+from anyorder.extras.hub.exported import write_exported
+from anyorder.weights import local_path, read_weights, tie, unwrapped
 
 save_file = pytest.importorskip('safetensors.torch').save_file
 

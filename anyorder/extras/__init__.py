@@ -1,1 +1,11 @@
-"""What surrounds the core: python -m anyorder.extras.NAME."""
+"""What surrounds the core, a room for each question, with its command: python -m anyorder.extras.NAME
+
+    hub        a folder that transformers loads; reading such folders, and GPT-2
+    lm_eval    lm-evaluation-harness asks a model
+    masked     masked models of others
+    pictures   curves, figures, replays
+    puzzles    sets of puzzles are made, and solved
+    speed      generation, ensemble and training, timed; the cost of a run before it starts
+    minimal    the paper in one file
+
+The core imports none of them by a statement: it opens one by its name where it is asked to."""

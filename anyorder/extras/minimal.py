@@ -23,6 +23,7 @@ once, each given the known tokens alone. A network that has learned all orders d
 Tokens idx (B, N) always stand in natural order; an order only says how they are visited.
 Shapes: B batch, N positions, T visits, C width, H heads, D = C / H, V vocabulary."""
 
+import argparse
 import copy
 import math
 from collections import OrderedDict
@@ -227,4 +228,6 @@ def main(n_updates=2000, N=48):
 
 
 if __name__ == '__main__':
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
     main()

@@ -17,8 +17,9 @@ from anyorder.tokens.prompts import Spelling
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
+    MAKERS,
     OWN,
-    TOKENIZERS,
+    TEXT,
     HuggingFace,
     Symbols,
     cut_anew,
@@ -139,7 +140,7 @@ def read_file(path, tokenizer, ckpt):
     if isinstance(tokenizer, Symbols):
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
-            f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right'
+            f'-m anyorder.extras.puzzles solve --ckpt={shlex.quote(ckpt)} says how many rows it fills right'
         )
     texts = open_texts(path, prompt_key='auto')
     encoded = list(encode_documents(texts, tokenizer))
@@ -187,7 +188,7 @@ def read_set(name, split, data_dir, tokenizer):
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
     if meta.tokenizer != tokenizer.name:
         way_out = 'name a file of text, as --datasets=YOUR.txt'
-        if tokenizer.name in TOKENIZERS:
+        if tokenizer.name in (*TEXT, *MAKERS):
             way_out = (
                 f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one '
                 'is still wanted'

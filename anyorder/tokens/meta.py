@@ -13,7 +13,9 @@ more fields:
     given        whether the highest bit of a token says that it is given
     prompts      whether each document is a row, and begins with a prompt, which is given
     vocabulary   the names of the tokens, where they have any, or none
-    puzzle       the options of a task that generates and judges the rows"""
+    puzzle       the options of a task that generates and judges the rows
+    made_by      the command that makes the set, without --name and --data_dir, where it is a
+                 command of extras"""
 
 import json
 import os
@@ -21,8 +23,7 @@ import re
 from dataclasses import asdict, dataclass, fields, replace
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.puzzles.rules import TASKS
-from anyorder.tokens.tokenizers import OWN, TEXT, TOKENIZERS
+from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN, TEXT, maker_of
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 
@@ -53,6 +54,7 @@ class Meta:
     shape: list | None = None
     vocabulary: list | None = None
     puzzle: dict | None = None
+    made_by: str | None = None
 
     def with_splits(self, splits):
         return replace(self, splits=splits)
@@ -61,7 +63,7 @@ class Meta:
 DEFAULTS = {field.name: field.default for field in fields(Meta)[5:]}
 # the other fields that sets of a tokenizer must have; TEXT comes without
 NEEDED = {OWN: ('given', 'row_length', 'shape', 'vocabulary')}
-NEEDED |= {task: ('row_length', 'puzzle') for task in TASKS}
+NEEDED |= {task: ('row_length', 'puzzle') for task in MAKERS}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ def is_text(value):
 
 
 def is_tokenizer(value):
-    return value in [*TOKENIZERS, OWN]  # a list, since a value may have no hash
+    return value in list(KNOWN)  # a list, since a value may have no hash
 
 
 def is_list(value, holds):
@@ -114,9 +116,9 @@ def are_splits(value):
 
 def is_task(value):
     """Whether a value may be the field `puzzle`."""
-    if not isinstance(value, dict) or not is_text(value.get('task')) or value['task'] not in TASKS:
+    if not isinstance(value, dict) or value.get('task') not in list(MAKERS):
         return False
-    return all(is_number(value.get(option)) for option in TASKS[value['task']].options)
+    return all(is_number(number) for option, number in value.items() if option != 'task')
 
 
 def or_null(holds):
@@ -126,7 +128,7 @@ def or_null(holds):
 # {field: (what it must be, whether a value is that)}
 FIELDS = {
     'name': ('a text', is_text),
-    'tokenizer': (f'one of {", ".join([*TOKENIZERS, OWN])}', is_tokenizer),
+    'tokenizer': (f'one of {", ".join(KNOWN)}', is_tokenizer),
     'n_tokens': ('a whole number from 1 to 2^16', is_n_tokens),
     'eos': ('a token, or null', or_null(is_number)),
     'splits': ('an object of splits by their names', are_splits),
@@ -136,6 +138,7 @@ FIELDS = {
     'shape': ('[H, W], or null', or_null(is_pair)),
     'vocabulary': ('a list of texts, each once, or null', or_null(are_names)),
     'puzzle': ('an object of a task and its options, or null', or_null(is_task)),
+    'made_by': ('a command, or null', or_null(is_text)),
 }
 SPLIT_FIELDS = {
     'rows': ('a whole number from 1 to 2^63 - 1', is_count),
@@ -165,7 +168,7 @@ def has_eos_of_text(meta):
 
 
 def has_puzzle_of_task(meta):
-    named = meta.tokenizer if meta.tokenizer in TASKS else None
+    named = meta.tokenizer if meta.tokenizer in MAKERS else None
     task = meta.puzzle['task'] if meta.puzzle else None
     return task == named
 
@@ -238,7 +241,10 @@ def read_meta(directory):
     check_fields(found, FIELDS, needed, path)
     found['splits'] = {name: split_of(split, name, path) for name, split in found['splits'].items()}
     check_fields(found, FIELDS, NEEDED.get(found['tokenizer'], ()), path)
-    found.setdefault('given', 'puzzle' in found)  # sets from before the field
+    # Sets from before a field
+    found.setdefault('given', 'puzzle' in found)
+    if found['tokenizer'] in MAKERS and 'vocabulary' not in found:
+        found |= maker_of(found['tokenizer']).about(found['puzzle'] or {'task': found['tokenizer']})
 
     # All together
     meta = Meta(**{field: found[field] for field in FIELDS if field in found})
@@ -277,14 +283,14 @@ def damaged(path, field, rule, *value):
 def kind_of(meta):
     """Return what a checkpoint keeps of a Meta, as a dict.
 
-    This is all but its name and its splits, and but what a set of this tokenizer has no need to
-    say."""
+    This is all but its name, its splits and its command, and but what a set of this tokenizer has
+    no need to say."""
     needed = ('given', *NEEDED.get(meta.tokenizer, ()))
     kind = {}
     for field in FIELDS:
         value = getattr(meta, field)
         is_said = field not in DEFAULTS or field in needed or value != DEFAULTS[field]
-        if is_said and field not in ('name', 'splits'):
+        if is_said and field not in ('name', 'splits', 'made_by'):
             kind[field] = value
     return kind
 
@@ -292,7 +298,10 @@ def kind_of(meta):
 def write_meta(directory, meta):
     """Write meta.json, in one step. A link is replaced."""
     splits = {name: asdict(split) for name, split in meta.splits.items()}
-    entries = {'name': meta.name} | kind_of(meta) | {'splits': splits}
+    entries = {'name': meta.name} | kind_of(meta)
+    if meta.made_by:
+        entries['made_by'] = meta.made_by
+    entries['splits'] = splits
     path = meta_path(directory)
     with whole_files(path) as (temporary,), open(temporary, 'w', encoding='utf-8') as f:
         f.write(plain_json(entries, 2) + '\n')

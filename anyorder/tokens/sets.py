@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from anyorder.tokens.tokenizers import TOKENIZERS
+from anyorder.tokens.tokenizers import TEXT
 
 GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
 PADDING = -1  # in a block, behind a document that is shorter
@@ -158,7 +158,7 @@ def read_split(directory, meta, split):
     n_bytes = dtype.itemsize * meta.splits[split].tokens
     if os.path.getsize(path) != n_bytes:
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {n_bytes} expected: {again}')
-    tokenizer = TOKENIZERS.get(meta.tokenizer)
+    tokenizer = TEXT.get(meta.tokenizer)
     if tokenizer and tokenizer.n_tokens != meta.n_tokens:
         raise ValueError(
             f'{directory} has {meta.n_tokens} {meta.tokenizer} tokens, there are '

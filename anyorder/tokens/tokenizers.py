@@ -13,6 +13,7 @@ A tokenizer of others, HuggingFace, may also lack a token for what stands in a t
 and sizes."""
 
 import functools
+import importlib
 import itertools
 import json
 import os
@@ -20,8 +21,6 @@ import re
 import unicodedata
 
 import numpy as np
-
-from anyorder.puzzles.rules import TASKS
 
 END_OF_TEXT = '<|endoftext|>'  # how the token that ends a document is shown
 
@@ -288,23 +287,44 @@ def symbols(name, texts, **fields):
 
 OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
 TEXT = {'bytes': Bytes, 'gpt2': GPT2}
-TOKENIZERS = TEXT | {name: symbols(name, task.symbols) for name, task in TASKS.items()}
+# tokens of sets that a room of extras makes, and its module, which is imported when one is made, or
+# where an older set does not name its tokens
+MAKERS = dict.fromkeys(
+    ('sudoku4', 'sudoku', 'zebra4', 'zebra', 'nae_sat'), 'anyorder.extras.puzzles.sets'
+)
+KNOWN = (*TEXT, *MAKERS, OWN)
+
+
+def maker_of(name):
+    """Return the module that makes sets of these tokens, one of MAKERS. It has
+
+    about(puzzle)        -> {'vocabulary': texts of the tokens, 'made_by': the command}
+    is_quick(name)       -> whether a set of this name is made when it is asked for
+    prepare_puzzles(name, data_dir) -> Meta"""
+    return importlib.import_module(MAKERS[name])
 
 
 @functools.cache
 def get_tokenizer(name):
-    if name not in TOKENIZERS:
-        raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
-    return TOKENIZERS[name]()
+    if name in TEXT:
+        return TEXT[name]()
+    if name in MAKERS:
+        return symbols(name, maker_of(name).about({'task': name})['vocabulary'])()
+    raise ValueError(f'tokenizer must be one of {", ".join([*TEXT, *MAKERS])}, got {name!r}')
 
 
 def tokenizer_of_set(kind):
     """Return the tokenizer of a set, by what kind_of says of it.
 
     Tokens of one's own are named, or are their numbers."""
-    if kind['tokenizer'] != OWN:
-        return get_tokenizer(kind['tokenizer'])
-    texts = kind.get('vocabulary') or [str(i) for i in range(kind['n_tokens'])]
+    name = kind['tokenizer']
+    texts = kind.get('vocabulary')
+    if name in MAKERS and texts:
+        return symbols(name, texts)()
+    if name != OWN:
+        return get_tokenizer(name)
+    if not texts:
+        texts = [str(i) for i in range(kind['n_tokens'])]
     return symbols(OWN, texts, separator=' ', eos=kind['eos'])()
 
 

@@ -115,7 +115,7 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
 
     first = ('sample.py', 'order')
     if data.train.marked:
-        first = ('eval_puzzle.py', 'policies')
+        first = ('-m anyorder.extras.puzzles solve', 'policies')
     for program, option in (first, ('eval_ppl.py', 'orders')):
         words = ['python', program, f'--ckpt={shlex.quote(ckpt_path)}']
         if order_file:

@@ -70,15 +70,15 @@ TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
 
 # what comes last in a command of a toy run, and so overrides what stands before
 TOY = {
-    '-m': "-k 'paper and steps'",
-    'bench.py': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --n_updates=1 --repeats=1 '
+    'pytest': "-k 'paper and steps'",
+    'anyorder.extras.speed': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --n_updates=1 --repeats=1 '
     '--steps=8 --windows=8 --n_samples=4 --n_positions=8 --n_contexts=2 --n_plain=4',
     'train.py': f'{TINY} --max_iters=2 --eval_interval=1 --save_interval=2 --warmup_iters=1 '
     '--eval_iters=1',
-    'data/puzzles.py': '--n_train=200',
+    'anyorder.extras.puzzles make': '--n_train=200',
     'sample.py': '--n_samples=1 --n_steps=8',
     'eval_ppl.py': '--n_blocks=4 --n_orders=1',
-    'eval_puzzle.py': '--n_puzzles=4',
+    'anyorder.extras.puzzles solve': '--n_puzzles=4',
 }
 # in a toy run they would differ by the batch size alone
 NOT_IN_TOY = ('train_small_16', 'train_small_32', 'train_medium_16')
@@ -90,24 +90,32 @@ def lines_of(c, steps):
     Training takes as long as a rate lets it, which `steps` has when its turn comes."""
     yield 'equalities', 420, '-m pytest -o addopts= -q tests/test_on_device.py'
 
-    yield 'train_small_8', 150, f'bench.py train {SMALL} --batch_size=8 --plain='
-    yield 'train_small_16', 150, f'bench.py train {SMALL} --batch_size=16 --plain='
-    yield 'train_small_32', 150, f'bench.py train {SMALL} --batch_size=32 --plain='
-    yield 'train_medium_8', 150, f'bench.py train {MEDIUM} --batch_size=8 --plain='
-    yield 'train_medium_16', 150, f'bench.py train {MEDIUM} --batch_size=16 --plain='
+    yield 'train_small_8', 150, f'-m anyorder.extras.speed train {SMALL} --batch_size=8 --plain='
+    yield 'train_small_16', 150, f'-m anyorder.extras.speed train {SMALL} --batch_size=16 --plain='
+    yield 'train_small_32', 150, f'-m anyorder.extras.speed train {SMALL} --batch_size=32 --plain='
+    yield 'train_medium_8', 150, f'-m anyorder.extras.speed train {MEDIUM} --batch_size=8 --plain='
+    yield (
+        'train_medium_16',
+        150,
+        f'-m anyorder.extras.speed train {MEDIUM} --batch_size=16 --plain=',
+    )
     eager = '--plain= --compile=False'
-    yield 'train_small_eager', 60, f'bench.py train {SMALL} --batch_size=16 {eager}'
+    yield 'train_small_eager', 60, f'-m anyorder.extras.speed train {SMALL} --batch_size=16 {eager}'
 
-    sample = f'bench.py sample {SMALL} --windows=32'
+    sample = f'-m anyorder.extras.speed sample {SMALL} --windows=32'
     yield 'sample_1_eager', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=False'
     yield 'sample_1_graphs', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=True'
     yield 'sample_32_eager', 90, f'{sample} --batch_size=32 --plain= --cuda_graphs=False'
     yield 'sample_32_graphs', 90, f'{sample} --batch_size=32 --plain= --cuda_graphs=True'
 
     table = shlex.quote(f'{c.out}/grid.json')
-    yield 'grid', 240, f'bench.py grid {SMALL} --steps=64,256 --repeats=1 --out={table}'
+    yield (
+        'grid',
+        240,
+        f'-m anyorder.extras.speed grid {SMALL} --steps=64,256 --repeats=1 --out={table}',
+    )
 
-    yield 'ensemble', 90, f'bench.py ensemble {SMALL} --n_positions=64'
+    yield 'ensemble', 90, f'-m anyorder.extras.speed ensemble {SMALL} --n_positions=64'
 
     yield from text_lines(c, steps)
     yield from sudoku_lines(c, steps)
@@ -121,7 +129,7 @@ def text_lines(c, steps):
         data = f'--dataset=books --data_dir={shlex.quote(c.data_dir)}'
         vocabulary = '--vocab_size=50304 --n_tokens=50257'
 
-    yield 'text_rate', 120, f'bench.py train {TEXT} {vocabulary} --plain='
+    yield 'text_rate', 120, f'-m anyorder.extras.speed train {TEXT} {vocabulary} --plain='
     n = updates_in(300, 16384, steps.get('text_rate', {}))
     if n is None:
         return
@@ -138,20 +146,24 @@ def text_lines(c, steps):
     yield 'text_random', 60, f'sample.py {ckpt} --order=random --n_samples=2'
     yield 'text_margin', 60, f'sample.py {ckpt} --order=margin --n_samples=2'
     frontier = (
-        f'bench.py frontier {ckpt} --n_samples=32 --batch_size=32 --n_blocks=32 --steps=16,64 '
+        f'-m anyorder.extras.speed frontier {ckpt} --n_samples=32 --batch_size=32 --n_blocks=32 --steps=16,64 '
         '--windows=8,32 --thresholds= --block_lengths=32'
     )
     yield 'text_frontier', 240, frontier
     picture = shlex.quote(f'{c.pages}/{c.name}_text.png')
-    yield 'text_curve', 60, f'plot.py {out}/text -o {picture} --x=time'
+    yield 'text_curve', 60, f'-m anyorder.extras.pictures {out}/text -o {picture} --x=time'
 
 
 def sudoku_lines(c, steps):
     out = shlex.quote(c.out)
     data = f'--data_dir={out}/data'
-    made = f'data/puzzles.py sudoku --n_train=60000 --n_val=100 --n_test=200 {data}'
+    made = f'-m anyorder.extras.puzzles make sudoku --n_train=60000 --n_val=100 --n_test=200 {data}'
     yield 'sudoku_data', 120, made
-    yield 'sudoku_rate', 60, f'bench.py train {SUDOKU} --vocab_size=64 --n_tokens=10 --plain='
+    yield (
+        'sudoku_rate',
+        60,
+        f'-m anyorder.extras.speed train {SUDOKU} --vocab_size=64 --n_tokens=10 --plain=',
+    )
     n = updates_in(75, 20736, steps.get('sudoku_rate', {}))
     if n is None:
         return
@@ -162,7 +174,7 @@ def sudoku_lines(c, steps):
             f'train.py config/sudoku.py {data} {SUDOKU} --network={name},gate_init=1 '
             f'--max_iters={n} --eval_interval={n // 5 + 1} --out_dir={folder}'
         )
-        solve = f'eval_puzzle.py --ckpt={folder}/ckpt.pt {data} --policies=random,margin'
+        solve = f'-m anyorder.extras.puzzles solve --ckpt={folder}/ckpt.pt {data} --policies=random,margin'
         yield f'sudoku_{name}', 150, train
         yield f'sudoku_{name}_solved', 90, f'{solve} --n_puzzles=200'
 
@@ -170,7 +182,7 @@ def sudoku_lines(c, steps):
 def updates_in(seconds, n_tokens, step):
     """Return how many updates of `n_tokens` fit into the seconds, None where no rate is known.
 
-    step  what bench.py train has said, see run; its line `ours` has our tokens a second"""
+    step  what speed train has said, see run; its line `ours` has our tokens a second"""
     for row in step.get('rows', ()):
         if row['label'].startswith('ours'):
             tokens_per_sec = row['numbers'][1]
@@ -186,12 +198,21 @@ def commands(c, steps):
         if c.device == 'cpu' and name.endswith('_graphs'):
             continue
         words = shlex.split(line)
-        program = words[0]
-        if program not in ('plot.py', 'data/puzzles.py'):
+        program = program_of(words)
+        if program not in ('anyorder.extras.pictures', 'anyorder.extras.puzzles make'):
             words.append(f'--device={c.device}')
         if c.toy:
             words += shlex.split(TOY.get(program, ''))
         yield name, words, limit
+
+
+def program_of(words):
+    """Return what the words behind `python` run: a file, or a module with its command."""
+    if words[0] != '-m':
+        return words[0]
+    if words[1] == 'anyorder.extras.puzzles':
+        return f'{words[1]} {words[2]}'
+    return words[1]
 
 
 def run_all(config, chosen, end, here):

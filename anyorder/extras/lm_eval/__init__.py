@@ -1,1 +1,1 @@
-"""What is a task of lm-evaluation-harness to a model of any order?"""
+"""How does lm-evaluation-harness ask a model?"""

@@ -1,0 +1,120 @@
+"""Write a checkpoint as a folder that transformers loads, offline and to the last bit.
+
+    python -m anyorder.extras.hub --ckpt=out/quickstart/ckpt.pt --out=out/quickstart/hf
+    python sample.py --ckpt=out/quickstart/hf
+
+    AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
+
+The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel,
+AutoModelForCausalLM and AutoModelForMaskedLM, and a model card, whose licence is left to you. It is
+a checkpoint for all other commands."""
+
+from anyorder.machine.terminal import one_line_errors, read_options
+
+# fmt: off
+
+ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
+out = ''               # the folder to write, which must be new; it appears whole or not at all
+weights = 'ema'        # 'ema' or 'raw'
+# fmt: on
+
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    options = read_options(globals(), ckpt=())
+
+import os
+
+from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
+from anyorder.extras.hub.exported import read_exported, write_exported
+from anyorder.machine.files import check_folder, whole_folder
+from anyorder.training.run_folder import read_log
+from anyorder.weights import GPT2_N_TOKENS
+
+# names of a log, and what the model card calls them
+MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own': 'its own order'}
+
+
+def plan(config):
+    """Check the options. Return the checkpoint's entries, its model and its tokenizer or None."""
+    check_folder('out', config.out)
+    if os.path.isdir(config.out) and os.listdir(config.out):
+        raise ValueError(
+            f'out must name a new folder, and {config.out} holds files: '
+            'choose another name, or remove it'
+        )
+    entries = load_checkpoint(config.ckpt)
+    if config.weights == 'raw' and has_no_raw_weights(entries):
+        raise ValueError(
+            f'{config.ckpt} is a folder of one set of weights, and they are not raw: '
+            'leave out --weights'
+        )
+    model = model_from_checkpoint(entries, config.weights)
+    tokenizer = None
+    if 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS:
+        tokenizer = tokenizer_of(config.ckpt, entries)
+    return entries, model, tokenizer
+
+
+def has_no_raw_weights(entries):
+    """Whether the weights of a checkpoint are an average that stands for the raw ones too."""
+    ema = entries.get('ema_model')
+    return isinstance(ema, dict) and ema.get('shadow_params') is entries['model']
+
+
+def validation(ckpt, iter_num):
+    """Return rows (name, nats a token): the validation of the average at this iteration.
+
+    The log beside the checkpoint has it. A checkpoint that another run moved aside has none,
+    because the log belongs to the other run."""
+    path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
+    if not (ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path)):
+        return []
+    entries = [entry for entry in read_log(path) if entry.get('iter') == iter_num]
+    if not entries:
+        return []
+    last = entries[-1]
+    return [(said, last[name]) for name, said in MEASURED.items() if name in last]
+
+
+def table(config, entries, model, tokenizer, measured):
+    """Return {name: what is said of it}, '' for nothing, of a folder that is written."""
+    known = f'not known for {model.config.n_real} tokens: left out'
+    if tokenizer is not None:
+        known = tokenizer.name
+    validated = [f'{name} {nats:.4f} nats a token' for name, nats in measured]
+    iter_num = entries.get('iter_num', '?')
+    rows = {
+        'checkpoint': f'{config.ckpt}: {config.weights} weights, iteration {iter_num}',
+        'model': f'{model.n_parameters():,} parameters, digest {digest(model)}, read back',
+        'tokenizer': known,
+        'validation': ', '.join(validated),
+    }
+    for name in sorted(os.listdir(config.out)):
+        rows[name] = f'{os.path.getsize(os.path.join(config.out, name)):,} bytes'
+    return rows
+
+
+def main(config):
+    """Write the folder, read it back, and say what is in it."""
+    entries, model, tokenizer = plan(config)
+    measured = []
+    if config.weights == 'ema':
+        measured = validation(config.ckpt, entries.get('iter_num'))
+
+    with whole_folder(config.out) as folder:
+        write_exported(folder, model, entries, tokenizer, config.weights, measured)
+        read_back = digest(model_from_checkpoint(read_exported(folder), config.weights))
+        if read_back != digest(model):
+            raise ValueError(
+                f'{config.out}: the weights that were read back differ from the weights of the '
+                'checkpoint'
+            )
+
+    for name, said in table(config, entries, model, tokenizer, measured).items():
+        if said:
+            print(f'{name:<24}{said}')
+    print(f'written to {config.out}; choose a licence in its README.md before you publish it')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(options)

@@ -1,0 +1,226 @@
+"""What is the folder of a model that transformers loads? It is written, and read without its code.
+
+config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
+model.safetensors   the weights in float32 by their published names; a tied head is in it once
+modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-CODE, their licence
+tokenizer.json, tokenizer_config.json, generation_config.json, README.md"""
+
+import json
+import math
+import os
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
+from anyorder.machine.files import GPT2_NAMES, need_extra
+from anyorder.orders import Order
+from anyorder.tokens.tokenizers import Symbols
+from anyorder.weights import TIED, read_json, read_weights, tie
+
+COPIED = {
+    'model.py': 'model.py',
+    'modeling_aogpt.py': 'anyorder/extras/hub/modeling_aogpt.py',
+    'LICENSE-CODE': 'LICENSE',
+}
+VIEWS = {
+    'AutoConfig': 'AOGPTHubConfig',
+    'AutoModel': 'AOGPTModel',
+    'AutoModelForCausalLM': 'AOGPTForCausalLM',
+    'AutoModelForMaskedLM': 'AOGPTForMaskedLM',
+}
+# entries of a checkpoint that are kept; puzzle is in older ones, data and val_data are hashes
+ENTRIES = ('iter_num', 'tokenizer', 'set', 'puzzle', 'data', 'val_data')
+# options that say how the weights were trained; none is a path on a machine
+OPTIONS = (
+    'dataset',
+    'block_size',
+    'shape',
+    'order',
+    'order_seed',
+    'l2r_ratio',
+    'batch_size',
+    'gradient_accumulation_steps',
+    'max_iters',
+    'optimizer',
+    'learning_rate',
+    'muon_learning_rate',
+    'min_lr',
+    'warmup_iters',
+    'lr_decay_iters',
+    'weight_decay',
+    'beta1',
+    'beta2',
+    'grad_clip',
+    'ema_decay',
+    'dropout',
+    'seed',
+    'dtype',
+    'source',
+    'started_from',
+)
+# how sample.py draws; transformers would cut all but the 50 likeliest tokens, its pipelines sharpen
+LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
+ON_HUB = {name: f'openai-community/{name}' for name in GPT2_NAMES}
+ON_HUB['openwebtext'] = 'Skylion007/openwebtext'
+
+
+def write_exported(folder, model, entries, tokenizer, weights, measured=()):
+    """Write an AOGPT to `folder`, which is there and empty.
+
+    entries    the checkpoint that holds its weights, see checkpoint.load_checkpoint
+    tokenizer  one of tokens/tokenizers.py, or None where it is not known
+    weights    'ema' or 'raw': which weights they are
+    measured   rows (name, nats a token) for the model card"""
+    need_extra('safetensors')
+    from safetensors.torch import save
+
+    special = {}
+    if tokenizer is not None:
+        special = special_ids(tokenizer)
+    config = hub_config(model, entries, special, weights)
+    files = {'config.json': config}
+    if tokenizer is not None:
+        files |= tokenizer_files(tokenizer, n_read(model))
+    if not model.slots.masked_loss:
+        files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
+
+    for name, value in files.items():
+        write_text(folder, name, json.dumps(value, indent=2, ensure_ascii=False) + '\n')
+    write_text(folder, 'README.md', model_card(model, config, tokenizer, measured))
+    for name, path in COPIED.items():
+        shutil.copyfile(Path(__file__).parents[3] / path, Path(folder, name))
+    data = save(dict(model.named_parameters()), {'format': 'pt'})
+    Path(folder, 'model.safetensors').write_bytes(data)  # save_file has no OSError for a full disk
+
+
+def hub_config(model, entries, special, weights):
+    """Return config.json of a model, whose checkpoint has these entries. See write_exported.
+
+    special  ids of special tokens, see special_ids"""
+    run = entries.get('config', {})
+    if 'order' in run:
+        run = run | {'order': Order.of('own', run).kept}  # with its number
+    view = 'AutoModelForMaskedLM' if model.slots.masked_loss else 'AutoModelForCausalLM'
+    return {
+        'model_type': 'aogpt',
+        'architectures': [VIEWS[view]],
+        'dtype': 'float32',
+        'auto_map': {auto: f'modeling_aogpt.{name}' for auto, name in VIEWS.items()},
+        'tie_word_embeddings': model.config.gpt2_blocks,
+        'model_args': asdict(model.config),
+        'weights': weights,
+        **special,
+        **part_of(entries, ENTRIES),
+        'training': part_of(run, OPTIONS),
+    }
+
+
+def part_of(values, names):
+    """Return those of the values that have one of the names, in the order of the names."""
+    return {name: values[name] for name in names if name in values}
+
+
+def n_read(model):
+    """Return how many tokens its view of transformers reads at most."""
+    if model.slots.masked_loss:
+        return model.config.block_size
+    return model.config.block_size - 1  # left to right the last position is predicted alone
+
+
+def write_text(folder, name, text):
+    Path(folder, name).write_text(text, encoding='utf-8')
+
+
+def model_card(model, config, tokenizer, measured):
+    """Return README.md: card.md with its comments about this model, without what is not known.
+
+    config    see hub_config
+    measured  rows (name, nats a token)"""
+    view = 'masked' if model.slots.masked_loss else 'left_to_right'
+    about = {model.config.attention, view}
+    if measured:
+        about.add('measured')
+
+    def chosen(comment):
+        return f'{comment[2]}\n' if comment[1] in about else ''
+
+    card = Path(__file__).with_name('card.md').read_text(encoding='utf-8')
+    card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', chosen, card)
+    card = card.format(**card_fields(model, config, tokenizer, measured))
+    return re.sub(r'(?m)^(\|.*\| None \||\w+: None)\n', '', card)
+
+
+def card_fields(model, config, tokenizer, measured):
+    """Return {name: value} of the braces of card.md. None is what is not known."""
+    c = model.config
+    run = dict.fromkeys(OPTIONS) | config['training']
+    starts = run['started_from'] or ()
+    digests = [f'{start["name"]}, digest {start["digest"]}' for start in starts]
+    rows = [f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured]
+    fields = {
+        'c': c,
+        'run': run,
+        'config': config,
+        'pipeline': 'text-generation',
+        'n_parameters': model.n_parameters(),
+        'tokenizer': 'of a tokenizer that is not known',
+        'prompt': 'The ',
+        'n_read': c.block_size - 1,
+        'half': c.block_size // 2,
+        'weights': 'raw',
+        'updates': config.get('iter_num'),
+        'order': run['order'],
+        'started_from': '; '.join(digests) or None,
+        'hub_data': on_hub([run['source'] or '']),
+        'hub_model': on_hub([start['name'] for start in starts]),
+        'measured': '\n'.join(rows),
+    }
+    if model.slots.masked_loss:
+        fields['pipeline'] = 'fill-mask'
+    if tokenizer is not None:
+        fields['tokenizer'] = tokenizer.name
+    if isinstance(tokenizer, Symbols):
+        fields['prompt'] = tokenizer.texts[0]
+    if config['weights'] == 'ema':
+        fields['weights'] = 'moving average'
+    if isinstance(run['order'], list):
+        fields['order'] = 'a list of positions'
+    return fields
+
+
+def on_hub(names):
+    """Return [OWNER/REPO] of the last of the names that is on the hub, or None."""
+    on = [f'hf:{ON_HUB[name]}' if name in ON_HUB else name for name in names]
+    found = re.findall(r'(?m)^hf:([\w.-]+/[\w.-]+)', '\n'.join(on))
+    if not found:
+        return None
+    return f'[{found[-1]}]'
+
+
+def read_exported(folder):
+    """Return the entries of a checkpoint from a folder that hub or transformers wrote.
+
+    Raw weights have no average. Where the weights are the average, they are also the raw ones."""
+    path = os.path.join(folder, 'config.json')
+    config = read_json(path)
+    if not config.get('model_args'):
+        raise ValueError(
+            f'{path} is not the file of an AO-GPT: it has no model_args; '
+            'export the checkpoint again'
+        )
+    weights = {name.removeprefix('network.'): p for name, p in read_weights(folder).items()}
+    if not weights:
+        raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
+    if config['model_args'].get('gpt2_blocks'):
+        weights = tie(weights, *TIED, folder)
+    entries = {
+        'model': weights,
+        'model_args': config['model_args'],
+        'config': config.get('training', {}),
+        **part_of(config, ENTRIES),
+    }
+    if config.get('weights') != 'raw':
+        entries['ema_model'] = {'shadow_params': weights}
+    return entries

@@ -1,0 +1,94 @@
+"""How is GPT-2 an any-order model? Its weights take the shape of sigma-GPT.
+
+Hugging Face writes GPT-2 as a folder. Left to right the model is GPT-2 after an end-of-text token.
+[None] has the embedding of this token and stands at row 0 of GPT-2's positions, token p of the text
+stands at row p + 1. The embeddings of target positions are zero, to be learned. A block has 1024
+tokens, as many as GPT-2 has rows. Nobody reads its last token left to right, so the row of this
+token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)"""
+
+import os
+
+import torch
+
+from anyorder.weights import GPT2_N_TOKENS, GPT2_PADDED, read_json, read_weights, tie
+
+# entries of config.json that change the network, and values that are understood, the default first
+UNDERSTOOD = {
+    'vocab_size': (GPT2_N_TOKENS,),
+    'layer_norm_epsilon': (1e-5,),
+    'activation_function': ('gelu_new', 'gelu_pytorch_tanh', 'gelu'),
+    'scale_attn_weights': (True,),
+    'scale_attn_by_inverse_layer_idx': (False,),
+    'add_cross_attention': (False,),
+    'tie_word_embeddings': (True,),
+}
+SIZES = {'n_layer': 12, 'n_head': 12, 'n_embd': 768}  # if config.json does not say them
+BUFFERS = ('.attn.bias', '.attn.masked_bias')  # causal masks, no weights
+TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')  # GPT-2 keeps them (in, out)
+
+
+def read_gpt2(folder):
+    """Return the entries of a checkpoint, in float32, from the folder of a GPT-2.
+
+    It may differ from OpenAI's in sizes alone."""
+    path = os.path.join(folder, 'config.json')
+    config = read_json(path)
+    for name, values in UNDERSTOOD.items():
+        if config.get(name, values[0]) not in values:
+            understood = ' or '.join(map(str, values))
+            raise ValueError(f'{path} has {name}={config[name]!r}: it must be {understood}')
+
+    state = our_weights(own_weights(folder))
+    return {
+        'model': state,
+        'ema_model': {'shadow_params': state},  # 'ema', the default of commands, is 'raw' here
+        'model_args': our_sizes(config),
+        'tokenizer': 'gpt2',
+    }
+
+
+def our_sizes(config):
+    """Return the fields of AOGPTConfig, by the config.json of a GPT-2."""
+    sizes = {name: config.get(name, size) for name, size in SIZES.items()}
+    return {
+        **sizes,
+        'block_size': config.get('n_positions', 1024),
+        'vocab_size': GPT2_PADDED,
+        'n_tokens': GPT2_N_TOKENS,
+        'target_position': 'input',
+        'gpt2_blocks': True,
+        'gelu_tanh': config.get('activation_function') != 'gelu',
+    }
+
+
+def own_weights(folder):
+    """Return {name: weight in float32} of a GPT-2, by GPT-2's names."""
+    weights = {}
+    for name, p in read_weights(folder).items():
+        if not name.endswith(BUFFERS):
+            weights[name.removeprefix('transformer.')] = p.float()
+    weights = tie(weights, 'lm_head.weight', 'wte.weight', folder)
+    if not {'wte.weight', 'wpe.weight'} <= weights.keys():
+        raise ValueError(
+            f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin'
+        )
+    return weights
+
+
+def our_weights(weights):
+    """Return {name: weight} of an AOGPT, from the weights of a GPT-2."""
+    state = {}
+    for name, p in weights.items():
+        if name.endswith(TRANSPOSED) and p.dim() == 2:
+            p = p.t().contiguous()
+        state[f'transformer.{name}'] = p
+
+    wte = weights['wte.weight']
+    wpe = weights['wpe.weight']
+    padding = wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])
+    end_of_text = wte[GPT2_N_TOKENS - 1 : GPT2_N_TOKENS]
+    state['transformer.wte.weight'] = torch.cat([wte, padding])
+    state['transformer.wnonee.weight'] = end_of_text.clone()
+    state['transformer.wpe.weight'] = torch.cat([wpe, wpe[-1:]])
+    state['transformer.wtpe.weight'] = torch.zeros_like(wpe)
+    return state

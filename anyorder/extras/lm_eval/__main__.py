@@ -1,0 +1,119 @@
+"""Let lm-evaluation-harness ask any checkpoint that the other commands read. All options are
+lm-eval's.
+
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt --tasks lambada_openai,hellaswag --limit 500
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=random,n_orders=16,estimate=mixture \\
+        --tasks hellaswag
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 --tasks gsm8k \\
+        --output_path out/lm_eval
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,n_contexts=8 --include_path anyorder/extras/lm_eval \\
+        --tasks text_choice
+    torchrun --standalone --nproc_per_node=8 -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt \\
+        --tasks wikitext
+    python -m anyorder.extras.lm_eval ls tasks
+
+Unless told otherwise, --model is aogpt, --batch_size 16 and --device auto. --model_args are
+NAME=VALUE with commas:
+
+ckpt          a checkpoint: a path, hf:OWNER/REPO/path.pt, or masked:FOLDER, a masked model of
+              others
+weights       'ema' or 'raw'; by default the EMA if the file has one
+dtype         'float32', 'bfloat16' or 'auto'
+device, batch_size   in place of --device and --batch_size
+order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of
+              sample.py takes. By the model's own choice, as 'margin', a continuation is as likely
+              as it is to be written so at temperature 1, with n_steps, schedule, unmask, threshold
+              and block_length. It is greedy if temperature 0 writes it. In an order that is given
+              it is read one token a step, whatever n_steps says
+seed          what is drawn for a request is a function of the seed and of the request
+
+how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
+
+n_orders      orders in which a continuation is read, its context first
+estimate      for several orders 'bound', the mean of their nats, or 'mixture', -log of the mean
+              probability
+n_contexts    with order=l2r the context-order ensemble: the context as it is, and n_contexts - 1
+              shuffles of it
+
+what is written: generate_until. What a task or --gen_kwargs says wins
+
+n_steps       passes of a stretch; by default one for each token
+temperature   0, the default, takes the most likely token. do_sample=True without a temperature
+              is 1
+top_k, top_p, schedule, unmask, window, threshold, order_noise, block_length   as in sample.py
+context       tokens that a stretch reads of a text longer than the model; by default half of
+              block_size
+blank_length  'likely', 'draw' or 'confidence': contexts have blanks, as prompts of sample.py, and
+              the text of the blanks is the answer. [[?]] finds its length so, by length_prior
+
+Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the
+mixture of contexts. For the bound of a network with a masked loss it is decided by the tokens that
+the first draw masks. lm-eval puts end-of-text before a text without a context. Here the first token
+of such a text follows [None], as in training. --apply_chat_template is for masked models of others
+whose tokenizer has a template."""
+
+import importlib.util
+import os
+import sys
+
+from anyorder.machine.files import need_extra
+from anyorder.machine.processes import end_processes, processes
+from anyorder.machine.terminal import one_line_errors
+from configurator import home
+
+# in place of hf, 1 and cuda:0
+DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']
+
+
+def arguments(argv):
+    """Return the command line of lm-eval that is meant.
+
+    With a file, --config, all is as the file and the command line say."""
+    if argv[:1] in (['ls'], ['validate']):
+        return argv
+    if argv[:1] == ['run']:
+        argv = argv[1:]
+    argv = [with_home(arg) for arg in argv]
+    has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
+    defaults = [] if has_file else DEFAULTS
+    return ['run', *defaults, *argv]  # the last value of an option counts
+
+
+def with_home(arg):
+    """Return an argument with ~ in its value expanded, see configurator.home."""
+    if not arg.startswith('--'):
+        return home(arg)
+    name, equals, value = arg.partition('=')
+    return name + equals + home(value)
+
+
+def main(argv):
+    if '--help' in argv or '-h' in argv:
+        print(__doc__.strip(), end='\n\n', flush=True)
+        if importlib.util.find_spec('lm_eval') is None:
+            way = 'pip install -r requirements-extra.txt'
+            print(f'the options of lm-eval follow where it is there: {way}')
+            return
+    need_extra('lm_eval')
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+    from lm_eval.__main__ import cli_evaluate
+
+    import anyorder.extras.lm_eval.harness  # noqa: F401  (which makes the model known)
+
+    sys.argv = ['python -m anyorder.extras.lm_eval', *arguments(argv)]
+    try:
+        cli_evaluate()
+    except ValueError as e:
+        _, n_processes = processes()
+        if n_processes == 1 or 'did not find any docs' not in str(e):
+            raise
+        raise ValueError(
+            f'a task has fewer documents than the {n_processes} processes, '
+            'so that one of them has none: start fewer processes, or leave --limit out'
+        ) from None
+    end_processes()
+
+
+if __name__ == '__main__':
+    with one_line_errors(prints_results=True):
+        main(sys.argv[1:])

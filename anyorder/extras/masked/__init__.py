@@ -1,0 +1,1 @@
+"""Which masked models of others run here, and what are they?"""

@@ -1,0 +1,562 @@
+"""Which folders of others hold a masked model?
+
+`masked:FOLDER` or `masked:OWNER/REPO` on the hub names one; its config.json says which. Weights go
+into networks of transformers or of mdlm.py. No code of a folder is ever run."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
+from anyorder.extras.masked.mdlm import MDLM
+from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
+from anyorder.orders import Order
+from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
+from anyorder.weights import (
+    WithoutDraws,
+    is_same,
+    local_path,
+    read_json,
+    read_weights,
+    weight_files,
+)
+
+FILES = (
+    'config.json',
+    'tokenizer*.json',
+    'special_tokens_map.json',
+    'added_tokens.json',
+    'vocab.*',
+    'merges.txt',
+    'chat_template.jinja',
+)
+VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt')
+
+# masked models of transformers whose table of positions begins behind the id of the padding token
+OFFSET = (
+    'camembert',
+    'data2vec-text',
+    'esm',
+    'ibert',
+    'longformer',
+    'luke',
+    'mpnet',
+    'roberta',
+    'roberta-prelayernorm',
+    'xlm-roberta',
+    'xlm-roberta-xl',
+    'xmod',
+)
+
+
+class MaskedCheckpoint:
+    """An opened folder of somebody else's masked model, with the names of a Checkpoint.
+
+    Its training is not known."""
+
+    entries = {}
+    run = {}
+    set = {}
+    order = Order()
+    iter_num = '?'
+    weights = 'raw'
+
+    def __init__(self, name):
+        """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError unless it is understood."""
+        need_extra('transformers', 5, 2)  # before, decoders stay causal without a word, see fill_in
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.name = name
+        self.folder = name.removeprefix(MASKED)
+        if not os.path.isdir(self.folder):
+            self.folder = local_path(f'hf:{self.folder}', FILES)
+        path = os.path.join(self.folder, 'config.json')
+        self.file = File(read_json(path))
+        self.kind = self.file.get('model_type')
+        self.family = masked_family(self.kind, path)
+        if 'quantization_config' in self.file:
+            raise ValueError(
+                f'{path} has quantization_config={self.file["quantization_config"]!r}: only '
+                'weights that are not quantized are understood, name the model before it was'
+            )
+        if not weight_files(self.folder):
+            raise ValueError(
+                f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin'
+            )
+        self.tokenizer, special = self.open_tokenizer()
+        self.config = self.what_is_known(special)
+
+    def open_tokenizer(self):
+        """Return the tokenizer, and {what: token} of its special tokens, see open_tokenizer."""
+        if self.family.tokenizer == 'gpt2':
+            tokenizer = get_tokenizer('gpt2')
+            around = (tokenizer.eos,)  # as in the blocks of MDLM's training
+            return tokenizer, {'prefix': around, 'suffix': around}
+        backend, special, chat = open_tokenizer(self.family.tokenizer, self.folder)
+        end = None
+        if self.family.writes_end:
+            end = special.get('eos')
+        name = f'{self.kind}:{os.path.basename(os.path.normpath(self.folder))}'
+        return HuggingFace(name, backend, end, chat), special
+
+    def what_is_known(self, special):
+        """Return the MaskedConfig, from config.json and {what: token} of the special tokens."""
+        mask_id = self.mask_id(special)
+        prefix = self.prefix(special)
+        suffix = special.get('suffix', ())
+        banned = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')}
+        banned |= {*prefix, *suffix}
+        banned -= {None, self.tokenizer.eos}
+        said = json.dumps(self.file, sort_keys=True)
+        return MaskedConfig(
+            block_size=self.n_positions() - len(prefix) - len(suffix),
+            n_tokens=self.tokenizer.n_tokens,
+            mask_id=mask_id,
+            shift=self.family.shift,
+            banned=tuple(sorted(banned)),
+            prefix=prefix,
+            suffix=suffix,
+            file=hashlib.sha256(said.encode()).hexdigest()[:16],
+        )
+
+    def mask_id(self, special):
+        """Return the token of a blank, by the tokenizer, by config.json or by the family."""
+        named = (special.get('mask'), self.file.get('mask_token_id'), self.family.mask_id)
+        for token in named:
+            if token is not None:
+                return token
+        raise ValueError(
+            f'{self.folder} names no mask token, in its tokenizer or as mask_token_id of '
+            'config.json'
+        )
+
+    def prefix(self, special):
+        """Return the tokens before every text. A family that shifts its logits wants one."""
+        prefix = special.get('prefix', ())
+        if prefix or not self.family.shift:
+            return prefix
+        first = special.get('bos', self.file.get('bos_token_id'))
+        if first is None:
+            first = self.tokenizer.eos
+        return (first,)
+
+    def n_positions(self):
+        """Return how many positions the network has for a text and what stands around it."""
+        rows = self.family.positions
+        if isinstance(rows, str):
+            rows = self.file[rows]
+        if self.kind not in OFFSET:
+            return rows
+        pad = self.file.get('pad_token_id')
+        if pad is None:
+            pad = 1
+        return rows - (pad + 1)
+
+    def model(self, weights='raw', device='cpu'):
+        """Return the MaskedModel in evaluation mode, in the dtype of its file.
+
+        The file has one set of weights, by any name."""
+        found = read_weights(self.folder)
+        with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
+            network = self.family.load(self.file, found)
+        return MaskedModel(network, self.config).to(device)
+
+    def about(self, weights):
+        return f'{self.name}: {self.kind}, mask token {self.config.mask_id}'
+
+
+class File(dict):
+    """What config.json says."""
+
+    def __missing__(self, name):
+        raise ValueError(f'config.json of a {self.get("model_type")} model lacks {name}')
+
+
+@contextlib.contextmanager
+def explained(folder, what, way_out):
+    """Make one line, a ValueError, of whatever transformers raises in the body."""
+    try:
+        yield
+    except Exception as e:
+        if is_out_of_memory(e):
+            raise
+        lines = str(e).strip().splitlines()
+        why = lines[0][:300] if lines else ''
+        raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
+
+
+def open_tokenizer(kind, folder):
+    """Open the tokenizer of a folder by this class of transformers.
+
+    Returns the tokenizer of the package tokenizers; {what: token} of its special tokens, where
+    `prefix` and `suffix` are the tokens that it puts around a text; its chat template or None."""
+    tokenizer = tokenizer_of_transformers(kind, folder)
+    backend = tokenizer.backend_tokenizer
+    special = {}
+    for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos'):
+        token = getattr(tokenizer, f'{what}_token_id', None)
+        if token is not None:
+            special[what] = token
+    special['prefix'], special['suffix'] = tokens_around(backend, special, folder)
+    return backend, special, chat_of(tokenizer, folder)
+
+
+def tokenizer_of_transformers(kind, folder):
+    """Return the tokenizer of transformers of a folder, which cuts and fills up no text."""
+    import transformers
+
+    there = [name for name in VOCABULARIES if os.path.isfile(os.path.join(folder, name))]
+    if not there:  # transformers would make one of no words
+        raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
+    file = read_json(os.path.join(folder, 'config.json'))
+    known = {}
+    # AutoTokenizer looks into config.json, and fails at a model_type that transformers lacks
+    if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):
+        known['config'] = transformers.PreTrainedConfig.from_dict(without(file, *POSITIONS))
+    with explained(
+        folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'
+    ):
+        tokenizer = getattr(transformers, kind).from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, **known
+        )
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()  # of the text that it last read, which a tokenizer.json keeps
+        backend.no_padding()
+    return tokenizer
+
+
+def tokens_around(backend, special, folder):
+    """Return the tokens that a tokenizer puts before and behind a text, one each at most."""
+    around = tuple(backend.encode('').ids)
+    if len(around) > 2:
+        raise ValueError(
+            f'{folder} puts {len(around)} tokens around a text: one before and one behind are '
+            'understood'
+        )
+    if len(around) == 2:
+        return around[:1], around[1:]
+    if around and around[0] in (special.get('cls'), special.get('bos')):
+        return around, ()
+    return (), around
+
+
+def chat_of(tokenizer, folder):
+    """Return messages -> prompt by the chat template of a tokenizer of transformers, or None."""
+    if not tokenizer.chat_template:
+        return None
+
+    def chat(messages, **options):
+        with explained(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
+            return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+
+    chat.template = tokenizer.chat_template
+    return chat
+
+
+@dataclass(frozen=True)
+class MaskedFamily:
+    """One kind of masked model.
+
+    load        (config.json as a dict, {name: weight}) -> the network
+    positions   the entry of config.json that bounds a text, or the number
+    shift       the logits of a token stand one token before it
+    mask_id     if neither tokenizer nor config.json names it
+    writes_end  whether the model writes the token that ends a document
+    tokenizer   its class in transformers; where the folder names code, or 'gpt2', which is ours"""
+
+    load: Callable
+    positions: str | int = 'max_position_embeddings'
+    shift: bool = False
+    mask_id: int | None = None
+    writes_end: bool = True
+    tokenizer: str = 'AutoTokenizer'
+
+
+def masked_family(kind, path):
+    """Return the MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
+    if kind in list(FAMILIES):  # a list: a model_type may be any value of JSON
+        return FAMILIES[kind]
+    need_extra('transformers', 5, 2)
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS,
+    )
+
+    if kind in list(OF_TRANSFORMERS):
+        return MaskedFamily(load_mlm, writes_end=False)
+    raise ValueError(
+        f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, '
+        f'which train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)} or a '
+        'masked model of transformers, as bert; another causal network must first learn to fill '
+        'blanks, as a2d-llama did; in Python anyorder.extras.masked.masked.MaskedModel takes any callable '
+        'that sees all tokens'
+    )
+
+
+def decoder(kind):
+    """Return the loader of a network that sees all tokens, and that transformers has as a decoder.
+
+    kind  the decoder's name in transformers, as Qwen2"""
+
+    def load(config, weights):
+        import transformers
+
+        others = ('model_type', 'auto_map', 'layer_types', *POSITIONS)
+        positions = rotary(config)
+        config = without(config, *others)
+        config['use_sliding_window'] = False  # the code of their authors has none
+        config['rope_parameters'] = positions
+        config = getattr(transformers, f'{kind}Config').from_dict(config)
+        return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, weights)
+
+    return load
+
+
+# entries of config.json about rotary positions, in either spelling
+ORIGINAL = 'original_max_position_embeddings'
+POSITIONS = ('rope_scaling', 'rope_parameters', 'rope_theta', ORIGINAL)
+# how rotary positions may be scaled: what each way must say, and what else it may
+# (`dynamic` scales texts that are longer than any here)
+ROTARY = {
+    'default': ([], []),
+    'linear': (['factor'], []),
+    'dynamic': (['factor'], []),
+    'llama3': (['factor', 'low_freq_factor', 'high_freq_factor', ORIGINAL], []),
+    'yarn': (
+        ['factor'],
+        [
+            ORIGINAL,
+            'attention_factor',
+            'beta_fast',
+            'beta_slow',
+            'mscale',
+            'mscale_all_dim',
+            'truncate',
+        ],
+    ),
+    'longrope': (['short_factor', 'long_factor'], [ORIGINAL, 'factor', 'attention_factor']),
+}
+
+
+def rotary(config):
+    """Return rope_parameters as transformers 5 has them, of a config.json of transformers 4 or 5.
+
+    Whatever is not understood is a ValueError: it would be left out, and the network be another."""
+    found = {}
+    for name in ('rope_parameters', 'rope_scaling'):
+        scaling = with_rope_type(entries_of(name, config))
+        if scaling['rope_type'] == 'default':  # it may be scaled by the other one
+            del scaling['rope_type']
+        add_entries(found, scaling)
+    kind = found.setdefault('rope_type', 'default')
+    if kind not in list(ROTARY):
+        raise ValueError(f'rope_type={kind!r} is not understood: it may be {", ".join(ROTARY)}')
+
+    needed, more = ROTARY[kind]
+    understood = {*needed, *more}
+    beside = {}
+    if config.get('rope_theta') is not None:
+        beside['rope_theta'] = config['rope_theta']
+    if config.get(ORIGINAL) is not None and ORIGINAL in understood:
+        beside[ORIGINAL] = config[ORIGINAL]
+    add_entries(found, beside)
+    given = found.keys() - {'rope_type', 'rope_theta'}
+    if not {*needed} <= given <= understood:
+        raise ValueError(f'rope_type={kind!r} must say {needed}, and may say {more}, got {found}')
+    return found
+
+
+def entries_of(name, config):
+    """Return the entries of a table of config.json, {} where there is none."""
+    table = config.get(name)
+    if table is None or isinstance(table, dict):
+        return table or {}
+    raise ValueError(f'{name} must be names and values, got {table!r}')
+
+
+def with_rope_type(scaling):
+    """Return the scaling, with its kind under the name that it has today."""
+    return {'rope_type': scaling.get('type', 'default')} | without(scaling, 'type')
+
+
+def without(config, *names):
+    """Return the entries of a config that have none of these names."""
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def add_entries(found, more):
+    """Add entries to those of `found`. Raises ValueError where the two differ about a name."""
+    for name, value in more.items():
+        if found.setdefault(name, value) != value:
+            raise ValueError(f'{name} is {value} and {found[name]}: leave one of them')
+
+
+# Llama's names of the parts of a block, by LLaDA's
+LLADA_PARTS = {
+    'attn_norm': 'input_layernorm',
+    'q_proj': 'self_attn.q_proj',
+    'k_proj': 'self_attn.k_proj',
+    'v_proj': 'self_attn.v_proj',
+    'attn_out': 'self_attn.o_proj',
+    'ff_norm': 'post_attention_layernorm',
+    'ff_proj': 'mlp.gate_proj',
+    'up_proj': 'mlp.up_proj',
+    'ff_out': 'mlp.down_proj',
+}
+# and outside of the blocks
+LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
+# entries of LLaDA's config.json that change the network, and the values that make it a Llama
+LLADA_IS = {
+    'block_type': 'llama',
+    'layer_norm_type': 'rms',
+    'activation_type': 'silu',
+    'include_bias': False,
+    'include_qkv_bias': False,
+    'rope': True,
+    'alibi': False,
+    'attention_layer_norm': False,
+    'input_emb_norm': False,
+    'scale_logits': False,
+    'block_group_size': 1,
+    'clip_qkv': None,
+    'multi_query_attention': False,
+}
+
+
+def load_llada(config, weights):
+    """Return a Llama of transformers with the weights of a LLaDA."""
+    import transformers
+
+    wrong = {}
+    for name, value in LLADA_IS.items():
+        if config.get(name) not in (None, value):
+            wrong[name] = config[name]
+    if wrong:
+        raise ValueError(f'another LLaDA than the one that is understood has {wrong}')
+    positions = {'rope_theta': 10000.0} | rotary(config)
+    if positions['rope_type'] != 'default':
+        raise ValueError(f'a LLaDA does not scale its positions, and this one has {positions}')
+
+    C = config['d_model']
+    n_head = config['n_heads']
+    llama = transformers.LlamaConfig(
+        vocab_size=config.get('embedding_size') or config['vocab_size'],
+        hidden_size=C,
+        intermediate_size=config.get('mlp_hidden_size') or config['mlp_ratio'] * C,
+        num_hidden_layers=config['n_layers'],
+        num_attention_heads=n_head,
+        num_key_value_heads=config.get('n_kv_heads') or n_head,
+        rms_norm_eps=config.get('rms_norm_eps', 1e-5),
+        tie_word_embeddings=config.get('weight_tying', False),
+        max_position_embeddings=config['max_sequence_length'],
+        rope_parameters=positions,
+    )
+    renamed = {llama_name(name): p for name, p in weights.items()}
+    return fill_in(transformers.LlamaForCausalLM, llama, renamed)
+
+
+def llama_name(name):
+    """Return Llama's name of a weight of LLaDA."""
+    path = name.removeprefix('model.').removeprefix('transformer.').split('.')
+    if path[0] == 'blocks' and path[2] in LLADA_PARTS:
+        return '.'.join(['model.layers', path[1], LLADA_PARTS[path[2]], *path[3:]])
+    return '.'.join([LLADA_REST.get(path[0], path[0]), *path[1:]])
+
+
+def fill_in(kind, config, weights):
+    """Return a decoder of transformers with these weights, in which every token sees every token.
+
+    kind  its class, whose config is `config`"""
+    config.is_causal = False
+    config.use_cache = False
+    with WithoutDraws():
+        network = kind(own_attention(config))
+    names = ('model.embed_tokens.weight', 'lm_head.weight')
+    there = [weights[name] for name in names if name in weights]
+    # a head in the file that is not the embedding is the head
+    tied = config.tie_word_embeddings and len(there) > 0 and is_same(there[0], there[-1])
+    if not tied:
+        return set_weights(network, weights)
+    set_weights(network, weights | dict.fromkeys(names, there[0]))
+    network.lm_head.weight = network.model.embed_tokens.weight
+    return network
+
+
+def own_attention(config):
+    """Have transformers' own attention: config.json may name a kernel of the hub, which is code."""
+    config._attn_implementation = None
+    config._experts_implementation = None
+    return config
+
+
+def set_weights(network, weights):
+    """Return the network with these weights, in the dtype of their file.
+
+    Raises ValueError unless they are all that it has."""
+    weights = without_computed(weights)
+    shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
+    found = {name: p.shape for name, p in weights.items()}
+    names = shapes.keys() | found.keys()
+    check_weights({name for name in names if shapes.get(name) != found.get(name)})
+    network.load_state_dict(weights, strict=False, assign=True)  # names and shapes were compared
+    return network.eval()
+
+
+def without_computed(weights):
+    """Return the weights without frequencies of rotary positions, which networks compute."""
+    return {name: p for name, p in weights.items() if not name.endswith('inv_freq')}
+
+
+def check_weights(wrong):
+    """Raise ValueError if there are names of weights that do not fit."""
+    if wrong:
+        raise ValueError(f'{len(wrong)} weights do not fit config.json, the first is {min(wrong)}')
+
+
+def load_mdlm(config, weights):
+    """Return the network of MDLM's release."""
+    if config.get('time_conditioning', False):
+        raise ValueError(
+            'it was trained with time_conditioning, and the order of tokens gives no time'
+        )
+    names = ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')
+    sizes = {name: config[name] for name in names}
+    return set_weights(MDLM(**sizes), weights)
+
+
+def load_mlm(config, weights):
+    """Return a masked language model of transformers, which knows older names of weights too."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    entries = {**config}
+    if scaling := entries_of('rope_scaling', config):  # ModernBERT would not find the older name
+        entries['rope_scaling'] = with_rope_type(scaling)
+    config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict(entries))
+    network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
+        None,
+        config=config,
+        state_dict=weights,
+        dtype='auto',
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    mismatched = {name for name, *_ in info['mismatched_keys']}
+    check_weights({*info['missing_keys']} | mismatched)
+    return network.eval()
+
+
+# another family is a loader, and what must be known about it, named here
+FAMILIES = {
+    'llada': MaskedFamily(load_llada, 'max_sequence_length', mask_id=126336),
+    'Dream': MaskedFamily(
+        decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'
+    ),
+    'a2d-llama': MaskedFamily(decoder('Llama')),
+    'a2d-qwen2': MaskedFamily(decoder('Qwen2')),
+    'a2d-qwen3': MaskedFamily(decoder('Qwen3')),
+    'mdlm': MaskedFamily(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
+}

@@ -1,0 +1,167 @@
+"""What did a generation look like? --html=FILE of the commands writes a page that replays it.
+
+FILE.html plays, stops and steps, without the network; FILE.html#1,12,step shows sample 1 after step
+12, coloured by step. pictures makes a picture of the page, see anyorder/extras/pictures/animation.py."""
+
+import json
+import math
+from bisect import bisect_left
+from pathlib import Path
+
+import numpy as np
+
+from anyorder.likelihood.lengths import said
+from anyorder.machine.files import check_out, replace_file
+from anyorder.tokens.shown import token_texts
+
+TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
+
+# how a text was written, by the name of its order
+ORDERS = {
+    'random': 'in a random order',
+    'l2r': 'from left to right',
+    'r2l': 'from right to left',
+    'fixed': 'in one fixed order',
+    'block': 'block by block',
+    'rows': 'row by row',
+    'columns': 'column by column',
+    'spiral': 'in a spiral from the edge inward',
+    'blocks2d': 'block by block in a random order',
+    'top_prob': "in the model's own order, the most probable token first",
+    'margin': "in the model's own order, the clearest choice first",
+    'entropy': "in the model's own order, the surest position first",
+}
+
+
+def written_in_words(order):
+    """Return a title: in which order a text was written. Names without words stand as they are."""
+    return 'Written ' + ORDERS.get(order.partition(':')[0], f'in the order {order}')
+
+
+def check_page(path, *others):
+    """Raise ValueError unless --html names a page that can be written, see check_out."""
+    if path.endswith('.svg'):
+        page = path.removesuffix('.svg') + '.html'
+        raise ValueError(
+            f'--html={path} must end in .html; the picture comes from the page: --html={page}, '
+            f'then python -m anyorder.extras.pictures {page} -o {path}'
+        )
+    check_out('html', path, '.html', *others)
+
+
+def write_replay(path, samples, tokenizer, title, columns=0, box=0):
+    """Write the page that replays `samples` to `path`.
+
+    samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in
+              natural order; there may be a `name` too, a list `wrong` of bools, and `drafts` as in
+              scroll.Row
+    title     its first line is the heading, further lines are small print
+    columns   cells in a row of the grid; 0 is running text
+    box       the side of the boxes of a Sudoku, in cells; 0: there are none
+
+    If a second sample has the same known tokens, the page opens with both side by side."""
+    between = ''
+    if not columns and tokenizer.separator:
+        between = '\u2002'  # a blank that the page does not mark
+    heading, *details = title.split('\n')
+    replay = {
+        'title': heading,
+        'details': details,
+        'columns': columns,
+        'box': box,
+        'samples': replay_rows(samples, tokenizer, between),
+    }
+    data = json.dumps(replay).replace('<', '\\u003c')  # nothing in it can end the script element
+    page = TEMPLATE.read_text(encoding='utf-8').replace('DATA', data)
+    replace_file(path, page.encode())
+
+
+def replay_rows(samples, tokenizer, between=''):
+    """Return what a replay says of each sample: a dict with lists that have an entry a token.
+
+    rank      the step at which a token is written, counted from 1; 0 if it is known from the start
+    beside    the number of the next sample that has the same known tokens, or None
+    drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the
+              draft was right"""
+    known = [known_tokens(sample) for sample in samples]
+    rows = []
+    for i, sample in enumerate(samples):
+        drawn = [step for step in sample['step'] if step >= 0]
+        steps = sorted(set(drawn))  # without the passes that wrote nothing but what a stop cut
+        after = range(i + 1, len(samples))
+        about = facts(drawn, sum(sample['logprob']), 'drafts' in sample)
+        about += [said(length) for length in sample.get('lengths', ())]
+        row = {
+            'name': sample.get('name', f'sample {i}'),
+            'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
+            'rank': [rank_of(step, steps) for step in sample['step']],
+            'n_steps': len(steps),
+            'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
+            'wrong': sample.get('wrong', []),
+            'facts': about,
+            'beside': next((j for j in after if known[j] == known[i]), None),
+        }
+        if 'drafts' in sample:
+            row['drafts'] = ranked_drafts(sample, steps, tokenizer)
+        rows.append(row)
+    return rows
+
+
+def known_tokens(sample):
+    """Return the tokens that are known from the start, None for others."""
+    known = list(sample['tokens'])
+    for i, step in enumerate(sample['step']):
+        if step >= 0:
+            known[i] = None
+    return known
+
+
+def rank_of(step, steps):
+    """Return the number of a step among the steps that wrote something, from 1; 0 of step -1."""
+    return 0 if step < 0 else 1 + bisect_left(steps, step)
+
+
+def ranked_drafts(sample, steps, tokenizer):
+    """Return the drafts of each token, see replay_rows."""
+    found = []
+    for drafts, written in zip(sample['drafts'], sample['tokens']):
+        of_token = []
+        for step, token in drafts:
+            draft = [rank_of(step, steps)]
+            if token != written:
+                draft.append(tokenizer.decode([token]))
+            of_token.append(draft)
+        found.append(of_token)
+    return found
+
+
+def facts(drawn, nats, drafted=False):
+    """Return the lines below a sample: how much in how many steps, how likely, how left to right.
+
+    drawn     the step of each drawn token, in order of position
+    nats      the log-probability of all drawn tokens
+    drafted   whether the steps were passes that check drafts"""
+    n = len(drawn)
+    n_steps = len(set(drawn))
+    steps = 'steps'
+    if drafted:
+        steps = f'passes, {n / max(1, n_steps):.1f} a pass'
+    lines = [f'{n} tokens in {n_steps} {steps}', f'{abs(nats) / max(1, n):.2f} nats a token']
+    tau = kendall_tau(drawn)
+    if tau is not None:
+        lines.append(f"Kendall's tau {tau:.2f}")
+    return lines
+
+
+def kendall_tau(steps):
+    """Return how left to right an order was: Kendall's tau-b of position and step.
+
+    1 is left to right, -1 right to left; None if all were drawn in one step. `steps` holds the step
+    of each drawn token in order of position."""
+    steps = np.asarray(steps)
+    later = np.sign(steps[None, :] - steps[:, None])  # position rises along a row
+    pairs = later[np.triu_indices(len(steps), 1)]
+    untied = np.count_nonzero(pairs)
+    if not untied:
+        return None
+    return float(pairs.sum() / math.sqrt(untied * len(pairs)))

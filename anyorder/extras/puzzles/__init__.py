@@ -1,0 +1,1 @@
+"""Which puzzles are there, and who solves them?"""

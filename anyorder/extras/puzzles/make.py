@@ -1,0 +1,79 @@
+"""Puzzles to token files, generated from a seed or read from a file, every one checked by an exact
+solver.
+
+    python -m anyorder.extras.puzzles make sudoku4                                                   # 4 x 4
+    python -m anyorder.extras.puzzles make sudoku --n_train=200000                                   # 9 x 9
+    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard   # a `puzzle,solution` CSV
+    python -m anyorder.extras.puzzles make zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
+    python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
+
+A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says
+that it is given. No two splits of a folder share a solution; two Sudokus share one if only the
+names of digits differ. Sudoku and Zebra have up to 10 variants of a puzzle to train on, renamed and
+turned. A second run does nothing unless --force."""
+
+import os
+import signal
+
+from anyorder.extras.puzzles.rules import SHARES, TASKS
+from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.folder import print_meta
+from anyorder.tokens.meta import read_meta
+from configurator import at_least, check_choice, configure
+
+WORDS = {name: task.about for name, task in TASKS.items()}
+
+OF_SOME = ('n_latents', 'n_observations', 'largest')  # options of some tasks
+
+# fmt: off
+# what is generated
+n_train = 0            # puzzles to train on; 0 is 100,000, for sudoku4 20,000
+n_val = 0              # puzzles to validate on; 0 is 1,000
+n_test = 0             # puzzles to test on; 0 is 1,000
+seed = 0               # draws the puzzles, and the triples of nae_sat
+n_latents = 25         # nae_sat: coins
+n_observations = 275   # nae_sat: observations of three coins each
+largest = 0            # zebra: houses and attributes at most, for small puzzles to begin with; 0 is all sizes
+# what is read
+source = ''            # CSV of Sudokus with the columns puzzle and solution, also .gz and .xz; '' generates
+# what is written
+split = ''             # make only this one: train, val or test
+name = ''              # folder to write under `data_dir`; '' is the name of the puzzle
+data_dir = 'data'      # where prepared sets are
+force = False          # replace what is there
+# fmt: on
+
+
+def main(config):
+    at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
+    check_choice('split', config.split or 'train', *SHARES)
+    (task,) = config.words
+    check_idle(config, task)
+    n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
+    options = {name: config[name] for name in ('seed', *OF_SOME)}
+    before = read_meta(os.path.join(config.data_dir, config.name or task))
+    where = config.data_dir, config.name, config.source, config.split
+    meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
+    print_meta(config.data_dir, meta, before, config.force)
+
+
+def check_idle(config, task):
+    """Raise ValueError for an option that changes nothing of a task beside the others."""
+    row = TASKS[task]
+    idle = {*OF_SOME} - {*row.options, *dict(row.made)}
+    for split in SHARES:
+        if config.source or config.split not in ('', split):
+            idle.add(f'n_{split}')
+    if config.source:
+        idle.add('seed')
+    ignored = config.given & idle
+    if ignored:
+        raise ValueError(
+            f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out'
+        )
+
+
+if __name__ == '__main__':
+    with one_line_errors(signal.SIGTERM):
+        main(configure(globals()))

@@ -1,0 +1,526 @@
+"""How many puzzles, or rows of another set, does a model solve, and in which order?
+
+By default each step writes one blank, the likeliest token.
+
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=random,margin --n_steps=8,0
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=margin --noises=0,0.5
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=margin
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
+    python -m anyorder.extras.puzzles solve --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
+    # the lower half of an image
+    python -m anyorder.extras.puzzles solve --ckpt=out/digits/ckpt.pt --blanks=32:64
+    # answers to questions
+    python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val --policies=l2r
+
+What is given is read first. solved is the share of puzzles or rows without a mistake, right the
+share of right blanks. A blank of a set without rules is right if it is what the set says; for
+nae_sat right is the share of observations that agree with the latents that the model itself wrote.
+slots and seconds are what a puzzle costs: the slots that the network ran, without padding, and its
+time. Errors are standard errors over puzzles. The set of the training is named where it was
+prepared anew since: the model may have been trained on its puzzles.
+Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
+
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import Config, at_least, check_choice, names_in, numbers
+
+# fmt: off
+
+ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of hub: a path, or hf:OWNER/REPO[/path.pt];
+                       # masked:FOLDER is a masked model of others
+weights = 'ema'        # 'ema' or 'raw'
+dataset = ''           # a set made by puzzles make or of tokens; '' is what the checkpoint was trained on
+split = 'test'         # 'test', 'val' or 'train'
+data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
+blanks = ''            # positions to write given all others, as 32:64,70; '' what the set does not give
+n_puzzles = 0          # how many, spread evenly over the set; 0 is all
+policies = 'all'       # orders of the blanks, with commas: 'own' (as trained); anyorder/orders.py:ORDERS,
+                       # or with a number of its own, as swaps:9; a JSON file with a list of positions; a function
+                       # FILE.py:NAME; or the model's choice by its scores: anyorder/generation/unmasking.py:SCORES.
+                       # 'all' is random, l2r and every score
+n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
+noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
+unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
+block_length = None    # the model chooses inside blocks of so many blanks, from left to right
+revise = 0             # rounds, at most: an eighth of what was written, which fits the rest least, is written again
+temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
+seed = 1337            # puzzle r is a function of seed and r
+batch_size = 250       # puzzles at a time
+device = 'auto'        # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
+out = ''               # write the table to this JSON file
+html = ''              # write a page to this file (.html) that replays the puzzles of `show`
+show = '0'             # which puzzles, with commas
+error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
+# fmt: on
+
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    options = read_options(globals(), ckpt=())
+
+import itertools
+import math
+import os
+import shlex
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from anyorder.batch import Batch
+from anyorder.checkpoint import open_checkpoint
+from anyorder.datasets import changed_since, open_split
+from anyorder.extras.pictures.figures import PICTURES, draw
+from anyorder.extras.pictures.replay import check_page, write_replay
+from anyorder.extras.puzzles.rules import SHARES, judge_of
+from anyorder.fast import CountedTrunk, freeze
+from anyorder.generation import SCORES, Canvas, Drawing, Given, unmasking_of
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.way import Way, order_and_policy
+from anyorder.likelihood.tables import ratio_error, share_error
+from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.files import check_out, write_json
+from anyorder.machine.terminal import progress
+from anyorder.orders import Order, draw_orders
+from anyorder.seeds import derive_seed
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.sets import PADDING
+from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
+
+# what is known of the set of a masked model of others
+UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
+# options that say how puzzles are solved
+SOLVING = ('policies', 'n_steps', 'noises', 'unmask', 'block_length', 'revise', 'html', 'show')
+
+
+class Run(NamedTuple):
+    """A row of the table: a way to solve the puzzles."""
+
+    policy: str
+    n_steps: int
+    noise: float
+    unmasking: Unmasking
+    order: str | list  # see Order.of
+
+    def way(self, trained, temperature):
+        """Return the Way of this run, for a model that was trained with the options `trained`."""
+        return Way(Order.of(self.order, trained), self.unmasking, Drawing(temperature))
+
+    def label(self, way):
+        """Return the name of the row."""
+        name = self.policy
+        if not self.unmasking.adaptive:
+            name = way.order.name_as(name)
+        if self.unmasking.block_length:
+            name += f'/{self.unmasking.block_length}'
+        return name
+
+
+class Puzzles(NamedTuple):
+    """The puzzles that are asked for."""
+
+    task: object  # its rules, see anyorder/extras/puzzles/rules.py
+    tokens: (
+        torch.Tensor
+    )  # (n, N) the solutions, in tokens of the model, PADDING behind shorter ones
+    given: torch.Tensor  # (n, N) which tokens are given
+    label: str  # name of the set and its split
+    symbols: np.ndarray  # the symbol of the task that each token of the model is; -1 for none
+
+    def check_answer(self, idx):
+        """Return (which tokens of the answers idx (n, N) count, which are right), both (n, N)."""
+        tokens = self.symbols[self.tokens.numpy()]
+        answer = self.symbols[idx.numpy()]
+        counts, right = self.task.check_answer(tokens, self.given.numpy(), answer)
+        return torch.tensor(counts), torch.tensor(right)
+
+
+def main(config):
+    # The questions
+    runs = read_runs(config)
+    show = numbers(config, 'show')
+    check_options(config)
+    checkpoint = open_checkpoint(config.ckpt)
+    puzzles = open_puzzles(checkpoint, config)
+    check_questions(puzzles, show, config)
+    n, N = puzzles.tokens.shape
+    for run in runs:  # before any is solved
+        order = Order.of(run.order, checkpoint.run)
+        order.check(N, checkpoint.config.block_size)
+        run.unmasking.check_network(checkpoint.config.slots, N)
+
+    # The model
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = checkpoint.model(config.weights, device)
+    settled = {
+        'device': str(device),
+        'dtype': dtype,
+        'temperature': temperature_of(config, puzzles),
+    }
+    config = Config(config | settled)
+    revised = ', revised' if config.revise else ''
+    share = float(puzzles.given.float().mean())
+    print(
+        f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
+        f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
+        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}'
+    )
+    name, data_dir = where(config, checkpoint.run)
+    if anew := changed_since(checkpoint, data_dir, name):
+        print(anew)
+
+    # The answers
+    model = freeze(model, getattr(torch, dtype))
+    with autocast(device, dtype):
+        if config.error_map:
+            print_error_map(model, puzzles, config, checkpoint)
+        else:
+            print_solved(model, puzzles, runs, show, config, checkpoint)
+    if config.out:
+        print(f'written: {config.out}')
+
+
+# --------------------------------------------------------------------------------------------------
+# the questions
+
+
+def read_runs(c):
+    """Return [Run, ...] that the options ask for. Raises ValueError for what cannot be asked."""
+    policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else names_in(c.policies)
+    named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
+    steps = numbers(c, 'n_steps')
+    noises = numbers(c, 'noises', float)
+    check_ways(c, policies, steps, noises)
+    runs = []
+    for name, order, policy in named:
+        block_length = None if policy == 'given' else c.block_length
+        of_policy = noises if policy in SCORES else [0.0]
+        for n_steps, noise in itertools.product(steps, of_policy):
+            unmasking = unmasking_of(
+                n_steps=n_steps or 2**31,  # more steps than blanks write one blank each
+                policy=policy,
+                unmask=c.unmask,
+                order_noise=noise,
+                block_length=block_length,
+                revise=c.revise,
+            )
+            runs.append(Run(name, n_steps, noise, unmasking, order))
+    return runs
+
+
+def check_ways(c, policies, steps, noises):
+    """Raise ValueError for ways that say nothing of the policies."""
+    for_scores = max(noises) or c.block_length is not None
+    if for_scores and not set(policies) & set(SCORES):
+        scores = ', '.join(SCORES)
+        raise ValueError(f'noises and block_length are for the policies {scores}, got {c.policies}')
+    if c.unmask == 'lossless':
+        raise ValueError(
+            'unmask=lossless would solve what one blank a step solves: choose fixed with '
+            '--n_steps=0'
+        )
+    if c.unmask == 'binomial' and 0 in steps:
+        raise ValueError(
+            'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, '
+            f'got {c.n_steps}'
+        )
+
+
+def check_options(c):
+    """Raise ValueError for options that no checkpoint could serve."""
+    at_least(c, 1, 'batch_size')
+    at_least(c, 0, 'n_puzzles')
+    if c.temperature != 'auto':
+        if type(c.temperature) not in (int, float):
+            raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
+        Drawing(c.temperature)
+    check_out('out', c.out, '.json', c.ckpt)
+    check_out('error_map', c.error_map, PICTURES, c.ckpt)
+    check_page(c.html, c.ckpt)
+
+
+def check_questions(puzzles, show, c):
+    """Raise ValueError for what cannot be asked of these puzzles."""
+    counts, _ = puzzles.check_answer(puzzles.tokens)
+    if not counts.any():
+        raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
+    idle = c.given & set(SOLVING)
+    if c.error_map and idle:
+        raise ValueError(f'error_map solves nothing: leave out --{min(idle)}')
+    if c.error_map and puzzles.given.any():
+        share = puzzles.given.float().mean()
+        raise ValueError(
+            'error_map wants puzzles without clues, as nae_sat; '
+            f'of {puzzles.label} {share:.0%} are given'
+        )
+    n = len(puzzles.tokens)
+    if max(show) >= n:
+        raise ValueError(f'show must name puzzles from 0 to {n - 1}, got {c.show}')
+
+
+def temperature_of(c, puzzles):
+    """Return the temperature: 'auto' is the likeliest token, or 1 where nothing is given."""
+    if c.temperature != 'auto':
+        return c.temperature
+    return 0.0 if puzzles.given.any() else 1.0
+
+
+# --------------------------------------------------------------------------------------------------
+# the puzzles
+
+
+def where(c, run):
+    """Return (name, data_dir) of the set that is asked for; `run` are options of the training."""
+    return c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
+
+
+def open_puzzles(checkpoint, c):
+    """Return the Puzzles that are asked for."""
+    tokenizer = checkpoint.tokenizer
+    block_size = checkpoint.config.block_size
+    name, data_dir = where(c, checkpoint.run)
+    if not name:
+        raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
+    check_choice('split', c.split, *SHARES)
+    check_no_text(checkpoint, name, data_dir, c)
+    split, meta = open_split(data_dir, name, c.split, checkpoint.set or UNKNOWN)
+    kind = kind_of(meta)
+    ids = ids_of(tokenizer_of_set(kind), tokenizer)
+    puzzle = kind.get('puzzle')
+    if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
+        about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
+        known = checkpoint.run.get('dataset', 'other data')
+        raise ValueError(
+            f'the checkpoint knows {known} ({tokenizer.name} tokens), {name} has other puzzles or '
+            f'symbols ({about:.200}): choose another --dataset or --ckpt'
+        )
+    N = kind.get('row_length') or block_size
+    check_length(split, N, f'{name}/{c.split}')
+    tokens, given = all_blocks(split, N, c.n_puzzles)
+    given = only_blank(c.blanks, tokens, given)
+    if tokens.size(1) > block_size:
+        raise ValueError(
+            f'the model reads {block_size} tokens, the puzzles of {name} have {tokens.size(1)}: '
+            'choose another --dataset or --ckpt'
+        )
+    label = f'{name} ({c.split}){split.cut(N)}'
+    if c.blanks:
+        label += f', blanks {c.blanks}'
+    symbols = np.full(tokenizer.n_tokens, -1)
+    symbols[ids] = np.arange(len(ids))
+    tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
+    return Puzzles(judge_of(kind), tokens, given, label, symbols)
+
+
+def check_no_text(checkpoint, name, data_dir, c):
+    """Raise ValueError if the set is text, as far as is known before it is opened."""
+    kind = {}
+    if meta := read_meta(os.path.join(data_dir, name)):
+        kind = kind_of(meta)
+    elif not c.dataset:
+        kind = checkpoint.set
+    if kind.get('tokenizer') not in TEXT or kind.get('prompts'):
+        return
+    options = f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}'
+    if 'split' in c.given:  # the defaults differ
+        options += f' --split={c.split}'
+    raise ValueError(
+        f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py {options} '
+        'measures it'
+    )
+
+
+def ids_of(symbols, tokenizer):
+    """Return the tokens (n,) of a tokenizer for the symbols of a set; None if it lacks one."""
+    texts = getattr(symbols, 'texts', None)
+    if (tokenizer.name, getattr(tokenizer, 'texts', None)) == (symbols.name, texts):
+        return np.arange(symbols.n_tokens)
+    if not isinstance(tokenizer, HuggingFace) or texts is None:
+        return None
+    found = []
+    for text in symbols.texts:
+        ids = tokenizer.encode(text)
+        if len(ids) != 1 or tokenizer.decode(ids) != text:
+            return None
+        found += ids
+    return np.array(found)
+
+
+# --------------------------------------------------------------------------------------------------
+# solving
+
+
+def print_solved(model, puzzles, runs, show, config, checkpoint):
+    """Solve the puzzles, print a line for every run and write the replay."""
+    rows = []
+    samples = []
+    print(
+        f'{"policy":<10}{"steps":>7}{"noise":>7}{"solved":>18}{"right":>18}{"slots":>9}'
+        f'{"seconds":>10}'
+    )
+    for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
+        rows.append(row)
+        samples += shown
+        write_results(config, checkpoint, puzzles.label, rows)  # at once: the next takes hours
+        print(format_row(row), flush=True)
+    if config.html:
+        task = puzzles.task
+        box = getattr(task, 'box', 0)
+        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, task.columns, box)
+        print(f'written: {config.html}')
+
+
+def format_row(row):
+    """Return a line of the table."""
+    steps = row['n_steps'] or 'all'
+    line = f'{row["policy"]:<10}{steps:>7}{row["noise"]:>7g}'
+    for name in ('solved', 'right'):
+        line += f'{row[name]:>10.2%} ±{row[f"{name}_stderr"]:>6.2%}'
+    return line + f'{row["slots"]:>9,.0f}{row["seconds"]:>10.3g}'
+
+
+def write_results(config, checkpoint, label, rows):
+    if not config.out:
+        return
+    iter_num = checkpoint.entries.get('iter_num')
+    write_json(config.out, {'config': config, 'iter_num': iter_num, 'set': label, 'results': rows})
+
+
+def solve_all(model, puzzles, runs, trained, show, c):
+    """Yield for every run its row of the table, and the puzzles of `show` as samples of a replay.
+
+    `trained` are the options that the model was trained with, see Order.of."""
+    tokens = puzzles.tokens
+    given = puzzles.given
+    n_blanks = int((~given).sum())
+    model = freeze(model)
+    one_step = Way(Order.of('l2r', trained), Given(1), Drawing(c.temperature))
+    solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
+    trunk = model.trunk
+    for run in runs:
+        way = run.way(trained, c.temperature)
+        policy = run.label(way)
+        with progress(total=n_blanks, desc=policy, unit='blank', leave=False) as bar:
+            start = time.perf_counter()
+            model.trunk = CountedTrunk(trunk)
+            written = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
+            n_slots = int(model.trunk.n_slots)
+            seconds = time.perf_counter() - start
+        idx, _, _ = written
+        counts, right = puzzles.check_answer(idx)
+        row = {'policy': policy, 'n_steps': run.n_steps, 'noise': run.noise}
+        row |= score(counts, right)
+        row |= {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
+        wrong = counts & ~right
+        yield row, [shown_puzzle(p, policy, tokens, written, wrong) for p in show]
+
+
+def shown_puzzle(p, policy, tokens, written, wrong):
+    """Return puzzle p as a sample of a replay; written are its idx, step and logprob."""
+    idx, step, logprob = written
+    n_steps = len({*step[p].tolist()} - {-1})
+    sample = {'name': f'puzzle {p}, {policy}, {n_steps} steps'}
+    is_text = tokens[p] != PADDING
+    for name, x in {'tokens': idx, 'wrong': wrong, 'step': step, 'logprob': logprob}.items():
+        sample[name] = x[p][is_text].tolist()
+    return sample
+
+
+def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
+    """Write the blanks of puzzles tokens, given (n, N), and return idx, step and logprob (n, N).
+
+    As in Canvas; puzzle r is a function of (seed, r)."""
+    n, N = tokens.shape
+    orders = draw_orders(range(n), N, 1, seed, way.order)[:, 0]
+    puzzles = Batch.of(tokens, orders, given)
+    puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))  # what a solver sees
+    parts = []
+    for rows in torch.arange(n).split(batch_size):
+        part = puzzles.rows(rows).to(model.device)
+        seeds = [derive_seed(seed, r) for r in rows.tolist()]
+        canvas = Canvas(part.idx, part.order, part.n_given, seeds, part.n_visits)
+        fill(model, canvas, way.unmasking, way.drawing, bar=bar)
+        parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
+    return [torch.cat(part) for part in zip(*parts)]
+
+
+def score(counts, right):
+    """Return {'solved', 'right', each with its 'stderr' over puzzles} of a check_answer."""
+    total = counts.sum(1).double()  # (n,)
+    right = (right & counts).sum(1).double()  # (n,)
+    n = len(total)
+    solved = int((right == total).sum())
+    share = float(right.sum() / total.sum())
+    if n == 1 or share in (0, 1):
+        error = share_error(n * share, n)
+    else:
+        error = ratio_error(right, total)
+    return {
+        'solved': solved / n,
+        'solved_stderr': share_error(solved, n),
+        'right': share,
+        'right_stderr': error,
+        'puzzles': n,
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# the error map
+
+
+def print_error_map(model, puzzles, config, checkpoint):
+    """Measure the loss by the share that is masked; print and draw it."""
+    groups = puzzles.task.groups
+    rows = loss_by_share(model, puzzles.tokens, groups, config.seed, config.batch_size)
+    write_results(config, checkpoint, puzzles.label, rows)
+    print(''.join(f'{name:>14}' for name in rows[0]))
+    for row in rows:
+        print(''.join(f'{value:>14.4f}' for value in row.values()))
+    curves = []
+    for name in groups:
+        points = [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]
+        curves.append((name, points))
+    draw(curves, [('masked', 'loss_of_masked')], config.error_map)
+    print(f'\n{config.error_map} written')
+
+
+def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
+    """Return [{'masked': share, group: nats, ...}]: the loss of masked tokens by their share.
+
+    groups   {name: (first, end)} of positions"""
+    n, N = tokens.shape
+    n_shares = min(n_shares, N)
+    orders = draw_orders(range(n), N, 1, seed)[:, 0]
+    rows = []
+    for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
+        n_masked = round(N * k / n_shares)
+        nats = nats_of_masked(model, tokens, orders, N - n_masked, batch_size)
+        row = {'masked': n_masked / N}
+        for name, (first, end) in groups.items():
+            row[name] = float(nats[:, first:end].nanmean())
+        rows.append(row)
+    return rows
+
+
+@torch.no_grad()
+def nats_of_masked(model, tokens, orders, n_known, batch_size):
+    """Return nats (n, N), float64, of all visits from n_known on; of others they are nan."""
+    nats = torch.full(tokens.shape, math.nan, dtype=torch.float64)
+    for rows in torch.arange(len(tokens)).split(batch_size):
+        idx = tokens[rows].to(model.device)
+        order = orders[rows].to(model.device)
+        targets = order[:, n_known:]
+        logits = model.predict(idx, order, n_known).float()
+        truth = idx.gather(1, targets).flatten()
+        nll = F.cross_entropy(logits.flatten(0, 1), truth, reduction='none')
+        nats[rows.unsqueeze(1), targets.cpu()] = nll.view(targets.shape).cpu().double()
+    return nats
+
+
+if __name__ == '__main__':
+    with one_line_errors(prints_results=True):
+        main(options)

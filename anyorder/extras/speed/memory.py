@@ -1,0 +1,191 @@
+"""How much memory of a GPU does an update take? An estimate by part."""
+
+from dataclasses import dataclass
+
+import torch
+
+from anyorder.training.update import is_hidden
+
+FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average, residual stream
+PART = 2**26  # logits that the loss works out at a time, see fast.split_rows
+
+# What a forward pass keeps of a slot in a block, in multiples of the width C: (numbers in float32,
+# numbers in the dtype of the products). tests/extras/test_memory.py counts the numbers of EAGER
+EAGER = {
+    'block': (
+        2,
+        15,
+    ),  # the residual stream 2; what four products read 7, qkv 3, attention 1, c_fc 4
+    'norm of q, k': (0, 2),
+    'AdaLN': (2, 10),  # norms 2; 1 + scale 2, what is gated 2, shifts, scales and gates 6
+}
+# what is cheap is computed again
+COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How an update is run.
+
+    batch_size   sequences of a micro-batch
+    length       tokens of a sequence
+    dtype        of the matrix products: 'bfloat16' or 'float32'
+    optimizer    'adamw' or 'muon'
+    compiled     whether torch.compile has made the model
+    world_size   devices that share an update
+    shard        whether each device keeps its own part of what stays
+    recompute    whether the backward pass runs every block again"""
+
+    batch_size: int
+    length: int
+    dtype: str
+    optimizer: str
+    compiled: bool
+    world_size: int = 1
+    shard: bool = False
+    recompute: bool = False
+
+    @property
+    def number(self):
+        """Bytes of a number of a product."""
+        return 2 if self.dtype == 'bfloat16' else FLOAT
+
+    @property
+    def n_slots(self):
+        """Tokens of a micro-batch."""
+        return self.batch_size * self.length
+
+
+def memory(model, setup):
+    """Return {part: bytes} on one device at the peak of an update, where the backward pass begins.
+
+    With P parameters, B sequences of N tokens in a micro-batch, S slots a token, L layers, width C,
+    b bytes a number of a product:
+
+        weights, gradients, EMA   4 P each: gradients of an earlier micro-batch, or the buckets of
+                      several processes
+        optimizer     8 P for AdamW, 4 P for the matrices that have Muon
+        copies        b a weight of the matrices, where they are not in float32: autograd keeps them
+        activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last
+                      layer of two streams S is 1; B N C (2 * 4 + 5 b) of the last norm and the
+                      head; b L B N^2 of the mixed network's mask
+        loss          b B N V of the logits' gradient, which compiled takes the place of the logits
+        the rest      the largest of three things that are there for a moment: the logits that
+                      LeanHead has in float32, gradients inside the last block, the head's gradient
+                      before it is added to the others
+
+    `shard` divides weights, gradients, EMA and optimizer by `world_size`. For a moment it gathers
+    the weights outside the blocks, the weights of two blocks and the gradients of one. `recompute`
+    keeps the input of a block, and what one block at a time computes. Not counted: dropout's masks.
+    """
+    c = model.config
+    b = setup.number
+    n_weights = model.n_parameters()
+    n_parts = setup.world_size if setup.shard else 1
+    stays = FLOAT * n_weights // n_parts
+    return {
+        'weights': stays,
+        'gradients': stays,
+        'optimizer': optimizer_bytes(model, setup.optimizer) // n_parts,
+        'EMA': stays,
+        'bfloat16 copies of the weights': copied_bytes(model, setup),
+        'activations': activation_bytes(c, setup),
+        'loss': b * setup.n_slots * c.vocab_size,
+        'the rest, for a moment': passing_bytes(c, setup) + gathered_bytes(model, setup),
+    }
+
+
+def optimizer_bytes(model, optimizer):
+    """Return bytes of the moments: two a weight, of a matrix that has Muon one."""
+    n_moments = 2 * model.n_parameters()
+    for name, p in model.named_parameters():
+        if optimizer == 'muon' and is_hidden(name, p):
+            n_moments -= p.numel()
+    return FLOAT * n_moments
+
+
+def copied_bytes(model, setup):
+    """Return bytes of the copies of the matrices that autograd keeps."""
+    if setup.number == FLOAT:
+        return 0
+    n_copied = 0
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            in_one_block = setup.recompute and '.h.' in name  # has copies while it runs
+            n_layers = model.config.n_layer if in_one_block else 1
+            n_copied += module.weight.numel() // n_layers
+    return setup.number * n_copied
+
+
+def activation_bytes(config, setup):
+    """Return bytes that the forward pass keeps: of all layers, of the last norm and of the head."""
+    C = config.n_embd
+    n_layers = n_streams(config) * (config.n_layer - 1) + 1  # the last layer has one stream
+    if setup.recompute:
+        inputs = n_layers * setup.n_slots * FLOAT * C
+        layers = inputs + block_bytes(config, setup)
+    else:
+        n_masks = 1 if setup.compiled else config.n_layer  # compiled, all layers share it
+        layers = n_layers * stream_bytes(config, setup) + n_masks * mask_bytes(config, setup)
+    head = setup.n_slots * C * (2 * FLOAT + 5 * setup.number)
+    return layers + head
+
+
+def block_bytes(config, setup):
+    """Return bytes that one block computes and keeps."""
+    return n_streams(config) * stream_bytes(config, setup) + mask_bytes(config, setup)
+
+
+def n_streams(config):
+    return 2 if config.target_position == 'two_stream' else 1
+
+
+def stream_bytes(config, setup):
+    """Return bytes that a block keeps of the slots of one stream."""
+    return setup.n_slots * slot_bytes(config, setup.number, setup.compiled)
+
+
+def mask_bytes(config, setup):
+    """Return bytes of the mask, which only the mixed network has."""
+    if config.attention != 'mixed':
+        return 0
+    return setup.number * setup.n_slots * setup.length
+
+
+def slot_bytes(config, b, compiled, cuda=True):
+    """Return bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
+    normed = not config.gpt2_blocks
+    names = ['block']
+    if normed:
+        names.append('norm of q, k')
+    if config.target_position == 'adaln':
+        names.append('AdaLN')
+    table = COMPILED if compiled else EAGER
+    n_float32 = sum(table[name][0] for name in names)
+    n_product = sum(table[name][1] for name in names)
+    if normed and not compiled:
+        if b < FLOAT:
+            n_float32 += 2  # copies of q and k
+        if not cuda:
+            n_float32 += 4  # on a CPU a norm is several operations
+    statistics = FLOAT * (2 + 3 * config.n_head)
+    return (FLOAT * n_float32 + b * n_product) * config.n_embd + statistics
+
+
+def passing_bytes(config, setup):
+    """Return bytes of what an update makes for a moment, the largest of three."""
+    gradients = block_bytes(config, setup) // 4
+    head_gradient = FLOAT * config.vocab_size * config.n_embd
+    if setup.compiled and not setup.shard:  # a split model compiles its blocks alone
+        return max(gradients, head_gradient)
+    n_logits = min(setup.n_slots * config.vocab_size, PART)
+    return max((setup.number + FLOAT) * n_logits, gradients, head_gradient)
+
+
+def gathered_bytes(model, setup):
+    """Return bytes that a split model gathers: what is outside of blocks, and a block thrice."""
+    if not setup.shard:
+        return 0
+    inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
+    outside = model.n_parameters() - inside
+    return FLOAT * (outside + 3 * inside // model.config.n_layer)

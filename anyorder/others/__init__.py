@@ -1,1 +1,0 @@
-"""How do models and tools of others meet ours?"""

@@ -1,1 +1,0 @@
-"""What does it look like?"""

@@ -1,1 +1,0 @@
-"""Which puzzles are there, and what counts as right?"""

@@ -1,1 +1,0 @@
-"""Against what is it measured?"""

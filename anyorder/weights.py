@@ -1,0 +1,246 @@
+"""How are weights read, in a folder or from the hub, without running code from a file?"""
+
+import json
+import os
+import pickle
+import re
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, read_text, reading
+
+
+def local_path(name, files=('config.json',)):
+    """Return the local file or folder that the name of a checkpoint means.
+
+    name   a path; hf:OWNER/REPO/path.pt for a file on the hub, hf:OWNER/REPO for a folder there; or
+           one of GPT2_NAMES
+    files  what a folder holds beside its weights"""
+    if name in GPT2_NAMES and not os.path.exists(name):
+        name = f'hf:openai-community/{name}'
+    if not name.startswith('hf:'):
+        return name
+    parts = name[3:].split('/')
+    if len(parts) < 2:
+        raise ValueError(
+            f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}'
+        )
+    repo = '/'.join(parts[:2])
+    path = '/'.join(parts[2:]) if len(parts) > 2 else None
+    quiet_hub()
+    try:
+        return download(repo, path, files)
+    except Exception as e:  # many classes: no network, no such repository, no such file
+        raise ValueError(
+            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
+            'or download it and give its path'
+        ) from None
+
+
+def download(repo, path, files):
+    """Return the local place of a file on the hub; of weights and `files` if path is None."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    if path is not None:
+        return hf_hub_download(repo, path)
+    for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
+        folder = snapshot_download(repo, allow_patterns=[*files, weights])
+        if weight_files(folder):
+            break
+    return folder
+
+
+class NumberKind:
+    """What a pickle gets where it asks for a dtype of numpy: a kind of numbers or letters alone."""
+
+    def __init__(self, code, *how):
+        if not re.fullmatch(r'[biufcSU]\d+', code):
+            raise pickle.UnpicklingError(f'GLOBAL numpy.dtype({code})')
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state):
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class NumberList(list):
+    """What a pickle gets where it asks for an array of numpy: its numbers."""
+
+    def __setstate__(self, state):
+        _, shape, kind, is_fortran, data = state
+        order = 'F' if is_fortran else 'C'
+        numbers = np.frombuffer(data, kind.dtype).reshape(shape, order=order)
+        self[:] = np.atleast_1d(numbers).tolist()
+
+
+def plain_number(kind, data):
+    """Return what a pickle gets where it asks for a number of numpy: the number of Python."""
+    return np.ndarray((), kind.dtype, data).item()
+
+
+def plain_array(*how):
+    """Return what a pickle gets where it asks for an empty array of numpy."""
+    return NumberList()
+
+
+# numpy's own functions, given what a malicious file says, would read any memory as an object
+NUMPY = [
+    (NumberKind, 'numpy.dtype'),
+    (NumberList, 'numpy.ndarray'),
+    (bytes, 'builtins.bytes'),  # of an empty array
+]
+for core in ('core', '_core'):  # before numpy 2, and since
+    NUMPY += [
+        (plain_number, f'numpy.{core}.multiarray.scalar'),
+        (plain_array, f'numpy.{core}.multiarray._reconstruct'),
+    ]
+
+
+def load_pickle(path, shown, what, way_out):
+    """Return what torch.save wrote: tensors and plain values. Never runs code from the file.
+
+    Numbers and arrays of numpy become Python's. `shown` is how an error names the file, `what` and
+    `way_out` are as for files.reading."""
+    with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
+        try:
+            return torch.load(path, map_location='cpu', weights_only=True)
+        except pickle.UnpicklingError as e:
+            found = re.search(r'GLOBAL (\S+)', str(e))  # PyTorch says what it does not take
+            if found is None:
+                raise
+    raise ValueError(
+        f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain '
+        'values are read, since no code of a file is run; save it again without'
+    )
+
+
+GPT2_N_TOKENS = 50257  # the real vocabulary
+GPT2_PADDED = 50304  # its padded size in our weights and in published ones
+# one matrix where gpt2_blocks ties the head to the embedding
+TIED = ('lm_head.weight', 'transformer.wte.weight')
+WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
+
+
+def unwrapped(weights):
+    """Return {name: weight} without what DistributedDataParallel, torch.compile and FSDP put there.
+
+    Raises ValueError for what is no weight, and for two different ones of one name."""
+    found = {}
+    for name, p in weights.items():
+        check_weight(name, p)
+        own = '.'.join(part for part in str(name).split('.') if part not in WRAPPERS)
+        if not is_same(found.setdefault(own, p), p):
+            raise ValueError(f'there are two different weights {own}, one of them named {name}')
+    return found
+
+
+def check_weight(name, p):
+    """Raise ValueError unless this is a tensor of real numbers, all of which it holds."""
+    if not isinstance(p, torch.Tensor):
+        found = type(p).__name__
+    elif p.is_meta or p.is_quantized or p.is_complex() or p.layout != torch.strided:
+        found = f'a tensor {p.dtype}, {p.layout} on the device {p.device}'
+    else:
+        return
+    raise ValueError(
+        f'the weight {name} must be a tensor that holds all its real numbers, got {found}'
+    )
+
+
+def is_same(a, b):
+    """Whether two weights have the same numbers, whatever their dtype. A NaN is as a NaN."""
+    if a is b:
+        return True
+    if a.shape != b.shape:
+        return False
+    wide = a.dtype if a.dtype == b.dtype else torch.float64
+    return torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
+
+
+def tie(weights, head, embedding, path):
+    """Return the weights of `path` with the matrix of a tied head under the name `embedding` alone.
+
+    A file has it under either name, or under both. Raises ValueError where the two differ: one was
+    trained apart, and none may be lost."""
+    weights = dict(weights)
+    own = weights.pop(head, None)
+    if own is not None and not is_same(weights.setdefault(embedding, own), own):
+        raise ValueError(
+            f'{path} has a head of its own: {head} differs from {embedding}, and only a head that '
+            'is tied to the embedding is understood: train both as one, in peft by '
+            'ensure_weight_tying=True'
+        )
+    return weights
+
+
+def read_weights(folder):
+    """Return {name: tensor} of a folder, {} if it holds no file of weights."""
+    weights = {}
+    for path in weight_files(folder):
+        if path.endswith('.safetensors'):
+            part = read_safetensors(path)
+        else:
+            part = load_pickle(path, path, 'weights', 'fetch it again')
+        with reading(path, 'weights by name', 'fetch it again'):
+            weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
+    return unwrapped(weights)
+
+
+def read_safetensors(path):
+    """Return {name: tensor} of a file.
+
+    The library safetensors refuses a header that is not the JSON of the format, an unknown dtype, a
+    shape that does not fit its numbers, and bytes behind it that belong to no tensor or to several:
+    offsets outside of the file, overlaps, gaps, bytes left over."""
+    need_extra('safetensors')
+    from safetensors.torch import load_file
+
+    with reading(path, 'weights', 'fetch it again'):
+        # load_file gives pages of the file, which change when somebody overwrites the file
+        return {name: p.clone() for name, p in load_file(path).items()}
+
+
+def read_json(path):
+    """Return the dict of a JSON file. Raises ValueError for others."""
+    with reading(path, 'names and values in JSON', 'fetch it again'):
+        return {**json.loads(read_text(path))}
+
+
+def weight_files(folder):
+    """Return the paths of the weights in a folder, safetensors first, [] for none.
+
+    Raises ValueError for a part that is missing."""
+    for name in ('model.safetensors', 'pytorch_model.bin'):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return [path]
+        if os.path.isfile(f'{path}.index.json'):
+            return parts_of(f'{path}.index.json', folder)
+    return []
+
+
+def parts_of(index, folder):
+    """Return the paths of the files that the index of their weights names, all in its folder."""
+    parts = read_json(index).get('weight_map')
+    if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+        raise ValueError(f'{index} must say by weight_map in which file each weight is')
+    paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(
+            f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
+            f'{os.path.basename(missing[0])}: was its download cut off?'
+        )
+    return paths
+
+
+class WithoutDraws(TorchFunctionMode):
+    """Leaves out the random initialisation of PyTorch's layers."""
+
+    DRAWS = ('normal_', 'uniform_', 'kaiming_uniform_')  # tensors and torch.nn.init have them
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ in self.DRAWS:
+            return args[0] if args else kwargs['tensor']
+        return func(*args, **(kwargs or {}))
