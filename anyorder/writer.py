@@ -22,7 +22,7 @@ from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of, stream
-from anyorder.tokens.prompts import Spelling, parse_prompts, spans
+from anyorder.tokens.prompts import parse_prompts
 from anyorder.tokens.shown import token_texts
 
 PAGE = [field.name for field in fields(Page)]
@@ -290,17 +290,16 @@ class Writer:
         Tokens of one's own may be written in more ways, as the end of a document is. Raises
         ValueError for a text that the model never writes."""
         stops = listed(stop)
-        found = [spans(one, self.tokenizer) for one in stops]
+        found = [self.tokenizer.shown_spans(one) for one in stops]
         if not all(found):
             raise ValueError(WRONG_STOP.format(stop))
-        spelling = Spelling(self.tokenizer)
         for one, tokens in zip(stops, found):
-            spelling.add(one, tokens)
-        if spelling.unknown:
-            raise ValueError(
-                f'stop must be what the model can write, got {stop!r:.60}: {spelling.unknown[0]!r:.20} is '
-                f'unknown to {self.tokenizer.name}'
-            )
+            unknown = self.tokenizer.unspelt(one, tokens)
+            if unknown:
+                raise ValueError(
+                    f'stop must be what the model can write, got {stop!r:.60}: {unknown[0]!r:.20} '
+                    f'is unknown to {self.tokenizer.name}'
+                )
         if not self.tokenizer.separator:
             return stops
         decoded = []

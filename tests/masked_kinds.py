@@ -73,7 +73,7 @@ LETTERS = 'abcdefghijklmnopqrstuvwxyz.()'
 
 def tokenizer_like(kind):
     """A tiny tokenizer of this kind, as one of ours."""
-    from anyorder.tokens.tokenizers import HuggingFace
+    from anyorder.extras.masked.tokenizer import HuggingFace
 
     for beginning, make in TOKENIZERS.items():
         if kind.startswith(beginning):

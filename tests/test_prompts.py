@@ -5,13 +5,11 @@ import pytest
 from conftest import one_line
 
 from anyorder.tokens.prompts import (
-    Spelling,
     behind_beginning,
     encode,
     parse_prompt,
     parse_prompts,
     read_prompts,
-    spans,
     typed,
 )
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
@@ -142,7 +140,7 @@ WORDS = symbols('words', ['up', 'down', 'u'], separator=' ')()
 def test_each_token_has_its_place_in_the_text(tokenizer, text, want):
     if isinstance(tokenizer, str):
         tokenizer = tokenizer_of(tokenizer)
-    found = spans(text, tokenizer)
+    found = tokenizer.shown_spans(text)
     assert [(text[start:end], start, end) for _, start, end in found] == want
     assert [token for token, _, _ in found] == encode(text, tokenizer)
 
@@ -159,7 +157,7 @@ def test_each_token_has_its_place_in_the_text(tokenizer, text, want):
     ],
 )
 def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, want):
-    found = behind_beginning(spans(text, Bytes()), tuple(prefix))
+    found = behind_beginning(Bytes().shown_spans(text), tuple(prefix))
     assert [token for token, _, _ in found] == [*want]
     pieces = parse_prompt(f'{text}[[2]]<|endoftext|>', Bytes(), 9, tuple(prefix)).pieces
     assert pieces == [([*want], 'known'), (2, 'blank'), ([256], 'known')]  # a later one stays
@@ -293,7 +291,7 @@ def test_a_space_before_an_answer_of_bytes_stays():
 )
 def test_unknown_tokens_are_said_once(like, kind, prompts, unknown, n_tokens, capsys):
     tokenizer = like(kind)
-    spelling = Spelling(tokenizer)
+    spelling = tokenizer.spelling()
     for prompt in prompts:
         parse_prompt(prompt, tokenizer, 40, spelling=spelling)
     assert (spelling.unknown, spelling.n_tokens) == (unknown, n_tokens)

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 from conftest import one_line
 
+from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.tokens.prompts import encode
-from anyorder.tokens.tokenizers import (
-    END_OF_TEXT,
-    GPT2,
-    Begun,
-    Bytes,
-    HuggingFace,
-    encode_documents,
-)
+from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Begun, Bytes, encode_documents
 
 
 def fail_with(error):

@@ -9,20 +9,16 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.machine.processes import processes
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.prompts import Spelling
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
     MAKERS,
     OWN,
     TEXT,
-    HuggingFace,
     Symbols,
-    cut_anew,
     encode_documents,
     tokenizer_of_set,
 )
@@ -152,35 +148,9 @@ def read_file(path, tokenizer, ckpt):
     if has_prompts:
         ends = np.cumsum([len(document) for document in documents])
     found = Split(np.concatenate(documents), has_prompts, ends)
-    sizes = None
-    if isinstance(tokenizer, HuggingFace):
-        sizes = sizes_of(texts, documents, tokenizer)
+    sizes = tokenizer.sizes_of(texts, documents)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     return found, {'source': path, 'sha256': digest}, sizes
-
-
-def sizes_of(texts, documents, tokenizer):
-    """Return (n,) bytes of the texts, as they were given, of each token of the `documents`.
-
-    For a tokenizer of others, which may write a text otherwise before it reads it. None where its
-    texts do not come back. Unknown tokens are said."""
-    spelling = Spelling(tokenizer)
-    sizes = []
-    n_end = 0 if tokenizer.eos is None else 1
-    for text, tokens in zip(cut_anew(texts, tokenizer), documents, strict=True):
-        if isinstance(text, tuple):
-            *prompts, text = text
-            for prompt in prompts:
-                spelling.add(prompt, tokenizer.spans(prompt))
-        found = tokenizer.spans(text)
-        spelling.add(text, found)
-        if tokenizer.n_bytes is not None:
-            n_before = len(tokens) - len(found) - n_end
-            sizes.append(np.pad(tokenizer.sizes(text, found), (n_before, n_end)))
-    rank, _ = processes()
-    if rank == 0:
-        spelling.say()
-    return np.concatenate(sizes) if sizes else None
 
 
 def read_set(name, split, data_dir, tokenizer):

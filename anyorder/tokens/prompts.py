@@ -4,14 +4,11 @@ import itertools
 import json
 import os
 import re
-import sys
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from configurator import home
 
 
@@ -68,27 +65,7 @@ def read_lines(path):
 def encode(text, tokenizer):
     """Return the tokens of a text, where special tokens stand as they are shown: <|endoftext|>, and
     more of other tokenizers."""
-    return [token for token, _, _ in spans(text, tokenizer)]
-
-
-def spans(text, tokenizer):
-    """Return the tokens of `encode` with their places, in letters: [(token, start, end)]."""
-    read = tokenizer.spans
-    if isinstance(tokenizer, HuggingFace):
-        read = partial(tokenizer.spans, shown=True)
-    special = getattr(tokenizer, 'special', {})
-    if tokenizer.eos is None or special.get(END_OF_TEXT) == tokenizer.eos:
-        return read(text)
-
-    found = []
-    here = 0
-    for n, part in enumerate(text.split(END_OF_TEXT)):
-        if n > 0:
-            found.append((tokenizer.eos, here, here + len(END_OF_TEXT)))
-            here += len(END_OF_TEXT)
-        found += [(token, here + start, here + end) for token, start, end in read(part)]
-        here += len(part)
-    return found
+    return [token for token, _, _ in tokenizer.shown_spans(text)]
 
 
 def behind_beginning(found, prefix):
@@ -101,63 +78,13 @@ def behind_beginning(found, prefix):
     return found
 
 
-class Spelling:
-    """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as
-    it seems."""
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-        self.n_tokens = 0
-        self.unknown = []  # what no token spells
-        self.first_text = ''  # where the first of it stands
-        self.behind_space = []  # texts with a blank behind a space
-
-    def add(self, text, found):
-        """Count a text and its spans.
-
-        A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
-        none for what it lacks, each letter that is left out counts as one."""
-        self.n_tokens += len(found)
-        if not isinstance(self.tokenizer, HuggingFace):
-            return
-        unknown = self.tokenizer.unspelt(text, found)
-        if not unknown:
-            return
-        if self.tokenizer.unknown is None:
-            self.n_tokens += len(unknown)
-        if not self.unknown:
-            place = text.index(unknown[0])
-            self.first_text = text[max(0, place - 20) : place + 40]
-        self.unknown += unknown
-
-    def say(self):
-        """Print a line each on what is unknown, and on a blank behind a space."""
-        if self.unknown:
-            first = self.unknown[0][:40]
-            print(
-                f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to '
-                f'{self.tokenizer.name}, the first is {first!r} in {self.first_text!r}: the model '
-                'does not read what stands there, and its numbers are not of these texts',
-                file=sys.stderr,
-            )
-        if self.behind_space:
-            text = self.behind_space[0][-30:]
-            better = text[:-1] + '[[2]]'
-            print(
-                f'a blank behind {text!r}: its last space is a token by itself, which texts hardly '
-                f'have there; write {better!r}, and the first token of the blank begins with the '
-                'space',
-                file=sys.stderr,
-            )
-
-
 def parse_prompts(prompts, tokenizer, length, prefix=()):
     """Return the Template of each prompt, see parse_prompt.
 
     If there are several, an error says which prompt is wrong. One line each says that tokens are
     unknown, and that a blank stands behind a space."""
     rows = []
-    spelling = Spelling(tokenizer)
+    spelling = tokenizer.spelling()
     for n, prompt in enumerate(prompts, 1):
         try:
             rows.append(parse_prompt(prompt, tokenizer, length, prefix, spelling))
@@ -178,7 +105,7 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
     pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
-    spelling = spelling or Spelling(tokenizer)
+    spelling = spelling or tokenizer.spelling()
     return Template(encode_pieces(pieces, tokenizer, prefix, spelling), length)
 
 
@@ -272,7 +199,9 @@ def joined_spaces(text, follows, tokenizer):
     n_spaces = n - len(text.rstrip())
     if not n_spaces:
         return 0
-    across = [n - start for _, start, end in spans(text + follows, tokenizer) if start < n < end]
+    across = [
+        n - start for _, start, end in tokenizer.shown_spans(text + follows) if start < n < end
+    ]
     return max((k for k in across if k <= n_spaces), default=0)
 
 
@@ -288,9 +217,9 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
             before = ''
             continue
         if before is None:
-            placed = behind_beginning(spans(value, tokenizer), prefix)
+            placed = behind_beginning(tokenizer.shown_spans(value), prefix)
         else:
-            placed = spans_behind(before, value, tokenizer)
+            placed = tokenizer.spans_behind(before, value)
         if value:
             before = (before or '') + value
         spelling.add(value, placed)
@@ -306,52 +235,6 @@ def is_lone_space(text, found, tokenizer):
     if not found or not text[found[-1][1] :].isspace():
         return False
     return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
-
-
-def spans_behind(before, text, tokenizer):
-    """Return the spans of a text that stands right behind the text `before`, or behind a blank, ''.
-
-    Many tokenizers of others begin a word with each text that they read. So these read it with
-    letters before it, whose tokens are left out. Raises ValueError where no token ends at the
-    border, or what is read is another text."""
-    alone = spans(text, tokenizer)
-    if not isinstance(tokenizer, HuggingFace) or not text:
-        return alone
-    letter = (text.strip() or 'x')[0]
-    context = before or letter
-    ids = encode(context, tokenizer)
-    right = shown(encode(context + text, tokenizer), tokenizer)
-    ways = (behind(left, text, tokenizer) for left in (context[-16:], letter, 'x', 'e', '1', '.'))
-    for found in itertools.chain([alone], ways):
-        if found is None:
-            continue
-        if shown(ids + [token for token, _, _ in found], tokenizer) == right:
-            return found
-    place = repr(before[-20:] or 'a blank')
-    raise ValueError(
-        f'{tokenizer.name} has no tokens for {text[:20]!r} right behind {place}, within a word: '
-        'move the border of the blank to where a word begins'
-    )
-
-
-def shown(ids, tokenizer):
-    """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers read
-    them."""
-    kept = []
-    for is_unknown, run in itertools.groupby(ids, lambda token: token == tokenizer.unknown):
-        run = list(run)
-        kept += run[:1] if is_unknown else run
-    return tokenizer.decode(kept)
-
-
-def behind(left, text, tokenizer):
-    """Return the spans of a text as they are behind the text `left`; None where a token has letters
-    of both."""
-    found = spans(left + text, tokenizer)
-    n = len(left)
-    if any(start < n < end for _, start, end in found):
-        return None
-    return [(token, start - n, end - n) for token, start, end in found if start >= n]
 
 
 class Layout(NamedTuple):

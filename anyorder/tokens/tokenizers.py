@@ -1,37 +1,113 @@
-"""How does text become tokens? A tokenizer has
-
-    name, n_tokens
-    separator              what stands between the texts of two tokens
-    eos                    the id that ends a document, or None
-    n_bytes                (n_tokens,) bytes of text of each id; None where that cannot be said
-    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
-    spans(text)            [(id, start, end)]: the letters of the text from which each token is made
-    cut(text)              the last place where the text can be cut and keeps its tokens, whatever
-                           follows it, or 0
-
-A tokenizer of others, HuggingFace, may also lack a token for what stands in a text, see its unspelt
-and sizes."""
+"""How does text become tokens? Those of others are in anyorder/extras/masked/tokenizer.py."""
 
 import functools
 import importlib
 import itertools
-import json
 import os
 import re
-import unicodedata
+import sys
 
 import numpy as np
 
 END_OF_TEXT = '<|endoftext|>'  # how the token that ends a document is shown
 
 
-class Bytes:
+class Spelling:
+    """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as
+    it seems."""
+
+    def __init__(self):
+        self.behind_space = []  # texts with a blank behind a space
+
+    def add(self, text, found):
+        """Take note of a text and its spans: tokenizers of others may lack a token for a part."""
+
+    def say(self):
+        """Print a line on a blank behind a space."""
+        if self.behind_space:
+            text = self.behind_space[0][-30:]
+            better = text[:-1] + '[[2]]'
+            print(
+                f'a blank behind {text!r}: its last space is a token by itself, which texts hardly '
+                f'have there; write {better!r}, and the first token of the blank begins with the '
+                'space',
+                file=sys.stderr,
+            )
+
+
+class Tokenizer:
+    """What a tokenizer has beside its name and n_tokens.
+
+    separator            what stands between the texts of two tokens
+    eos                  the id that ends a document, or None
+    n_bytes              (n_tokens,) bytes of text of each id; None where that cannot be said
+    encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
+
+    separator = ''
+    eos = None
+    n_bytes = None
+
+    def spans(self, text):
+        """Return [(id, start, end)]: the letters of the text from which each token is made.
+
+        Here tokens are pieces of the text's bytes, and two of them may share a letter."""
+        ids = self.encode(text)
+        sizes = [len(one.encode()) for one in text]
+        letter = np.repeat(np.arange(len(text)), sizes)  # of each byte
+        ends = np.cumsum(self.n_bytes[ids])
+        starts = ends - self.n_bytes[ids]
+        first = letter[starts]
+        last = letter[ends - 1]
+        return list(zip(ids, first.tolist(), (last + 1).tolist()))
+
+    def shown_spans(self, text):
+        """Return the spans of a text in which special tokens stand as they are shown."""
+        if self.eos is None:
+            return self.spans(text)
+        return self.between_ends(text, self.spans)
+
+    def between_ends(self, text, read):
+        """Return the spans that `read` finds in the parts of a text between its END_OF_TEXT."""
+        found = []
+        here = 0
+        for n, part in enumerate(text.split(END_OF_TEXT)):
+            if n > 0:
+                found.append((self.eos, here, here + len(END_OF_TEXT)))
+                here += len(END_OF_TEXT)
+            found += [(token, here + start, here + end) for token, start, end in read(part)]
+            here += len(part)
+        return found
+
+    def spans_behind(self, before, text):
+        """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
+
+        Raises ValueError where no token ends at the border."""
+        return self.shown_spans(text)
+
+    def spelling(self):
+        """Return a Spelling for the texts of a command."""
+        return Spelling()
+
+    def unspelt(self, text, spans):
+        """Return the parts of a text that its tokens do not spell."""
+        return []
+
+    def cut(self, text):
+        """Return the last place where a text can be cut and keeps its tokens, whatever follows it,
+        or 0."""
+        return 0
+
+    def sizes_of(self, texts, documents):
+        """Return (n,) bytes of the texts of each token of the `documents`; None: as n_bytes says."""
+        return None
+
+
+class Bytes(Tokenizer):
     """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
 
     name = 'bytes'
     n_tokens = 257
     eos = 256
-    separator = ''
     n_bytes = np.append(np.ones(256, int), 0)
 
     def encode(self, text):
@@ -49,17 +125,13 @@ class Bytes:
             found += bytes([i]) if i < 256 else END_OF_TEXT.encode()
         return found.decode(errors='replace')
 
-    def spans(self, text):
-        return spans_of_bytes(self, text)
 
-
-class GPT2:
+class GPT2(Tokenizer):
     """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
 
     name = 'gpt2'
     n_tokens = 50257
     eos = 50256
-    separator = ''
 
     def __init__(self):
         import tiktoken
@@ -85,9 +157,6 @@ class GPT2:
         found = self.bpe.encode_ordinary_batch(together, num_threads=os.cpu_count())
         found = iter(found)
         return [[*itertools.chain(*itertools.islice(found, len(part)))] for part in parts]
-
-    def spans(self, text):
-        return spans_of_bytes(self, text)
 
     def cut(self, text):
         found = LAST_CUT.match(text, max(0, len(text) - FAR))
@@ -119,142 +188,16 @@ def without_long_runs(text):
     return [text]
 
 
-def spans_of_bytes(tokenizer, text):
-    """Return `spans` by a tokenizer whose tokens are pieces of the text's bytes.
-
-    Two tokens may share a letter."""
-    ids = tokenizer.encode(text)
-    sizes = [len(one.encode()) for one in text]
-    letter = np.repeat(np.arange(len(text)), sizes)  # of each byte
-    ends = np.cumsum(tokenizer.n_bytes[ids])
-    starts = ends - tokenizer.n_bytes[ids]
-    first = letter[starts]
-    last = letter[ends - 1]
-    return list(zip(ids, first.tolist(), (last + 1).tolist()))
-
-
-class HuggingFace:
-    """A tokenizer of the package `tokenizers`.
-
-    n_bytes       None where a text does not come back, as from WordPiece
-    special       {text that shows a special token: id}, which encode never reads from a text; spans
-                  does if `shown`
-    unknown       the id that stands for what the vocabulary lacks, or None
-    unknown_text  what shows it
-    chat          (messages, add_generation_prompt=...) -> prompt, or None without a chat template
-    """
-
-    separator = ''
-    n_bytes = None
-
-    def __init__(self, name, backend, eos=None, chat=None):
-        self.name = name
-        self.backend = backend
-        self.eos = eos
-        self.chat = chat
-
-        # The vocabulary
-        ids = backend.get_vocab()
-        self.n_tokens = 1 + max(ids.values())
-        added = backend.get_added_tokens_decoder()
-        self.special = {token.content: i for i, token in added.items() if token.special}
-        backend.post_processor = None  # which leaves blanks out of where a token stands
-        parts = json.loads(backend.to_str())
-        if (parts['decoder'] or {}).get('type') == 'ByteLevel':
-            self.n_bytes = bytes_of_letters(ids, added, self.n_tokens)
-
-        # What it lacks
-        text = parts['model'].get('unk_token')
-        self.unknown_text = text
-        self.unknown = ids.get(text, parts['model'].get('unk_id'))  # the second is Unigram's
-        if self.unknown is not None:
-            self.unknown_text = backend.id_to_token(self.unknown)
-        self.is_left_out = functools.cache(self.is_left_out)
-
-    def read(self, encode, texts, shown=False):
-        """Return what a method of the backend makes of a text, or of several."""
-        self.backend.encode_special_tokens = not shown  # else special tokens are text
-        try:
-            return encode(texts, add_special_tokens=False)
-        except Exception as e:  # of a vocabulary that lacks what a text has, and a token for it too
-            raise ValueError(
-                f'{self.name} cannot spell all of {str(texts)[:60]!r} ({str(e)[:100]}): write it '
-                'in the letters of its vocabulary'
-            ) from None
-
-    def encode(self, text):
-        return self.read(self.backend.encode, text).ids
-
-    def encode_batch(self, texts):
-        return [found.ids for found in self.read(self.backend.encode_batch, texts)]
-
-    def spans(self, text, shown=False):
-        found = self.read(self.backend.encode, text, shown)
-        return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
-
-    def unspelt(self, text, spans):
-        """Return the parts of a text that its tokens do not spell: unknown ones, or letters that
-        are left out."""
-        if self.unknown is None:
-            return [letter for letter in text if self.is_left_out(letter)]
-        found = (text[start:end] for i, start, end in spans if i == self.unknown)
-        return [part for part in found if part != self.unknown_text]  # which may be written
-
-    def is_left_out(self, letter):
-        """Whether a letter, a digit or a sign makes no token, as where a vocabulary has none for
-        what it lacks."""
-        return unicodedata.category(letter)[0] in 'LNPS' and not self.encode(letter)
-
-    def sizes(self, text, spans):
-        """Return (n,) bytes of the text as it was given, from the end of the token before to the
-        end of each token."""
-        ids = [i for i, _, _ in spans]
-        n_bytes = len(text.encode())
-        if self.backend.normalizer is None and self.n_bytes[ids].sum() == n_bytes:
-            return self.n_bytes[ids]
-        before = np.cumsum([0, *(len(one.encode()) for one in text)])  # of each letter
-        ends = before[[end for _, _, end in spans]]
-        ends[-1:] = n_bytes
-        return np.diff(np.maximum.accumulate(ends), prepend=0)
-
-    def cut(self, text):
-        return 0
-
-    def decode(self, ids):
-        text = ''
-        for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos):
-            run = list(run)
-            if is_end:
-                text += END_OF_TEXT * len(run)
-            else:
-                text += self.backend.decode(run, skip_special_tokens=False)
-        return text
-
-
-def bytes_of_letters(ids, added, n_tokens):
-    """Return n_bytes (n_tokens,) of a vocabulary {token: id} in which a letter is a byte.
-
-    added  {id: token} of the tokens that stand for text as it is, or are special"""
-    n_bytes = np.zeros(n_tokens, int)
-    n_bytes[list(ids.values())] = list(map(len, ids))
-    for i, token in added.items():
-        n_bytes[i] = 0 if token.special else len(token.content.encode())
-    return n_bytes
-
-
 def one_of(texts):
     """Return a regular expression for any of the texts. Where several fit it takes the longest."""
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
 
 
-class Symbols:
+class Symbols(Tokenizer):
     """Tokens that are no text: `texts` one behind the other, the longest that fits, or with
     `separator` between."""
 
-    eos = None
-    n_bytes = None
     texts = ()
-    separator = ''
 
     def __init__(self):
         self.ids = {text: i for i, text in enumerate(self.texts)}

@@ -11,14 +11,15 @@ from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading
+from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
-from anyorder.tokens.prompts import Spelling, behind_beginning, parse_prompt, spans
-from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
+from anyorder.tokens.prompts import behind_beginning, parse_prompt
+from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer
 from configurator import Config, at_least, check, parse
 
@@ -145,7 +146,7 @@ class AnyOrderLM(TemplateLM):
     def spans(self, text, spelling=None):
         """Return the tokens of a text and their places, without the beginning that the model puts
         before it."""
-        found = behind_beginning(spans(text, self.writer.tokenizer), self.writer.prefix)
+        found = behind_beginning(self.writer.tokenizer.shown_spans(text), self.writer.prefix)
         if spelling:
             spelling.add(text, found)
         return found
@@ -245,7 +246,7 @@ class AnyOrderLM(TemplateLM):
 
         A continuation without a context follows [None], as the first token of a text does in
         training: no end-of-text comes before it."""
-        spelling = Spelling(self.writer.tokenizer)
+        spelling = self.writer.tokenizer.spelling()
         rows = [(request.args, *self._encode_pair(*request.args, spelling)) for request in requests]
         spelling.say()
         return self._loglikelihood_tokens(rows)
@@ -255,7 +256,7 @@ class AnyOrderLM(TemplateLM):
 
         The last block is shorter and is read after all that fits before it; the others have no
         context, as in eval_ppl.py."""
-        spelling = Spelling(self.writer.tokenizer)
+        spelling = self.writer.tokenizer.spelling()
         rows = []
         for request in requests:
             (text,) = request.args
@@ -303,7 +304,7 @@ class AnyOrderLM(TemplateLM):
 
     def asked_for(self, requests):
         """Return the Asked of each request, and say what the tokenizer cannot spell."""
-        spelling = Spelling(self.writer.tokenizer)
+        spelling = self.writer.tokenizer.spelling()
         repeats = Counter()
         found = []
         for number, request in enumerate(requests):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.mdlm import MDLM
+from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import Order
-from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
+from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.weights import (
     WithoutDraws,
     is_same,

@@ -89,7 +89,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.sets import PADDING
-from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 
 # what is known of the set of a masked model of others
 UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
@@ -339,7 +339,7 @@ def ids_of(symbols, tokenizer):
     texts = getattr(symbols, 'texts', None)
     if (tokenizer.name, getattr(tokenizer, 'texts', None)) == (symbols.name, texts):
         return np.arange(symbols.n_tokens)
-    if not isinstance(tokenizer, HuggingFace) or texts is None:
+    if tokenizer.name in KNOWN or texts is None:
         return None
     found = []
     for text in symbols.texts:
