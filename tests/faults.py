@@ -597,9 +597,9 @@ FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
 ]
 
 FAULTS['anyorder/machine/surroundings.py'] = 'test_surroundings', [
-    ["not there['MASTER_ADDR'] or not are_whole", 'not are_whole'],
+    [" and there.get('MASTER_ADDR')", ''],
     ["max(found['RANK'], found['LOCAL_RANK'])", "found['RANK']"],
-    ["'[0-9]+', there", "'[0-9]*', there"],
+    ["'[0-9]+', there", "'.*', there"],
 ]
 
 FAULTS['anyorder/machine/terminal.py'] = 'test_terminal test_surroundings', [

@@ -27,29 +27,16 @@ def surroundings():
     there = {name: os.environ[name] for name in NAMES if name in os.environ}
     if not there:
         return {}
-    without = ' '.join(f'-u {name}' for name in there)
-    way = f'start it by torchrun, or alone: env {without} python ...'
-    check_complete(there, way)
-
-    said = ', '.join(f'{name}={value!r}' for name, value in there.items())
-    are_whole = all(re.fullmatch('[0-9]+', there[name]) for name in NUMBERS)
-    if not there['MASTER_ADDR'] or not are_whole:
+    found = {}
+    for name in NUMBERS:
+        if re.fullmatch('[0-9]+', there.get(name, '')):
+            found[name] = int(there[name])
+    is_whole = len(found) == len(NUMBERS) and there.get('MASTER_ADDR')
+    if not is_whole or max(found['RANK'], found['LOCAL_RANK']) >= found['WORLD_SIZE']:
+        said = ', '.join(f'{name}={value!r}' for name, value in there.items())
+        without = ' '.join(f'-u {name}' for name in there)
         raise ValueError(
-            f'torchrun sets whole numbers and an address, the environment has {said}: {way}'
+            f'torchrun sets {", ".join(NAMES)}, ranks below WORLD_SIZE, the environment has '
+            f'{said}: start it by torchrun, or alone: env {without} python ...'
         )
-    found = {name: int(there[name]) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
-    if max(found['RANK'], found['LOCAL_RANK']) >= found['WORLD_SIZE']:
-        raise ValueError(
-            f'RANK and LOCAL_RANK must be below WORLD_SIZE, the environment has {said}: {way}'
-        )
-    return found
-
-
-def check_complete(there, way):
-    """Raise ValueError, which ends with the way out, unless all of NAMES are set."""
-    missing = [name for name in NAMES if name not in there]
-    if missing:
-        raise ValueError(
-            f'the environment has {", ".join(there)} of torchrun, without {", ".join(missing)}: '
-            f'{way}'
-        )
+    return {name: found[name] for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
