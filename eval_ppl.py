@@ -4,94 +4,58 @@ context-order ensemble, and the law by which sample.py writes.
     python eval_ppl.py --ckpt=out/ckpt.pt
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,ptb,lm1b --estimates=l2r,any
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada --estimates=accuracy
-    python eval_ppl.py --ckpt=out/ckpt.pt --estimates=ensemble --n_contexts=64 --n_positions=64
+    python eval_ppl.py --ckpt=out/ckpt.pt --estimates=ensemble:64 --n_positions=64
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,random,FILE.json --n_orders=3
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,oracle --n_steps=0,32,16
-    python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin --block_length=32 --threshold=.9,.7
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin/32,margin/32:.9,margin/32:.7
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16
 
 l2r       left to right: -log p(x), exact
-own       the same in the order of the training, if it was neither random nor left to right; one
-          draw a block where the training drew an order for each sequence
-any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a
-          bound
-iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ...,
-          a tighter bound
-ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the
-          first order of any
-accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their
-          perplexity
+own       the same in the order of the training, if it was neither random nor left to right
+any       any order: the mean of -log p(x | sigma) over n_orders random orders sigma, a bound
+iw        importance-weighted: -log 1/K sum_k p(x | sigma_k), K = 1, 2, 4, ..., a tighter bound
+ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ... up to 16, or up to
+          64 as ensemble:64; ensemble:64/4 lets 4 visits share a context, which is 4 times cheaper
+accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right
 
-A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random`
-draws new orders for each block. The other families have one order a seed, the same for all blocks;
-l2r, r2l and a file are one order in all. A decoder takes a pass for each order. A network with a
-masked loss takes a pass for each visit, but for a random order a single pass, which is one draw of
-what is masked.
-
-A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law by which
-sample.py writes, one token a step, or `margin in 16` in 16 passes, `margin/8` inside of blocks of
-8, `margin >= 0.9` by a threshold (arXiv 2603.01367). What the saved passes cost is the difference
-to one token a step, n_steps=0. Rows of random orders, and of numbers of tokens that are drawn, are
-bounds. A true token that top_k or top_p cuts off has probability 0: such tokens are counted. Noise
-on the scores is drawn, so it has no such law. `oracle` takes the most certain true token next. It
-looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a
-better one.
-
-A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with
-prompts are a block each, and longer ones are cut. What is given is read in the order of the row, by
-a policy from left to right. The orders and contexts of a block are a function of the seed and of
-its number among the evaluated blocks: batch size and processes do not change them. Errors are
-standard errors over blocks, as if these were independent. The set of the training is named where it
-was prepared anew since: its text may be what the model was trained on."""
+A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py, or the
+exact law by which the model writes in an order of its own choice: margin one token a step,
+margin/8 inside of blocks of 8, margin:0.9 by a threshold (arXiv 2603.01367). docs/likelihood.md
+says which of the numbers are exact, what may be compared, and how a text is cut."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, check_choice, names_in, numbers
+from configurator import Config, at_least, names_in, numbers
 
-# fmt: off
 # which model
-ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of hub: a path, or hf:OWNER/REPO[/path.pt];
-                           # masked:FOLDER is a masked model of others
-weights = 'ema'            # 'ema' or 'raw'
+ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
+weights = 'ema'  # 'ema' or 'raw'
 # on what
-datasets = ''              # prepared sets by name, text files by path, with commas; '' is the set of the training
-protocol = 'paper'         # splits of zero-shot sets: 'paper' (test, but WikiText2 train, as SEDD) or 'clean' (test)
-split = 'val'              # split of all other prepared sets
-data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
-block_size = 0             # tokens of a block, at most as many as the model has positions; 0 is as many
-n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
-blanks = ''                # positions that are measured given all others, as 32:64,70; '' what the set does not give
+datasets = ''  # prepared sets by name, text files by path, with commas; '' is that of the training
+split = ''  # of prepared sets; '' is val, and of zero-shot sets the one of published numbers
+data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
+block_size = 0  # tokens of a block; 0 is as many as the model has positions
+n_blocks = 0  # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
+blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates
-estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
-                           # see above, with commas; '' is that of the training and a decoder's l2r, none with `orders`
-orders = ''                # anyorder/orders.py:ORDERS,
-                           # or with a number of its own, as swaps:16; a JSON file with a list of all positions; a
-                           # function FILE.py:NAME; with commas. Or the model's choice by its scores,
-                           # anyorder/generation/unmasking.py:SCORES,
-                           # or oracle, which looks at the truth
-n_orders = 1               # any, iw, orders: orders a block
-n_contexts = 16            # ensemble: members, the order itself included
-n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
-ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
+estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
+orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/unmasking.py:SCORES; oracle
+n_orders = 1  # any, iw, orders: orders a block
+n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
-n_steps = '0'              # numbers of passes, with commas; 0 is one token a step
-threshold = ''             # probabilities, with commas: more rows of margin and top_prob
-block_length = None        # a policy chooses inside blocks of so many blanks, from left to right; a pass each at least
-schedule = 'linear'        # tokens a step: 'linear' or 'cosine'
-unmask = 'fixed'           # 'fixed', or 'binomial': how many tokens a step writes is drawn
-temperature = 1.0          # the law that is measured is tempered by it, and cut by the next two
-top_k = 0                  # keep the k most likely tokens; 0 keeps all
-top_p = 1.0                # keep the most likely tokens that together reach this probability
-seed = 1337                # draws orders, contexts and visits
+n_steps = '0'  # numbers of passes, with commas; 0 is one token a step
+unmask = 'fixed'  # 'fixed', or 'binomial': how many tokens a step writes is drawn
+temperature = 1.0  # the law that is measured is tempered by it
+seed = 1337  # draws orders, contexts and visits
 # system
-batch_size = 16            # blocks of a forward pass; or contexts, of about as many tokens
-device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
-dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
-out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
-# fmt: on
+batch_size = 16  # blocks of a forward pass; or contexts, of about as many tokens
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
+out = ''  # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
+import re
 from datetime import timedelta
 from itertools import chain
 from typing import NamedTuple
@@ -101,13 +65,14 @@ import torch
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import changed_since
 from anyorder.fast import freeze
-from anyorder.generation import PROBABILITIES, SCORES, Drawing, Given, Unmasking, unmasking_of
+from anyorder.generation import Drawing, Unmasking, unmasking_of
+from anyorder.generation.options import choice_in
 from anyorder.generation.way import Way, order_and_policy
-from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
+from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.measured import PROTOCOLS, Cut, has_protocol, open_corpus
+from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Written, oracle_of
@@ -121,7 +86,8 @@ from anyorder.machine.processes import (
 )
 from anyorder.orders import Order
 
-POLICIES = (*SCORES, 'oracle')
+ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
+ORACLE = re.compile(r'oracle(?:/\d+)?')
 PLAIN = Drawing(scores=True)  # the law of the model itself
 
 
@@ -151,19 +117,36 @@ class Asked(NamedTuple):
 
 
 def check_options(c):
-    """Return (names of the estimates, [Asked, ...]).
+    """Return (names of the estimates, [Asked, ...], the options with those of the ensemble).
 
     Raises ValueError for options that no checkpoint could serve."""
-    names = c.estimates.split(',') if c.estimates else []
-    if not set(names) <= set(ESTIMATES):
-        raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
-    check_choice('protocol', c.protocol, *PROTOCOLS)
-    Given(1, c.schedule)  # which checks the schedule, also where no row has steps
+    names, of_ensemble = read_estimates(c.estimates)
+    c = Config(c | of_ensemble)
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))
-    return names, read_ways(c)
+    return names, read_ways(c), c
+
+
+def read_estimates(text):
+    """Return (names of ESTIMATES, the options that an ensemble has in its name) of the option."""
+    names = []
+    of_ensemble = {'n_contexts': 16, 'ensemble_block': 1}
+    for part in filter(None, text.split(',')):
+        found = ENSEMBLE.fullmatch(part)
+        if found:
+            part = 'ensemble'
+            members, width = found.groups()
+            of_ensemble['n_contexts'] = int(members or 16)
+            of_ensemble['ensemble_block'] = int(width or 1)
+        if part not in ESTIMATES:
+            raise ValueError(
+                f'estimates must be among {", ".join(ESTIMATES)}, ensemble:MEMBERS and '
+                f'ensemble:MEMBERS/BLOCK, got {text!r}'
+            )
+        names.append(part)
+    return names, of_ensemble
 
 
 def read_ways(c):
@@ -172,21 +155,14 @@ def read_ways(c):
     if c.orders:
         texts = list(dict.fromkeys(names_in(c.orders)))
     steps = numbers(c, 'n_steps')
-    thresholds = []
-    if c.threshold:
-        thresholds = numbers(c, 'threshold', float, 0, 1)
-    drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
+    drawing = Drawing(c.temperature, scores=True)
 
     has_steps = any(steps)
     if not texts and (has_steps or drawing != PLAIN):
         raise ValueError(
-            'n_steps, temperature, top_k and top_p say how the rows of orders are written, and '
-            'there are none: name some, as --orders=l2r,margin'
+            'n_steps and temperature say how the rows of orders are written, and there are none: '
+            'name some, as --orders=l2r,margin'
         )
-    if thresholds:
-        check_policies('threshold', PROBABILITIES, texts, c)
-    if c.block_length is not None:
-        check_policies('block_length', POLICIES, texts, c)
     if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not has_steps:
         raise ValueError(
             f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with "
@@ -194,40 +170,36 @@ def read_ways(c):
         )
     ways = []
     for text in texts:
-        order, unmaskings = unmaskings_of(text, steps, thresholds, c)
-        ways += [Asked(text, order, said, one, drawing) for said, one in unmaskings]
+        name, order, unmaskings = unmaskings_of(text, steps, c)
+        ways += [Asked(name, order, said, one, drawing) for said, one in unmaskings]
     return ways
 
 
-def check_policies(name, policies, texts, c):
-    """Raise ValueError unless one of these policies is among the rows, for which an option is."""
-    if not {*texts} & {*policies}:
-        raise ValueError(f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}')
+def unmaskings_of(text, steps, c):
+    """Return of a row its name without a threshold, what read_order gave, and its laws.
 
-
-def unmaskings_of(text, steps, thresholds, c):
-    """Return (what read_order gave, [(what a label says of the passes, Unmasking)]) of a row."""
-    make = unmasking_of
+    A law is (what a label says of the passes, Unmasking)."""
     scored = text
-    if text == 'oracle':
+    make = unmasking_of
+    if ORACLE.fullmatch(text):
         make = oracle_of
-        scored = 'top_prob'  # whose scores it replaces
-    order, policy = order_and_policy(scored, c.block_length)
-    how = {'policy': policy}
-    if policy != 'given':
-        how['block_length'] = c.block_length
+        scored = text.replace('oracle', 'top_prob')  # whose scores it replaces
+    choice = choice_in(scored)
+    if 'order_noise' in choice:
+        raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
+    policy = choice.get('policy', scored)
+    order, _ = order_and_policy(policy, choice.get('block_length'))
+    if 'threshold' in choice:
+        said = f' >= {choice["threshold"]:g}'
+        return text.partition(':')[0], order, [(said, make(**choice))]
 
     found = []
     if 0 in steps:
-        found.append(('', make(n_steps=2**31, **how)))
+        found.append(('', make(n_steps=2**31, **choice)))
     for n in dict.fromkeys(steps):
         if n:
-            unmasking = make(n_steps=n, schedule=c.schedule, unmask=c.unmask, **how)
-            found.append((f' in {n}', unmasking))
-    if text in PROBABILITIES:
-        for p in thresholds:
-            found.append((f' >= {p:g}', make(threshold=p, **how)))
-    return order, found
+            found.append((f' in {n}', make(n_steps=n, unmask=c.unmask, **choice)))
+    return text, order, found
 
 
 def choose_estimates(names, ways, datasets, c, checkpoint):
@@ -255,7 +227,7 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
 
         # Beside a number of passes a masked loss is not drawn
         exact = beside_passes and is_drawn(slots, order)
-        label = label_of(way, order, exact, c)
+        label = label_of(way, order, exact)
         if way.is_written or exact:
             law = Way(order, way.unmasking, way.drawing)
             found = Written(c, checkpoint, names, label, law, of_one.get(way.text))
@@ -301,7 +273,7 @@ def block_size_of(c, checkpoint):
     return c.block_size or checkpoint.config.block_size
 
 
-def label_of(way, order, exact, c):
+def label_of(way, order, exact):
     """Return what the table calls a row of `orders`.
 
     exact  whether every visit takes a pass where one could draw the bound of a masked loss"""
@@ -312,8 +284,6 @@ def label_of(way, order, exact, c):
         label = order.name_as(way.text)
     else:
         label = ESTIMATES[order.estimate].label
-    if way.unmasking.block_length:
-        label += f'/{c.block_length}'
     if way.said:
         label += way.said
     elif exact and not adaptive:
@@ -363,8 +333,8 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
         f'{world_size} processes{there}',
     ]
     if any(way.is_tempered for way in ways):
-        lines.append(f'tempered: temperature {c.temperature:g}, top_k {c.top_k}, top_p {c.top_p:g}')
-    if N != 1024 and any(map(has_protocol, datasets)):
+        lines.append(f'tempered: temperature {c.temperature:g}')
+    if N != 1024 and any(map(is_zero_shot, datasets)):
         lines.append(
             f'published numbers have a context of 1024: the numbers below, of context {N}, do not '
             'compare with them'
@@ -402,7 +372,7 @@ def report(text, rows, tokenizer):
 
 
 def main(config):
-    names, ways = check_options(config)
+    names, ways, config = check_options(config)
 
     # Open the model, and the texts
     checkpoint = open_checkpoint(config.ckpt)
@@ -422,16 +392,8 @@ def main(config):
     texts = []
     with first_process_first():  # a text that is missing costs nothing before the model is there
         for name in datasets:
-            text = open_corpus(
-                name,
-                cut,
-                checkpoint.tokenizer,
-                data_dir,
-                config.protocol,
-                config.split,
-                config.ckpt,
-            )
-            texts.append(text)
+            tokenizer = checkpoint.tokenizer
+            texts.append(open_corpus(name, cut, tokenizer, data_dir, config.split, config.ckpt))
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 

@@ -360,7 +360,7 @@ OF_TEXT = 'eval_ppl.py --n_blocks=512'
 OF_PUZZLES = '-m anyorder.extras.puzzles solve --policies=random,margin'
 # what measures a checkpoint
 EVALUATIONS = {
-    'ensemble': f'{OF_TEXT} --estimates=ensemble --n_contexts=64',
+    'ensemble': f'{OF_TEXT} --estimates=ensemble:64',
     'bound': f'{OF_TEXT} --estimates=any --n_orders=64',
     'likelihood': f'{OF_TEXT} --estimates=l2r,any --n_orders=16',
     'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',

@@ -446,7 +446,8 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
 
 FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
     ['of_one.get(way.text)', 'None'],
-    ["label += f'/{c.block_length}'", 'pass'],
+    ["text.partition(':')[0]", 'text'],
+    ["of_ensemble['ensemble_block'] = int(width or 1)", 'pass'],
     ['N = block_size_of(config, checkpoint)', 'N = own'],
     ["'block_size': block_size_of(c, checkpoint)", "'block_size': checkpoint.config.block_size"],
     ["if 'own' in names:", 'if False:'],

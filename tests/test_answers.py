@@ -295,7 +295,7 @@ def nats_as_written(estimate, model, row, n, order, seeds):
 def test_contexts_of_an_ensemble_hold_the_prompt(split, b):
     model = network()
     tokens, given = all_blocks(split, 9)
-    found = estimate('ensemble', '--n_contexts=3').nats(model, tokens, [b], given)[0, -1]
+    found = estimate('ensemble', '--estimates=ensemble:3').nats(model, tokens, [b], given)[0, -1]
 
     row, n = ROWS[b]
     idx = torch.tensor([row, row, row])

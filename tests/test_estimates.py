@@ -19,14 +19,18 @@ from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
 from anyorder.orders import ORDERS, Order, draw_orders, sample_order
 from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import Bytes
-from configurator import configure
+from configurator import Config, configure
+from eval_ppl import read_estimates
 
 SEED = 1337
 from model import AOGPTConfig
 
 
 def options(*args):
-    return configure(vars(eval_ppl), list(args))
+    """The options of the command line, with those of the ensemble."""
+    c = configure(vars(eval_ppl), list(args))
+    _, of_ensemble = read_estimates(c.estimates)
+    return Config(c | of_ensemble)
 
 
 def opened(order=None, **config):
@@ -172,7 +176,7 @@ def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance
 
 def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
     model = make_model()
-    args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
+    args = ['--estimates=ensemble:5/2', '--n_positions=4']
     for b in (3, 1):
         (row,) = estimate('ensemble', *args).nats(model, blocks, [b])
         assert row.shape == (4,)
@@ -187,14 +191,15 @@ def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
 
 def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     """Two blocks of equal tokens and, here, one order: only their contexts tell them apart."""
-    it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
+    it = estimate('ensemble', '--estimates=ensemble:3', '--n_positions=3')
     assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5
     assert it.groups(2, 9)[0] == it.groups(2, 9)[0]
     monkeypatch.setattr(
         estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED)
     )
     a, b = (
-        estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [b])[0] for b in (0, 3)
+        estimate('ensemble', '--estimates=ensemble:3').nats(make_model(), blocks, [b])[0]
+        for b in (0, 3)
     )
     assert a[0] == b[0]
     assert (a[1:] - b[1:]).abs().min() > 1e-6
@@ -212,7 +217,7 @@ def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks
 
 def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
     model = make_model()
-    for name, args in (('any', []), ('ensemble', ['--n_contexts=3'])):
+    for name, args in (('any', []), ('ensemble', ['--estimates=ensemble:3'])):
         a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0]) for seed in (1, 2))
         assert (a - b).abs().min() > 1e-6
     of_seeds = [estimate('ensemble', '--n_positions=3', f'--seed={seed}') for seed in range(20)]
@@ -263,7 +268,7 @@ def test_importance_weights_average_probabilities_of_a_whole_block():
 
 
 def test_the_gain_has_an_error_of_its_own():
-    it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--n_contexts=4')
+    it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--estimates=ensemble:4')
     assert [row['estimate'] for row in rows] == [f'ensemble x {m}' for m in (1, 2, 4)]
     assert [row['n'] for row in rows] == [1, 2, 4]
     gains = [(row['gain'], row['gain_stderr']) for row in rows]
@@ -275,7 +280,7 @@ def test_the_gain_has_an_error_of_its_own():
         'gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
         'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token',
     ]
-    options = '--n_contexts=2', '--n_positions=6', '--ensemble_block=2'
+    options = '--estimates=ensemble:2/2', '--n_positions=6'
     it, rows, text = rows_of('ensemble', [[10, 9], [50, 46]], *options)
     assert it.remarks(rows, text)[0] == 'ensemble on 6 of 9 visits a block'
 

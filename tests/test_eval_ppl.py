@@ -82,12 +82,12 @@ def test_every_order_that_is_asked_for_is_a_row_once():
     for attention in ('causal', 'bidirectional', 'mixed'):
         assert labels(l2r='l2r', swaps='swaps', random='random') == [
             ('l2r', 'left to right'),
-            ('order', 'swaps:16'),
+            ('order', 'swaps:16@3'),
             ('any', 'any order'),
         ]
         assert labels('any', random='random', block='block') == [
             ('any', 'any order'),
-            ('order', 'block:2'),
+            ('order', 'block:2@3'),
         ]
 
 
@@ -130,7 +130,9 @@ def test_estimates_of_the_same_work_share_its_nats():
 
 def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
     def journal(*args, model=None, dtype='float32', asked=(), **how):
-        c = options(f'--out={tmp_path}/x.json', '--n_positions=4', '--ensemble_block=2', *args)
+        c = options(
+            f'--out={tmp_path}/x.json', '--estimates=ensemble:16/2', '--n_positions=4', *args
+        )
         estimates = [SimpleNamespace(name=name) for name in asked]
         return open_journal(c, opened(**how), estimates, model or make_model(), dtype)
 
@@ -144,9 +146,9 @@ def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
         ('seed', ['--seed=1'], {}),
         ('weights', ['--weights=raw'], {}),
         ('n_orders', ['--n_orders=2'], {}),
-        ('n_contexts', ['--n_contexts=8'], {}),
+        ('n_contexts', ['--estimates=ensemble:8/2'], {}),
         ('n_positions', ['--n_positions=6'], {}),
-        ('ensemble_block', ['--ensemble_block=4'], {}),
+        ('ensemble_block', ['--estimates=ensemble:16/4'], {}),
         ('dtype', [], {'dtype': 'bfloat16'}),
         ('model', [], {'model': scaled}),
         ('model', [], {'model': make_model(rotary=True)}),  # equal weights
@@ -272,10 +274,9 @@ def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
         f'--block_size={N}',
         f'--n_blocks={n}',
         f'--datasets={folder}/words.txt',
-        '--n_contexts=1',
         f'--out={tmp_path}/x.json',
         '--orders=margin',
-        '--estimates=any,own,l2r,ensemble' if decoder else '--estimates=any,own',
+        '--estimates=any,own,l2r,ensemble:1' if decoder else '--estimates=any,own',
     )
     eval_ppl.main(asked)
     found = {row['kind']: row for row in results(tmp_path / 'x.json')}
@@ -304,11 +305,9 @@ def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
 
 EVERY = [
     '--weights=raw',
-    '--estimates=l2r,any,iw,ensemble',
+    '--estimates=l2r,any,iw,ensemble:5/2',
     '--n_orders=4',
-    '--n_contexts=5',
     '--n_positions=6',
-    '--ensemble_block=2',
     '--n_blocks=7',
 ]
 
@@ -393,7 +392,7 @@ def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path
         '--out=l.json',
         '--estimates=l2r,accuracy',
     ).stdout
-    assert 'lambada (test, protocol paper)' in out
+    assert 'lambada (test)' in out
     assert 'of 2 passages' in out
     assert 'published numbers have a context of 1024' in out
     rows = results(tmp_path / 'l.json')
@@ -444,7 +443,7 @@ def test_which_text_is_measured(folder, tmp_path):
     for args, label, n in (
         (['--split=train', '--n_blocks=5'], 'words (train)', 5),
         (['--split=test', '--n_blocks=1', f'--data_dir={tmp_path}/other'], 'words (test)', 1),
-        (['--datasets=lambada,lambada', '--protocol=clean'], 'lambada (test, protocol clean)', 2),
+        (['--datasets=lambada,lambada'], 'lambada (test)', 2),
     ):
         eval_ppl.main(
             options(
@@ -500,11 +499,12 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
         (['--orders=swaps:x'], "got 'swaps:x'"),
         (['--orders=block:0'], 'at least 1 position'),
         (['--orders=no.json'], "got 'no.json'"),
-        (['--protocol=mine'], 'protocol'),
-        (['--n_contexts=0'], 'n_contexts'),
+        (['--split=mine'], 'mine'),
+        (['--estimates=ensemble:0'], 'n_contexts'),
         (['--n_positions=-1'], 'n_positions'),
-        (['--ensemble_block=0'], 'ensemble_block'),
-        (['--n_positions=1', '--ensemble_block=2'], 'n_positions'),
+        (['--estimates=ensemble/0'], 'ensemble_block'),
+        (['--n_positions=1', '--estimates=ensemble/2'], 'n_positions'),
+        (['--estimates=any:4'], "got 'any:4'"),
         (['--n_blocks=-1'], 'n_blocks'),
         (['--estimates=accuracy'], 'lambada'),
         (['--datasets=ptb'], 'python data/prepare.py ptb'),
@@ -520,7 +520,6 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
         (['--weights=ema'], "ask for weights='raw'"),
         (['--block_size=17'], 'must be 2 to 16, the positions of the model'),
         (['--block_size=1'], 'must be 2'),
-        (['--schedule=up'], 'schedule must'),
         (['--n_blocks=3', '--ckpt=large.pt'], 'not finite'),
         (['--ckpt=large.pt', '--datasets=lambada', '--estimates=accuracy'], 'not finite'),
     ],

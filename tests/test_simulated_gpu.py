@@ -101,8 +101,8 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
             assert [s[key] for s in there] == [s[key] for s in here]
         same(there, here, 'nats')
 
-    estimates = '--estimates=l2r,any,ensemble'
-    estimate = ['eval_ppl.py', '--ckpt=cpu/ckpt.pt', estimates, '--n_contexts=3', '--n_blocks=3']
+    estimates = '--estimates=l2r,any,ensemble:3'
+    estimate = ['eval_ppl.py', '--ckpt=cpu/ckpt.pt', estimates, '--n_blocks=3']
     gpu(*estimate, '--out=gpu.json')
     script(*estimate, '--out=cpu.json', '--device=cpu')
     same(*results('results'), 'nats_per_token')

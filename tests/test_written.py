@@ -33,11 +33,14 @@ NETWORKS = [
 ]
 
 
-def made(*args, attention='causal', order=None):
+def made(*args, attention='causal', order=None, drawing=None):
     """The estimates of the orders that the command line asks for, of a model of 9 positions."""
     c = options(*args)
     checkpoint = SimpleNamespace(**vars(opened(order, attention=attention)), run={})
-    return choose_estimates([], read_ways(c), ['words'], c, checkpoint)
+    ways = read_ways(c)
+    if drawing:
+        ways = [way._replace(drawing=drawing) for way in ways]
+    return choose_estimates([], ways, ['words'], c, checkpoint)
 
 
 def measured(model, found, journal=None):
@@ -89,9 +92,12 @@ def score_of(policy):
 )
 def test_a_row_is_the_loop_without_a_cache(network, how):
     model = make_model(**network)
-    asked = [f'--{name}={value}' for name, value in how.items()]
+    asked = [f'--{name}={value}' for name, value in how.items() if name != 'block_length']
+    block = f'/{how["block_length"]}' if 'block_length' in how else ''
     for policy in (*SCORES, 'oracle'):
-        (it,) = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
+        (it,) = made(
+            f'--orders={policy}{block}', *asked, attention=network.get('attention', 'causal')
+        )
         orders = torch.arange(9).expand(2, 9)
         if 'block_length' not in how:
             orders = draw_orders([2, 0], 9, 1, SEED)[:, 0]
@@ -125,7 +131,7 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
 
 def test_what_passes_cost_is_paired_block_by_block():
     model = make_model()
-    found = made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5')
+    found = made('--orders=random,margin,margin:.5', '--n_orders=2', '--n_steps=3,0')
     journal = Journal('', {})
     text = text_of(BLOCKS)
     rows = measured(model, found, journal)
@@ -187,7 +193,8 @@ def test_an_encoder_is_compared_with_exact_nats():
 
 def test_truths_that_are_cut_off_are_counted():
     model = make_model()
-    (it,) = made('--orders=margin', '--top_k=3')
+    cut_off = Drawing(top_k=3, scores=True)
+    (it,) = made('--orders=margin', drawing=cut_off)
     nats, cut, _ = it.nats(model, BLOCKS, range(4)).T
     canvas = Canvas(BLOCKS, draw_orders(range(4), 9, 1, SEED)[:, 0], 0, range(4))
     fill(model, canvas, it.unmasking, it.drawing)
@@ -202,17 +209,16 @@ def test_truths_that_are_cut_off_are_counted():
     text = report(text_of(BLOCKS), {it: [row]}, SimpleNamespace(n_tokens=11, n_bytes=None))
     assert f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text
     assert ' inf ' in text
-    beside = measured(model, made('--orders=margin', '--top_k=3', '--n_steps=0,3'))
+    beside = measured(model, made('--orders=margin', '--n_steps=0,3', drawing=cut_off))
     assert not any('cost' in row for row in beside.values())
 
 
 @pytest.mark.parametrize(
-    'order, label',
-    [('margin', 'margin'), ('l2r', 'left to right'), ('margin --block_length=8', 'margin/8')],
+    'order, label', [('margin', 'margin'), ('l2r', 'left to right'), ('margin/8', 'margin/8')]
 )
 def test_numbers_of_tokens_that_are_drawn_are_a_bound(order, label):
     """In orders that are drawn and in orders that are not."""
-    (it,) = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
+    (it,) = made(f'--orders={order}', '--n_steps=4', '--unmask=binomial', '--n_orders=2')
     one, other = it.nats(make_model(), BLOCKS, [0]).view(2, 3)
     (row,) = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
     assert one[0] != other[0]
@@ -265,10 +271,8 @@ def folder(tmp_path_factory):
 EVERY = [
     '--weights=raw',
     '--n_blocks=5',
-    '--orders=random,margin,oracle',
+    '--orders=random,margin/8,margin/8:.02,oracle/8',
     '--n_steps=0,4',
-    '--threshold=.02',
-    '--block_length=8',
 ]
 
 
@@ -303,16 +307,17 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     'args, said',
     [
         (['--orders=margin', '--temperature=0'], 'every other one 0'),
-        (['--orders=margin', '--threshold=2'], '0 to 1'),
-        (['--orders=margin', '--block_length=0'], 'got 0'),
-        (['--orders=margin', '--block_length=17'], 'at most the 16'),
-        (['--orders=l2r', '--block_length=4'], 'block_length is for the policies'),
+        (['--orders=margin:2'], 'threshold must be a probability'),
+        (['--orders=margin/0'], 'got 0'),
+        (['--orders=margin/17'], 'at most the 16'),
+        (['--orders=l2r/4'], "got 'l2r/4'"),
+        (['--orders=oracle:.5'], "got 'oracle:.5'"),
+        (['--orders=margin+.5'], 'noise is drawn, so that orders=margin+.5 has no likelihood'),
         (['--orders=best'], "got 'best'"),
-        (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
+        (['--orders=entropy:.5'], 'top_prob'),
         (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
         (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'),
         (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
-        (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'),
         (['--estimates=l2r', '--temperature=.5'], 'name some, as --orders=l2r'),
         (['--n_steps=8'], 'name some, as'),
     ],

@@ -23,8 +23,8 @@ from anyorder.tokens.tokenizers import (
     tokenizer_of_set,
 )
 
-# which zero-shot sets are read from another split than test: 'paper' does as SEDD did
-PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
+# zero-shot sets whose published numbers are of another split than test, as SEDD's
+PUBLISHED = {'wikitext2': 'train'}
 
 
 # of text files, compressed ones included
@@ -36,7 +36,7 @@ class Corpus:
     """A data set or text file, cut into blocks.
 
     name     in --datasets
-    label    with its split and protocol
+    label    with its split
     origin   source and sha256
     tokens   (n_tokens,), all of them
     blocks   (n, N), those that are measured
@@ -87,22 +87,21 @@ class Cut:
         return blocks, only_blank(self.blanks, blocks, given)
 
 
-def open_corpus(name, cut, tokenizer, data_dir, protocol='paper', split='val', ckpt=''):
+def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
-    cut       a Cut
-    protocol  of PROTOCOLS, which says the split of a zero-shot set
-    split     of all other prepared sets
-    ckpt      the name of the checkpoint, for the command that an error names"""
+    cut    a Cut
+    split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers
+    ckpt   the name of the checkpoint, for the command that an error names"""
     # Read the tokens
     if os.path.isfile(name) or name.lower().endswith(ENDINGS):
         label = os.path.basename(name)
         tokens, origin, sizes = read_file(name, tokenizer, ckpt)
     else:
+        if not split and is_zero_shot(name):
+            split = PUBLISHED.get(name, 'test')
+        split = split or 'val'
         label = f'{name} ({split})'
-        if has_protocol(name):
-            split = PROTOCOLS[protocol].get(name, 'test')
-            label = f'{name} ({split}, protocol {protocol})'
         tokens, origin = read_set(name, split, data_dir, tokenizer)
         sizes = None
     check_length(tokens, cut.block_size, name)
@@ -124,7 +123,7 @@ def open_corpus(name, cut, tokenizer, data_dir, protocol='paper', split='val', c
     return Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
 
 
-def has_protocol(name):
+def is_zero_shot(name):
     """Return whether it is one of the zero-shot sets, which come with their own splits."""
     return name in DATA_SETS and bool(DATA_SETS[name].splits)
 

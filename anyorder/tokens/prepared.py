@@ -35,7 +35,7 @@ class DataSet:
     val_ratio  share of the documents for validation
     about      what it is, for --help
     offline    whether it can be made from nothing but this Python
-    splits     the splits that the set comes with and a protocol wants"""
+    splits     the splits that the set comes with and published numbers want"""
 
     documents: Callable | None
     tokenizer: str

@@ -377,7 +377,7 @@ def test_other_blanks_are_another_text(folder):
 
 
 def test_an_ensemble_measures_puzzles(folder, script):
-    how = ('--estimates=ensemble', '--split=test', '--n_contexts=2', '--n_blocks=2')
+    how = ('--estimates=ensemble:2', '--split=test', '--n_blocks=2')
     assert 'ensemble x 2' in script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', *how).stdout
 
 
