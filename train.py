@@ -83,8 +83,9 @@ from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.terminal import progress, say
 from anyorder.orders import Order
-from anyorder.tokens.blocks import all_blocks, check_length
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of
+from anyorder.tokens.sets import check_length
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start

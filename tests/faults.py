@@ -425,14 +425,6 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
      "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
-FAULTS['anyorder/batch.py'] = 'test_answers test_training extras/test_puzzles', [
-    ['given_first(order, given, n_visits, left_to_right)',
-     'given_first(order, given, None, left_to_right)'],
-    ['n_visits, left_to_right)', 'n_visits)'],
-    ['return self.n_visits.sum()', 'return self.idx.numel()'],
-    ['self.idx.clamp(min=0)', 'self.idx'],
-]
-
 FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
     ["unmasking.binomial or (self.several and (not unmasking.adaptive)",
      'self.several and (not unmasking.adaptive'],
@@ -557,17 +549,18 @@ FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve tes
     ['if self.given is not None:', 'if False:'],
 ]
 
-FAULTS['anyorder/tokens/blocks.py'] = 'test_sets extras/test_arrays test_answers', [
+FAULTS['anyorder/tokens/blocks.py'] = 'test_sets extras/test_arrays test_answers test_training extras/test_puzzles', [
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
-    ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
     ['columns < ends[:, None]', 'columns <= ends[:, None]'],
     ['columns = starts[:, None]', 'columns = 1 + starts[:, None]'],
-    ['starts + block_size, ends) - 1', 'starts + block_size + 1, ends) - 1'],
-    ['len(split.packed) - last - 1', 'len(split.packed) - last'],
-    ['prepend=last).max() - 1', 'prepend=-1).max() - 1'],
     ['(n_visits < blocks.size(1)).any()', '(n_visits < blocks.size(1)).all()'],
+    ['given_first(order, given, n_visits, left_to_right)',
+     'given_first(order, given, None, left_to_right)'],
+    ['n_visits, left_to_right)', 'n_visits)'],
+    ['return self.n_visits.sum()', 'return self.idx.numel()'],
+    ['self.idx.clamp(min=0)', 'self.idx'],
 ]
 
 FAULTS['anyorder/tokens/sources.py'] = 'test_data', [
@@ -595,6 +588,10 @@ FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['np.diff(ends, prepend=last)', 'np.diff(ends, prepend=0)'],
     ['meta.n_tokens > GIVEN', 'meta.n_tokens > 2 * GIVEN'],
     ['min(block_size, int(self.lengths.max()))', 'block_size'],
+    ['if longest >= block_size', 'if longest > block_size'],
+    ['starts + block_size, ends) - 1', 'starts + block_size + 1, ends) - 1'],
+    ['len(split.packed) - last - 1', 'len(split.packed) - last'],
+    ['prepend=last).max() - 1', 'prepend=-1).max() - 1'],
 ]
 
 FAULTS['anyorder/machine/surroundings.py'] = 'test_surroundings', [

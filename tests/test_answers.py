@@ -13,7 +13,6 @@ from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
 import anyorder.extras.puzzles.solve as eval_puzzle
-from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles.solve import solve
@@ -25,11 +24,11 @@ from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
+from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, visits_of
 from anyorder.tokens.folder import Folder
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split
+from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, read_split
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config, configure

@@ -15,17 +15,19 @@ from anyorder.datasets import changed_since, open_split
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import sets
-from anyorder.tokens.blocks import (
-    all_blocks,
-    check_length,
-    first_full,
-    longest_given,
-    random_blocks,
-    uniform_below,
-)
+from anyorder.tokens.blocks import all_blocks, random_blocks, uniform_below
 from anyorder.tokens.meta import Meta, SplitMeta, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import GIVEN, Ends, Split, largest_id, read_split
+from anyorder.tokens.sets import (
+    GIVEN,
+    Ends,
+    Split,
+    check_length,
+    first_full,
+    largest_id,
+    longest_given,
+    read_split,
+)
 
 
 @pytest.fixture(scope='session')
@@ -266,7 +268,7 @@ def in_pieces(request, monkeypatch):
     piece, part = request.param
     monkeypatch.setattr(sets, 'PIECE', piece)
     monkeypatch.setattr(sets, 'PART', part)
-    monkeypatch.setattr('anyorder.tokens.blocks.DOCUMENTS', 3)
+    monkeypatch.setattr('anyorder.tokens.sets.DOCUMENTS', 3)
 
 
 @pytest.mark.parametrize('seed', range(20))
@@ -313,7 +315,7 @@ def test_lengths_take_as_few_bytes_as_the_longest_document_needs(longest, n_byte
 def test_to_open_and_check_a_set_takes_no_memory_of_its_size(tmp_path, monkeypatch, kind):
     """What is kept of a set with prompts are two bytes a document, and some a piece."""
     monkeypatch.setattr(sets, 'PART', 1 << 12)
-    monkeypatch.setattr('anyorder.tokens.blocks.DOCUMENTS', 1 << 8)
+    monkeypatch.setattr('anyorder.tokens.sets.DOCUMENTS', 1 << 8)
     row = np.repeat([1 + GIVEN, 2, 9], [20, 29, 1]).astype('<u2')
     np.tile(row, 10_000).tofile(tmp_path / 'train.bin')
     there = {'train': SplitMeta(10_000, 500_000, 0, '0', 'x')}

@@ -9,13 +9,12 @@ from conftest import make_model, one_line
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anyorder.batch import Batch
 from anyorder.fast import lean
 from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.processes import processes, start_processes, sum_over_processes
 from anyorder.orders import draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import random_blocks, uniform_below
+from anyorder.tokens.blocks import Batch, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.muon import Muon
 from anyorder.training.start import make_run_model
@@ -263,7 +262,7 @@ def recorded_rows(kind):
 
 def joined(rows):
     """Return micro-batches as one."""
-    there = [name for name, part in vars(rows[0]).items() if part is not None]
+    there = [name for name, part in rows[0]._asdict().items() if part is not None]
     return Batch(**{name: torch.cat([getattr(row, name) for row in rows]) for name in there})
 
 

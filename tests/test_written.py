@@ -11,7 +11,6 @@ from conftest import make_model
 from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
-from anyorder.batch import Batch
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing
 from anyorder.generation.fill import fill
@@ -20,6 +19,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import Order, draw_orders
+from anyorder.tokens.blocks import Batch
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report

@@ -7,7 +7,6 @@ from itertools import chain
 
 import torch
 
-from anyorder.batch import Batch
 from anyorder.likelihood.continuations import continuation_scores, last_words
 from anyorder.likelihood.ensemble import (
     Groups,
@@ -22,6 +21,7 @@ from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
+from anyorder.tokens.blocks import Batch
 
 
 class Estimate:

@@ -10,13 +10,13 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from anyorder.batch import Batch
 from anyorder.checkpoint import Checkpoint
 from anyorder.likelihood.nll import check_finite, visit_nll
 from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
+from anyorder.tokens.blocks import Batch
 
 
 def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import Split
+from anyorder.tokens.sets import Split, check_length
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
     MAKERS,

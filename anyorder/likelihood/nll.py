@@ -5,11 +5,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from anyorder.batch import Batch
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.seeds import stream
-from anyorder.tokens.blocks import visits_of
+from anyorder.tokens.blocks import Batch, visits_of
 from model import KVCache, float32_or_better
 
 

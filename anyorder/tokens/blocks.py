@@ -1,88 +1,13 @@
 """How do tokens become batches? Random blocks, and all blocks of a whole set."""
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from anyorder.tokens.sets import PADDING, parts_of
-
-DOCUMENTS = 1 << 14  # that are looked at together
-
-
-def check_length(split, block_size, name):
-    """Raise ValueError unless a Split has blocks of this size, each with a token that is not given.
-
-    name  of the set, for errors"""
-    if split.packed.ndim == 2:
-        check_rows(split, block_size, name)
-    elif split.ends is not None:
-        check_prompts(split, block_size, name)
-    else:
-        check_stream(split, block_size, name)
-
-
-def check_rows(split, block_size, name):
-    """Raise ValueError unless rows are blocks. See check_length."""
-    n = split.packed.shape[1]
-    if n != block_size:
-        raise ValueError(
-            f'the rows of {name} are {n} tokens: block_size must be {n}, got {block_size}'
-        )
-
-
-def check_prompts(split, block_size, name):
-    """Raise ValueError where the prompt of a document fills its block. See check_length."""
-    full = first_full(split, block_size)
-    if full is not None:
-        raise ValueError(
-            f'the prompt of document {full + 1} of {name} fills its block: leave it out, or '
-            f'choose a model of more positions or a larger block_size, got {block_size}'
-        )
-
-
-def check_stream(split, block_size, name):
-    """Raise ValueError where a stream is short, or given for too long. See check_length."""
-    n = len(split.packed)
-    if n < block_size:
-        raise ValueError(
-            f'block_size={block_size} is beyond the data: {name} takes --block_size={n} or less'
-        )
-    if not split.marked:
-        return
-    longest = longest_given(split)
-    if longest >= block_size:
-        raise ValueError(
-            f'{name} has {longest} given tokens in a row: block_size must be larger, got '
-            f'{block_size}'
-        )
-
-
-def first_full(split, block_size):
-    """Return the number of the first document whose block ends within its prompt, or None.
-
-    A prompt stands before its text."""
-    n = len(split.ends)
-    for first in range(0, n, DOCUMENTS):
-        numbers = np.arange(first, min(n, first + DOCUMENTS))
-        starts, ends = split.spans(numbers)
-        last = np.minimum(starts + block_size, ends) - 1
-        is_full = split.packed[last] >= split.mark
-        if is_full.any():
-            return first + int(is_full.argmax())
-    return None
-
-
-def longest_given(split):
-    """Return how many given tokens of a stream stand in a row, at most."""
-    longest = 0
-    last = -1  # where the last blank stood
-    for start, part in parts_of(split.packed):
-        blank = np.flatnonzero(part < split.mark) + start
-        if len(blank):
-            longest = max(longest, np.diff(blank, prepend=last).max() - 1)
-            last = blank[-1]
-    return max(longest, len(split.packed) - last - 1)
+from anyorder.orders import given_first
+from anyorder.tokens.sets import PADDING
 
 
 def random_blocks(split, batch_size, block_size):
@@ -140,6 +65,49 @@ def all_blocks(split, block_size, n_blocks=0):
         return split.unpack(documents(split, keep, block_size))
     blocks = split.packed.reshape(-1)[: n * block_size].reshape(n, block_size)
     return split.unpack(torch.from_numpy(blocks[keep].astype(np.int64)))
+
+
+class Batch(NamedTuple):
+    """B blocks of N tokens, each visited in an order: what is given, then blanks, then padding.
+
+    Counts are (B,), or None where there is nothing to count: n_given + n_blanks = n_visits, and
+    n_given <= n_known <= n_visits."""
+
+    idx: torch.Tensor  # (B, N) tokens in natural order
+    order: torch.Tensor  # (B, N) positions
+    n_known: torch.Tensor | None = None  # for a masked loss alone: visits that the network sees
+    n_visits: torch.Tensor | None = None  # visits that are no padding; None: no block has padding
+    n_given: torch.Tensor | None = None  # visits that cost nothing
+    n_blanks: torch.Tensor | None = None  # visits that are learned or measured
+
+    @classmethod
+    def of(cls, blocks, order, given, left_to_right=False):
+        """Make a batch of blocks (B, N), PADDING after them, in orders (B, N), see given_first."""
+        n_visits = visits_of(blocks)
+        order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
+        return cls(blocks, order, None, n_visits, n_given, n_blanks)
+
+    def count_tokens(self):
+        """Return how many tokens are no padding, an int or on the device of the counts."""
+        if self.n_visits is None:
+            return self.idx.numel()
+        return self.n_visits.sum()
+
+    def rows(self, at):
+        """Return the rows of these numbers (n,) as a batch of their own, on the host."""
+        parts = {name: part[at] for name, part in self._asdict().items() if part is not None}
+        batch = Batch(**parts)
+        if batch.n_visits is not None and (batch.n_visits == batch.idx.size(1)).all():
+            return batch._replace(n_visits=None)  # no padding is left: a network needs no mask
+        return batch
+
+    def to(self, device):
+        """Return the batch as a model on the device reads it; padding becomes token 0, unread.
+
+        Counts stay where they are: on the host `predict` plans its passes without a wait, and
+        draw_batch of training makes them on the device."""
+        idx = self.idx.clamp(min=0).to(device)
+        return self._replace(idx=idx, order=self.order.to(device))
 
 
 def only_blank(positions, tokens, given):

@@ -15,6 +15,7 @@ GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
 PADDING = -1  # in a block, behind a document that is shorter
 PIECE = 1 << 11  # tokens that are looked at together to find where a document ends
 PART = 1 << 18  # tokens that are looked at together where all are: small beside a set
+DOCUMENTS = 1 << 14  # whose prompts are looked at together
 CHECKED = 1 << 25  # tokens of a split that are compared with n_tokens: all would take minutes
 
 
@@ -199,3 +200,78 @@ def largest_id(tokens, mask):
         for _, part in parts_of(tokens[start : start + size]):
             largest = max(largest, int((part & mask).max()))
     return largest
+
+
+def check_length(split, block_size, name):
+    """Raise ValueError unless a Split has blocks of this size, each with a token that is not given.
+
+    name  of the set, for errors"""
+    if split.packed.ndim == 2:
+        check_rows(split, block_size, name)
+    elif split.ends is not None:
+        check_prompts(split, block_size, name)
+    else:
+        check_stream(split, block_size, name)
+
+
+def check_rows(split, block_size, name):
+    """Raise ValueError unless rows are blocks. See check_length."""
+    n = split.packed.shape[1]
+    if n != block_size:
+        raise ValueError(
+            f'the rows of {name} are {n} tokens: block_size must be {n}, got {block_size}'
+        )
+
+
+def check_prompts(split, block_size, name):
+    """Raise ValueError where the prompt of a document fills its block. See check_length."""
+    full = first_full(split, block_size)
+    if full is not None:
+        raise ValueError(
+            f'the prompt of document {full + 1} of {name} fills its block: leave it out, or '
+            f'choose a model of more positions or a larger block_size, got {block_size}'
+        )
+
+
+def check_stream(split, block_size, name):
+    """Raise ValueError where a stream is short, or given for too long. See check_length."""
+    n = len(split.packed)
+    if n < block_size:
+        raise ValueError(
+            f'block_size={block_size} is beyond the data: {name} takes --block_size={n} or less'
+        )
+    if not split.marked:
+        return
+    longest = longest_given(split)
+    if longest >= block_size:
+        raise ValueError(
+            f'{name} has {longest} given tokens in a row: block_size must be larger, got '
+            f'{block_size}'
+        )
+
+
+def first_full(split, block_size):
+    """Return the number of the first document whose block ends within its prompt, or None.
+
+    A prompt stands before its text."""
+    n = len(split.ends)
+    for first in range(0, n, DOCUMENTS):
+        numbers = np.arange(first, min(n, first + DOCUMENTS))
+        starts, ends = split.spans(numbers)
+        last = np.minimum(starts + block_size, ends) - 1
+        is_full = split.packed[last] >= split.mark
+        if is_full.any():
+            return first + int(is_full.argmax())
+    return None
+
+
+def longest_given(split):
+    """Return how many given tokens of a stream stand in a row, at most."""
+    longest = 0
+    last = -1  # where the last blank stood
+    for start, part in parts_of(split.packed):
+        blank = np.flatnonzero(part < split.mark) + start
+        if len(blank):
+            longest = max(longest, np.diff(blank, prepend=last).max() - 1)
+            last = blank[-1]
+    return max(longest, len(split.packed) - last - 1)

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 
 import torch
 
-from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.devices import autocast, widest
@@ -18,7 +17,7 @@ from anyorder.machine.processes import (
 )
 from anyorder.orders import Order, draw_orders, given_first, sample_order
 from anyorder.seeds import DRAWS, derive_seed
-from anyorder.tokens.blocks import random_blocks, visits_of
+from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
 
@@ -58,7 +57,7 @@ def send(x, device):
     return x.to(device, non_blocking=True)
 
 
-def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
+def update(state, split, lr, config, draw=None, loss=blank_nll):
     """Make an update of weights and average at AdamW's learning rate `lr`, and count it in `state`.
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
@@ -69,8 +68,9 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
     mean, not by its own. The gradient's norm is taken before clipping. The host never waits for
     the device.
 
-    draw  (split, config, model) -> Batch, from torch's default generators
+    draw  (split, config, model) -> Batch, from torch's default generators, by default draw_batch
     loss  (model, batch) -> nats (B, N); their sum is divided by the blanks that the batch counts"""
+    draw = draw or draw_batch
     rank, world_size = processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = []

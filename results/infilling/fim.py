@@ -7,7 +7,6 @@ blocks the middle is moved to the end: mark, prefix, mark, suffix, mark, middle.
 never predicted. A middle ends with its block: the place of its mark tells how long it is."""
 
 import sys
-from dataclasses import replace
 
 sys.path.append('.')  # the project's folder, from which it is run
 
@@ -32,7 +31,7 @@ def update_with_middles(state, split, lr, config):
         batch = draw_batch(split, config, model)
         idx = middle_last(batch.idx, config.fim_ratio, first)
         n_marks = (idx >= first).sum(1)
-        return replace(batch, idx=idx, n_blanks=batch.n_blanks - n_marks)
+        return batch._replace(idx=idx, n_blanks=batch.n_blanks - n_marks)
 
     def loss(model, batch):
         is_mark = batch.idx >= first  # by visit too, which is from left to right

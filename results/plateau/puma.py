@@ -20,8 +20,8 @@ sys.path.append('.')  # the project's folder, from which it is run
 import torch
 
 import train
-from anyorder.batch import Batch
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.blocks import Batch
 from anyorder.training.update import draw_batch, update
 from configurator import configure
 

@@ -14,10 +14,10 @@ import train
 from anyorder.datasets import open_split
 from anyorder.extras.arrays.prepared import prepare_tokens
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import Split
+from anyorder.tokens.sets import Split, check_length
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import configure
 from data import prepare as command

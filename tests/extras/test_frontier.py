@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.extras.speed.frontier import REFERENCE, WAYS, Frontier, settings
 from anyorder.generation.canvas import Canvas
@@ -19,6 +18,7 @@ from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.likelihood.nll import block_nll
 from anyorder.likelihood.written import written_nats
 from anyorder.orders import RANDOM, Order, draw_orders
+from anyorder.tokens.blocks import Batch
 from configurator import Config
 
 VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'blocks': [4, 8, 9]}

@@ -62,14 +62,12 @@ import math
 import os
 import shlex
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyorder.batch import Batch
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import changed_since, open_split
 from anyorder.extras.pictures.figures import PICTURES, draw
@@ -86,9 +84,9 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.blocks import Batch, all_blocks, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
-from anyorder.tokens.sets import PADDING
+from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 
 # what is known of the set of a masked model of others
@@ -437,7 +435,7 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
     n, N = tokens.shape
     orders = draw_orders(range(n), N, 1, seed, way.order)[:, 0]
     puzzles = Batch.of(tokens, orders, given)
-    puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))  # what a solver sees
+    puzzles = puzzles._replace(idx=tokens.masked_fill(~given, 0))  # what a solver sees
     parts = []
     for rows in torch.arange(n).split(batch_size):
         part = puzzles.rows(rows).to(model.device)
