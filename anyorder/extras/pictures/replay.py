@@ -5,6 +5,7 @@ FILE.html plays, stops and steps, without the network; FILE.html#1,12,step shows
 
 import json
 import math
+import re
 from bisect import bisect_left
 from pathlib import Path
 
@@ -35,7 +36,8 @@ ORDERS = {
 
 def written_in_words(order):
     """Return a title: in which order a text was written. Names without words stand as they are."""
-    return 'Written ' + ORDERS.get(order.partition(':')[0], f'in the order {order}')
+    name = re.split('[:/+@]', order)[0]  # without numbers of its own
+    return 'Written ' + ORDERS.get(name, f'in the order {order}')
 
 
 def check_page(path, *others):
