@@ -297,7 +297,7 @@ def save(state, data, folder, config):
     folder.save(
         state.model,
         state.ema,
-        **state.entries(),
+        **start.entries_to_resume(state),
         config=dict(config),
         tokenizer=data.tokenizer.name,
         set=data.kind,

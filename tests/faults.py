@@ -641,6 +641,8 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 ]
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_resume test_torchrun test_start test_processes extras/test_gpt2 test_grids', [
+    ["load_moments(optimizer, saved['state'])", 'optimizer.load_state_dict(saved)'],
+    ["state.ema.n_updates = entries['ema_model']['num_updates']", 'pass'],
     ['if not order.wants_shape:', 'if True:'],
     ["given['order'] = whole['order']", 'pass'],
     ["config | written_out(config, {}) | {'init_from'", "config | {'init_from'"],
@@ -688,8 +690,6 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices extras/test_
     ['optimizer.zero_grad(set_to_none=True)', 'pass'],
     ["lr * group['lr_ratio']", 'lr'],
     ["config['lr_decay_iters'] or config['max_iters']", "config['max_iters']"],
-    ["load_moments(optimizer, saved['state'])", 'optimizer.load_state_dict(saved)'],
-    ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['self.totals.zero_()', 'pass'],
     ['n_given=batch.n_given[numbers])', 'n_given=0 * batch.n_given[numbers])'],
     ['n_known = n_given + (u', 'n_known = (u'],

@@ -15,6 +15,7 @@ from anyorder.fast import lean
 from anyorder.machine.processes import is_split, start_processes
 from anyorder.orders import sample_order
 from anyorder.tokens.sets import Split
+from anyorder.training import start
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.start import make_run_model
 from anyorder.training.update import TrainState, make_optimizers, update, validate
@@ -67,7 +68,7 @@ def entries_after(state, n_updates=2):
     for _ in range(n_updates):
         update(state, Split(TOKENS), 1e-2, OPTIONS)
     val = validate(state.ema.model, BLOCKS, NOTHING, OPTIONS)
-    return entries_of(state.model, state.ema, **state.entries()), val
+    return entries_of(state.model, state.ema, **start.entries_to_resume(state)), val
 
 
 def assert_close(got, want, **tolerance):

@@ -17,7 +17,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.muon import Muon
-from anyorder.training.start import make_run_model
+from anyorder.training.start import entries_to_resume, make_run_model
 from anyorder.training.update import (
     TrainState,
     draw_batch,
@@ -419,7 +419,7 @@ def seen_of_documents():
     state = start(learner())
     for _ in range(3):
         update(state, documents(), 1e-3, OPTIONS)
-    return state.entries()['n_seen']
+    return entries_to_resume(state)['n_seen']
 
 
 def tokens_of_documents():

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import gather, is_split, processes
+from anyorder.machine.processes import gather, is_split, own_part, processes
 from anyorder.machine.surroundings import launcher
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
@@ -458,8 +458,48 @@ def start_state(config, checkpoint, model, kind, device):
     )
     state = TrainState(model, optimizers, ema)
     if resumes:
-        state.resume(checkpoint.entries)
+        resume(state, checkpoint.entries)
     return state
+
+
+def entries_to_resume(state):
+    """Return the entries of a checkpoint that `resume` reads, beside weights and average."""
+    state.sum_seen()
+    return {
+        'iter_num': state.iter_num,
+        'draws': DRAWS,
+        'optimizer': [optimizer.state_dict() for optimizer in state.optimizers],
+        'n_seen': state.n_seen,
+        'logged': state.logged,
+        'totals': state.totals.cpu(),
+    }
+
+
+def resume(state, entries):
+    """Go on from the entries of a checkpoint, whose weights the model has.
+
+    The options of the optimizers stay those of this run."""
+    for optimizer, saved in zip(state.optimizers, entries['optimizer'], strict=True):
+        load_moments(optimizer, saved['state'])
+    average = model_from_checkpoint(entries, 'ema').state_dict()
+    own = state.ema.model.state_dict()
+    parts = {name: own_part(p, own[name]) for name, p in average.items()}
+    state.ema.model.load_state_dict(parts)
+    state.ema.n_updates = entries['ema_model']['num_updates']
+    state.iter_num = entries['iter_num']
+    state.n_summed = entries['n_seen']
+    state.logged = entries['logged']
+    state.totals = entries['totals'].to(state.device)
+
+
+def load_moments(optimizer, moments):
+    """Load {number of a parameter: {name: its moment, unsplit}}; each process keeps its part."""
+    params = [p for group in optimizer.param_groups for p in group['params']]
+    own = {}
+    for i, of_param in moments.items():
+        own[i] = {name: own_part(moment, params[i]) for name, moment in of_param.items()}
+    groups = optimizer.state_dict()['param_groups']
+    optimizer.load_state_dict({'state': own, 'param_groups': groups})
 
 
 def check_kind(config, saved, kind):

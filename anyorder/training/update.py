@@ -5,18 +5,11 @@ from contextlib import nullcontext
 
 import torch
 
-from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import (
-    gather_whole,
-    is_split,
-    own_part,
-    processes,
-    sum_over_processes,
-)
+from anyorder.machine.processes import gather_whole, is_split, processes, sum_over_processes
 from anyorder.orders import Order, draw_orders, given_first, sample_order
-from anyorder.seeds import DRAWS, derive_seed
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
@@ -24,7 +17,7 @@ from anyorder.training.muon import Muon
 def draw_batch(split, config, model):
     """Draw the Batch of a micro-batch for a model, on its device, from torch's default generators.
 
-    A masked loss gets numbers of known visits that are uniform over the blanks."""
+    Of a masked loss the known visits are uniform over the blanks."""
     device = model.device
     blocks = random_blocks(split, config.batch_size, config.block_size)
     B, N = blocks.shape
@@ -63,13 +56,12 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
 
     Process r runs the micro-batches r, r + world_size, ... Each is a function of (seed, iteration,
-    its number), so that resumed runs and runs of several processes see the same ones. Micro-batches
-    may have unequal numbers of blanks, as documents after prompts have: each is divided by their
-    mean, not by its own. The gradient's norm is taken before clipping. The host never waits for
-    the device.
+    its number), so that resumed runs and runs of several processes see the same ones. They may have
+    unequal numbers of blanks, and are divided by the mean of these. The host never waits for the
+    device.
 
     draw  (split, config, model) -> Batch, from torch's default generators, by default draw_batch
-    loss  (model, batch) -> nats (B, N); their sum is divided by the blanks that the batch counts"""
+    loss  (model, batch) -> nats (B, N)"""
     draw = draw or draw_batch
     rank, world_size = processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
@@ -100,7 +92,7 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
 
 
 def exchange_gradients_if(is_last, model):
-    """Return a context for a backward pass: processes exchange gradients after the last."""
+    """Return a context for a backward pass: processes exchange gradients in the last."""
     if is_last or not hasattr(model, 'no_sync'):
         return nullcontext()
     return model.no_sync()
@@ -134,8 +126,7 @@ class TrainState:
         self.run_model = model  # the model as updates run it, see make_run_model
         self.iter_num = 0  # updates done
         self.n_summed = 0  # tokens that all processes saw until `sum_seen` was called last
-        # tokens that this process saw since, an int or on the device; padding is no token
-        self.n_since = 0
+        self.n_since = 0  # tokens that this process saw since, an int or on the device
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: an update's mean loss, its gradient norm, whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
@@ -160,11 +151,10 @@ class TrainState:
     def averages(self, advice, with_weights):
         """Return the loss in nats a token and the gradient norm, means since the last line.
 
-        They are of all processes, and the host waits for the device here alone. Raises ValueError,
-        which ends with `advice`, unless all are finite. `with_weights` wants finite weights too,
-        which may overflow after losses that are finite."""
+        The host waits for the device here alone. Raises ValueError, which ends with `advice`,
+        unless all are finite, and the weights too if `with_weights`."""
         self.sum_seen()
-        # in place: self.totals becomes the mean, and a second call before start_line agrees
+        # in place: a second call before start_line agrees
         means = sum_over_processes(self.totals).div_(processes()[1])
         loss, norm, n_finite = means.tolist()
         n_iters = self.iter_num - self.logged
@@ -190,50 +180,9 @@ class TrainState:
         self.totals.zero_()
         self.logged = self.iter_num
 
-    def entries(self):
-        """Return the entries of a checkpoint that `resume` reads, beside weights and average."""
-        self.sum_seen()
-        return {
-            'iter_num': self.iter_num,
-            'draws': DRAWS,
-            'optimizer': [optimizer.state_dict() for optimizer in self.optimizers],
-            'n_seen': self.n_seen,
-            'logged': self.logged,
-            'totals': self.totals.cpu(),
-        }
-
-    def resume(self, checkpoint):
-        """Go on from the entries of a checkpoint, whose weights the model has.
-
-        The options of the optimizers stay those of this run."""
-        for optimizer, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
-            load_moments(optimizer, saved['state'])
-        average = model_from_checkpoint(checkpoint, 'ema').state_dict()
-        own = self.ema.model.state_dict()
-        self.ema.model.load_state_dict(
-            {name: own_part(p, own[name]) for name, p in average.items()}
-        )
-        self.ema.n_updates = checkpoint['ema_model']['num_updates']
-        self.iter_num = checkpoint['iter_num']
-        self.n_summed = checkpoint['n_seen']
-        self.logged = checkpoint['logged']
-        self.totals = checkpoint['totals'].to(self.device)
-
-
-def load_moments(optimizer, moments):
-    """Load {number of a parameter: {name: its moment, unsplit}}; each process keeps its part."""
-    params = [p for group in optimizer.param_groups for p in group['params']]
-    own = {}
-    for i, of_param in moments.items():
-        own[i] = {name: own_part(moment, params[i]) for name, moment in of_param.items()}
-    groups = optimizer.state_dict()['param_groups']
-    optimizer.load_state_dict({'state': own, 'param_groups': groups})
-
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
-    """Return the learning rate of update `it`, counted from 0.
-
-    It rises linearly to learning_rate, and falls by a cosine to min_lr at lr_decay_iters."""
+    """Return the learning rate of update `it` from 0: a linear rise, then a cosine to min_lr."""
     if it < warmup_iters:
         return learning_rate * (it + 1) / (warmup_iters + 1)
     done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
@@ -252,9 +201,8 @@ OPTIMIZERS = ('adamw', 'muon')
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """Return a list of torch optimizers; each weight is in exactly one of them.
+    """Return a list of torch optimizers: AdamW for all weights, or 'muon' for hidden matrices.
 
-    'adamw' is for all weights; 'muon' takes the matrices of attention and MLP, and AdamW the rest.
     Matrices alone decay. Every group carries its `lr_ratio` to learning_rate."""
     hidden = []
     matrices = []
@@ -278,7 +226,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 
 def is_hidden(name, p):
-    """Whether the parameter `p` is a matrix of attention or MLP, which Muon is for."""
+    """Whether a parameter is a matrix of attention or MLP."""
     return p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
 
 
@@ -286,14 +234,11 @@ def validate(model, blocks, given, config):
     """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
 
     Tokens that are `given` (n, N) come first and cost nothing. The first name is Order.estimate of
-    the run: 'any', a fixed random order of each block; 'l2r', left to right; or 'own', another
-    order. A decoder is measured in 'l2r' too; a masked loss would need a pass for every token. It
-    measures
-    each block at a fixed number of known visits. Processes share the blocks."""
+    the run, 'any' a fixed random order of each block. A decoder is measured in 'l2r' too. A masked
+    loss is measured at a fixed number of known visits of each block. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
-    # as many in every process, as passes of a split model want: n rounded up to a multiple of
-    # world_size; places from n on repeat blocks
+    # as many in every process, as a split model wants; places from n on repeat blocks
     n_places = n + -n % world_size
     places = torch.arange(rank, n_places, world_size)
     own = places % n
