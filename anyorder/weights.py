@@ -1,5 +1,6 @@
 """How are weights read, in a folder or from the hub, without running code from a file?"""
 
+import glob
 import json
 import os
 import pickle
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, read_text, reading
+from anyorder.machine.files import GPT2_NAMES, quiet_hub, read_text, reading
 
 
 def local_path(name, files=('config.json',)):
@@ -47,7 +48,7 @@ def download(repo, path, files):
         return hf_hub_download(repo, path)
     for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
         folder = snapshot_download(repo, allow_patterns=[*files, weights])
-        if weight_files(folder):
+        if glob.glob(os.path.join(glob.escape(folder), weights)):
             break
     return folder
 
@@ -174,65 +175,10 @@ def tie(weights, head, embedding, path):
     return weights
 
 
-def read_weights(folder):
-    """Return {name: tensor} of a folder, {} if it holds no file of weights."""
-    weights = {}
-    for path in weight_files(folder):
-        if path.endswith('.safetensors'):
-            part = read_safetensors(path)
-        else:
-            part = load_pickle(path, path, 'weights', 'fetch it again')
-        with reading(path, 'weights by name', 'fetch it again'):
-            weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
-    return unwrapped(weights)
-
-
-def read_safetensors(path):
-    """Return {name: tensor} of a file.
-
-    The library safetensors refuses a header that is not the JSON of the format, an unknown dtype, a
-    shape that does not fit its numbers, and bytes behind it that belong to no tensor or to several:
-    offsets outside of the file, overlaps, gaps, bytes left over."""
-    need_extra('safetensors')
-    from safetensors.torch import load_file
-
-    with reading(path, 'weights', 'fetch it again'):
-        # load_file gives pages of the file, which change when somebody overwrites the file
-        return {name: p.clone() for name, p in load_file(path).items()}
-
-
 def read_json(path):
     """Return the dict of a JSON file. Raises ValueError for others."""
     with reading(path, 'names and values in JSON', 'fetch it again'):
         return {**json.loads(read_text(path))}
-
-
-def weight_files(folder):
-    """Return the paths of the weights in a folder, safetensors first, [] for none.
-
-    Raises ValueError for a part that is missing."""
-    for name in ('model.safetensors', 'pytorch_model.bin'):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return [path]
-        if os.path.isfile(f'{path}.index.json'):
-            return parts_of(f'{path}.index.json', folder)
-    return []
-
-
-def parts_of(index, folder):
-    """Return the paths of the files that the index of their weights names, all in its folder."""
-    parts = read_json(index).get('weight_map')
-    if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
-        raise ValueError(f'{index} must say by weight_map in which file each weight is')
-    paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
-    missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        raise ValueError(
-            f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
-            f'{os.path.basename(missing[0])}: was its download cut off?'
-        )
-    return paths
 
 
 class WithoutDraws(TorchFunctionMode):

@@ -12,6 +12,7 @@ import pytest
 from conftest import one_line
 
 from anyorder.extras.arrays.prepared import read_arrays, read_names
+from anyorder.extras.hub.folders import whole_folder
 from anyorder.extras.pictures.curves import read_run
 from anyorder.likelihood.lengths import read_prior
 from anyorder.machine.files import (
@@ -25,7 +26,6 @@ from anyorder.machine.files import (
     reading_text,
     replace_file,
     whole_files,
-    whole_folder,
     write_json,
 )
 from anyorder.machine.terminal import progress

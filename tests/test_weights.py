@@ -8,7 +8,8 @@ import torch
 from conftest import make_model, one_line
 
 from anyorder.extras.hub.exported import write_exported
-from anyorder.weights import local_path, read_weights, tie, unwrapped
+from anyorder.extras.hub.folders import read_weights
+from anyorder.weights import local_path, tie, unwrapped
 
 save_file = pytest.importorskip('safetensors.torch').save_file
 

@@ -210,7 +210,7 @@ def open_judge(name, tokenizer):
     never read left to right, or has other tokens of its own than `tokenizer`."""
     checkpoint = Checkpoint(name)
     own = checkpoint.tokenizer
-    if own.n_bytes is None and identity(own) != identity(tokenizer):
+    if own.n_bytes is None and own.identity != tokenizer.identity:
         raise ValueError(
             f'{name} reads other tokens than the samples have, and no text: choose another judge'
         )
@@ -221,8 +221,3 @@ def open_judge(name, tokenizer):
             'choose another judge'
         )
     return Judge(name, checkpoint.model(checkpoint.weights), own)
-
-
-def identity(tokenizer):
-    """Return what tells a tokenizer from others, of which many are called 'own'."""
-    return tokenizer.name, getattr(tokenizer, 'texts', None)

@@ -14,7 +14,6 @@ import json
 import lzma
 import os
 import re
-import shutil
 
 from anyorder.machine.locks import temporary_name, tidy
 
@@ -61,25 +60,6 @@ def first_cause(e):
             return cause
         cause = None if cause.__suppress_context__ else cause.__context__
     return e
-
-
-@contextlib.contextmanager
-def whole_folder(path):
-    """Yield the name of a temporary folder for the body to fill.
-
-    Once whole it becomes `path`, a new or an empty folder."""
-    path = os.path.realpath(path)
-    tidy(glob.escape(path))
-    temporary = temporary_name(path)
-    os.makedirs(temporary)
-    try:
-        yield temporary
-        flush(*(os.path.join(temporary, name) for name in os.listdir(temporary)))
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(path)
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def replace_file(path, data):

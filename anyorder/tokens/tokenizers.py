@@ -41,11 +41,18 @@ class Tokenizer:
     separator            what stands between the texts of two tokens
     eos                  the id that ends a document, or None
     n_bytes              (n_tokens,) bytes of text of each id; None where that cannot be said
+    texts                the text of each id, or None
     encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
 
     separator = ''
     eos = None
     n_bytes = None
+    texts = None
+
+    @property
+    def identity(self):
+        """What tells a tokenizer from others, of which many are called 'own'."""
+        return self.name, self.texts
 
     def spans(self, text):
         """Return [(id, start, end)]: the letters of the text from which each token is made.

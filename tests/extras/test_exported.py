@@ -18,11 +18,11 @@ from anyorder.checkpoint import (
     save_checkpoint,
 )
 from anyorder.extras.hub.exported import write_exported
+from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import byte_letters
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.start import start_checkpoint, start_model
-from anyorder.weights import read_weights
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA

@@ -16,12 +16,12 @@ from masked_kinds import KINDS, TEXT, write_tokenizer
 pytest.importorskip('transformers')
 
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
+from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.masked import families
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.machine.files import MASKED
 from anyorder.tokens.tokenizers import GPT2
-from anyorder.weights import read_weights
 from anyorder.writer import Writer
 from model import Network
 

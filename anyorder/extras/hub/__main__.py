@@ -25,7 +25,8 @@ import os
 
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
 from anyorder.extras.hub.exported import read_exported, write_exported
-from anyorder.machine.files import check_folder, whole_folder
+from anyorder.extras.hub.folders import whole_folder
+from anyorder.machine.files import check_folder
 from anyorder.training.run_folder import read_log
 from anyorder.weights import GPT2_N_TOKENS
 

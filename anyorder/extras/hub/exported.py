@@ -13,11 +13,12 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
 from anyorder.machine.files import GPT2_NAMES, need_extra
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import Symbols
-from anyorder.weights import TIED, read_json, read_weights, tie
+from anyorder.weights import TIED, read_json, tie
 
 COPIED = {
     'model.py': 'model.py',

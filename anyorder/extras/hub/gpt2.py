@@ -10,7 +10,8 @@ import os
 
 import torch
 
-from anyorder.weights import GPT2_N_TOKENS, GPT2_PADDED, read_json, read_weights, tie
+from anyorder.extras.hub.folders import read_weights
+from anyorder.weights import GPT2_N_TOKENS, GPT2_PADDED, read_json, tie
 
 # entries of config.json that change the network, and values that are understood, the default first
 UNDERSTOOD = {

@@ -26,7 +26,7 @@ def tokenizer_files(tokenizer, n_read):
     """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
 
     n_read  how many tokens the model reads at most"""
-    texts = getattr(tokenizer, 'texts', ())
+    texts = tokenizer.texts or ()
     mask = unlike(MASK, texts)
     pad = unlike(PAD, texts)
     if isinstance(tokenizer, Symbols):

@@ -11,7 +11,6 @@ from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading
-from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
@@ -211,13 +210,8 @@ class AnyOrderLM(TemplateLM):
     def evaluation(self):
         """Return a hash of all that an answer depends on beside its request: weights, tokenizer,
         and how it is read."""
-        tokenizer = self.writer.tokenizer
-        texts = getattr(tokenizer, 'texts', None)
-        if isinstance(tokenizer, HuggingFace):
-            texts = tokenizer.backend.to_str()
         how = (
-            tokenizer.name,
-            texts,
+            *self.writer.tokenizer.identity,
             self.writer.dtype,
             self.order,
             self.reading,

@@ -10,20 +10,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anyorder.extras.hub.folders import read_weights, weight_files
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.mdlm import MDLM
 from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import get_tokenizer
-from anyorder.weights import (
-    WithoutDraws,
-    is_same,
-    local_path,
-    read_json,
-    read_weights,
-    weight_files,
-)
+from anyorder.weights import WithoutDraws, is_same, local_path, read_json
 
 FILES = (
     'config.json',

@@ -159,6 +159,10 @@ class HuggingFace(Tokenizer):
             return None
         return [(token, start - n, end - n) for token, start, end in found if start >= n]
 
+    @property
+    def identity(self):
+        return self.name, self.backend.to_str()
+
     def spelling(self):
         return SpellingOfOthers(self)
 

@@ -334,10 +334,9 @@ def check_no_text(checkpoint, name, data_dir, c):
 
 def ids_of(symbols, tokenizer):
     """Return the tokens (n,) of a tokenizer for the symbols of a set; None if it lacks one."""
-    texts = getattr(symbols, 'texts', None)
-    if (tokenizer.name, getattr(tokenizer, 'texts', None)) == (symbols.name, texts):
+    if tokenizer.identity == symbols.identity:
         return np.arange(symbols.n_tokens)
-    if tokenizer.name in KNOWN or texts is None:
+    if tokenizer.name in KNOWN or symbols.texts is None:
         return None
     found = []
     for text in symbols.texts:

@@ -86,6 +86,7 @@ import numpy as np
 import torch
 
 from anyorder.extras.speed.frontier import Frontier
+from anyorder.extras.speed.peak import peak_memory
 from anyorder.extras.speed.plain import (
     device_limits,
     generation_limit,
@@ -102,14 +103,7 @@ from anyorder.likelihood.ensemble import (
     group_contexts,
     sample_groups,
 )
-from anyorder.machine.devices import (
-    autocast,
-    peak_flops,
-    peak_memory,
-    resolve_compile,
-    resolve_device,
-    seconds,
-)
+from anyorder.machine.devices import autocast, peak_flops, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.tokens.sets import Split
