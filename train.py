@@ -72,26 +72,19 @@ import sys
 from functools import partial
 from typing import NamedTuple
 
-from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import Given
-from anyorder.generation.watch import visible
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
-from anyorder.machine.terminal import progress, say
+from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import check_length
-from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start
-from anyorder.training.chart import Chart
+from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
-from anyorder.training.report import Report, commands_to_go_on, introduction, validation_table
+from anyorder.training.report import Report, conclusion, introduction, samples
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.sharding import saves_by
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
@@ -208,23 +201,6 @@ def open_folder(config, resumed, device):
     return folder
 
 
-def start_chart(state, folder, has, config):
-    """Return the Chart of the run, begun if the run wants it and has something to send.
-
-    `has` is the last iteration that wandb already has a row of, see Chart."""
-    rank, _ = processes.processes()
-    chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
-    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
-        chart.start(config, folder.environment)
-        chart.send(state.iter_num)
-        if chart.sent > state.iter_num:
-            say(
-                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
-                'then: WANDB_RUN_ID=NAME in the environment begins a chart of all rows'
-            )
-    return chart
-
-
 def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
@@ -307,26 +283,8 @@ def save(state, data, folder, config):
     )
 
 
-def samples(model, tokenizer, config):
-    """Return [(order in words, text)]: a sample in the order of the run and one left to right."""
-    titles = {'random': 'in random order', 'l2r': 'left to right'}
-    orders = {}
-    for order in (Order.of('own', config), Order.of('l2r', config)):
-        orders[order.kind] = order  # a single one if the run is left to right
-    positions = range(config.block_size)
-    blank = ([0 for _ in positions], [False for _ in positions])  # tokens, and which are known
-    _, width = config.get('shape') or (0, 0)  # of a picture
-    texts = []
-    for seed, (kind, order) in enumerate(orders.items(), config.seed):
-        canvas = Canvas.of_texts([blank], order, seed, model.device)
-        fill(model, canvas, Given(config.block_size), Drawing())
-        text = shown_text(canvas.idx[0].tolist(), tokenizer, width)
-        texts.append((titles.get(kind, 'in its own order'), visible(text)))
-    return texts
-
-
 def finish(state, data, val, folder, config):
-    """Say how to go on with a stopped run, or print validation, samples and what to do next."""
+    """Say how to go on with a stopped run, or what has come out, and what to do next."""
     rank, _ = processes.processes()
     if state.iter_num < config.max_iters:
         if rank == 0:
@@ -337,18 +295,7 @@ def finish(state, data, val, folder, config):
     if not val:
         val = validate(state.ema.model, data.blocks, data.given, config)
     if rank == 0:
-        print(f'\nvalidation of the EMA weights on {config.dataset}')
-        print(validation_table(val, data, config))
-        if not data.train.marked:
-            model = state.ema.model
-            if saves_by('shard', config):  # the first process has a part of it
-                model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
-            for order, text in samples(model, data.tokenizer, config):
-                print(f'\nwritten {order}\n{text}')
-        print('\ngo on with')
-        masked_loss = state.model.slots.masked_loss
-        for command in commands_to_go_on(data, masked_loss, folder.ckpt_path, config):
-            print(f'  {command}')
+        print(*conclusion(state, data, val, folder, config), sep='\n')
     processes.end_processes()
 
 

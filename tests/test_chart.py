@@ -16,7 +16,7 @@ from toy_runs import TOY, interrupted, log, run
 
 import train
 from anyorder.training import run_folder
-from anyorder.training.chart import Chart
+from anyorder.training.chart import Chart, start_chart
 
 RUN = ['--wandb_log=True', '--init_from=auto', '--max_iters=10', '--dtype=float32']
 
@@ -283,7 +283,7 @@ def test_an_earlier_runs_wandb_is_not_a_new_ones(folder, sent):
 
 def test_a_run_that_goes_back_says_what_wandb_does_not_take(folder, sent, capsys):
     sent(ends=True)
-    chart = train.start_chart(SimpleNamespace(iter_num=4), folder, 0, Options())
+    chart = start_chart(SimpleNamespace(iter_num=4), folder, 0, Options())
     assert 'WANDB_RUN_ID' in capsys.readouterr().out
     assert not chart.lacking(8)
 

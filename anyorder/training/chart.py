@@ -7,8 +7,26 @@ import json
 import os
 
 from anyorder.machine.files import replace_file
+from anyorder.machine.processes import processes
 from anyorder.machine.terminal import say
 from anyorder.training.run_folder import read_log
+
+
+def start_chart(state, folder, has, config):
+    """Return the Chart of the run, begun if the run wants it and has something to send.
+
+    `has` is the last iteration that wandb already has a row of, see Chart."""
+    rank, _ = processes()
+    chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
+    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
+        chart.start(config, folder.environment)
+        chart.send(state.iter_num)
+        if chart.sent > state.iter_num:
+            say(
+                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
+                'then: WANDB_RUN_ID=NAME in the environment begins a chart of all rows'
+            )
+    return chart
 
 
 class Chart:

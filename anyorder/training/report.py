@@ -4,11 +4,19 @@ import shlex
 
 import torch
 
+from anyorder.checkpoint import model_from_checkpoint
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Given
+from anyorder.generation.watch import visible
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import processes
 from anyorder.orders import Order
 from anyorder.tokens.sets import PADDING
+from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import END_OF_TEXT
+from anyorder.training.sharding import saves_by
 from anyorder.training.start import never_reached
 
 
@@ -89,6 +97,22 @@ def in_short(entry):
     return ' '.join(words)
 
 
+def conclusion(state, data, val, folder, config):
+    """Yield the lines on what has come out, and on what to do next; `val` is what `validate` gave."""
+    yield f'\nvalidation of the EMA weights on {config.dataset}'
+    yield validation_table(val, data, config)
+    if not data.train.marked:
+        model = state.ema.model
+        if saves_by('shard', config):  # the first process has a part of it
+            model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
+        for order, text in samples(model, data.tokenizer, config):
+            yield f'\nwritten {order}\n{text}'
+    yield '\ngo on with'
+    masked_loss = state.model.slots.masked_loss
+    for command in commands_to_go_on(data, masked_loss, folder.ckpt_path, config):
+        yield f'  {command}'
+
+
 def validation_table(val, data, config):
     """Return what `validate` gave as a table, for texts with the entropy of single tokens."""
     names = {
@@ -104,6 +128,24 @@ def validation_table(val, data, config):
     if not data.train.marked:
         rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))
     return format_table(rows)
+
+
+def samples(model, tokenizer, config):
+    """Return [(order in words, text)]: a sample in the order of the run and one left to right."""
+    titles = {'random': 'in random order', 'l2r': 'left to right'}
+    orders = {}
+    for order in (Order.of('own', config), Order.of('l2r', config)):
+        orders[order.kind] = order  # a single one if the run is left to right
+    positions = range(config.block_size)
+    blank = ([0 for _ in positions], [False for _ in positions])  # tokens, and which are known
+    _, width = config.get('shape') or (0, 0)  # of a picture
+    texts = []
+    for seed, (kind, order) in enumerate(orders.items(), config.seed):
+        canvas = Canvas.of_texts([blank], order, seed, model.device)
+        fill(model, canvas, Given(config.block_size), Drawing())
+        text = shown_text(canvas.idx[0].tolist(), tokenizer, width)
+        texts.append((titles.get(kind, 'in its own order'), visible(text)))
+    return texts
 
 
 def commands_to_go_on(data, masked_loss, ckpt_path, config):
