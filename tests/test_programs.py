@@ -10,20 +10,14 @@ import torch
 from conftest import ROOT, make_model
 from test_readme import commands
 
-import train
 from anyorder.checkpoint import save_checkpoint
-from anyorder.datasets import open_split
-from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.likelihood.nll import conditional_logprob, nll_of_blanks
+from anyorder.likelihood.nll import conditional_logprob
 from anyorder.orders import Order
 from anyorder.tokens.prepared import prepare
-from anyorder.training.update import TrainState, make_optimizers
 from configurator import Config, configure
 from model import EMA
 from results.chorales import bach
 from results.infilling import infilling
-from results.peers import peers
-from results.plateau import puma
 from results.repeated import repeat
 from results.stargraphs import stargraphs
 
@@ -126,7 +120,7 @@ def test_sums_are_right_and_each_stands_once(script):
 
 
 # --------------------------------------------------------------------------------------------------
-# lengths, peers, infilling
+# lengths, infilling
 
 
 def test_the_lengths_of_a_model_are_measured(script, tmp_path, monkeypatch):
@@ -142,33 +136,6 @@ def test_the_lengths_of_a_model_are_measured(script, tmp_path, monkeypatch):
     for line in lines:
         right, within_1, *_ = map(float, re.findall(r' ([\d.]+) ±', line))
         assert right <= within_1 <= 100
-
-
-def test_our_encoder_is_called_as_the_samplers_of_others_call_theirs():
-    """Its own logits, with fresh keys and values and with kept ones."""
-    model = make_model(attention='bidirectional', rotary=True)
-    g = torch.Generator().manual_seed(0)
-    N = model.config.block_size
-    V = model.config.n_real
-    order = torch.randperm(N, generator=g)[None]
-    idx = torch.randint(V, (1, N), generator=g)
-    masked = idx.index_fill(1, order[0, 4:], V)
-    encoder = peers.AsMasked(model)
-    out = encoder(masked)
-    exact = dict(rtol=0, atol=1e-12)
-    torch.testing.assert_close(
-        out.logits[0, order[0, 4:]], model.predict(idx, order, 4)[0], **exact
-    )
-
-    prefix = [tuple(x[:, :, :3] for x in pair) for pair in out.past_key_values]
-    rest = encoder(masked[:, 3:], past_key_values=prefix).logits
-    torch.testing.assert_close(rest, out.logits[:, 3:], **exact)
-    is_block = torch.zeros(1, N).bool().index_fill(1, torch.arange(3, 6), True)
-    block = encoder(
-        masked[:, 3:6], past_key_values=out.past_key_values, replace_position=is_block
-    ).logits
-    torch.testing.assert_close(block, out.logits[:, 3:6], **exact)
-    assert encoder.passes == 3
 
 
 CONFIG = Config(batch_size=2, seed=1)
@@ -312,78 +279,3 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
     ]
     with pytest.raises(ValueError, match='no runs repeat_ARM_seedN in nowhere'):
         run(repeat, 'table', '--runs=nowhere')
-
-
-# --------------------------------------------------------------------------------------------------
-# the masks that writing meets
-
-
-@pytest.mark.parametrize(
-    'attention, phases, sure',
-    [('mixed', 8, 0.4), ('mixed', 8, 1.0), ('bidirectional', 8, 1.0), ('mixed', 1, 1.0)],
-)
-def test_the_loss_of_streamed_rows_is_that_of_their_masks(
-    tmp_path, monkeypatch, attention, phases, sure
-):
-    """The most confident blanks and all sure ones are known next, in the share of the phase."""
-    monkeypatch.chdir(tmp_path)
-    prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
-    split = open_split('data', 'sudoku4', 'train')[0]
-    options = ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32']
-    config = configure(vars(train), options)
-    state = learner(attention)
-    update = puma.Update(phases, sure)
-    update(state, split, 1e-9, config)
-    for _ in range(20):
-        stream = update.stream
-        before = stream.batch()
-        before = before.rows(torch.arange(8))  # copies
-        phase = stream.phase.clone()
-        loss, confidence = measured(state.model, before)
-        total = state.totals[0].clone()
-        update(state, split, 1e-9, config)
-        assert float(state.totals[0] - total) == pytest.approx(loss, rel=1e-5)
-        for r in range(8):
-            check_row(stream, before, phase, confidence[r], r)
-
-
-def learner(attention):
-    model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention=attention).float()
-    model.requires_grad_(True)
-    optimizers = make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
-    return TrainState(model, optimizers, EMA(model, 0.9))
-
-
-@torch.no_grad()
-def measured(model, batch):
-    """The loss of a batch, and the largest probability of each of its blanks, row by row."""
-    nll = model(batch.idx, batch.order, batch.n_known)
-    nats = nll_of_blanks(nll, batch.n_given, True).sum()
-    confidence = []
-    for r, k in enumerate(batch.n_known.tolist()):
-        logits = model.predict(batch.idx[r : r + 1], batch.order[r : r + 1], k, 16 - k)
-        confidence.append(logits[0].softmax(-1).amax(-1))
-    return float(nats / (16 - batch.n_given).sum()), confidence
-
-
-def check_row(stream, before, phase, confidence, r):
-    """Row r of the stream is new, or has gone on from `before` by the confidence of its blanks."""
-    K = stream.phases
-    known = int(before.n_known[r])
-    n = int(stream.n_known[r])
-    n_given = int(stream.n_given[r])
-    n_blanks = 16 - n_given
-    now = int(stream.phase[r])
-    n_sure = int((confidence > stream.sure).sum())
-    if phase[r] == K - 1 or n_sure == 16 - known:  # a new row
-        assert now == 0
-        assert 0 <= n - n_given <= min(round(n_blanks / K), n_blanks - 1)
-        return
-    assert torch.equal(stream.order[r, :known], before.order[r, :known])
-    best = confidence.sort(descending=True, stable=True).indices
-    assert torch.equal(stream.order[r, known:], before.order[r, known:][best])
-    assert known + n_sure <= n < 16
-    if stream.sure == 1:
-        share = (n - n_given) / n_blanks
-        assert now == phase[r] + 1
-        assert n == known or abs(share - (now + 0.5) / K) <= 0.5 / K + 0.5 / n_blanks
