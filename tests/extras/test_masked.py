@@ -1,6 +1,7 @@
 """anyorder/extras/masked/masked.py: a masked model of others under our policies, each step by hand."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -300,3 +301,34 @@ def test_a_network_of_another_config_json_is_another_one():
     configs = [MaskedConfig(4, 6, 5, file=file) for file in ('', 'a', 'b', 'a')]
     assert len({digest(MaskedModel(layer, config)) for config in configs}) == 3
     assert configs[0] == configs[1]
+
+
+# --------------------------------------------------------------------------------------------------
+# what a folder is, in a table
+
+
+def test_a_folder_says_what_it_is(folders, script):
+    _, bert = folders('bert')
+    _, dream = folders('dream')
+    said = script('anyorder.extras.masked', str(bert), f'masked:{dream}').stdout
+    rows = [re.split(' {2,}', line) for line in said.splitlines()]
+    of_bert, of_dream = dict(rows[:8]), dict(rows[8:])
+    assert of_bert == {
+        'model': f'masked:{bert}',
+        'family': 'bert',
+        'parameters': f'{open_checkpoint(f"masked:{bert}").model().n_parameters():,}',
+        'longest text': '40 tokens',
+        'vocabulary': '45 tokens',
+        'a blank': '[MASK] (3)',
+        'before a text': '[CLS] (1)',
+        'behind a text': '[SEP] (2)',
+    }
+    assert of_dream['behind a text'] == 'nothing'
+    assert of_dream['logits'] == 'those of a token stand one token before it'
+
+
+def test_a_folder_that_is_no_masked_model_is_one_line(script, tmp_path):
+    (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
+    said = script('anyorder.extras.masked', str(tmp_path), code=1).stderr
+    assert said.count('\n') == 1
+    assert "model_type='llama', which is not understood" in said

@@ -33,7 +33,7 @@ def rows_of(name):
     config = checkpoint.config
     yield 'model', name
     yield 'family', checkpoint.kind
-    yield 'parameters', f'{checkpoint.model().n_parameters:,}'
+    yield 'parameters', f'{checkpoint.model().n_parameters():,}'
     yield 'longest text', f'{config.block_size:,} tokens'
     yield 'vocabulary', f'{config.n_tokens:,} tokens'
     yield 'a blank', shown(checkpoint, [config.mask_id])

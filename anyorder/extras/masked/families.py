@@ -212,7 +212,7 @@ def tokenizer_of_transformers(kind, folder):
     known = {}
     # AutoTokenizer looks into config.json, and fails at a model_type that transformers lacks
     if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):
-        known['config'] = transformers.PreTrainedConfig.from_dict(without(file, *POSITIONS))
+        known['config'] = transformers.PreTrainedConfig()
     with explained(
         folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'
     ):
@@ -300,94 +300,42 @@ def decoder(kind):
     def load(config, weights):
         import transformers
 
-        others = ('model_type', 'auto_map', 'layer_types', *POSITIONS)
-        positions = rotary(config)
-        config = without(config, *others)
+        config = without(config, 'model_type', 'auto_map', 'layer_types')
+        if config.get('rope_scaling') and config.get('rope_parameters'):
+            raise ValueError('it has rope_scaling and rope_parameters: leave one of them')
         config['use_sliding_window'] = False  # the code of their authors has none
-        config['rope_parameters'] = positions
         config = getattr(transformers, f'{kind}Config').from_dict(config)
+        unknown = config.rope_parameters.keys() - ROTARY
+        if unknown:  # transformers would leave it out, and the network be another
+            raise ValueError(f'{min(unknown)} of rotary positions is not understood')
         return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, weights)
 
     return load
 
 
-# entries of config.json about rotary positions, in either spelling
-ORIGINAL = 'original_max_position_embeddings'
-POSITIONS = ('rope_scaling', 'rope_parameters', 'rope_theta', ORIGINAL)
-# how rotary positions may be scaled: what each way must say, and what else it may
-# (`dynamic` scales texts that are longer than any here)
+# entries that say how rotary positions are scaled
 ROTARY = {
-    'default': ([], []),
-    'linear': (['factor'], []),
-    'dynamic': (['factor'], []),
-    'llama3': (['factor', 'low_freq_factor', 'high_freq_factor', ORIGINAL], []),
-    'yarn': (
-        ['factor'],
-        [
-            ORIGINAL,
-            'attention_factor',
-            'beta_fast',
-            'beta_slow',
-            'mscale',
-            'mscale_all_dim',
-            'truncate',
-        ],
-    ),
-    'longrope': (['short_factor', 'long_factor'], [ORIGINAL, 'factor', 'attention_factor']),
+    'rope_type',
+    'type',
+    'rope_theta',
+    'factor',
+    'original_max_position_embeddings',
+    'low_freq_factor',
+    'high_freq_factor',
+    'attention_factor',
+    'beta_fast',
+    'beta_slow',
+    'mscale',
+    'mscale_all_dim',
+    'truncate',
+    'short_factor',
+    'long_factor',
 }
-
-
-def rotary(config):
-    """Return rope_parameters as transformers 5 has them, of a config.json of transformers 4 or 5.
-
-    Whatever is not understood is a ValueError: it would be left out, and the network be another."""
-    found = {}
-    for name in ('rope_parameters', 'rope_scaling'):
-        scaling = with_rope_type(entries_of(name, config))
-        if scaling['rope_type'] == 'default':  # it may be scaled by the other one
-            del scaling['rope_type']
-        add_entries(found, scaling)
-    kind = found.setdefault('rope_type', 'default')
-    if kind not in list(ROTARY):
-        raise ValueError(f'rope_type={kind!r} is not understood: it may be {", ".join(ROTARY)}')
-
-    needed, more = ROTARY[kind]
-    understood = {*needed, *more}
-    beside = {}
-    if config.get('rope_theta') is not None:
-        beside['rope_theta'] = config['rope_theta']
-    if config.get(ORIGINAL) is not None and ORIGINAL in understood:
-        beside[ORIGINAL] = config[ORIGINAL]
-    add_entries(found, beside)
-    given = found.keys() - {'rope_type', 'rope_theta'}
-    if not {*needed} <= given <= understood:
-        raise ValueError(f'rope_type={kind!r} must say {needed}, and may say {more}, got {found}')
-    return found
-
-
-def entries_of(name, config):
-    """Return the entries of a table of config.json, {} where there is none."""
-    table = config.get(name)
-    if table is None or isinstance(table, dict):
-        return table or {}
-    raise ValueError(f'{name} must be names and values, got {table!r}')
-
-
-def with_rope_type(scaling):
-    """Return the scaling, with its kind under the name that it has today."""
-    return {'rope_type': scaling.get('type', 'default')} | without(scaling, 'type')
 
 
 def without(config, *names):
     """Return the entries of a config that have none of these names."""
     return {name: value for name, value in config.items() if name not in names}
-
-
-def add_entries(found, more):
-    """Add entries to those of `found`. Raises ValueError where the two differ about a name."""
-    for name, value in more.items():
-        if found.setdefault(name, value) != value:
-            raise ValueError(f'{name} is {value} and {found[name]}: leave one of them')
 
 
 # Llama's names of the parts of a block, by LLaDA's
@@ -419,6 +367,8 @@ LLADA_IS = {
     'block_group_size': 1,
     'clip_qkv': None,
     'multi_query_attention': False,
+    'rope_scaling': None,
+    'rope_parameters': None,
 }
 
 
@@ -432,10 +382,6 @@ def load_llada(config, weights):
             wrong[name] = config[name]
     if wrong:
         raise ValueError(f'another LLaDA than the one that is understood has {wrong}')
-    positions = {'rope_theta': 10000.0} | rotary(config)
-    if positions['rope_type'] != 'default':
-        raise ValueError(f'a LLaDA does not scale its positions, and this one has {positions}')
-
     C = config['d_model']
     n_head = config['n_heads']
     llama = transformers.LlamaConfig(
@@ -448,7 +394,7 @@ def load_llada(config, weights):
         rms_norm_eps=config.get('rms_norm_eps', 1e-5),
         tie_word_embeddings=config.get('weight_tying', False),
         max_position_embeddings=config['max_sequence_length'],
-        rope_parameters=positions,
+        rope_parameters={'rope_theta': config.get('rope_theta', 10000.0)},
     )
     renamed = {llama_name(name): p for name, p in weights.items()}
     return fill_in(transformers.LlamaForCausalLM, llama, renamed)
@@ -527,10 +473,7 @@ def load_mlm(config, weights):
     """Return a masked language model of transformers, which knows older names of weights too."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-    entries = {**config}
-    if scaling := entries_of('rope_scaling', config):  # ModernBERT would not find the older name
-        entries['rope_scaling'] = with_rope_type(scaling)
-    config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict(entries))
+    config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict(config))
     network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
         None,
         config=config,
