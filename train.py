@@ -57,10 +57,9 @@ wandb_project = 'ao-gpt'  # at wandb
 wandb_run_name = ''  # at wandb; '' is out_dir
 # system
 seed = 1337  # with iteration and micro-batch it fixes every random number
-device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps', ...; 8xH100 only says what the run would cost
 dtype = 'auto'  # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
 save_memory = ''  # 'recompute' blocks, 'shard' over the processes, or both with a comma
-plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -74,7 +73,7 @@ from typing import NamedTuple
 
 from anyorder.datasets import open_split
 from anyorder.machine import processes
-from anyorder.machine.devices import peak_flops, resolve_compile
+from anyorder.machine.devices import is_machine, peak_flops, resolve_compile
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.tokens.blocks import all_blocks
@@ -89,7 +88,7 @@ from anyorder.training.run_folder import RunFolder
 from anyorder.training.sharding import saves_by
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
-PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
+PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where a machine is named
 
 
 def main(config):
@@ -97,10 +96,10 @@ def main(config):
 
 
 def train(config, make_update):
-    """Train as the options say; with `plan` only say what that would cost.
+    """Train as the options say, or say what that would cost on a machine that is not here.
 
     make_update  update.update, or f(state, split, lr, config) of a program in its place"""
-    if config.plan:
+    if is_machine(config.device):
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
 

@@ -130,7 +130,7 @@ def program_of(words):
     """(what the words behind `python` run, the other words): a file, or a module with its first word."""
     if words[0] != '-m':
         return words[0], [*words[1:]]
-    n = 3 if words[1] == 'anyorder.extras.puzzles' else 2
+    n = 3 if words[1] in ('anyorder.extras.puzzles', 'anyorder.extras.speed') else 2
     return ' '.join(words[1:n]), [*words[n:]]
 
 

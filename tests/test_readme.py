@@ -19,6 +19,8 @@ from test_findings import run as findings
 
 import train
 from anyorder.extras.puzzles.rules import TASKS
+from anyorder.extras.speed.__main__ import COMMANDS as SPEED
+from anyorder.machine.devices import is_machine
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.tokenizers import GPT2
 from anyorder.training.start import check_options
@@ -91,6 +93,11 @@ def commands_in(text):
             variables |= dict(word.split('=', 1) for word in words)
         found += commands_between(words[len(settings) :])
     return found
+
+
+def is_plan(args):
+    """Whether a command only says what a run would cost."""
+    return any(is_machine(arg.removeprefix('--device=')) for arg in args)
 
 
 def is_setting(word):
@@ -220,10 +227,10 @@ def understand(script, tmp_path, monkeypatch):
             compile(text, name, 'exec')
 
     def understand_ours(name, args):
-        if any(arg.startswith('--plan=') for arg in args):  # wants nothing
+        if is_plan(args):  # which wants nothing
             script(name, *args)
             return
-        assert args[0] in FIRST_WORDS.get(name, args)
+        assert args[:1] == [] or args[0] in FIRST_WORDS.get(name, args)
         if name not in READERS:
             finished = script(name, *args, '--device=nowhere', code=1)
             assert re.search(LACKING, finished.stderr), finished.stderr
@@ -284,7 +291,8 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
 
 
 PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py']
-ROOMS = ['hub', 'lm_eval', 'masked', 'pictures', 'speed', 'puzzles make', 'puzzles solve']
+ROOMS = ['hub', 'lm_eval', 'masked', 'pictures', 'puzzles make', 'puzzles solve']
+ROOMS += [f'speed {word}' for word in SPEED]
 PROGRAMS += [ROOM + room for room in ROOMS]
 
 
@@ -455,7 +463,7 @@ def run_part(script, tmp_path):
 
 
 def toy_options(name, args):
-    if any(arg.startswith('--plan=') for arg in args):
+    if is_plan(args):
         return []
     kinds = (name, ' '.join([name, *args[:1]]))
     return [option for kind in kinds for option in TOY.get(kind, '').split()]

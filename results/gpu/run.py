@@ -60,34 +60,34 @@ toy = False               # sizes for a CPU: tries the commands, says nothing of
 COMMANDS = """
 equalities 420 -m pytest -o addopts= -q tests/test_on_device.py
 
-train_small_8 150 {train} {small} --batch_size=8 --plain=
-train_small_16 150 {train} {small} --batch_size=16 --plain=
-train_small_32 150 {train} {small} --batch_size=32 --plain=
-train_medium_8 150 {train} {medium} --batch_size=8 --plain=
-train_medium_16 150 {train} {medium} --batch_size=16 --plain=
-train_small_eager 60 {train} {small} --batch_size=16 --plain= --compile=False
+train_small_8 150 {train} {small} --batch_size=8
+train_small_16 150 {train} {small} --batch_size=16
+train_small_32 150 {train} {small} --batch_size=32
+train_medium_8 150 {train} {medium} --batch_size=8
+train_medium_16 150 {train} {medium} --batch_size=16
+train_small_eager 60 {train} {small} --batch_size=16 --compile=False
 
 sample_1_eager 90 {sample} --batch_size=1 --plain= --cuda_graphs=False
 sample_1_graphs 90 {sample} --batch_size=1 --plain= --cuda_graphs=True
 sample_32_eager 90 {sample} --batch_size=32 --plain= --cuda_graphs=False
 sample_32_graphs 90 {sample} --batch_size=32 --plain= --cuda_graphs=True
 
-grid 240 {speed} grid {small} --steps=64,256 --repeats=1 --out={out}/grid.json
+grid 240 {speed} grid {small} --n_steps=64,256 --repeats=1 --out={out}/grid.json
 
 ensemble 90 {speed} ensemble {small} --n_positions=64
 
-text_rate 120 {train} {text} {vocabulary} --plain=
+text_rate 120 {train} {text} {vocabulary}
 text_train 420 train.py config/books.py {text_data} {text} {updates} --out_dir={out}/text \\
     --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 --ema_decay=0.995
 text_eval 90 eval_ppl.py {written} --n_blocks=512 --n_orders=16 --estimates=l2r,any
 text_random 60 sample.py {written} --order=random --n_samples=2
 text_margin 60 sample.py {written} --order=margin --n_samples=2
 text_frontier 240 {speed} frontier {written} --n_samples=32 --batch_size=32 --n_blocks=32 \\
-    --steps=16,64 --windows=8,32 --thresholds= --block_lengths=32
+    --n_steps=16,64 --windows=8,32 --thresholds= --block_lengths=32
 text_curve 60 -m anyorder.extras.pictures {out}/text -o {out}/text.png --x=time
 
 sudoku_data 120 -m anyorder.extras.puzzles make sudoku {data} --n_train=60000 --n_val=100 --n_test=200
-sudoku_rate 60 {train} {sudoku} --vocab_size=64 --n_tokens=10 --plain=
+sudoku_rate 60 {train} {sudoku} --vocab_size=64 --n_tokens=10
 sudoku_decoder 150 {learn}/sudoku_decoder --network=decoder,gate_init=1
 sudoku_decoder_solved 90 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
 sudoku_encoder 150 {learn}/sudoku_encoder --network=encoder,gate_init=1
@@ -97,7 +97,7 @@ sudoku_mixed_solved 90 {solve} --ckpt={out}/sudoku_mixed/ckpt.pt
 """
 FIELDS = {
     'speed': '-m anyorder.extras.speed',
-    'train': '{speed} train',
+    'train': '{speed} train --plain=False',
     'sample': '{speed} sample {small} --windows=32',
     'learn': 'train.py config/sudoku.py {data} {sudoku} {updates} --out_dir={out}',
     'solve': '-m anyorder.extras.puzzles solve {data} --policies=random,margin --n_puzzles=200',
@@ -112,15 +112,19 @@ FIELDS = {
 # seconds of training, tokens of an update, validations
 TRAINED = {'text': (300, 16384, 20), 'sudoku': (75, 20736, 5)}
 NO_DEVICE = ('-m anyorder.extras.pictures', '-m anyorder.extras.puzzles make')
-TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
+TINY = '--n_layer=1 --n_head=2 --n_embd=32'
+TIMED = f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --repeats=1'
 # how a command begins, and what comes last in a toy run, and so overrides what stands before
 TOY = {
     '-m pytest': "-k 'paper and steps'",
-    '-m anyorder.extras.speed': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 '
-    '--n_updates=1 --repeats=1 --steps=8 --windows=8 --n_samples=4 --n_positions=8 --n_contexts=2 '
-    '--n_plain=4',
-    'train.py': f'{TINY} --max_iters=2 --eval_interval=1 --save_interval=2 --warmup_iters=1 '
-    '--eval_iters=1',
+    '-m anyorder.extras.speed train': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
+    '-m anyorder.extras.speed sample': f'{TIMED} --batch_size=2 --n_steps=8 --windows=8',
+    '-m anyorder.extras.speed grid': f'{TIMED} --batch_size=2 --n_steps=8 --n_updates=1 '
+    '--compile=False',
+    '-m anyorder.extras.speed ensemble': f'{TIMED} --n_positions=8 --n_contexts=2 --n_plain=4',
+    '-m anyorder.extras.speed frontier': '--n_steps=8 --windows=8 --n_samples=4 --batch_size=2',
+    'train.py': f'{TINY} --batch_size=2 --compile=False --max_iters=2 --eval_interval=1 '
+    '--save_interval=2 --warmup_iters=1 --eval_iters=1',
     '-m anyorder.extras.puzzles make': '--n_train=200',
     'sample.py': '--n_samples=1 --n_steps=8',
     'eval_ppl.py': '--n_blocks=4 --n_orders=1',

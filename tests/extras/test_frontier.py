@@ -296,7 +296,7 @@ def command(script, tmp_path):
 
 
 SAMPLES = ('--n_samples=3', '--batch_size=2', '--n_blocks=6')
-FEW = (*SAMPLES, '--steps=2,4', '--windows=1,8', '--thresholds=.1', '--block_lengths=4')
+FEW = (*SAMPLES, '--n_steps=2,4', '--windows=1,8', '--thresholds=.1', '--block_lengths=4')
 
 
 def test_the_file_has_a_point_of_each_setting(command, tmp_path):
@@ -361,7 +361,7 @@ def test_eval_ppl_finds_the_same_nats(command, script, tmp_path):
 
 def test_without_a_likelihood(command):
     """At temperature 0 no text is wanted, and the table has neither nats nor cost."""
-    few = ('--n_samples=2', '--steps=4', '--windows=', '--thresholds=', '--block_lengths=')
+    few = ('--n_samples=2', '--n_steps=4', '--windows=', '--thresholds=', '--block_lengths=')
     said, result = command('--temperature=0', *few, '--dataset=none.txt')
     assert said.count('neither nats nor cost: they want a temperature above 0') == 1
     for point in result['frontier']:
@@ -374,7 +374,7 @@ def test_without_a_likelihood(command):
         ([], 'name one by --ckpt='),
         (['--ckpt=none.pt'], 'no checkpoint file none.pt'),
         (['--windows=0'], "windows must be numbers from 1 with commas between, got '0'"),
-        (['--steps=4,x'], "steps must be numbers from 1 with commas between, got '4,x'"),
+        (['--n_steps=4,x'], "n_steps must be numbers from 1 with commas between, got '4,x'"),
         (['--thresholds=.5,1.5'], 'thresholds must be numbers from 0 to 1 with commas between'),
         (
             ['--block_lengths=0'],

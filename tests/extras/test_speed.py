@@ -7,8 +7,8 @@ import torch
 from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
-import anyorder.extras.speed.__main__ as bench
-from anyorder.extras.speed.__main__ import NETWORKS
+from anyorder.extras.speed import ensemble, frontier, grid, sample
+from anyorder.extras.speed import train as updates
 from anyorder.extras.speed.plain import generation_limit, plain_generate, plain_nll
 from anyorder.fast import lean
 from anyorder.generation.fill import generate
@@ -68,7 +68,7 @@ def test_the_plain_loss_is_the_loss(batch):
 
 def test_a_draft_is_right_with_the_probability_that_is_fixed():
     torch.manual_seed(0)
-    drawing = bench.FixedAcceptance()
+    drawing = sample.FixedAcceptance()
     zeros = torch.zeros(20_000, 11)
     draft = drawing.tokens_by_noise(zeros, lambda: zeros)
     check = drawing.tokens_by_noise(zeros, lambda: zeros)
@@ -124,9 +124,9 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
     def record(model, idx, order, n_known, n_steps, **how):
         runs.append((model.config.attention, n_known, n_steps))
 
-    monkeypatch.setattr(bench, 'generate', record)
-    config = configure(vars(bench), ['grid', *TINY, '--steps=4,64,256', '--repeats=3'])
-    rows = bench.generation_times(config, torch.device('cpu'), 'float32')
+    monkeypatch.setattr(grid, 'generate', record)
+    config = configure(vars(grid), [*TINY, '--n_steps=4,64,256', '--repeats=3'])
+    rows = grid.generation_times(config, torch.device('cpu'), 'float32')
     assert [row['steps'] for row in rows] == [4, 64]
     wanted = []
     for warm_up, n_steps in ((32, 4), (62, 64)):  # the warm-up is two steps of the same width
@@ -140,14 +140,14 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
 def test_peak_memory_does_not_grow_with_the_steps(process):
     """Of the MiB the cache is 8: a copy a step would be 2,048."""
     sizes = '--block_size=256 --vocab_size=64 --n_tokens=50 --n_layer=4 --n_head=2 --n_embd=128'
-    how = '--batch_size=8 --device=cpu --dtype=float32 --steps=16,256 --plain= --windows='
+    how = '--batch_size=8 --device=cpu --dtype=float32 --n_steps=16,256 --plain= --windows='
     said = process('anyorder.extras.speed', 'sample', *sizes.split(), *how.split()).stdout
     few, many = (count_of(line.split()[5]) for line in said.splitlines()[2:])
     assert many < few + 32
 
 
 def test_sample_counts_what_it_times(script):
-    how = ('--steps=4,64', '--plain=4', '--windows=32')
+    how = ('--n_steps=4,64', '--plain=4', '--windows=32')
     _, heading, few, many, lossless = script(
         'anyorder.extras.speed', 'sample', *TINY, *how
     ).stdout.splitlines()
@@ -170,14 +170,14 @@ def test_train_compares_two_updates(script):
 
 
 def test_grid_times_every_network(script, tmp_path):
-    how = ('--n_updates=1', '--compile=False', '--steps=4,64', '--out=grid.json')
+    how = ('--n_updates=1', '--compile=False', '--n_steps=4,64', '--out=grid.json')
     assert "times the decoder's" in script('anyorder.extras.speed', 'grid', *TINY, *how).stdout
-    grid = json.loads((tmp_path / 'grid.json').read_text())
-    assert [row['steps'] for row in grid['generation']] == [4, 64]
-    for row in grid['generation']:
-        assert all(row[name] > 0 for name in bench.WRITERS)
-    parameters = {row['network']: row['parameters'] for row in grid['training']}
-    assert set(parameters) == set(NETWORKS)
+    found = json.loads((tmp_path / 'grid.json').read_text())
+    assert [row['steps'] for row in found['generation']] == [4, 64]
+    for row in found['generation']:
+        assert all(row[name] > 0 for name in grid.WRITERS)
+    parameters = {row['network']: row['parameters'] for row in found['training']}
+    assert set(parameters) == set(grid.NETWORKS)
     assert parameters['encoder'] == parameters['adaln'] == parameters['rotary']
     assert parameters['rotary'] > parameters['layer']
 
@@ -197,16 +197,17 @@ def test_ensemble_counts_slots_and_rows_of_the_head(script):
 
 
 @pytest.mark.parametrize(
-    'argv, said',
+    'command, typed, said',
     [
-        (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'),
-        (['sample', '--out=x.json'], 'writes no file: leave out --out'),
-        (['frontier'], 'name one by --ckpt='),
-        (['sample', '--plain=8'], 'plain must be among the steps'),
-        (['sample', '--steps=0'], 'steps must be numbers'),
-        (['sample', '--optimizer=foo'], "optimizer must be adamw or muon, got 'foo'"),
+        (frontier, '--device=cpu', 'name one by --ckpt='),
+        (sample, '--plain=8', 'plain must be among the n_steps'),
+        (sample, '--n_steps=0', 'n_steps must be numbers'),
+        (sample, '--steps=4', "the nearest is 'n_steps'"),
+        (updates, '--optimizer=foo', "optimizer must be adamw or muon, got 'foo'"),
+        (ensemble, '--n_positions=2000', 'n_positions must be at most block_size=1024'),
+        (grid, '--out=x.csv', '.json'),
     ],
 )
-def test_wrong_options_are_one_line(argv, said):
+def test_wrong_options_are_one_line(command, typed, said):
     with pytest.raises(ValueError, match=said):
-        bench.main(configure(vars(bench), argv))
+        command.main(configure(vars(command), [typed]))

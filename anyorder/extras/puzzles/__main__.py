@@ -10,29 +10,9 @@ solve   lets a model write the blanks of a set's rows, in any order or by its ow
 
 `make --help` and `solve --help` list their options."""
 
-import runpy
-import sys
-
-from anyorder.machine.terminal import one_line_errors
+from anyorder.machine.terminal import run_one_of
 
 COMMANDS = ('make', 'solve')
 
-
-def command(argv):
-    """Return the module of the command that the words name, None where they ask for help."""
-    if argv[:1] in (['--help'], ['-h']):
-        return None
-    if argv[:1] == [] or argv[0] not in COMMANDS:
-        got = argv[0] if argv else 'none'
-        raise ValueError(f'the first word must be {" or ".join(COMMANDS)}, got {got}')
-    return f'anyorder.extras.puzzles.{argv[0]}'
-
-
 if __name__ == '__main__':
-    with one_line_errors():
-        module = command(sys.argv[1:])
-    if module is None:
-        print(__doc__)
-    else:
-        del sys.argv[1]
-        runpy.run_module(module, run_name='__main__', alter_sys=True)
+    run_one_of(COMMANDS, __package__, __doc__)

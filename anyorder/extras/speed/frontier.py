@@ -1,7 +1,40 @@
-"""What do fewer passes cost? Every way of unmasking at several settings.
+"""What do fewer passes cost a trained model?
 
-Its passes, slots and seconds, how likely held-out text is under its law, and how good its samples
-are."""
+    python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --out=frontier.json
+    python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_steps=8,16
+
+Every way of unmasking at several settings: passes, slots a token and seconds of generation; nats a
+token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats less one token a step
+of the same order, block by block; nats of samples under a judge, and their entropy. Every way has
+the same seeds. Lossless unmasking has random numbers of its own, and writes one text for all
+windows."""
+
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import Config, at_least
+
+ckpt = ''  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
+judge = ''  # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
+# held-out text
+dataset = ''  # the val split of a set, or a file; '' is the set of the training
+data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
+n_blocks = 64  # blocks of the text, spread evenly over it; 0 is all
+# ways of unmasking, with commas
+n_steps = ''  # numbers of passes; '' is a sixteenth to a half of the tokens
+windows = '4,8,16,32,64'  # of lossless unmasking; '' leaves it out
+thresholds = '.5,.7,.9'  # of adaptive policies; '' leaves them out
+block_lengths = '8,32'  # margin inside blocks of so many tokens; '' leaves them out
+# samples
+n_samples = 64  # of every way
+batch_size = 32  # samples at a time
+temperature = 1.0  # 0 takes the most likely token
+out = ''  # a JSON file for the figures, which pictures draws
+# system
+seed = 1337  # sample r is a function of seed + r
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
+
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    options = read_options(globals(), ckpt=('',))
 
 import statistics
 from dataclasses import replace
@@ -11,6 +44,7 @@ import torch
 from anyorder.checkpoint import Checkpoint
 from anyorder.datasets import changed_since
 from anyorder.extras.judge.metrics import measure, open_judge, text_metrics
+from anyorder.extras.speed.models import numbers_or_none
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import (
     PROBABILITIES,
@@ -29,8 +63,8 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import figure
 from anyorder.likelihood.written import Written
-from anyorder.machine.devices import autocast, seconds
-from anyorder.machine.files import write_json
+from anyorder.machine.devices import autocast, resolve_device, seconds
+from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 
@@ -49,6 +83,24 @@ WAYS = {
 
 HEADINGS = ('passes', 'slots', 'seconds', 'nats a token', 'cost', 'judge', 'entropy')
 WIDTHS = (12, 8, 8, 14, 15, 14, 14)
+
+
+def main(config):
+    at_least(config, 2, 'n_samples')  # whose spread gives the errors
+    at_least(config, 0, 'n_blocks')
+    at_least(config, 1, 'batch_size')
+    if not config.ckpt:
+        raise ValueError('frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
+    check_out('out', config.out, '.json', config.ckpt, config.judge)
+    values = {
+        'n_steps': numbers_or_none(config, 'n_steps'),
+        'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
+        'window': numbers_or_none(config, 'windows'),
+        'blocks': numbers_or_none(config, 'block_lengths'),
+    }
+    device, dtype = resolve_device(config.device, config.dtype)
+    c = Config(config, n_orders=1)
+    Frontier(c, values, device, dtype).measure(config, config.out)
 
 
 def settings(checkpoint, values):
@@ -105,7 +157,7 @@ class Frontier:
     Sample r is a function of seed + r."""
 
     def __init__(self, c, values, device, dtype):
-        """c holds options of speed, and n_orders=1; values: see settings."""
+        """c holds the options, and n_orders=1; values: see settings."""
         checkpoint = Checkpoint(c.ckpt)
         self.c = c
         self.batch_size = min(c.batch_size, c.n_samples)
@@ -330,3 +382,8 @@ def format_line(name, setting, cells):
 
 def format_setting(setting):
     return ', '.join(f'{option}={value:g}' for option, value in setting.items())
+
+
+if __name__ == '__main__':
+    with one_line_errors(prints_results=True):
+        main(options)

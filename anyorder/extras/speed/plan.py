@@ -1,7 +1,12 @@
 """What would a run cost, before a GPU is rented?
 
-Parameters, FLOPs, hours and memory, and what it leaves on disk. Nothing is trained or written: the
-network is built on PyTorch's meta device, which keeps shapes and no numbers."""
+    python train.py config/ao_gpt_small.py --device=8xH100
+    python train.py config/quickstart.py --device=165:24
+
+A machine that is not here is A100, H100, H200, or the TFLOP/s and GiB of another one, with their
+number before it. It says parameters, FLOPs, hours, memory, and what the run leaves on disk. Nothing
+is trained or written: the network is built on PyTorch's meta device, which keeps shapes and no
+numbers."""
 
 import itertools
 import os
@@ -67,8 +72,8 @@ class Plan:
 
 
 def lines_of(config):
-    """Yield the lines of the plan of a run with these options, on the machine config.plan."""
-    world_size, name, gpu = parse_machine(config.plan)
+    """Yield the lines of the plan of a run with these options, on the machine config.device."""
+    world_size, name, gpu = parse_machine(config.device)
 
     # The shape: of a checkpoint that is here, else of the options
     start = resolve_start(config.init_from, config.out_dir)
@@ -110,7 +115,7 @@ def parse_machine(text):
         known = GPU('', float(numbers[1]) * 1e12, float(numbers[2]))
     if n < 1 or known is None:
         raise ValueError(
-            f'plan must be one of {", ".join(GPUS)}, or TFLOPS:GiB of another machine as in '
+            f'a plan wants a device of {", ".join(GPUS)}, or TFLOPS:GiB of another machine as in '
             f'165:24, with their number before it as in 8xH100, got {text!r}'
         )
     return n, name, known

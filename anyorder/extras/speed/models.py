@@ -1,0 +1,96 @@
+"""What do the benchmarks time? Models with random weights, and updates of them."""
+
+import copy
+import math
+from functools import partial
+
+import numpy as np
+import torch
+
+from anyorder.extras.speed.peak import peak_memory
+from anyorder.extras.speed.plain import plain_update
+from anyorder.fast import lean
+from anyorder.machine.devices import resolve_compile, seconds
+from anyorder.networks import network_fields
+from anyorder.tokens.sets import Split
+from anyorder.training.start import MUON_RATE, optimizer_in
+from anyorder.training.update import TrainState, make_optimizers, update
+from configurator import Config, at_least, numbers
+from model import AOGPT, EMA, AOGPTConfig
+
+STEPS = [16, 64, 256, 1024]
+MIB = 2**20
+SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')
+
+
+def random_model(config, device, network='decoder'):
+    """Return a model with random weights, of the sizes that are given."""
+    at_least(config, 1, 'n_tokens', *SIZES)
+    torch.manual_seed(config.seed)
+    sizes = {name: config[name] for name in SIZES}
+    kind = network_fields(network)
+    model = AOGPT(AOGPTConfig(n_tokens=config.n_tokens, **sizes, **kind))
+    return model.to(device).eval()
+
+
+def about(model, config, batch_size=1):
+    return (
+        f'{model.n_parameters():,} parameters, batch {batch_size} x {config.block_size} '
+        f'tokens, vocabulary {config.vocab_size}, torch {torch.__version__}'
+    )
+
+
+def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
+    """See numbers; '' is none."""
+    return numbers(config, name, kind, least, most) if config[name] else []
+
+
+def training_step(config, device, dtype, network='decoder'):
+    """Return (model with random weights, whether it is compiled, a function that makes an update).
+
+    The update is that of train.py."""
+    model = lean(random_model(config, device, network).train())
+    l2r_ratio = 0.0 if model.slots.masked_loss else 0.1
+    run = Config(
+        batch_size=config.batch_size,
+        gradient_accumulation_steps=1,
+        block_size=config.block_size,
+        grad_clip=1.0,
+        l2r_ratio=l2r_ratio,
+        dtype=dtype,
+        seed=config.seed,
+    )
+    optimizer, rate = optimizer_in(config)
+    optimizers = make_optimizers(model, optimizer, 1e-3, rate or MUON_RATE, 0.05, (0.9, 0.95))
+    split = Split(random_tokens(config))
+    state = TrainState(model, optimizers, EMA(model, 0.9999))
+    asked = 'auto' if config.compile else False
+    compiled, _ = resolve_compile(asked, device, float('inf'), 2000)
+    if compiled:
+        state.run_model = torch.compile(model)
+    return model, compiled, partial(update, state, split, 1e-3, run)
+
+
+def plain_step(config, device):
+    """Return a function that makes an update the plain way, see plain_update."""
+    model = random_model(config, device).train()
+    tokens = random_tokens(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05)
+    average = copy.deepcopy(model).requires_grad_(False)
+    return partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
+
+
+def random_tokens(config):
+    return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=np.uint16)
+
+
+def seconds_of_update(step, config, device):
+    """Return seconds of one call of `step`, after a first call that compiles and warms up."""
+
+    def updates():
+        for _ in range(config.n_updates):
+            step()
+
+    step()
+    peak_memory(device, reset=True)
+    return seconds(updates, device, config.repeats) / config.n_updates
