@@ -409,7 +409,7 @@ def test_rows_with_prompts_become_a_set(rows):
     for name in ('train', 'val'):
         split, _ = open_split('data', 'qa', name)
         tokens, given = all_blocks(split, 9)
-        assert len(tokens) == len(split.ends)
+        assert len(tokens) == len(split.lengths)
         for row, is_given in zip(tokens, given):
             there = row != PADDING
             assert (row[there].tolist(), int(is_given[there].sum())) in ROWS

@@ -20,9 +20,9 @@ from anyorder.tokens.meta import Meta, SplitMeta, read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import (
     GIVEN,
-    Ends,
     Split,
     check_length,
+    document_lengths,
     first_full,
     largest_id,
     longest_given,
@@ -264,9 +264,9 @@ def some_documents(n_tokens, seed):
 
 @pytest.fixture(params=[(1, 1), (4, 6), (64, 7), (1000, 1000)])
 def in_pieces(request, monkeypatch):
-    """Sets are read in pieces and parts of so many tokens."""
-    piece, part = request.param
-    monkeypatch.setattr(sets, 'PIECE', piece)
+    """Documents are in groups of so many, and sets are read in parts of so many tokens."""
+    group, part = request.param
+    monkeypatch.setattr(sets, 'GROUP', group)
     monkeypatch.setattr(sets, 'PART', part)
     monkeypatch.setattr('anyorder.tokens.sets.DOCUMENTS', 3)
 
@@ -274,26 +274,22 @@ def in_pieces(request, monkeypatch):
 @pytest.mark.parametrize('seed', range(20))
 def test_documents_are_found_piece_by_piece(in_pieces, seed):
     tokens, given, ends = some_documents(200, seed)
-    split = Split(tokens, True, Ends(tokens, 9))
-    whole = Split(tokens, True, ends)
-    assert len(split.ends) == len(ends)
+    split = Split(tokens, True, document_lengths(tokens, 9))
     assert split.lengths.tolist() == np.diff(ends, prepend=0).tolist()
     numbers = np.random.default_rng(seed).integers(0, len(ends), 30)
-    assert split.ends[numbers].tolist() == ends[numbers].tolist()
-    for N in (2, 5, 40):
-        for ours, theirs in zip(all_blocks(split, N), all_blocks(whole, N), strict=True):
-            assert torch.equal(ours, theirs)
+    starts, found = split.spans(numbers)
+    assert found.tolist() == ends[numbers].tolist()
+    assert starts.tolist() == np.append(0, ends)[numbers].tolist()
 
 
 @pytest.mark.parametrize('seed', range(20))
 def test_given_blocks_are_found_piece_by_piece(in_pieces, seed):
     tokens, given, ends = some_documents(200, seed)
-    split = Split(tokens, True, Ends(tokens, 9))
-    whole = Split(tokens, True, ends)
+    split = Split(tokens, True, document_lengths(tokens, 9))
     for N in (2, 5, 40):
         blocks = [given[start : min(end, start + N)] for start, end in zip([0, *ends], ends)]
         full = [i for i, block in enumerate(blocks) if block.all()]
-        assert first_full(split, N) == first_full(whole, N) == min(full, default=None)
+        assert first_full(split, N) == min(full, default=None)
 
 
 @pytest.mark.parametrize('seed', range(20))
@@ -306,7 +302,7 @@ def test_the_longest_given_run_of_a_stream_is_found_piece_by_piece(in_pieces, se
 @pytest.mark.parametrize('longest, n_bytes', [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
 def test_lengths_take_as_few_bytes_as_the_longest_document_needs(longest, n_bytes):
     tokens = np.append(np.zeros(longest - 1, '<u2'), [9, 0, 9]).astype('<u2')
-    lengths = Ends(tokens, 9).lengths()
+    lengths = document_lengths(tokens, 9)
     assert lengths.tolist() == [longest, 2]
     assert lengths.itemsize == n_bytes
 

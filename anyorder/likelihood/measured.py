@@ -113,7 +113,9 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     blocks, given = cut.blocks(tokens)
     n_bytes = None
     if sizes is not None:
-        in_blocks, _ = all_blocks(Split(sizes, ends=tokens.ends), cut.block_size, cut.n_blocks)
+        in_blocks, _ = all_blocks(
+            Split(sizes, lengths=tokens.lengths), cut.block_size, cut.n_blocks
+        )
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
@@ -143,10 +145,10 @@ def read_file(path, tokenizer, ckpt):
         raise ValueError(f'{path} holds no text')
     documents = [tokens for tokens, _ in encoded]
     has_prompts = isinstance(next(iter(texts)), tuple)
-    ends = None
+    lengths = None
     if has_prompts:
-        ends = np.cumsum([len(document) for document in documents])
-    found = Split(np.concatenate(documents), has_prompts, ends)
+        lengths = np.array([len(document) for document in documents])
+    found = Split(np.concatenate(documents), has_prompts, lengths)
     sizes = tokenizer.sizes_of(texts, documents)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     return found, {'source': path, 'sha256': digest}, sizes

@@ -15,8 +15,8 @@ def random_blocks(split, batch_size, block_size):
 
     They are drawn from torch's default generator."""
     tokens = split.packed
-    if split.ends is not None:
-        numbers = uniform_below(len(split.ends), batch_size)
+    if split.lengths is not None:
+        numbers = uniform_below(len(split.lengths), batch_size)
         return documents(split, numbers, block_size)
     if tokens.ndim == 2:
         numbers = uniform_below(len(tokens), batch_size)
@@ -57,11 +57,11 @@ def all_blocks(split, block_size, n_blocks=0):
     """Return (tokens, given), (n, N) int64 and bool: a Split cut into blocks, or its documents.
 
     The tail of a stream is dropped. With n_blocks only so many are taken, spread evenly."""
-    n = split.packed.size // block_size if split.ends is None else len(split.ends)
+    n = split.packed.size // block_size if split.lengths is None else len(split.lengths)
     keep = np.arange(n)
     if 0 < n_blocks < n:
         keep = np.arange(n_blocks) * n // n_blocks
-    if split.ends is not None:
+    if split.lengths is not None:
         return split.unpack(documents(split, keep, block_size))
     blocks = split.packed.reshape(-1)[: n * block_size].reshape(n, block_size)
     return split.unpack(torch.from_numpy(blocks[keep].astype(np.int64)))

@@ -13,100 +13,74 @@ from anyorder.tokens.tokenizers import TEXT
 
 GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
 PADDING = -1  # in a block, behind a document that is shorter
-PIECE = 1 << 11  # tokens that are looked at together to find where a document ends
+GROUP = 1 << 4  # documents whose lengths are added up to find where one begins
 PART = 1 << 18  # tokens that are looked at together where all are: small beside a set
 DOCUMENTS = 1 << 14  # whose prompts are looked at together
 CHECKED = 1 << 25  # tokens of a split that are compared with n_tokens: all would take minutes
 
 
-def parts_of(tokens, size=None):
+def parts_of(tokens):
     """Yield (place of the first token, tokens) of pieces of a stream, PART tokens each."""
-    size = size or PART
-    for start in range(0, len(tokens), size):
-        yield start, tokens[start : start + size]
+    for start in range(0, len(tokens), PART):
+        yield start, tokens[start : start + PART]
 
 
-class Ends:
-    """Where the documents of a stream end, behind each token `eos`.
+def document_lengths(tokens, eos):
+    """Return the tokens (rows,) of each document of a stream, each of which ends in `eos`.
 
-    It is read as an array (rows,) and takes little memory: what is kept is how many documents end
-    before each piece of the stream; the pieces that hold the asked ends are read again."""
-
-    def __init__(self, tokens, eos):
-        self.tokens = tokens
-        self.eos = eos
-        counts = [np.count_nonzero(part == eos) for _, part in parts_of(tokens, PIECE)]
-        self.before = np.append(0, np.cumsum(counts, dtype=np.int64))  # (pieces + 1,)
-
-    def __len__(self):
-        return int(self.before[-1])
-
-    def __getitem__(self, numbers):
-        """Return the ends (B,) of the documents of these numbers (B,)."""
-        pieces = np.searchsorted(self.before, numbers, 'right') - 1
-        ends = np.empty(len(numbers), np.int64)
-        for piece in np.unique(pieces):
-            start = piece * PIECE
-            found = np.flatnonzero(self.tokens[start : start + PIECE] == self.eos)
-            is_here = pieces == piece
-            ends[is_here] = start + found[numbers[is_here] - self.before[piece]] + 1
-        return ends
-
-    def lengths(self):
-        """Return the tokens (rows,) of each document, in as few bytes as the longest one needs."""
-        lengths = np.empty(len(self), np.uint8)
-        last = 0  # end of the document before
-        row = 0
-        for start, part in parts_of(self.tokens):
-            ends = np.flatnonzero(part == self.eos) + start + 1
-            if not len(ends):
-                continue
-            new = np.diff(ends, prepend=last)
-            if new.max() > np.iinfo(lengths.dtype).max:
-                lengths = lengths.astype(np.min_scalar_type(new.max()))
-            lengths[row : row + len(new)] = new
-            row += len(new)
+    They take as few bytes as the longest one needs: to open a set takes little memory."""
+    lengths = []
+    last = 0  # end of the document before
+    for start, part in parts_of(tokens):
+        ends = np.flatnonzero(part == eos) + start + 1
+        new = np.diff(ends, prepend=last)
+        lengths.append(new.astype(np.min_scalar_type(new.max(initial=0))))
+        if len(ends):
             last = ends[-1]
-        return lengths
+    return np.concatenate(lengths)
 
 
 @dataclass
 class Split:
     """The tokens of a split.
 
-    packed  as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
-    marked  whether the highest bit of a token says that it is given
-    ends    of a stream whose documents are rows: where each of them ends, (rows,)"""
+    packed   as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
+    marked   whether the highest bit of a token says that it is given
+    lengths  of a stream whose documents are rows: the tokens of each, (rows,)"""
 
     packed: np.ndarray
     marked: bool = False
-    ends: np.ndarray | Ends | None = None
+    lengths: np.ndarray | None = None
 
     @property
     def mark(self):
         return 1 << 8 * self.packed.itemsize - 1
 
     @cached_property
-    def lengths(self):
-        """The tokens (rows,) of each document."""
-        if isinstance(self.ends, Ends):
-            return self.ends.lengths()
-        return np.diff(self.ends, prepend=0)
+    def begins(self):
+        """Where every GROUP-th document begins."""
+        firsts = np.arange(0, len(self.lengths), GROUP)
+        sizes = np.add.reduceat(self.lengths, firsts, dtype=np.int64)
+        return np.cumsum(sizes) - sizes
 
     def spans(self, numbers):
         """Return (starts, ends), (B,) each, of the documents of these numbers (B,)."""
-        ends = self.ends[numbers]
-        return ends - self.lengths[numbers], ends
+        group = numbers // GROUP
+        columns = group[:, None] * GROUP + np.arange(GROUP)  # (B, GROUP)
+        lengths = self.lengths.take(columns, mode='clip')
+        before = lengths.sum(1, dtype=np.int64, where=columns < numbers[:, None])
+        starts = self.begins[group] + before
+        return starts, starts + self.lengths[numbers]
 
     def width(self, block_size):
         """Return the tokens of a block, which is no longer than the longest document."""
-        if self.ends is None:
+        if self.lengths is None:
             return block_size
         return min(block_size, int(self.lengths.max()))
 
     def cut(self, block_size):
         """Say how many documents are longer than a block, behind the name of a set; '' is none."""
-        if self.ends is None:
+        if self.lengths is None:
             return ''
         n = (self.lengths > block_size).sum()
         return f', {n:,} of {len(self.lengths):,} documents cut at {block_size}' if n else ''
@@ -170,7 +144,7 @@ def read_split(directory, meta, split):
     tokens = np.memmap(path, dtype=dtype, mode='r')
     found = Split(tokens, meta.given)
     if meta.prompts:
-        found.ends = Ends(tokens, meta.eos)
+        found.lengths = document_lengths(tokens, meta.eos)
         if tokens[-1] != meta.eos:
             raise ValueError(f'{path} does not end with the end of a document: {again}')
 
@@ -208,7 +182,7 @@ def check_length(split, block_size, name):
     name  of the set, for errors"""
     if split.packed.ndim == 2:
         check_rows(split, block_size, name)
-    elif split.ends is not None:
+    elif split.lengths is not None:
         check_prompts(split, block_size, name)
     else:
         check_stream(split, block_size, name)
@@ -254,7 +228,7 @@ def first_full(split, block_size):
     """Return the number of the first document whose block ends within its prompt, or None.
 
     A prompt stands before its text."""
-    n = len(split.ends)
+    n = len(split.lengths)
     for first in range(0, n, DOCUMENTS):
         numbers = np.arange(first, min(n, first + DOCUMENTS))
         starts, ends = split.spans(numbers)

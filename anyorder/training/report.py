@@ -29,7 +29,7 @@ def introduction(state, data, clock, config, compiled, changed):
         f'{config.dataset}: {data.train.packed.size:,} {data.tokenizer.name} tokens; '
         f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}'
     )
-    if data.train.ends is not None:
+    if data.train.lengths is not None:
         yield about_documents(data.train, config.block_size)
     _, world_size = processes()
     yield (
@@ -166,7 +166,7 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
             words.append('--split=val')
         yield ' '.join(words)
 
-    if data.train.ends is not None:
+    if data.train.lengths is not None:
         way = order_file
         if config.l2r_ratio or order.kind in ('random', 'sorted_subset'):
             way = 'l2r'

@@ -23,7 +23,7 @@ def draw_batch(split, config, model):
     B, N = blocks.shape
     idx = send(blocks, device)
     n_visits = None
-    if split.ends is not None:  # blocks of documents, which PADDING may follow
+    if split.lengths is not None:  # blocks of documents, which PADDING may follow
         n_visits = visits_of(blocks)
     if n_visits is not None:
         n_visits = send(n_visits, device)
