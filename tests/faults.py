@@ -376,8 +376,6 @@ FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
 
 FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['max(0, end - block_size)', 'max(0, first - block_size)'],
-    ['length or model.config.block_size', 'model.config.block_size'],
-    ['all((piece.greedy for piece in parts[r]))', 'parts[r][0].greedy'],
     ['first, most, n_visits=lengths, picked', 'first, most, picked'],
     ['column.argsort(stable=True).argsort()', 'column.argsort(stable=True)'],
     ["rpartition(' ')", "partition(' ')"],
@@ -407,7 +405,7 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ['text.n_blanks, text.n_bytes', 'text.n_blanks, text.blocks.numel()'],
     ["gain['stderr']", "self.row('', column, text)['stderr']"],
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
-    ['list(chain.from_iterable(gather(scores)))', 'scores'],
+    ['list(chain.from_iterable(gather(list(scores.values()))))', 'list(scores.values())'],
     ['ImportanceWeighted.name in self.asked', 'self.name == ImportanceWeighted.name'],
     ['draw_orders(numbers, blocks', 'draw_orders(range(len(numbers)), blocks'],
     ['Batch.of(blocks, orders, given, self.known_l2r)', 'Batch.of(blocks, orders, given)'],

@@ -10,10 +10,10 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.extras.lm_eval.reading import Reading
+from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Adaptive
-from anyorder.likelihood.continuations import LEFT_TO_RIGHT, continuation_scores, last_words, pieces
+from anyorder.likelihood.continuations import last_words, pieces, scores_of_pieces
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
@@ -117,6 +117,20 @@ def test_a_continuation_is_cut_into_pieces_with_what_fits_before_them():
     assert pieces([1, 2, 3], [4, 5, 6, 7], 4) == [([], [4, 5, 6, 7])]
     assert pieces([1, 2], [3, 4, 5, 6, 7, 8], 4) == [([], [3, 4, 5, 6]), ([5, 6], [7, 8])]
     assert pieces([1], [], 4) == []
+
+
+@pytest.mark.parametrize('attention', ['causal', 'mixed'])
+def test_pieces_are_scored_from_left_to_right(attention):
+    model = make_model(attention=attention)
+    rows = [row for row in ROWS if row[1]]
+    for batch_size, length in ((1, 9), (4, 9), (4, 4)):
+        nats = [0.0 for _ in rows]
+        greedy = [True for _ in rows]
+        for r, of_piece, is_greedy in scores_of_pieces(model, rows, batch_size, length):
+            nats[r] += of_piece
+            greedy[r] &= is_greedy
+        want = scores(model, rows, batch_size=batch_size, length=length)
+        assert [*zip(nats, greedy)] == near(want)
 
 
 def test_contexts_are_cut_from_the_left_and_what_is_longer_than_the_model_is_scored_in_pieces():

@@ -298,13 +298,13 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
     it = estimate('accuracy')
     seen = []
 
-    def continuation_scores(model, rows, batch_size, length):
+    def scores_of_pieces(model, rows, batch_size, length):
         seen.append(rows)
         assert length == 9  # a word sees what fits into a block
         for r, (_, word) in enumerate(rows):
             yield r, float(word[1] - 96), word[1] < 100
 
-    monkeypatch.setattr(estimates, 'continuation_scores', continuation_scores)
+    monkeypatch.setattr(estimates, 'scores_of_pieces', scores_of_pieces)
     every = it.measure(None, text, None)
     assert every == [(n, n < 4) for n in range(1, 8)]  # a, b, c
     for rank in (0, 1):

@@ -11,7 +11,7 @@ from toy_runs import TOY, assert_same_runs
 
 import train
 from anyorder.checkpoint import load_checkpoint
-from anyorder.likelihood.continuations import continuation_scores
+from anyorder.likelihood.continuations import scores_of_pieces
 from anyorder.seeds import derive_seed
 from anyorder.tokens.sets import Split
 from anyorder.training.update import draw_batch
@@ -75,7 +75,7 @@ def test_a_middle_is_scored_behind_its_marks():
         known = torch.tensor([context + middle[:d] + [0]])
         order = torch.arange(known.size(1))[None]
         naive -= model.predict(known, order, known.size(1) - 1).log_softmax(-1)[0, 0, token]
-    ((_, found, _),) = continuation_scores(model, [(context, middle)])
+    ((_, found, _),) = scores_of_pieces(model, [(context, middle)], 1, 99)
     assert found == pytest.approx(float(naive), abs=1e-6)
 
 

@@ -1,7 +1,7 @@
-"""How likely is what follows a text, left to right, and would greedy decoding write it? Of many
-texts at once, of any lengths."""
+"""How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of
+any lengths."""
 
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,52 +14,60 @@ from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 
 
-class LeftToRight:
-    """How a continuation is read: behind its context, both from left to right.
+class Pass(NamedTuple):
+    """A text that is read for the tokens of its last visits.
 
-    Other ways are subclasses, as Reading in anyorder/extras/lm_eval/reading.py."""
+    text   T tokens, a list
+    order  (T,) positions
+    first  visit from which tokens are asked for"""
 
-    def piece(self, row, context, tokens):
-        """Return the Piece of these tokens of a row."""
-        return Piece(row, context, tokens)
-
-    def run(self, model, batch):
-        """Run Passes, and add to each Piece what its pass has found."""
-        read(model, batch)
+    text: list
+    order: torch.Tensor
+    first: int
 
 
-LEFT_TO_RIGHT = LeftToRight()
+class Found(NamedTuple):
+    """What a pass finds of the n tokens that it is asked for.
+
+    nll     (n,) their nats
+    right   (n,) whether each is the likeliest
+    logits  (n, V)
+    tokens  (n,)"""
+
+    nll: torch.Tensor
+    right: torch.Tensor
+    logits: torch.Tensor
+    tokens: torch.Tensor
 
 
-@torch.no_grad()
-def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
-    """Yield (r, nats, greedy) of all rows, the longest first.
+def scores_of_pieces(model, rows, batch_size, length):
+    """Yield (r, nats, greedy) of the pieces of all rows, the longest first, from left to right.
 
-    Nats are -log p(continuation | context); greedy is whether greedy decoding writes it. A decoder
-    takes a pass for a row, a network with a masked loss a pass for each token.
+    Nats are -log p(piece | all that fits before it); greedy is whether greedy decoding writes it. A
+    decoder takes a pass for a piece, a network with a masked loss a pass for each token.
 
-    rows    [(context tokens, continuation tokens)], lists; either may be empty
-    length  a longer row is scored in `pieces`; by default the model's"""
-    length = length or model.config.block_size
-
-    parts = []
+    rows    [(context tokens, continuation tokens)], lists; a context may be empty
+    length  of a piece with what is before it, see pieces"""
+    every = []
     for r, row in enumerate(rows):
-        parts.append([reading.piece(r, *piece) for piece in pieces(*row, length)])
-        if not parts[r]:  # a row without a continuation costs nothing
-            yield r, 0.0, True
+        for context, tokens in pieces(*row, length):
+            text = context + tokens
+            every.append((r, Pass(text, torch.arange(len(text)), len(context))))
+    every.sort(key=lambda piece: -len(piece[1].text))
 
-    def fit(batch):  # as do their logits
-        n_asked = sum(one.n_asked for one in batch)
-        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2**27
+    def fit(batch):
+        return have_room([one for _, one in batch], batch_size, model)
 
-    # A row is done with the last pass of its pieces
-    for batch in batches(longest_first(parts, model.slots), fit):
-        reading.run(model, batch)
-        for r in dict.fromkeys(one.piece.row for one in batch):
-            if all(piece.is_done for piece in parts[r]):
-                nats = sum(piece.nats() for piece in parts[r])
-                yield r, nats, all(piece.greedy for piece in parts[r])
-                parts[r] = []
+    for batch in batches(every, fit):
+        numbers, passes = zip(*batch)
+        for r, found in zip(numbers, read(model, passes)):
+            yield r, float(found.nll.sum()), bool(found.right.all())
+
+
+def have_room(passes, batch_size, model):
+    """Return whether so many Passes run at once, as do their logits."""
+    n_asked = sum(len(one.order) - one.first for one in passes)
+    return len(passes) <= batch_size and n_asked * model.config.vocab_size <= 2**27
 
 
 def pieces(context, continuation, block_size):
@@ -76,78 +84,21 @@ def pieces(context, continuation, block_size):
     return found
 
 
-def longest_first(parts, slots):
-    """Yield the passes of all pieces, [[Piece, ...] of each row]."""
-    for piece in sorted(chain(*parts), key=lambda piece: -len(piece.text)):
-        yield from piece.passes(slots)
-
-
-class Pass(NamedTuple):
-    """One order of a Piece.
-
-    order  (T,) positions
-    first  visit from which tokens are asked for"""
-
-    piece: 'Piece'
-    order: torch.Tensor
-    first: int
-
-    @property
-    def n_asked(self):
-        return len(self.order) - self.first
-
-
-class Piece:
-    """A piece of a row that is being scored: tokens after a context, in one order or several."""
-
-    n_passes = 1  # orders that it is read in
-
-    def __init__(self, row, context, tokens):
-        self.row = row
-        self.context = context
-        self.tokens = tokens
-        self.text = context + tokens
-        self.nll = []  # (n,) of each pass
-        self.greedy = None
-
-    def passes(self, slots):
-        """Return the Passes of all of its orders."""
-        return [Pass(self, torch.arange(len(self.text)), len(self.context))]
-
-    def add(self, one, nll, right, logits, tokens):
-        """Add what the Pass `one` has found of `tokens` (n,).
-
-        nll     (n,) their nats
-        right   (n,) whether each is the likeliest
-        logits  (n, V)"""
-        self.nll.append(nll)
-        if self.greedy is None:
-            self.greedy = bool(right.all())
-
-    @property
-    def is_done(self):
-        return len(self.nll) == self.n_passes
-
-    def nats(self):
-        """Return the nats of its tokens by what its passes have found."""
-        (nll,) = self.nll
-        return float(nll.sum())
-
-
-def read(model, batch, drawn=False):
-    """Run Passes, and add to each Piece what its pass has found.
+@torch.no_grad()
+def read(model, passes, drawn=False):
+    """Run Passes, and return what each has Found.
 
     drawn  whether a pass draws the bound of a masked loss"""
     # Pad what is read
-    lengths = torch.tensor([len(one.order) for one in batch])
+    lengths = torch.tensor([len(one.order) for one in passes])
     width = int(lengths.max())
-    texts = [torch.tensor(one.piece.text) for one in batch]
+    texts = [torch.tensor(one.text) for one in passes]
     idx = pad_sequence(texts, batch_first=True).to(model.device)  # (B, T)
-    orders = [torch.cat([one.order, torch.arange(len(one.order), width)]) for one in batch]
+    orders = [torch.cat([one.order, torch.arange(len(one.order), width)]) for one in passes]
     order = torch.stack(orders).to(model.device)
 
     # Run it for the visits that are asked for
-    first = torch.tensor([one.first for one in batch])
+    first = torch.tensor([one.first for one in passes])
     n = lengths - first
     is_asked = torch.arange(int(n.max())) < n.unsqueeze(1)
     row, column = is_asked.nonzero().T.to(model.device)  # (m,)
@@ -160,8 +111,7 @@ def read(model, batch, drawn=False):
     nll = check_finite(nll.cpu().double())
     right = (argmax(logits) == tokens).cpu()
     found = [x.split(n.tolist()) for x in (nll, right, logits, tokens)]
-    for one, nll, *others in zip(batch, *found):
-        one.piece.add(one, nll, *others)
+    return list(map(Found, *found))
 
 
 def logits_of(model, idx, order, lengths, first, cells, drawn):

@@ -7,7 +7,7 @@ from itertools import chain
 
 import torch
 
-from anyorder.likelihood.continuations import continuation_scores, last_words
+from anyorder.likelihood.continuations import last_words, scores_of_pieces
 from anyorder.likelihood.ensemble import (
     Groups,
     ensemble_block_nll,
@@ -321,14 +321,14 @@ class LastWord(Estimate):
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         mine = rows[rank::world_size]
         N = text.blocks.size(1)
-        scores = []
+        scores = {}  # of a word in several pieces they are added up
         how = {'total': len(mine), 'unit': 'row', 'desc': 'last words'}
         with progress(**how, leave=False, disable=rank > 0) as bar:
-            found = continuation_scores(model, mine, batch_size=self.c.batch_size, length=N)
-            for _, nats, is_right in found:
-                scores.append((nats, is_right))
+            for r, nats, is_right in scores_of_pieces(model, mine, self.c.batch_size, N):
+                before, was_right = scores.get(r, (0.0, True))
+                scores[r] = before + nats, was_right and is_right
                 bar.update()
-        return list(chain.from_iterable(gather(scores)))
+        return list(chain.from_iterable(gather(list(scores.values()))))
 
     def rows(self, measured, text):
         nats, hits = torch.tensor(measured, dtype=torch.float64).T

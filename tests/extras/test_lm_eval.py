@@ -16,9 +16,8 @@ from masked_kinds import KINDS
 
 import anyorder.extras.lm_eval.__main__ as eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
-from anyorder.extras.lm_eval.reading import Reading
+from anyorder.extras.lm_eval.reading import Reading, continuation_scores
 from anyorder.generation.scroll import Scroll
-from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed

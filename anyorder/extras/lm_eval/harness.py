@@ -10,9 +10,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
-from anyorder.extras.lm_eval.reading import Reading
+from anyorder.extras.lm_eval.reading import Reading, continuation_scores
 from anyorder.generation.way import Page, Way
-from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress

@@ -2,15 +2,17 @@
 choice, beside left to right."""
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 
 from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
-from anyorder.likelihood.continuations import Pass, Piece, read
+from anyorder.likelihood.continuations import have_room, pieces, read
 from anyorder.likelihood.ensemble import shuffled_contexts
-from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, is_drawn
+from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed, stream
 from model import float32_or_better
@@ -93,17 +95,6 @@ class Reading:
         """Return whether a pass is one draw of the bound, in place of all tokens one by one."""
         return is_drawn(slots, self.order) and self.estimate == 'bound' and self.unmasking is None
 
-    def piece(self, row, context, tokens):
-        """Return the Piece of these tokens of a row."""
-        return ReadPiece(row, context, tokens, self)
-
-    def run(self, model, batch):
-        """Run Passes, and add to each Piece what its pass has found."""
-        if self.unmasking is None:
-            read(model, batch, self.is_drawn(model.slots))
-        else:
-            read_as_written(model, batch)
-
     def orders(self, context, tokens):
         """Return orders (n_passes, T) of a row, its context first."""
         n = len(context)
@@ -125,41 +116,98 @@ class Reading:
         return draw_known([row], len(tokens), self.n_passes, self.seed, len(context))[0]
 
 
-class ReadPiece(Piece):
-    """A Piece in the orders of a Reading."""
+LEFT_TO_RIGHT = Reading(Order('l2r'))
+
+
+@torch.no_grad()
+def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
+    """Yield (r, nats, greedy) of all rows, the longest first.
+
+    Nats are -log p(continuation | context); greedy is whether greedy decoding writes it.
+
+    rows    [(context tokens, continuation tokens)], lists; either may be empty
+    length  a longer row is scored in `pieces`; by default the model's"""
+    length = length or model.config.block_size
+    run = read_given if reading.unmasking is None else read_as_written
+
+    parts = []
+    for r, row in enumerate(rows):
+        parts.append([Piece(r, *piece, reading) for piece in pieces(*row, length)])
+        if not parts[r]:  # a row without a continuation costs nothing
+            yield r, 0.0, True
+
+    def fit(batch):
+        return have_room(batch, batch_size, model)
+
+    # A row is done with the last pass of its pieces
+    for batch in batches(longest_first(parts, model.slots), fit):
+        run(model, batch)
+        for r in dict.fromkeys(one.piece.row for one in batch):
+            if all(piece.is_done for piece in parts[r]):
+                nats = sum(piece.nats() for piece in parts[r])
+                yield r, nats, all(piece.greedy for piece in parts[r])
+                parts[r] = []
+
+
+def longest_first(parts, slots):
+    """Yield the passes of all pieces, [[Piece, ...] of each row]."""
+    for piece in sorted(chain(*parts), key=lambda piece: -len(piece.text)):
+        yield from piece.passes(slots)
+
+
+class PieceInOrder(NamedTuple):
+    """A Pass of a Piece, in one of its orders."""
+
+    piece: 'Piece'
+    text: list
+    order: torch.Tensor
+    first: int
+
+
+class Piece:
+    """A piece of a row that is being scored: tokens after a context, in the orders of a Reading."""
 
     def __init__(self, row, context, tokens, reading):
-        super().__init__(row, context, tokens)
+        self.row = row
+        self.context = context
+        self.tokens = tokens
+        self.text = context + tokens
         self.reading = reading
-        self.n_passes = reading.n_passes
+        self.nll = []  # (n,) of each pass
+        self.greedy = None
         self.mixture = None  # log-probabilities (n, V) of the contexts so far, not yet divided
 
     def passes(self, slots):
-        n = len(self.context)
+        """Return a PieceInOrder of each of its orders."""
         orders = self.reading.orders(self.context, self.tokens)
-        firsts = [n for _ in orders]
+        firsts = [len(self.context) for _ in orders]
         if self.reading.is_drawn(slots):
             firsts = self.reading.known(self.context, self.tokens).tolist()
-        return [Pass(self, order, first) for order, first in zip(orders, firsts)]
+        passes = []
+        for order, first in zip(orders, firsts):
+            passes.append(PieceInOrder(self, self.text, order, first))
+        return passes
 
-    def add(self, one, nll, right, logits, tokens):
-        # a draw that asks for a part of the tokens stands for all of them
-        T = len(self.text)
-        nll = nll * ((T - len(self.context)) / (T - one.first))
-        if self.reading.shuffles:
-            self.mix(logits)
-            right = argmax(self.mixture) == tokens
-            self.greedy = None
-        super().add(one, nll, right, logits, tokens)
+    def add(self, nll, right):
+        """Add the nats (n,) of a pass, and whether each token is the likeliest."""
+        self.nll.append(nll)
+        if self.greedy is None:
+            self.greedy = bool(right.all())
 
     def mix(self, logits):
-        """Add the probabilities of one more context."""
+        """Add the probabilities of one more context, and return the likeliest tokens so far."""
         logp = float32_or_better(logits).log_softmax(-1)
         if self.mixture is not None:
             logp = self.mixture.logaddexp(logp)
         self.mixture = logp
+        return argmax(logp)
+
+    @property
+    def is_done(self):
+        return len(self.nll) == self.reading.n_passes
 
     def nats(self):
+        """Return the nats of its tokens by what its passes have found."""
         if self.reading.shuffles:
             return float(ensemble_nll(-torch.stack(self.nll, 1)).sum())
         sums = torch.stack([nll.sum() for nll in self.nll])
@@ -168,18 +216,33 @@ class ReadPiece(Piece):
         return float(sums.mean())
 
 
+def read_given(model, batch):
+    """Run PieceInOrders whose orders are given, and add to each Piece what was found."""
+    reading = batch[0].piece.reading
+    for one, found in zip(batch, read(model, batch, reading.is_drawn(model.slots))):
+        piece = one.piece
+        right = found.right
+        if reading.shuffles:
+            right = piece.mix(found.logits) == found.tokens
+            piece.greedy = None
+        # a draw that asks for a part of the tokens stands for all of them
+        T = len(piece.text)
+        share = (T - len(piece.context)) / (T - one.first)
+        piece.add(found.nll * share, right)
+
+
 def read_as_written(model, batch):
-    """Run Passes of a Reading with an Unmasking, and add to each Piece what its pass has found."""
-    pieces = [one.piece for one in batch]
-    reading = pieces[0].reading
+    """Run PieceInOrders of a Reading with an Unmasking, and add to each Piece what was found."""
+    parts = [one.piece for one in batch]
+    reading = parts[0].reading
     unmasking = reading.unmasking
     unmasking.check_network(model.slots, model.config.block_size, scores=True)
     texts = []
-    for piece in pieces:
+    for piece in parts:
         n = len(piece.context)
         known = [p < n for p in range(len(piece.text))]
         texts.append((piece.text, known))
-    seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in pieces]
+    seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in parts]
 
     scored = Canvas.of_texts(texts, reading.order, seeds, model.device)
     fill(model, scored, unmasking, Drawing(scores=True))
@@ -191,5 +254,5 @@ def read_as_written(model, batch):
         differs = (part.idx != scored.idx[part.rows]).any(1)
         part.stop_rows(differs.cpu())
     right = (greedy.idx == scored.idx).all(1).cpu()
-    for one, *found in zip(batch, nats, right):
-        one.piece.add(one, *found, None, None)
+    for piece, *found in zip(parts, nats, right):
+        piece.add(*found)
