@@ -3,7 +3,7 @@ solver.
 
     python -m anyorder.extras.puzzles make sudoku4                                                   # 4 x 4
     python -m anyorder.extras.puzzles make sudoku --n_train=200000                                   # 9 x 9
-    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard   # a `puzzle,solution` CSV
+    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard   # a CSV with the column puzzle
     python -m anyorder.extras.puzzles make zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
 
@@ -36,7 +36,7 @@ n_latents = 25         # nae_sat: coins
 n_observations = 275   # nae_sat: observations of three coins each
 largest = 0            # zebra: houses and attributes at most, for small puzzles to begin with; 0 is all sizes
 # what is read
-source = ''            # CSV of Sudokus with the columns puzzle and solution, also .gz and .xz; '' generates
+source = ''            # CSV of Sudokus with the column puzzle, also .gz and .xz; '' generates
 # what is written
 split = ''             # make only this one: train, val or test
 name = ''              # folder to write under `data_dir`; '' is the name of the puzzle
@@ -61,7 +61,7 @@ def main(config):
 def check_idle(config, task):
     """Raise ValueError for an option that changes nothing of a task beside the others."""
     row = TASKS[task]
-    idle = {*OF_SOME} - {*row.options, *dict(row.made)}
+    idle = {*OF_SOME} - {*row.options, *row.made}
     for split in SHARES:
         if config.source or config.split not in ('', split):
             idle.add(f'n_{split}')

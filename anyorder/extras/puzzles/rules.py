@@ -86,14 +86,14 @@ class Task(NamedTuple):
     rules: Callable  # its class, called with the options
     symbols: Sequence  # the texts of its tokens
     options: tuple = ()  # of puzzles make, say which puzzles these are; meta.json keeps them
-    made: tuple = ()  # (option, in words): options that only say which of the puzzles are made
+    made: dict = {}  # {option: in words}: options that only say which of the puzzles are made
     n_train: int = 100000  # puzzles to train on
     quick: bool = False  # whether a set that is missing is made when it is asked for
 
 
 # shares of all solutions, by a hash
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
-UP_TO = (('largest', 'up to {} houses'),)
+UP_TO = {'largest': 'up to {} houses'}
 TASKS = {
     'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),
     'sudoku': Task('9 x 9', partial(Sudoku, 9), '123456789'),

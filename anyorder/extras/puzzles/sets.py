@@ -5,10 +5,8 @@ import functools
 import hashlib
 import itertools
 import multiprocessing
-import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,7 +41,7 @@ def is_quick(name):
 
 
 def prepare_puzzles(
-    task, data_dir, name='', source='', split='', n_rows=None, force=False, **options
+    task, data_dir, name='', source='', split='', n_rows=(), force=False, **options
 ):
     """Write data_dir/name/<split>.bin and meta.json of a task's puzzles; return the Meta.
 
@@ -53,106 +51,79 @@ def prepare_puzzles(
     force    replace what is there
     options  those of puzzles make; the Task says which it has, and needs. seed is 0 by default
     """
-    recipe = recipe_of(task, {'seed': 0} | options)
-    source = home(source)
-    if source and not (split and hasattr(recipe.rules, 'read')):
-        raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
-    n_rows = {'train': recipe.task.n_train} | N_ROWS | (n_rows or {})
-    with folder_to_write(data_dir, name or task, split) as folder:
-        return prepare_into(folder, recipe, source, split, n_rows, force)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Which puzzles are made.
-
-    name    of the Task
-    puzzle  {'task': name} and the options that say which puzzles there are, as meta.json keeps them
-    made    {option: value} of those that only say which of the puzzles are made
-    seed    draws them
-    rules   generate, solve and read them"""
-
-    name: str
-    puzzle: dict
-    made: dict
-    seed: int
-    rules: object
-
-    @property
-    def task(self):
-        return task_of(self.name)
-
-    def origin(self, source):
-        """Return what meta.json says of puzzles, read from `source` or, if it is '', generated."""
-        origin = name_source(source) if source else f'{self.name}, seed {self.seed}'
-        for option, words in self.task.made:
-            if option in self.made:
-                origin += f', {words.format(self.made[option])}'
-        return origin
-
-
-def recipe_of(name, options):
-    """Return the Recipe of a task with these options, of which it takes what it has."""
-    task = task_of(name)
-    puzzle = {'task': name} | {option: options[option] for option in task.options}
-    made = {option: options[option] for option, _ in task.made if options.get(option)}
+    kind = task_of(task)
+    seed = options.setdefault('seed', 0)
+    puzzle = {'task': task} | {option: options[option] for option in kind.options}
+    made = {option: options[option] for option in kind.made if options.get(option)}
     rules = make_task(puzzle | made)  # with the symbols of all puzzles that could be made
-    return Recipe(name, puzzle, made, options['seed'], rules)
 
-
-def prepare_into(folder, recipe, source, split, n_rows, force):
-    """Prepare the puzzles of a Recipe in a Folder; return the Meta. See prepare_puzzles."""
-    rules = recipe.rules
+    source = home(source)
+    if source and not (split and hasattr(rules, 'read')):
+        raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
+    origin = origin_of(source, task, seed, made)
     wanted = [split] if split else list(SHARES)
-
-    # Compare with what is there
-    origin = recipe.origin(source)
-    same = are_made_so(folder, recipe, wanted, None if source else n_rows)
-    if folder.is_done(wanted, origin, same, force):
-        return folder.meta
-    kept = folder.kept(wanted)
-    if kept and folder.meta.puzzle != recipe.puzzle:
-        raise ValueError(
-            f'{folder.path} holds {", ".join(kept)} of other puzzles: use another --name'
+    counts = {} if source else {'train': kind.n_train} | N_ROWS | dict(n_rows)
+    with folder_to_write(data_dir, name or task, split) as folder:
+        same = is_made_so(folder, puzzle, wanted, counts)
+        if folder.is_done(wanted, origin, same, force):
+            return folder.meta
+        kept = kept_beside(folder, wanted, puzzle)
+        known = {}
+        splits = {}
+        for s in wanted:
+            known[s], given = new_rows(rules, s, source, counts, seed)
+            splits[s] = packed_rows(known[s], given)
+        check_solutions(rules, known | kept)
+        meta = Meta(
+            folder.name,
+            task,
+            len(kind.symbols),
+            None,
+            folder.kept(wanted),
+            given=True,
+            row_length=known[wanted[0]].shape[1],
+            shape=getattr(rules, 'shape', None),
+            puzzle=puzzle,
+            **about(puzzle),
         )
+        return folder.write(meta, origin, splits)
 
-    # Read or generate
-    rows = {}
-    for s in wanted:
-        rows[s] = rules.read(source) if source else make_puzzles(rules, s, n_rows[s], recipe.seed)
-    known = {s: tokens for s, (tokens, _) in rows.items()}
-    for s in kept:
+
+def origin_of(source, task, seed, made):
+    """Return what meta.json says of puzzles, read from `source` or made with the options `made`."""
+    if source:
+        return name_source(source)
+    origin = f'{task}, seed {seed}'
+    for option, value in made.items():
+        origin += f', {task_of(task).made[option].format(value)}'
+    return origin
+
+
+def is_made_so(folder, puzzle, wanted, counts):
+    """Return whether a Folder has these puzzles, in `wanted` splits as many as `counts` says."""
+    meta = folder.meta
+    if not meta or meta.puzzle != puzzle or meta.vocabulary != about(puzzle)['vocabulary']:
+        return False
+    whole = whole_splits(folder.path, meta)
+    return all(whole[s].rows == counts.get(s, whole[s].rows) for s in wanted if s in whole)
+
+
+def kept_beside(folder, wanted, puzzle):
+    """Return {split: tokens} of the splits of a Folder that stay beside new ones."""
+    known = {}
+    for s in folder.kept(wanted):
+        if folder.meta.puzzle != puzzle:
+            raise ValueError(f'{folder.path} holds {s} of other puzzles: use another --name')
         part = read_split(folder.path, folder.meta, s)
         known[s], _ = part.unpack(part.packed.astype(int))
-    check_solutions(rules, known)
-
-    # Write
-    meta = Meta(
-        folder.name,
-        recipe.name,
-        len(recipe.task.symbols),
-        None,
-        kept,
-        given=True,
-        row_length=known[wanted[0]].shape[1],
-        shape=getattr(rules, 'shape', None),
-        puzzle=recipe.puzzle,
-        **about(recipe.puzzle),
-    )
-    splits = {s: packed_rows(tokens, given) for s, (tokens, given) in rows.items()}
-    return folder.write(meta, origin, splits)
+    return known
 
 
-def are_made_so(folder, recipe, wanted, n_rows):
-    """Return whether the puzzles in a Folder are of this Recipe, and the `wanted` splits have so
-    many rows; n_rows None takes any number."""
-    meta = folder.meta
-    if not meta or meta.puzzle != recipe.puzzle or meta.n_tokens != len(recipe.task.symbols):
-        return False
-    if n_rows is None:
-        return True
-    whole = whole_splits(folder.path, meta)
-    return all(whole[s].rows == n_rows[s] for s in wanted if s in whole)
+def new_rows(rules, split, source, counts, seed):
+    """Return (tokens, given) of a split, read from `source` or made."""
+    if source:
+        return rules.read(source)
+    return make_puzzles(rules, split, counts[split], seed)
 
 
 def check_solutions(rules, known):
@@ -190,9 +161,8 @@ def make_puzzles(task, split, n_rows, seed):
         while n < n_rows:
             for part in run(make, range(len(parts), len(parts) + n_parts)):
                 parts.append(part)
-                n_new = len(part[0])
-                bar.update(min(n_rows, n + n_new) - min(n_rows, n))
-                n += n_new
+                n += len(part[0])
+                bar.update(len(part[0]))
             missing = n_rows - n
             n_parts = -(-missing * len(parts) // n)  # at the rate so far
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
@@ -200,9 +170,8 @@ def make_puzzles(task, split, n_rows, seed):
 
 def processes():
     """Return a pool of processes, one for each core. Ctrl-C is for the first process alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
     context = multiprocessing.get_context('spawn')
-    return ProcessPoolExecutor(cores, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    return ProcessPoolExecutor(None, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
 
 def make_part(task, split, seed, part):
