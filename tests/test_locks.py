@@ -284,15 +284,12 @@ def a_result(folder, k):
 
 
 def samples(folder, k):
-    class Config(dict):
-        out = f'{folder}/s.json'
-
-    save({'samples': [{'tokens': [k for _ in range(1000)]}]}, Config())
+    save({'samples': [{'tokens': [k for _ in range(1000)]}]}, f'{folder}/s.json')
 
 
 def finding(folder, k):
     program = f'open({str(folder / "ran")!r}, "a").write("once")'
-    findings.make(str(folder / 'run'), ['-c', program], lambda words: '')
+    findings.make(str(folder / 'run'), ['-c', program])
 
 
 def ran(folder, k):

@@ -230,7 +230,7 @@ def test_a_resumed_run_may_be_split_or_whole(data, forked):
 
     for p in forked(split, split):
         assert p.code == 0, p.said
-    assert load_checkpoint('out/ckpt.pt')['config']['shard'] is True
+    assert load_checkpoint('out/ckpt.pt')['config']['save_memory'] == 'shard,recompute'
     resume('--max_iters=9')  # a lone process has nobody to share with
     assert_alike('one', 'out', but=(3, 6))
     one = load_checkpoint('one/ckpt.pt')
