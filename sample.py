@@ -65,6 +65,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
+from anyorder.likelihood.judge import measure, open_judge
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
@@ -82,7 +83,6 @@ from anyorder.tokens.prompts import prompts_path, read_prompts, typed
 from anyorder.writer import Writer
 
 SAVED_EVERY = 60  # seconds: what a killed run loses
-METRICS = 'anyorder.extras.judge.metrics'  # imported where --metrics asks for it
 UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise')
 
 
@@ -99,9 +99,7 @@ def main(config):
 
     # Open the model
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
-    judge = None
-    if judge_name:
-        judge = importlib.import_module(METRICS).open_judge(judge_name, writer.tokenizer)
+    judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
     way = Way(Order.of(order_text, writer.checkpoint.run), unmasking, drawing)
     page = writer.with_decoded_stops(page)
 
@@ -124,7 +122,6 @@ def main(config):
     if config.metrics:
         # of several prompts, each has n_samples that follow each other
         n_each = config.n_samples if len(prompts) > 1 else 1
-        measure = importlib.import_module(METRICS).measure
         found = measure(samples, writer.tokenizer, judge, writer.device, n_each)
         result['metrics'], lines = found
         about |= lines

@@ -27,7 +27,6 @@ with --shape, are rows of one length. Other lists and a one-dimensional array ar
 may also hold which positions are given, from the start and at no cost: bool arrays given_train, ...
 or one for all rows, given."""
 
-import importlib
 import os
 import signal
 import sys
@@ -35,6 +34,7 @@ import sys
 if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.folder import print_meta
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
@@ -44,8 +44,6 @@ WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 TEXTS = ('text_key', 'prompt_key')
-# what prepares tokens that are no text; imported when it is asked for
-ARRAYS = 'anyorder.extras.arrays.prepared'
 
 # fmt: off
 
@@ -74,7 +72,6 @@ def main(config):
     where = config.data_dir, config.name, config.source, config.split
     if data_set == 'tokens':
         form = {key: config[key] for key in ('end', 'vocabulary', 'shape')}
-        prepare_tokens = importlib.import_module(ARRAYS).prepare_tokens
         meta = prepare_tokens(*where, config.force, **form)
     else:
         keys = {key: config[key] for key in TEXTS}

@@ -477,6 +477,19 @@ FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood extras/test_puzzles test
     ['with autocast(model.device, dtype):', "with autocast(model.device, 'float32'):"],
 ]
 
+FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
+    ["arrays.get(f'given_{s}', arrays.get('given'))",
+     "arrays.get('given', arrays.get(f'given_{s}'))"],
+    ['(part >= 0) & (part <= most)', 'part <= most'],
+    ['(part >= 0) & (part <= most)', 'part >= 0'],
+    ['GIVEN - 1 if marked else 65535', '65535'],
+    ['if whole.any():', 'if False:'],
+    ['if end is None:', 'if True:'],
+    ['if largest >= n_tokens:', 'if largest > n_tokens:'],
+    ['check_source_is_new(origin, kept)', 'pass'],
+    ['old_kind == kind, force', 'True, force'],
+]
+
 FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer test_lengths', [
     ['self.is_behind_rest(i) or not', 'not'],
     ['return [typed(prompt)]', 'return [prompt]'],
@@ -547,7 +560,7 @@ FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve tes
     ['if self.given is not None:', 'if False:'],
 ]
 
-FAULTS['anyorder/tokens/blocks.py'] = 'test_sets extras/test_arrays test_answers test_training extras/test_puzzles', [
+FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers test_training extras/test_puzzles', [
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],

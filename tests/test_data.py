@@ -16,9 +16,9 @@ import pytest
 from conftest import ROOT, one_line
 
 from anyorder.datasets import open_split
-from anyorder.extras.arrays.prepared import prepare_tokens
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens import prepared as p
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.duplicates import Hashes
 from anyorder.tokens.meta import SplitMeta, read_meta
@@ -736,7 +736,7 @@ import re
 import sys
 root, path, tokenizer, data_set = sys.argv[1:]
 sys.path.insert(0, root)
-from anyorder.extras.arrays.prepared import prepare_tokens
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 if data_set == 'tokens':
     prepare_tokens('.', source=path, force=True)

@@ -11,7 +11,6 @@ import os
 import pytest
 from conftest import one_line
 
-from anyorder.extras.arrays.prepared import read_arrays, read_names
 from anyorder.extras.hub.folders import whole_folder
 from anyorder.extras.pictures.curves import read_run
 from anyorder.likelihood.lengths import read_prior
@@ -30,6 +29,7 @@ from anyorder.machine.files import (
 )
 from anyorder.machine.terminal import progress
 from anyorder.order_options import read_order
+from anyorder.tokens.arrays import read_arrays, read_names
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prompts import read_prompts
 from anyorder.tokens.sources import open_texts

@@ -22,12 +22,12 @@ from conftest import ROOT, one_line
 
 from anyorder import datasets
 from anyorder.datasets import open_split
-from anyorder.extras.arrays.prepared import prepare_tokens
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import locks
 from anyorder.machine.files import write_json
 from anyorder.machine.locks import locked, temporary_name, tidy
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.prepared import prepare
 from sample import save

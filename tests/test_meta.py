@@ -10,8 +10,8 @@ import pytest
 from conftest import one_line
 
 from anyorder.datasets import open_split
-from anyorder.extras.arrays.prepared import prepare_tokens
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.meta import SPLIT_FIELDS, kind_of, read_meta
 from anyorder.tokens.prepared import prepare
 

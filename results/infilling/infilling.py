@@ -18,8 +18,8 @@ import torch
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import open_split
-from anyorder.extras.judge.metrics import counted_nats
 from anyorder.fast import freeze
+from anyorder.likelihood.judge import counted_nats
 from anyorder.likelihood.nll import block_nll
 from anyorder.machine.files import write_json
 from anyorder.machine.terminal import one_line_errors

@@ -9,12 +9,12 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
-from anyorder.extras.judge.metrics import generative_perplexity, text_metrics
 from anyorder.extras.speed.frontier import REFERENCE, WAYS, Frontier, settings
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Adaptive, Given, Lossless
+from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.likelihood.nll import block_nll
 from anyorder.likelihood.written import written_nats
 from anyorder.orders import RANDOM, Order, draw_orders

@@ -43,7 +43,6 @@ import torch
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.datasets import changed_since
-from anyorder.extras.judge.metrics import measure, open_judge, text_metrics
 from anyorder.extras.speed.models import numbers_or_none
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import (
@@ -60,6 +59,7 @@ from anyorder.generation.canvas import sample_of
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import figure
 from anyorder.likelihood.written import Written

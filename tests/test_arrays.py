@@ -12,8 +12,8 @@ from conftest import one_line
 
 import train
 from anyorder.datasets import open_split
-from anyorder.extras.arrays.prepared import prepare_tokens
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare

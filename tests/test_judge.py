@@ -1,7 +1,6 @@
 """Measures of samples by hand, and judges that weight every token equally."""
 
 import itertools
-import json
 import math
 from contextlib import nullcontext
 
@@ -11,8 +10,7 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.extras.judge import __main__ as command
-from anyorder.extras.judge.metrics import (
+from anyorder.likelihood.judge import (
     Judge,
     generative_perplexity,
     measure,
@@ -22,7 +20,6 @@ from anyorder.extras.judge.metrics import (
 )
 from anyorder.orders import sample_order
 from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
-from configurator import configure
 
 
 class Pairs(Bytes):  # two bytes a token, and the last alone
@@ -167,19 +164,3 @@ def test_a_judge_that_overflowed_is_one_line():
     judge.lm_head.weight.fill_(1e308)
     with pytest.raises(ValueError, match='not finite'):
         generative_perplexity(judge, [[1, 2]], [[True, True]])
-
-
-def test_the_command_says_of_a_file_what_is_measured_of_its_samples(tmp_path, capsys):
-    path = str(tmp_path / 'ckpt.pt')
-    save_checkpoint(path, make_model(vocab_size=257), tokenizer='bytes')
-    samples = [
-        {'prompt': '', 'tokens': list(text), 'step': [0, 1, 2, 3]} for text in (b'abca', b'aaaa')
-    ]
-    result = {'config': {'ckpt': path, 'n_samples': 2}, 'samples': samples}
-    (tmp_path / 's.json').write_text(json.dumps(result))
-    options = configure(
-        vars(command), [str(tmp_path / 's.json'), f'--metrics={path}', '--device=cpu']
-    )
-    command.main(options)
-    _, lines = measure(samples, Bytes(), open_judge(path, Bytes()))
-    assert capsys.readouterr().out == ''.join(f'{name:<10}{said}\n' for name, said in lines.items())
