@@ -298,22 +298,18 @@ def help_text(namespace, defaults):
     script = Path(namespace.get('__file__') or '')
     source = script.read_text(encoding='utf-8') if script.is_file() else ''
     for key, default in defaults.items():
-        heading, comment, more = comments_of(key, source)
+        heading, comment = comments_of(key, source)
         if heading:
             lines += ['', f'  {heading}']
         lines.append(f'    --{key}={default}'.ljust(39) + f' {comment}')
-        lines += [f'{"":<40}{line}' for line in more]
     return re.sub(r'([a-z_/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
 
 
 def comments_of(key, source):
-    """Return the heading above an option, its comment, and [the comment's further lines]."""
-    pattern = rf'^(?:# (.+)\n)?{key} = .*?(?:  # (.*))?((?:\n +# .*)*)$'
+    """Return the heading above an option, and the comment behind it."""
+    pattern = rf'^(?:# (.+)\n)?{key} = .*?(?:  # (.*))?$'
     found = re.search(pattern, source, re.MULTILINE)
-    if not found:
-        return '', '', []
-    heading, comment, more = found.groups('')
-    return heading, comment, [line.lstrip()[2:] for line in more.splitlines()[1:]]
+    return found.groups('') if found else ('', '')
 
 
 def keys_of(found):

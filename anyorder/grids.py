@@ -129,6 +129,6 @@ def loaded(kept):
         said, _, _ = kept.partition('@')
         raise ValueError(
             f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add '
-            f'--order=PATH/{said} (eval_ppl.py: --orders=, puzzles solve: --policies=)'
+            f'--order=PATH/{said} (eval_ppl.py and puzzles solve: --orders=)'
         )
     return LOADED[kept]

@@ -1,13 +1,18 @@
 """Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and
 DIR/NAME/meta.json.
 
-    python data/prepare.py pydocs                                        # what the quickstart reads; no network
-    python data/prepare.py text --source=books.jsonl.xz --name=books     # also .txt, .csv, .parquet, a folder of .txt
+    # what the quickstart reads; no network
+    python data/prepare.py pydocs
+    # also .txt, .csv, .parquet, a folder of .txt
+    python data/prepare.py text --source=books.jsonl.xz --name=books
     python data/prepare.py text --source=test.txt --name=books --split=test
-    python data/prepare.py text --source=hf:OWNER/NAME --name=qa --text_key=answer --prompt_key=question
-    python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
-    python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
-    python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text
+    python data/prepare.py text --source=hf:OWNER/NAME --name=qa --prompt_key=question
+    # 8 million documents through `datasets`
+    python data/prepare.py openwebtext
+    # also wikitext103, ptb, lm1b, lambada
+    python data/prepare.py wikitext2 [--source=wiki.test.raw]
+    # integers that are no text
+    python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8
 
 Every document is followed by the end-of-text token. <|endoftext|> in a text ends a document too.
 Without --split the documents are divided into train and val by a fixed seed; a text of one document
@@ -45,23 +50,17 @@ WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 TEXTS = ('text_key', 'prompt_key')
 
-# fmt: off
-
-source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
-                 # a .jsonl, .csv or .parquet has a document a row; all but the last also as .gz, .xz or .bz2;
-                 # a folder is all .txt in it, a document each, or what `datasets` saved; hf:OWNER/NAME is on the hub
-text_key = 'text'      # field of a row that holds its text
-prompt_key = 'auto'    # field of a row that holds a prompt, which comes first and costs nothing; auto is "prompt"
-                       # where the rows have one, '' is none
-split = ''       # the whole source is this split (train, val, test); '' divides it, or is test for a zero-shot set
-name = ''        # folder to write under `data_dir`; '' is the name of the data set
-tokenizer = ''   # bytes or gpt2; '' is the data set's own
-end = None       # tokens: the integer that is written behind each document of a stream
-vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows their numbers
-shape = ''       # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
-data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
-force = False    # replace what is there
-# fmt: on
+source = ''  # a file, a folder, or hf:OWNER/NAME on the hub; docs/data.md has all kinds
+text_key = 'text'  # field of a row that holds its text
+prompt_key = 'auto'  # field that holds a prompt, which is given; 'auto' is "prompt", '' is none
+split = ''  # the source is this split; '' divides it, or is test for a zero-shot set
+name = ''  # folder to write under `data_dir`; '' is the name of the data set
+tokenizer = ''  # 'bytes' or 'gpt2'; '' is the data set's own
+end = None  # tokens: the integer that is written behind each document of a stream
+vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows numbers
+shape = ''  # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
+data_dir = os.path.dirname(os.path.abspath(__file__))  # where sets go, by default this folder
+force = False  # replace what is there
 
 
 def main(config):

@@ -357,7 +357,7 @@ FINDINGS = {
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
 OF_TEXT = 'eval_ppl.py --n_blocks=512'
-OF_PUZZLES = '-m anyorder.extras.puzzles solve --policies=random,margin'
+OF_PUZZLES = '-m anyorder.extras.puzzles solve --orders=random,margin'
 # what measures a checkpoint
 EVALUATIONS = {
     'ensemble': f'{OF_TEXT} --estimates=ensemble:64',

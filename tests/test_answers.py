@@ -386,7 +386,7 @@ def test_an_order_of_positions_is_the_one_of_the_model(sums, capsys):
     assert open_split('data', 'qa', 'val')[0].width(16) == 9
     (sums / 'back.json').write_text(json.dumps([*range(15, -1, -1)]))
     capsys.readouterr()
-    options = ['--ckpt=out/ckpt.pt', '--split=val', '--policies=r2l,back.json']
+    options = ['--ckpt=out/ckpt.pt', '--split=val', '--orders=r2l,back.json']
     eval_puzzle.main(configure(vars(eval_puzzle), options))
     *_, back, listed = capsys.readouterr().out.splitlines()
     assert back.split()[1:6] == listed.split()[1:6]

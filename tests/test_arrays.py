@@ -379,7 +379,7 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
         assert 'nats/block' in said
         assert 'rows x 1' in said
 
-        solved = ['--dataset=mine', '--blanks=5', '--policies=columns,margin']
+        solved = ['--dataset=mine', '--blanks=5', '--orders=columns,margin']
         said = script('anyorder.extras.puzzles', 'solve', *of_test, *solved).stdout
         assert '3 rows of 6 tokens, 83% given' in said
 

@@ -266,24 +266,6 @@ def test_help_says_which_words_there_are(capsys, namespace, asked, said):
     assert said in capsys.readouterr().out
 
 
-SCRIPT = """
-# data
-source = ''   # a file,
-              # or a folder
-
-# other
-n = 3         # a number
-"""
-
-
-def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
-    (tmp_path / 's.py').write_text(SCRIPT)
-    with pytest.raises(SystemExit):
-        configure({'source': '', 'n': 3, '__file__': str(tmp_path / 's.py')}, ['--help'])
-    said = [' '.join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert said[4:] == ['data', '--source= a file,', 'or a folder', '', 'other', '--n=3 a number']
-
-
 @pytest.mark.parametrize(
     'text, said',
     [

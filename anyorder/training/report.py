@@ -98,7 +98,7 @@ def in_short(entry):
 
 
 def conclusion(state, data, val, folder, config):
-    """Yield the lines on what has come out, and on what to do next; `val` is what `validate` gave."""
+    """Yield the lines on what came out, and on what to do next; `val` is what `validate` gave."""
     yield f'\nvalidation of the EMA weights on {config.dataset}'
     yield validation_table(val, data, config)
     if not data.train.marked:
@@ -157,7 +157,7 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
 
     first = ('sample.py', 'order')
     if data.train.marked:
-        first = ('-m anyorder.extras.puzzles solve', 'policies')
+        first = ('-m anyorder.extras.puzzles solve', 'orders')
     for program, option in (first, ('eval_ppl.py', 'orders')):
         words = ['python', program, f'--ckpt={shlex.quote(ckpt_path)}']
         if order_file:

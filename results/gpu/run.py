@@ -46,15 +46,12 @@ PARTS = {
     ),
 }
 
-# fmt: off
-
-parts = ','.join(PARTS)   # in this order
-minutes = 25.0            # all parts together
-out = 'out/gpu'           # page, outputs and checkpoints
-data_dir = 'data'         # where prepared sets are
-device = 'auto'           # 'cuda', 'cpu', ...
-toy = False               # sizes for a CPU: tries the commands, says nothing of speed
-# fmt: on
+parts = ','.join(PARTS)  # in this order
+minutes = 25.0  # all parts together
+out = 'out/gpu'  # page, outputs and checkpoints
+data_dir = 'data'  # where prepared sets are
+device = 'auto'  # 'cuda', 'cpu', ...
+toy = False  # sizes for a CPU: tries the commands, says nothing of speed
 
 # PART_name, seconds at most, and what stands behind `python`; names in braces are of FIELDS
 COMMANDS = """
@@ -100,7 +97,7 @@ FIELDS = {
     'train': '{speed} train --plain=False',
     'sample': '{speed} sample {small} --windows=32',
     'learn': 'train.py config/sudoku.py {data} {sudoku} {updates} --out_dir={out}',
-    'solve': '-m anyorder.extras.puzzles solve {data} --policies=random,margin --n_puzzles=200',
+    'solve': '-m anyorder.extras.puzzles solve {data} --orders=random,margin --n_puzzles=200',
     'data': '--data_dir={out}/data',
     'written': '--ckpt={out}/text/ckpt.pt',
     'small': '--n_layer=12 --n_head=12 --n_embd=768',

@@ -130,11 +130,11 @@ def test_blanks_are_drawn_by_the_seed_of_the_puzzle():
 
 
 def test_every_run_is_a_row_of_policy_steps_and_noise():
-    runs = read_runs(options_of('--policies=random,margin', '--n_steps=4,0', '--noises=0,0.5'))
+    runs = read_runs(options_of('--orders=random,margin,margin+0.5', '--n_steps=4,0'))
     of_random = [('random', 4, 0.0), ('random', 0, 0.0)]
-    of_margin = [('margin', 4, 0.0), ('margin', 4, 0.5), ('margin', 0, 0.0), ('margin', 0, 0.5)]
+    of_margin = [('margin', 4, 0.0), ('margin', 0, 0.0), ('margin', 4, 0.5), ('margin', 0, 0.5)]
     assert [(run.policy, run.n_steps, run.noise) for run in runs] == of_random + of_margin
-    assert runs[3].unmasking == Adaptive('margin', 4, noise=0.5)
+    assert runs[4].unmasking == Adaptive('margin', 4, noise=0.5)
     one_by_one = runs[1].unmasking
     assert isinstance(one_by_one, Given)
     assert one_by_one.ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]]
@@ -142,7 +142,7 @@ def test_every_run_is_a_row_of_policy_steps_and_noise():
 
 
 def test_blocks_are_for_policies_and_go_from_left_to_right():
-    random, margin = read_runs(options_of('--policies=random,margin', '--block_length=4'))
+    random, margin = read_runs(options_of('--orders=random,margin/4'))
     assert (random.unmasking, random.order) == (Given(2**31), 'random')
     in_blocks = Adaptive('margin', 2**31, block_length=4)
     assert (margin.unmasking, margin.order) == (in_blocks, 'l2r')
@@ -189,7 +189,7 @@ def test_slots_and_seconds_are_counted_for_one_puzzle(network):
     tokens, given = some_puzzles(Sudoku(4), 6)
     puzzles = Puzzles(Sudoku(4), tokens, given, 'some', np.arange(4))
     model = make_model(**MODEL, **NETWORKS[network])
-    runs = read_runs(options_of('--policies=l2r,margin'))
+    runs = read_runs(options_of('--orders=l2r,margin'))
     start = time.perf_counter()
     solved = solve_all(model, puzzles, runs, {}, [0], options_of('--temperature=0'))
     rows = [row for row, _ in solved]
@@ -255,17 +255,19 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(train, tmp_path, scr
     train()
     check_untrained(tmp_path / 'out' / 'log.jsonl')
     run = ('anyorder.extras.puzzles', 'solve', '--ckpt=out/ckpt.pt', '--n_puzzles=12')
-    page = ('--html=p.html', '--show=0,3', '--n_steps=0,2', '--noises=0,0.5')
+    page = ('--html=p.html', '--show=0,3', '--n_steps=0,2')
     said = script(*run, *page, '--batch_size=7', '--out=p.json').stdout
     rows = results(tmp_path / 'p.json')
-    assert len(rows) == 2 * 2 + len(SCORES) * 2 * 2
+    assert len(rows) == 2 * 2 + len(SCORES) * 2
     assert 'margin' in said
     assert all(0 <= row['right'] <= 1 and row['solved_stderr'] > 0 for row in rows)
     page = (tmp_path / 'p.html').read_text()
     assert '"columns": 4' in page
     assert 'puzzle 3, margin, 2 steps' in page
-    script(*run, '--policies=entropy', '--noises=0.5', '--batch_size=30', '--out=q.json')
-    assert results(tmp_path / 'q.json')[0]['right'] == rows[-3]['right']
+    script(*run, '--orders=entropy,entropy+0.5', '--batch_size=30', '--out=q.json')
+    without, with_noise = results(tmp_path / 'q.json')
+    assert without['right'] == rows[-2]['right']
+    assert (with_noise['policy'], with_noise['noise']) == ('entropy', 0.5)
 
 
 OTHERS = [['--network=encoder', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']]
@@ -275,7 +277,7 @@ OTHERS = [['--network=encoder', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0
 def test_other_networks_and_orders_are_validated_and_scored(train, tmp_path, script, options):
     train(*options)
     check_untrained(tmp_path / 'out' / 'log.jsonl')
-    how = ('--policies=l2r,margin', '--n_puzzles=9', '--out=p.json')
+    how = ('--orders=l2r,margin', '--n_puzzles=9', '--out=p.json')
     script('anyorder.extras.puzzles', 'solve', '--ckpt=out/ckpt.pt', *how)
     assert len(results(tmp_path / 'p.json')) == 2
 
@@ -284,13 +286,13 @@ def test_blanks_are_written_along_a_file_and_any_family(folder, script, tmp_path
     (tmp_path / 'back.json').write_text(json.dumps([*range(15, -1, -1)]))
     (tmp_path / 'short.json').write_text('[1, 0]')
     how = (f'--ckpt={folder}/sudoku4.pt', '--n_puzzles=6', '--temperature=1', '--out=o.json')
-    script('anyorder.extras.puzzles', 'solve', *how, '--policies=r2l,back.json,swaps:5,random,l2r')
+    script('anyorder.extras.puzzles', 'solve', *how, '--orders=r2l,back.json,swaps:5,random,l2r')
     rows = results(tmp_path / 'o.json')
     assert [row['policy'] for row in rows] == ['r2l', 'back.json', 'swaps:5', 'random', 'l2r']
     right = [row['right'] for row in rows]
     assert right[0] == right[1]
     assert len(set(right)) > 2
-    failed = script('anyorder.extras.puzzles', 'solve', *how, '--policies=l2r,short.json', code=1)
+    failed = script('anyorder.extras.puzzles', 'solve', *how, '--orders=l2r,short.json', code=1)
     assert 'from 0 to 15, once; got 2' in failed.stderr
     assert not failed.stdout  # before any is solved
 
@@ -302,7 +304,7 @@ def test_blanks_are_written_along_a_file_and_any_family(folder, script, tmp_path
 def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
     folder, script, tmp_path, name, option, temperature
 ):
-    how = ('--policies=random', '--n_puzzles=4', f'--temperature={option}', '--out=o.json')
+    how = ('--orders=random', '--n_puzzles=4', f'--temperature={option}', '--out=o.json')
     script('anyorder.extras.puzzles', 'solve', f'--ckpt={folder}/{name}.pt', *how)
     result = json.loads((tmp_path / 'o.json').read_text())
     assert result['config']['temperature'] == temperature
@@ -316,16 +318,16 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
         (['--dataset=nae_sat'], 'other puzzles'),
         (['--dataset=hard'], 'anyorder.extras.puzzles make sudoku4 --name=hard'),
         (['--split=valid'], 'split must be'),
-        (['--policies=best'], "got 'best'"),
+        (['--orders=best'], "got 'best'"),
         (['--n_steps=-1'], 'n_steps must be'),
-        (['--noises=x'], 'noises must be'),
         (['--unmask=binomial'], 'n_steps must be 1 or more'),
         (['--unmask=x'], 'unmask must'),
         (['--unmask=lossless'], 'choose fixed'),
-        (['--noises=1', '--policies=l2r'], 'noises and'),
-        (['--block_length=2', '--policies=l2r'], 'block_length are for'),
-        (['--block_length=17'], 'at most the 16 positions'),
-        (['--block_length=0'], 'an integer from 1'),
+        (['--orders=margin:x'], "got 'margin:x'"),
+        (['--orders=l2r/2'], "got 'l2r/2'"),
+        (['--orders=margin/17'], 'at most the 16 positions'),
+        (['--orders=margin/0'], 'an integer from 1'),
+        (['--policies=margin'], 'there is no option'),
         (['--temperature=hot'], 'temperature must'),
         (['--temperature=-1'], 'temperature must'),
         (['--show=30', '--html=p.html'], 'show must'),
@@ -339,7 +341,7 @@ def test_wrong_questions_are_one_line(folder, options, said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
 
 
-@pytest.mark.parametrize('option', ['html=m.html', 'policies=margin', 'revise=2', 'show=1'])
+@pytest.mark.parametrize('option', ['html=m.html', 'orders=margin', 'revise=2', 'show=1'])
 def test_an_error_map_solves_nothing(folder, option):
     how = (f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', f'--{option}')
     name, _, _ = option.partition('=')
@@ -382,7 +384,7 @@ def test_an_ensemble_measures_puzzles(folder, script):
 
 
 def test_what_is_given_counts_for_nothing(folder, script):
-    how = (f'--ckpt={folder}/nae_sat.pt', '--policies=l2r', f'--out={folder}/t.json')
+    how = (f'--ckpt={folder}/nae_sat.pt', '--orders=l2r', f'--out={folder}/t.json')
     script('anyorder.extras.puzzles', 'solve', *how, '--blanks=13')  # one blank a row
     (row,) = results(folder / 't.json')
     assert row['solved'] == row['right']

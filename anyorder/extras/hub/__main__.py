@@ -11,12 +11,9 @@ a checkpoint for all other commands."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 
-# fmt: off
-
-ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
-out = ''               # the folder to write, which must be new; it appears whole or not at all
-weights = 'ema'        # 'ema' or 'raw'
-# fmt: on
+ckpt = 'out/ckpt.pt'  # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
+out = ''  # the folder to write, which must be new; it appears whole or not at all
+weights = 'ema'  # 'ema' or 'raw'
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())

@@ -17,7 +17,10 @@ an evaluation or speed. Runs called NAME_seed1, NAME_seed2, ... share a colour a
 the table has their mean and its standard error. val_own is the loss in the order in which a run
 was trained: val_any after random orders, val_l2r after left to right. The page of a replay becomes
 a picture that plays by itself: its first sample, and beside it the next one that has the same
-known tokens, without drafts."""
+known tokens, without drafts.
+
+The axis x is tokens, time or iter for training curves, passes, slots or seconds for a frontier,
+slots or puzzle_seconds for puzzles, order or members for likelihoods."""
 
 import itertools
 import statistics
@@ -48,14 +51,10 @@ AXES = (
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
-# fmt: off
-
-out = 'loss.png'   # picture to write: .png, .svg or .pdf, of a replay .svg; `-o FILE` is the same
-x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes, slots or seconds for a
-                   # frontier, slots or puzzle_seconds for puzzles, order or members for likelihoods
-y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
-labels = ''        # what to call the runs, or all lines, with commas between; '' is the names of folders and files
-# fmt: on
+out = 'loss.png'  # picture to write: .png, .svg or .pdf, of a replay .svg; `-o FILE` is the same
+x = ''  # axis, see above; '' is tokens for training curves
+y = ''  # keys with commas between, one panel each; '' is loss and validations, or the file's
+labels = ''  # what to call the runs, or all lines, with commas; '' is names of folders and files
 
 
 def main(config):

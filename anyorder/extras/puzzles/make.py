@@ -1,10 +1,11 @@
 """Puzzles to token files, generated from a seed or read from a file, every one checked by an exact
 solver.
 
-    python -m anyorder.extras.puzzles make sudoku4                                                   # 4 x 4
-    python -m anyorder.extras.puzzles make sudoku --n_train=200000                                   # 9 x 9
-    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard   # a CSV with the column puzzle
-    python -m anyorder.extras.puzzles make zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
+    python -m anyorder.extras.puzzles make sudoku4   # 4 x 4
+    python -m anyorder.extras.puzzles make sudoku --n_train=200000   # 9 x 9
+    # of a CSV with the column puzzle
+    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard
+    python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says
@@ -26,23 +27,21 @@ WORDS = {name: task.about for name, task in TASKS.items()}
 
 OF_SOME = ('n_latents', 'n_observations', 'largest')  # options of some tasks
 
-# fmt: off
 # what is generated
-n_train = 0            # puzzles to train on; 0 is 100,000, for sudoku4 20,000
-n_val = 0              # puzzles to validate on; 0 is 1,000
-n_test = 0             # puzzles to test on; 0 is 1,000
-seed = 0               # draws the puzzles, and the triples of nae_sat
-n_latents = 25         # nae_sat: coins
-n_observations = 275   # nae_sat: observations of three coins each
-largest = 0            # zebra: houses and attributes at most, for small puzzles to begin with; 0 is all sizes
+n_train = 0  # puzzles to train on; 0 is 100,000, for sudoku4 20,000
+n_val = 0  # puzzles to validate on; 0 is 1,000
+n_test = 0  # puzzles to test on; 0 is 1,000
+seed = 0  # draws the puzzles, and the triples of nae_sat
+n_latents = 25  # nae_sat: coins
+n_observations = 275  # nae_sat: observations of three coins each
+largest = 0  # zebra: houses and attributes at most, for small puzzles; 0 is all sizes
 # what is read
-source = ''            # CSV of Sudokus with the column puzzle, also .gz and .xz; '' generates
+source = ''  # CSV of Sudokus with the column puzzle, also .gz and .xz; '' generates
 # what is written
-split = ''             # make only this one: train, val or test
-name = ''              # folder to write under `data_dir`; '' is the name of the puzzle
-data_dir = 'data'      # where prepared sets are
-force = False          # replace what is there
-# fmt: on
+split = ''  # make only this one: train, val or test
+name = ''  # folder to write under `data_dir`; '' is the name of the puzzle
+data_dir = 'data'  # where prepared sets are
+force = False  # replace what is there
 
 
 def main(config):

@@ -3,15 +3,17 @@
 By default each step writes one blank, the likeliest token.
 
     python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
-    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=random,margin --n_steps=8,0
-    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=margin --noises=0,0.5
-    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=margin
-    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
+    S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt"
+    $S --orders=random,margin,margin/27,margin+0.5 --n_steps=8,0
+    $S --dataset=hard --orders=margin --html=replay.html --show=0,7
     python -m anyorder.extras.puzzles solve --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
     # the lower half of an image
     python -m anyorder.extras.puzzles solve --ckpt=out/digits/ckpt.pt --blanks=32:64
     # answers to questions
-    python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val --policies=l2r
+    python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val --orders=l2r
+
+In `orders` margin/27 chooses inside blocks of 27 blanks, and margin+0.5 adds Gumbel noise of this
+scale to the scores.
 
 What is given is read first. solved is the share of puzzles or rows without a mistake, right the
 share of right blanks. A blank of a set without rules is right if it is what the set says; for
@@ -24,35 +26,30 @@ Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, names_in, numbers
 
-# fmt: off
-
-ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of hub: a path, or hf:OWNER/REPO[/path.pt];
-                       # masked:FOLDER is a masked model of others
-weights = 'ema'        # 'ema' or 'raw'
-dataset = ''           # a set made by puzzles make or of tokens; '' is what the checkpoint was trained on
-split = 'test'         # 'test', 'val' or 'train'
-data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
-blanks = ''            # positions to write given all others, as 32:64,70; '' what the set does not give
-n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'all'       # orders of the blanks, with commas: 'own' (as trained); anyorder/orders.py:ORDERS,
-                       # or with a number of its own, as swaps:9; a JSON file with a list of positions; a function
-                       # FILE.py:NAME; or the model's choice by its scores: anyorder/generation/unmasking.py:SCORES.
-                       # 'all' is random, l2r and every score
-n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
-noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
-unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
-block_length = None    # the model chooses inside blocks of so many blanks, from left to right
-revise = 0             # rounds, at most: an eighth of what was written, which fits the rest least, is written again
-temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
-seed = 1337            # puzzle r is a function of seed and r
-batch_size = 250       # puzzles at a time
-device = 'auto'        # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
-dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
-out = ''               # write the table to this JSON file
-html = ''              # write a page to this file (.html) that replays the puzzles of `show`
-show = '0'             # which puzzles, with commas
-error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
-# fmt: on
+ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
+weights = 'ema'  # 'ema' or 'raw'
+# what is solved
+dataset = ''  # a set of puzzles or of tokens; '' is what the checkpoint was trained on
+split = 'test'  # 'test', 'val' or 'train'
+data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
+blanks = ''  # positions to write given all others, as 32:64,70; '' what the set does not give
+n_puzzles = 0  # how many, spread evenly over the set; 0 is all
+# how
+orders = 'all'  # random, l2r, anyorder/generation/unmasking.py:SCORES; or anyorder/orders.py:ORDERS
+n_steps = '0'  # numbers of steps, with commas; 0 is a step for each blank
+unmask = 'fixed'  # 'fixed', or 'binomial': how many blanks a step writes is drawn
+revise = 0  # rounds, at most, in which the eighth of the blanks that fits least is written again
+temperature = 'auto'  # 'auto' is 0, the likeliest, or 1 where nothing is given
+seed = 1337  # puzzle r is a function of seed and r
+# system
+batch_size = 250  # puzzles at a time
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
+# what is shown
+out = ''  # write the table to this JSON file
+html = ''  # write a page to this file (.html) that replays the puzzles of `show`
+show = '0'  # which puzzles, with commas
+error_map = ''  # instead of solving: the loss by the share that is masked, as this picture
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
@@ -74,10 +71,11 @@ from anyorder.extras.pictures.figures import PICTURES, draw
 from anyorder.extras.pictures.replay import check_page, write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
 from anyorder.fast import CountedTrunk, freeze
-from anyorder.generation import SCORES, Canvas, Drawing, Given, unmasking_of
+from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
+from anyorder.generation.options import choice_in
 from anyorder.generation.unmasking import Unmasking
-from anyorder.generation.way import Way, order_and_policy
+from anyorder.generation.way import Way, order_and_unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
@@ -92,7 +90,7 @@ from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 # what is known of the set of a masked model of others
 UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
 # options that say how puzzles are solved
-SOLVING = ('policies', 'n_steps', 'noises', 'unmask', 'block_length', 'revise', 'html', 'show')
+SOLVING = ('orders', 'n_steps', 'unmask', 'revise', 'html', 'show')
 
 
 class Run(NamedTuple):
@@ -110,21 +108,16 @@ class Run(NamedTuple):
 
     def label(self, way):
         """Return the name of the row."""
-        name = self.policy
-        if not self.unmasking.adaptive:
-            name = way.order.name_as(name)
-        if self.unmasking.block_length:
-            name += f'/{self.unmasking.block_length}'
-        return name
+        if self.unmasking.adaptive:
+            return self.policy
+        return way.order.name_as(self.policy)
 
 
 class Puzzles(NamedTuple):
     """The puzzles that are asked for."""
 
     task: object  # its rules, see anyorder/extras/puzzles/rules.py
-    tokens: (
-        torch.Tensor
-    )  # (n, N) the solutions, in tokens of the model, PADDING behind shorter ones
+    tokens: torch.Tensor  # (n, N) the solutions, in tokens of the model, PADDING behind them
     given: torch.Tensor  # (n, N) which tokens are given
     label: str  # name of the set and its split
     symbols: np.ndarray  # the symbol of the task that each token of the model is; -1 for none
@@ -188,34 +181,29 @@ def main(config):
 
 def read_runs(c):
     """Return [Run, ...] that the options ask for. Raises ValueError for what cannot be asked."""
-    policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else names_in(c.policies)
-    named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
+    texts = names_in(c.orders)
+    if c.orders == 'all':
+        texts = ['random', 'l2r', *SCORES]
     steps = numbers(c, 'n_steps')
-    noises = numbers(c, 'noises', float)
-    check_ways(c, policies, steps, noises)
+    check_ways(c, steps)
     runs = []
-    for name, order, policy in named:
-        block_length = None if policy == 'given' else c.block_length
-        of_policy = noises if policy in SCORES else [0.0]
-        for n_steps, noise in itertools.product(steps, of_policy):
-            unmasking = unmasking_of(
-                n_steps=n_steps or 2**31,  # more steps than blanks write one blank each
-                policy=policy,
-                unmask=c.unmask,
-                order_noise=noise,
-                block_length=block_length,
-                revise=c.revise,
-            )
-            runs.append(Run(name, n_steps, noise, unmasking, order))
+    for text, n_steps in itertools.product(texts, steps):
+        order, unmasking = order_and_unmasking(
+            text,
+            n_steps=n_steps or 2**31,  # more steps than blanks write one blank each
+            unmask=c.unmask,
+            revise=c.revise,
+        )
+        policy = text
+        noise = choice_in(text).get('order_noise', 0.0)
+        if noise:
+            policy, _, _ = text.partition('+')
+        runs.append(Run(policy, n_steps, noise, unmasking, order))
     return runs
 
 
-def check_ways(c, policies, steps, noises):
-    """Raise ValueError for ways that say nothing of the policies."""
-    for_scores = max(noises) or c.block_length is not None
-    if for_scores and not set(policies) & set(SCORES):
-        scores = ', '.join(SCORES)
-        raise ValueError(f'noises and block_length are for the policies {scores}, got {c.policies}')
+def check_ways(c, steps):
+    """Raise ValueError for ways that solve nothing else."""
     if c.unmask == 'lossless':
         raise ValueError(
             'unmask=lossless would solve what one blank a step solves: choose fixed with '
