@@ -64,31 +64,13 @@ def validation(ckpt, iter_num):
     The log beside the checkpoint has it. A checkpoint that another run moved aside has none,
     because the log belongs to the other run."""
     path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
-    if not (ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path)):
+    if not (ckpt.endswith('.pt') and os.path.isfile(path)):
         return []
-    entries = [entry for entry in read_log(path) if entry.get('iter') == iter_num]
-    if not entries:
-        return []
-    last = entries[-1]
-    return [(said, last[name]) for name, said in MEASURED.items() if name in last]
-
-
-def table(config, entries, model, tokenizer, measured):
-    """Return {name: what is said of it}, '' for nothing, of a folder that is written."""
-    known = f'not known for {model.config.n_real} tokens: left out'
-    if tokenizer is not None:
-        known = tokenizer.name
-    validated = [f'{name} {nats:.4f} nats a token' for name, nats in measured]
-    iter_num = entries.get('iter_num', '?')
-    rows = {
-        'checkpoint': f'{config.ckpt}: {config.weights} weights, iteration {iter_num}',
-        'model': f'{model.n_parameters():,} parameters, digest {digest(model)}, read back',
-        'tokenizer': known,
-        'validation': ', '.join(validated),
-    }
-    for name in sorted(os.listdir(config.out)):
-        rows[name] = f'{os.path.getsize(os.path.join(config.out, name)):,} bytes'
-    return rows
+    here = {}
+    for entry in read_log(path):
+        if entry.get('iter') == iter_num:
+            here = entry
+    return [(said, here[name]) for name, said in MEASURED.items() if name in here]
 
 
 def main(config):
@@ -107,9 +89,16 @@ def main(config):
                 'checkpoint'
             )
 
-    for name, said in table(config, entries, model, tokenizer, measured).items():
-        if said:
-            print(f'{name:<24}{said}')
+    iter_num = entries.get('iter_num', '?')
+    print(f'checkpoint  {config.ckpt}: {config.weights} weights, iteration {iter_num}')
+    print(f'model       {model.n_parameters():,} parameters, digest {digest(model)}, read back')
+    if tokenizer is None:
+        print(f'tokenizer   not known for {model.config.n_real} tokens: left out')
+    else:
+        print(f'tokenizer   {tokenizer.name}')
+    if measured:
+        validated = [f'{name} {nats:.4f} nats a token' for name, nats in measured]
+        print(f'validation  {", ".join(validated)}')
     print(f'written to {config.out}; choose a licence in its README.md before you publish it')
 
 

@@ -6,16 +6,16 @@ modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-COD
 tokenizer.json, tokenizer_config.json, generation_config.json, README.md"""
 
 import json
-import math
 import os
 import re
 import shutil
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
-from anyorder.machine.files import GPT2_NAMES, need_extra
+from anyorder.machine.files import need_extra
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import Symbols
 from anyorder.weights import TIED, read_json, tie
@@ -63,8 +63,6 @@ OPTIONS = (
 )
 # how sample.py draws; transformers would cut all but the 50 likeliest tokens, its pipelines sharpen
 LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
-ON_HUB = {name: f'openai-community/{name}' for name in GPT2_NAMES}
-ON_HUB['openwebtext'] = 'Skylion007/openwebtext'
 
 
 def write_exported(folder, model, entries, tokenizer, weights, measured=()):
@@ -139,65 +137,29 @@ def model_card(model, config, tokenizer, measured):
 
     config    see hub_config
     measured  rows (name, nats a token)"""
-    view = 'masked' if model.slots.masked_loss else 'left_to_right'
-    about = {model.config.attention, view}
+    about = {model.config.attention, 'masked' if model.slots.masked_loss else 'left_to_right'}
     if measured:
         about.add('measured')
 
     def chosen(comment):
         return f'{comment[2]}\n' if comment[1] in about else ''
 
+    run = defaultdict(lambda: None, config['training'])
+    starts = [start['name'] for start in run['started_from'] or ()]
+    rows = [f'| {name} | {nats:.4f} |' for name, nats in measured]
     card = Path(__file__).with_name('card.md').read_text(encoding='utf-8')
     card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', chosen, card)
-    card = card.format(**card_fields(model, config, tokenizer, measured))
-    return re.sub(r'(?m)^(\|.*\| None \||\w+: None)\n', '', card)
-
-
-def card_fields(model, config, tokenizer, measured):
-    """Return {name: value} of the braces of card.md. None is what is not known."""
-    c = model.config
-    run = dict.fromkeys(OPTIONS) | config['training']
-    starts = run['started_from'] or ()
-    digests = [f'{start["name"]}, digest {start["digest"]}' for start in starts]
-    rows = [f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured]
-    fields = {
-        'c': c,
-        'run': run,
-        'config': config,
-        'pipeline': 'text-generation',
-        'n_parameters': model.n_parameters(),
-        'tokenizer': 'of a tokenizer that is not known',
-        'prompt': 'The ',
-        'n_read': c.block_size - 1,
-        'half': c.block_size // 2,
-        'weights': 'raw',
-        'updates': config.get('iter_num'),
-        'order': run['order'],
-        'started_from': '; '.join(digests) or None,
-        'hub_data': on_hub([run['source'] or '']),
-        'hub_model': on_hub([start['name'] for start in starts]),
-        'measured': '\n'.join(rows),
-    }
-    if model.slots.masked_loss:
-        fields['pipeline'] = 'fill-mask'
-    if tokenizer is not None:
-        fields['tokenizer'] = tokenizer.name
-    if isinstance(tokenizer, Symbols):
-        fields['prompt'] = tokenizer.texts[0]
-    if config['weights'] == 'ema':
-        fields['weights'] = 'moving average'
-    if isinstance(run['order'], list):
-        fields['order'] = 'a list of positions'
-    return fields
-
-
-def on_hub(names):
-    """Return [OWNER/REPO] of the last of the names that is on the hub, or None."""
-    on = [f'hf:{ON_HUB[name]}' if name in ON_HUB else name for name in names]
-    found = re.findall(r'(?m)^hf:([\w.-]+/[\w.-]+)', '\n'.join(on))
-    if not found:
-        return None
-    return f'[{found[-1]}]'
+    card = card.format(
+        c=model.config,
+        run=run,
+        config=defaultdict(lambda: None, config),
+        n_parameters=model.n_parameters(),
+        tokenizer=getattr(tokenizer, 'name', 'of a tokenizer that is not known'),
+        prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
+        started_from='; '.join(starts) or None,
+        measured='\n'.join(rows),
+    )
+    return re.sub(r'(?m)^\|.*\| None \|\n', '', card)
 
 
 def read_exported(folder):

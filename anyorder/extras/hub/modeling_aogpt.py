@@ -212,7 +212,6 @@ class LeftToRight(HubNetwork):
         self,
         input_ids=None,
         attention_mask=None,
-        position_ids=None,
         past_key_values=None,
         use_cache=None,
         logits_to_keep=0,
@@ -230,13 +229,8 @@ class LeftToRight(HubNetwork):
         texts = Texts.of(input_ids, attention_mask)
         if texts.idx.size(1) > N:
             raise ValueError(f'the model reads at most {N} tokens, got {texts.idx.size(1)}')
-        place = new_places(texts, T, position_ids)
-        if isinstance(logits_to_keep, int):
-            place = place[:, -logits_to_keep:]
-        else:
-            place = place[:, logits_to_keep]
-
-        x = self.read(texts, place, cache)
+        place = texts.place[:, -T:] if T else texts.lengths.unsqueeze(1) - 1
+        x = self.read(texts, place[:, -logits_to_keep:], cache)
         if cache is not None:
             cache.text = input_ids
         return BaseModelOutputWithPast(last_hidden_state=x, **{CACHE: cache})
@@ -276,20 +270,6 @@ class LeftToRight(HubNetwork):
         return take(x, column).masked_fill(has_no_next, 0)
 
 
-def new_places(texts, T, position_ids):
-    """Return the places (B, T) of the last T columns; (B, 1) of the ends of the texts for T = 0."""
-    place = texts.place[:, -T:] if T else texts.lengths.unsqueeze(1) - 1
-    if position_ids is None:
-        return place
-    is_other = (position_ids != place) & texts.shown[:, -T:]
-    if is_other.any():
-        raise ValueError(
-            'position_ids must count the tokens of a row from 0: give one text a row, '
-            'and no packing'
-        )
-    return place
-
-
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     """The order from left to right, which a decoder of any order reads too.
 
@@ -319,7 +299,6 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         past_key_values=None,
         use_cache=None,
         logits_to_keep=0,
-        position_ids=None,
         num_items_in_batch=None,
         cache=None,
         **others,
@@ -335,9 +314,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         else:
             refuse({'past_key_values': past_key_values})  # the other name of the cache
         refuse_offload(self)
-        read = self.network(
-            input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others
-        )
+        read = self.network(input_ids, attention_mask, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., : self.config.vocab_size]
         loss = None
         if labels is not None:
