@@ -8,7 +8,7 @@
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and
 out_dir/log.jsonl, see anyorder/training/run_folder.py. A checkpoint replaces a link of its name,
 and what the link leads to stays. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how
-to go on."""
+to go on. docs/options.md says what the options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
@@ -207,7 +207,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
     rank, _ = processes.processes()
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
     write_samples = None
-    is_split = saves_by('shard', config)  # the first process alone cannot write
+    is_split = saves_by('shard', config)  # no process alone has the whole average
     if chart.wanted and not data.train.marked and not is_split:
         write_samples = partial(samples, state.ema.model, data.tokenizer, config)
     report = Report(folder, chart, bar, write_samples)
