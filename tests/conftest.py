@@ -173,6 +173,7 @@ def script(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *args])
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
+        monkeypatch.delitem(sys.modules, f'{name}.__main__', raising=False)  # else it warns
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 if name.endswith('.py'):
