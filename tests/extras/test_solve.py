@@ -1,8 +1,6 @@
 """The puzzles that a model solves: what is written, how it is scored, and wrong questions."""
 
 import json
-import re
-import shlex
 import time
 from functools import partial
 
@@ -314,7 +312,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
 @pytest.mark.parametrize(
     'options, said',
     [
-        (['--dataset=words'], 'words is text'),
+        (['--dataset=words'], 'words is text without prompts, which eval_ppl.py'),
         (['--dataset=nae_sat'], 'other puzzles'),
         (['--dataset=hard'], 'anyorder.extras.puzzles make sudoku4 --name=hard'),
         (['--split=valid'], 'split must be'),
@@ -322,7 +320,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
         (['--n_steps=-1'], 'n_steps must be'),
         (['--unmask=binomial'], 'n_steps must be 1 or more'),
         (['--unmask=x'], 'unmask must'),
-        (['--unmask=lossless'], 'choose fixed'),
+        (['--unmask=lossless'], 'unmask must be fixed'),
         (['--orders=margin:x'], "got 'margin:x'"),
         (['--orders=l2r/2'], "got 'l2r/2'"),
         (['--orders=margin/17'], 'at most the 16 positions'),
@@ -394,28 +392,6 @@ def test_what_is_given_counts_for_nothing(folder, script):
     said = script('eval_ppl.py', f'--ckpt={folder}/nae_sat.pt', '--split=test').stdout
     assert 'left to right' in said
     assert 'unigram' not in said
-
-
-def save_text(path, dataset):
-    model = make_model(vocab_size=320, n_tokens=257).float()
-    save_checkpoint(path, model, tokenizer='bytes', config={'dataset': dataset})
-    return f'--ckpt={path}'
-
-
-def test_eval_puzzle_names_the_command_that_measures_a_text(folder, script):
-    ckpt = save_text(folder / 'text.pt', 'other')
-    data = f'--data_dir={folder}/data'
-    failed = script(
-        'anyorder.extras.puzzles', 'solve', ckpt, data, '--dataset=words', '--split=test', code=1
-    )
-    command = re.search(r'python (eval_ppl.py .*?) measures', failed.stderr)[1]
-    assert 'words (test)' in script(*shlex.split(command), '--n_blocks=2', '--weights=raw').stdout
-
-
-def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
-    ckpt = save_text(tmp_path / 'c.pt', 'novels')
-    with pytest.raises(ValueError, match='novels is text'):
-        eval_puzzle.main(options_of(ckpt, '--weights=raw', f'--data_dir={tmp_path}'))
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ prepared anew since: the model may have been trained on its puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, check_choice, names_in, numbers
+from configurator import at_least, check_choice, names_in, numbers
 
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
@@ -56,8 +56,6 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import itertools
 import math
-import os
-import shlex
 import time
 from typing import NamedTuple
 
@@ -83,7 +81,7 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, all_blocks, only_blank
-from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 
@@ -101,16 +99,6 @@ class Run(NamedTuple):
     noise: float
     unmasking: Unmasking
     order: str | list  # see Order.of
-
-    def way(self, trained, temperature):
-        """Return the Way of this run, for a model that was trained with the options `trained`."""
-        return Way(Order.of(self.order, trained), self.unmasking, Drawing(temperature))
-
-    def label(self, way):
-        """Return the name of the row."""
-        if self.unmasking.adaptive:
-            return self.policy
-        return way.order.name_as(self.policy)
 
 
 class Puzzles(NamedTuple):
@@ -147,12 +135,10 @@ def main(config):
     # The model
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
-    settled = {
-        'device': str(device),
-        'dtype': dtype,
-        'temperature': temperature_of(config, puzzles),
-    }
-    config = Config(config | settled)
+    config['device'] = str(device)
+    config['dtype'] = dtype
+    if config.temperature == 'auto':
+        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
     revised = ', revised' if config.revise else ''
     share = float(puzzles.given.float().mean())
     print(
@@ -185,7 +171,12 @@ def read_runs(c):
     if c.orders == 'all':
         texts = ['random', 'l2r', *SCORES]
     steps = numbers(c, 'n_steps')
-    check_ways(c, steps)
+    check_choice('unmask', c.unmask, 'fixed', 'binomial')
+    if c.unmask == 'binomial' and 0 in steps:
+        raise ValueError(
+            'unmask=binomial draws how many blanks a step writes: n_steps must be 1 or more, got '
+            f'{c.n_steps}'
+        )
     runs = []
     for text, n_steps in itertools.product(texts, steps):
         order, unmasking = order_and_unmasking(
@@ -200,20 +191,6 @@ def read_runs(c):
             policy, _, _ = text.partition('+')
         runs.append(Run(policy, n_steps, noise, unmasking, order))
     return runs
-
-
-def check_ways(c, steps):
-    """Raise ValueError for ways that solve nothing else."""
-    if c.unmask == 'lossless':
-        raise ValueError(
-            'unmask=lossless would solve what one blank a step solves: choose fixed with '
-            '--n_steps=0'
-        )
-    if c.unmask == 'binomial' and 0 in steps:
-        raise ValueError(
-            'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, '
-            f'got {c.n_steps}'
-        )
 
 
 def check_options(c):
@@ -248,13 +225,6 @@ def check_questions(puzzles, show, c):
         raise ValueError(f'show must name puzzles from 0 to {n - 1}, got {c.show}')
 
 
-def temperature_of(c, puzzles):
-    """Return the temperature: 'auto' is the likeliest token, or 1 where nothing is given."""
-    if c.temperature != 'auto':
-        return c.temperature
-    return 0.0 if puzzles.given.any() else 1.0
-
-
 # --------------------------------------------------------------------------------------------------
 # the puzzles
 
@@ -272,9 +242,10 @@ def open_puzzles(checkpoint, c):
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
-    check_no_text(checkpoint, name, data_dir, c)
     split, meta = open_split(data_dir, name, c.split, checkpoint.set or UNKNOWN)
     kind = kind_of(meta)
+    if kind.get('tokenizer') in TEXT and not kind.get('prompts'):
+        raise ValueError(f'{name} is text without prompts, which eval_ppl.py measures')
     ids = ids_of(tokenizer_of_set(kind), tokenizer)
     puzzle = kind.get('puzzle')
     if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
@@ -300,24 +271,6 @@ def open_puzzles(checkpoint, c):
     symbols[ids] = np.arange(len(ids))
     tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
     return Puzzles(judge_of(kind), tokens, given, label, symbols)
-
-
-def check_no_text(checkpoint, name, data_dir, c):
-    """Raise ValueError if the set is text, as far as is known before it is opened."""
-    kind = {}
-    if meta := read_meta(os.path.join(data_dir, name)):
-        kind = kind_of(meta)
-    elif not c.dataset:
-        kind = checkpoint.set
-    if kind.get('tokenizer') not in TEXT or kind.get('prompts'):
-        return
-    options = f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}'
-    if 'split' in c.given:  # the defaults differ
-        options += f' --split={c.split}'
-    raise ValueError(
-        f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py {options} '
-        'measures it'
-    )
 
 
 def ids_of(symbols, tokenizer):
@@ -387,8 +340,9 @@ def solve_all(model, puzzles, runs, trained, show, c):
     solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
     trunk = model.trunk
     for run in runs:
-        way = run.way(trained, c.temperature)
-        policy = run.label(way)
+        order = Order.of(run.order, trained)
+        way = Way(order, run.unmasking, Drawing(c.temperature))
+        policy = run.policy if run.unmasking.adaptive else order.name_as(run.policy)
         with progress(total=n_blanks, desc=policy, unit='blank', leave=False) as bar:
             start = time.perf_counter()
             model.trunk = CountedTrunk(trunk)
