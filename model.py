@@ -341,9 +341,11 @@ class SelfAttention(nn.Module):
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
-        """Return softmax(q k^T / sqrt(D)) v (B, n, H, D) of q (B, n, H, D), k and v (B, keys, H, D).
+        """Return softmax(q k^T / sqrt(D)) v (B, n, H, D) of q (B, n, H, D), k and v (B, keys, H,
+        D).
 
-        `mask` (B, 1, n, keys): where a query sees a key; None is causal, or full without `causal`."""
+        `mask` (B, 1, n, keys): where a query sees a key; None is causal, or full without
+        `causal`."""
         dtype = q.dtype  # that of a cache may be another
         dropout = self.dropout if self.training else 0.0
         q, k, v = [x.transpose(1, 2).to(dtype) for x in (q, k, v)]  # (B, H, ., D)
@@ -778,7 +780,8 @@ class KVCache:
         self.length = self.length[rows]
 
     def store(self, slots, layer, k, v):
-        """Store new keys and values (B, S, H, D) of a layer. Return the first, which the mask covers."""
+        """Store new keys and values (B, S, H, D) of a layer. Return the first, which the mask
+        covers."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, (k, v)):
@@ -835,8 +838,8 @@ class BlankSlots(Slots):
 class EncoderSlots(BlankSlots):
     """The encoder-only masked diffusion model: a slot sees every slot.
 
-    What it says depends on which visits are known, not on their order. A new token changes all keys:
-    there is nothing to cache, and a step runs all slots."""
+    What it says depends on which visits are known, not on their order. A new token changes all
+    keys: there is nothing to cache, and a step runs all slots."""
 
     cached = False
 

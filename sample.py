@@ -2,14 +2,14 @@
 
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
-    python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin
+    python sample.py --ckpt=out/ckpt.pt --order=margin --prompt='If [[6]] is true, it is [[..]].'
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/digits/ckpt.pt --prompt=FILE:half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens; [[?]], or [[2-12]] of 2 to 12, as many as fit best between the
-texts around it; [[..]] what is left of --length; [[=text]] a blank whose text --score measures. A
-plain [[ is written \\[[. docs/sampling.md says what each option means."""
+Blanks of a prompt: [[n]] is n tokens; [[?]], or [[2-12]] of 2 to 12, as many as fit best between
+the texts around it; [[..]] what is left of --length; [[=text]] a blank whose text --score measures.
+A plain [[ is written \\[[. docs/sampling.md says what each option means."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least

@@ -18,8 +18,8 @@ from anyorder.machine.devices import widest
 from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for other programs)
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
-# [0, 1); m is Family.n_numbers. One that calls its second argument `shape` is given the shape (H, W)
-# of the grid of n positions in place of n.
+# [0, 1); m is Family.n_numbers. One that calls its second argument `shape` is given the shape (H,
+# W) of the grid of n positions in place of n.
 
 
 def shuffled(u, n, _):
@@ -59,9 +59,9 @@ def swapped(u, n, n_swaps):
 def sorted_subset(u, n, _):
     """Visit a random set of positions in reading order, then the rest in reading order.
 
-    Infilling asks for no other orders. The size of the set is uniform from 0 to n (Shih et al. 2022,
-    arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given comes before both. To fill
-    blanks with such a model, take --order=l2r."""
+    Infilling asks for no other orders. The size of the set is uniform from 0 to n (Shih et al.
+    2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given comes before both. To
+    fill blanks with such a model, take --order=l2r."""
     level = u[:, n:]  # (B, 1), the expected share of the set
     is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)
@@ -107,8 +107,8 @@ class Family(NamedTuple):
     shared: Callable | None = None
 
 
-# an option names a family as NAME, with its parameter as NAME:NUMBER, and as NAME@SEED with the seed
-# of one that is another order for another seed
+# an option names a family as NAME, with its parameter as NAME:NUMBER, and as NAME@SEED with the
+# seed of one that is another order for another seed
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -242,7 +242,8 @@ class Order:
         return entries
 
     def check(self, n, block_size=None):
-        """Raise ValueError unless n of the positions of a model, by default all, have such an order."""
+        """Raise ValueError unless n of the positions of a model, by default all, have such an
+        order."""
         most = block_size or n
         if self.kind == 'listed' and len(self.parameter) > most:
             raise ValueError(

@@ -3,8 +3,8 @@
 Batches, dropout, and orders that hold for a whole run are drawn by a PyTorch generator, `stream`,
 whose seed `derive_seed` makes of names.
 
-Whatever belongs to a row that is written, its tokens, order, noise and schedule, is `random_bits` of
-the row's key: tensor operations, which give the same bits on every device and for any part of a
+Whatever belongs to a row that is written, its tokens, order, noise and schedule, is `random_bits`
+of the row's key: tensor operations, which give the same bits on every device and for any part of a
 batch. A seed (int) -> `keys_of` -> a key (int64) -> `random_bits` -> `uniform`."""
 
 import hashlib
@@ -24,8 +24,8 @@ def derive_seed(*names):
 
     A generator on the CPU reads only the lower 32 bits, too few for the micro-batches of a run to
     differ by chance. Names that end with two numbers (i, j), as (seed, update, micro-batch), never
-    share them: with i below 2^a, j below 2^b and a + b = 32, i xor the reversed bits of j is another
-    number for each pair, and the lower bits are a permutation of it, which the other names
+    share them: with i below 2^a, j below 2^b and a + b = 32, i xor the reversed bits of j is
+    another number for each pair, and the lower bits are a permutation of it, which the other names
     choose."""
     seed = hashed(*names)
     if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):

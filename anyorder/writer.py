@@ -165,8 +165,8 @@ class Writer:
         return self.lay_out(templates, seed, self.lengths(page))
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
-        """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the
-        text around them.
+        """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
+        the text around them.
 
             writer.logprob('The [[=value]] is returned')
             writer.logprob('The [[=value]] is [[=returned]]', order='margin', n_steps=4)
@@ -241,7 +241,8 @@ class Writer:
         have a text."""
         if page.stop and (way.drawing.scores or isinstance(way.unmasking, Revised)):
             raise ValueError(
-                'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
+                'a text is scored, and revised, as a whole: leave out stop, or else score and '
+                'revise'
             )
         n_row = self.checkpoint.set.get('row_length')
         length = page.length or n_row or self.block_size
@@ -318,7 +319,8 @@ class Writer:
             yield Scroll(texts[batch], seeds[batch], self.tokenizer, self.block_size, page, r)
 
     def write(self, scroll, way, with_drafts=False):
-        """Write the texts of a Scroll. Yield after each step the number of tokens that it revealed."""
+        """Write the texts of a Scroll. Yield after each step the number of tokens that it
+        revealed."""
         with self.autocast():
             steps = scroll.steps(self.network, way, self.use_cache, self.device, with_drafts)
         # autocast ends with each step: between two a caller may write another text
@@ -327,7 +329,8 @@ class Writer:
 
 
 def check_rows(prompts, lengths, n_row):
-    """Raise ValueError unless each prompt fits into a row of n_row tokens; rows of tokens fill it."""
+    """Raise ValueError unless each prompt fits into a row of n_row tokens; rows of tokens fill
+    it."""
     for prompt, n in zip(prompts, lengths):
         is_short = n < n_row and not isinstance(prompt, str)
         if n > n_row or is_short:
@@ -335,7 +338,8 @@ def check_rows(prompts, lengths, n_row):
 
 
 def check_blanks(parsed, way, page, n_tokens):
-    """Raise ValueError unless the (tokens, known, answer) have blanks that this way can write, or score."""
+    """Raise ValueError unless the (tokens, known, answer) have blanks that this way can write, or
+    score."""
     if way.drawing.scores:
         for _, known, answer in parsed:
             if any(not k and not a for k, a in zip(known, answer)):
@@ -360,8 +364,8 @@ def listed(stop):
 
 
 def prompts_of(prompt):
-    """Return the list of prompts in a text, a list or a column of texts, or rows (N,) or (rows, N) of
-    integers."""
+    """Return the list of prompts in a text, a list or a column of texts, or rows (N,) or (rows, N)
+    of integers."""
     if isinstance(prompt, str):
         return [prompt]
     kinds = {False}
@@ -369,14 +373,15 @@ def prompts_of(prompt):
         kinds = {isinstance(one, str) for one in prompt}
     if len(kinds) != 1:
         raise ValueError(
-            f'a list of prompts must hold texts alone, or rows of integers alone, got {prompt!r:.40}'
+            'a list of prompts must hold texts alone, or rows of integers alone, got '
+            f'{prompt!r:.40}'
         )
     return [*prompt] if True in kinds else [*np.atleast_2d(prompt)]
 
 
 def as_asked(samples, prompt, n):
-    """Return the samples in the form of the prompt: a Text, Rows, or lists of them, n of each unless
-    n is None."""
+    """Return the samples in the form of the prompt: a Text, Rows, or lists of them, n of each
+    unless n is None."""
     if not isinstance(prompts_of(prompt)[0], str):
         shape = np.shape(prompt)[:-1]
         return Rows(samples, shape if n is None else (n, *shape))

@@ -4,7 +4,8 @@
     python train.py config/answers.py
     python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val
 
-A line of the source is {"prompt": "What is 45 + 78? ", "text": "123"}. The network is the checkpoint's.
+A line of the source is {"prompt": "What is 45 + 78? ", "text": "123"}. The network is the
+checkpoint's.
 
 Hardware: one core of an AMD EPYC, torch 2.13.0. Time: 1 min.
 Result: 93 +- 5 % of new sums of two numbers below 100 are right, three runs (results/answers)."""

@@ -1,4 +1,5 @@
-"""The quickstart's text, 256 bytes at a time: the model of results/likelihood, lossless and lengths.
+"""The quickstart's text, 256 bytes at a time: the model of results/likelihood, lossless and
+lengths.
 
     python train.py config/bytes256.py
 

@@ -1,4 +1,5 @@
-"""Go on from the weights of any checkpoint on other text: a short warm-up, a low rate, an average that follows.
+"""Go on from the weights of any checkpoint on other text: a short warm-up, a low rate, an average
+that follows.
 
     cat README.md docs/*.md results/*/*.md > pages.txt
     python data/prepare.py text --source=pages.txt --tokenizer=bytes --name=mine
@@ -7,8 +8,8 @@
 The shape of the network is the checkpoint's, and so is the tokenizer that the text needs.
 
 Hardware: one core of an AMD EPYC, shared with other work, torch 2.13.0. Time: 12 min.
-Result: 73,504 bytes of this project's pages take the quickstart from 2.835 to 2.406 nats a byte in any order, from
-2.698 to 2.191 left to right, on 8,064 bytes that it has not seen."""
+Result: 73,504 bytes of this project's pages take the quickstart from 2.835 to 2.406 nats a byte in
+any order, from 2.698 to 2.191 left to right, on 8,064 bytes that it has not seen."""
 
 init_from = 'auto:out/quickstart/ckpt.pt'  # or another checkpoint; the same command again goes on
 out_dir = 'out/finetune'

@@ -6,10 +6,11 @@
     python -m anyorder.extras.puzzles solve --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 71 min undisturbed.
-Result: 78.5 % of the observations agree with the latents in random order, 99.7 % left to right, where 62.5 % is
-chance. Gone on to 18,000 updates (36 min more, with python train.py --init_from=resume --out_dir=out/nae_sat
---max_iters=18000) 90.3 and 100.0 %, and the loss is still falling; (50, 250) wants --l2r_ratio=0.5 and 20,000
-updates (results/puzzles). The target's embedding is added in every layer, because AdaLN learns much later."""
+Result: 78.5 % of the observations agree with the latents in random order, 99.7 % left to right,
+where 62.5 % is chance. Gone on to 18,000 updates (36 min more, with python train.py
+--init_from=resume --out_dir=out/nae_sat --max_iters=18000) 90.3 and 100.0 %, and the loss is still
+falling; (50, 250) wants --l2r_ratio=0.5 and 20,000 updates (results/puzzles). The target's
+embedding is added in every layer, because AdaLN learns much later."""
 
 out_dir = 'out/nae_sat'
 dataset = 'nae_sat'

@@ -1,11 +1,14 @@
-"""The second quickstart: 4 x 4 Sudoku, where a model that may choose its own order solves what a random order does not.
+"""The second quickstart: 4 x 4 Sudoku, where a model that may choose its own order solves what a
+random order does not.
 
     python train.py config/sudoku4.py
     python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
 
-Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min 46 s of processor time, data included.
-Result: all of 1,000 test puzzles solved by margin, top_prob or entropy, 50.6 % in random order, 53.1 % left to
-right. There are only 12 solutions up to relabelling: 7 are trained on, 4 tested on and 1 validates."""
+Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min 46 s of processor
+time, data included.
+Result: all of 1,000 test puzzles solved by margin, top_prob or entropy, 50.6 % in random order,
+53.1 % left to right. There are only 12 solutions up to relabelling: 7 are trained on, 4 tested on
+and 1 validates."""
 
 out_dir = 'out/sudoku4'
 dataset = 'sudoku4'

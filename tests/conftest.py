@@ -37,7 +37,8 @@ def pytest_addoption(parser):
 
 
 def make_model(seed=0, **config):
-    """A small float64 model whose weights are large and random, so that every part of it matters."""
+    """A small float64 model whose weights are large and random, so that every part of it
+    matters."""
     torch.manual_seed(seed)
     sizes = dict(block_size=9, vocab_size=11, n_layer=2, n_head=2, n_embd=16, n_cond=8)
     model = AOGPT(AOGPTConfig(**sizes | config)).double().eval()
@@ -65,7 +66,8 @@ def hub_modules(tmp_path_factory):
 
 @contextlib.contextmanager
 def one_line(said):
-    """The body raises the error of a wrong input: a ValueError of one line, in which `said` is found."""
+    """The body raises the error of a wrong input: a ValueError of one line, in which `said` is
+    found."""
     with pytest.raises(ValueError, match=said) as e:
         yield
     assert '\n' not in str(e.value)
@@ -127,7 +129,8 @@ def folders(tmp_path_factory):
 
 
 def program_of(words):
-    """(what the words behind `python` run, the other words): a file, or a module with its first word."""
+    """(what the words behind `python` run, the other words): a file, or a module with its first
+    word."""
     if words[0] != '-m':
         return words[0], [*words[1:]]
     n = 3 if words[1] in ('anyorder.extras.puzzles', 'anyorder.extras.speed') else 2
@@ -136,7 +139,8 @@ def program_of(words):
 
 @pytest.fixture
 def process(tmp_path):
-    """process('train.py', '--x=1', ...) runs a command of the project in an empty folder; the finished process.
+    """process('train.py', '--x=1', ...) runs a command of the project in an empty folder; the
+    finished process.
 
     'anyorder.extras.NAME', maybe with its first word, is run by `python -m`."""
 
@@ -161,7 +165,8 @@ def process(tmp_path):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
+    """As `process`, in this process, which has the libraries loaded; what it returns has stdout and
+    stderr."""
 
     def run(name, *args, code=0):
         if name == '-m':
@@ -194,10 +199,11 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forked(tmp_path):
-    """forked(body, ...) calls every body at once, each in a fork of this process, which has the libraries loaded.
+    """forked(body, ...) calls every body at once, each in a fork of this process, which has the
+    libraries loaded.
 
-    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a body has 2
-    minutes."""
+    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a
+    body has 2 minutes."""
     if not hasattr(os, 'fork'):
         pytest.skip('Windows has no fork')
 

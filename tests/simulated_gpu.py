@@ -1,12 +1,13 @@
 """
-Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, apart from the CPU's.
+Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, apart
+from the CPU's.
 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
 
-An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for
-the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory;
-graphs do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
-"""
+An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that
+made the host wait for the device, and how often. A CUDA graph is the list of operations that it
+recorded, done again on the same memory; graphs do not share theirs. Nothing is said of speed, of
+kernels for CUDA alone, of bfloat16, or of a device that waits."""
 
 import collections
 import contextlib

@@ -340,7 +340,8 @@ DETOKENIZED = {  # by the rules of the SEDD family, worked out by hand
         (' \n', ''),
         ('\n', ''),
         (
-            ' The two @-@ time " best actor " ( 1 @,@ 000 @.@ 5 m ) \'s film , it was ; so : good . \n',
+            ' The two @-@ time " best actor " ( 1 @,@ 000 @.@ 5 m ) '
+            "'s film , it was ; so : good . \n",
             ' The two-time "best actor" (1,000.5 m)\'s film, it was; so: good.\n',
         ),
     ],

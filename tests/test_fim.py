@@ -25,7 +25,8 @@ MARKED = {'n_tokens': 11, 'vocab_size': 14}
 
 
 def test_the_middle_comes_last_behind_three_marks():
-    """Pairs of cuts are as likely as of two uniform places; a share of the blocks stays as it is."""
+    """Pairs of cuts are as likely as of two uniform places; a share of the blocks stays as it
+    is."""
     text = [5, 3, 8]
     block = [*text, 1, 2, 4]
     rows = middle_last(torch.tensor([block]).expand(32000, -1), 0.5, 90).tolist()

@@ -1,4 +1,5 @@
-"""Is each function read once? How much it decides, how many arguments it has, several values in one assignment."""
+"""Is each function read once? How much it decides, how many arguments it has, several values in one
+assignment."""
 
 import ast
 import functools
@@ -73,7 +74,8 @@ def n_arguments(function):
 
 
 def says_several(node):
-    """Whether a statement is a, b = 1, 2: two thoughts. A swap, which names the same things again, is one."""
+    """Whether a statement is a, b = 1, 2: two thoughts. A swap, which names the same things again,
+    is one."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
     target = node.targets[0]
@@ -147,7 +149,10 @@ def test_no_comprehension_stands_in_a_comprehension():
 
 
 def test_the_measures_count():
-    source = 'def f(a, /, b, *, c):\n if a and b or c:\n  return [x if x else 0 for x in a]\n def g(): assert a'
+    source = (
+        'def f(a, /, b, *, c):\n if a and b or c:\n  return [x if x else 0 for x in a]\n'
+        ' def g(): assert a'
+    )
     f, g = [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
     assert n_decisions(f) == 6
     assert n_decisions(g) == 2

@@ -18,7 +18,8 @@ WANT = torch.tensor([[n + 0.5, 2.0 * n] for n in range(7)], dtype=torch.float64)
 
 
 class Known(Estimate):
-    """An estimate whose nats are known, three blocks at once; `calls` are the blocks it was asked."""
+    """An estimate whose nats are known, three blocks at once; `calls` are the blocks it was
+    asked."""
 
     work = 'orders'
 

@@ -263,7 +263,8 @@ def test_some_groups_give_what_they_give_among_all():
 
 
 def test_contexts_of_groups_are_drawn_apart():
-    """Contexts of a group are a function of (seed, group), uniform, and tell nothing of the next."""
+    """Contexts of a group are a function of (seed, group), uniform, and tell nothing of the
+    next."""
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     contexts = [group_contexts(order, g, 1, 6, 7) for g in (9, 10)]
     assert torch.equal(contexts[1], group_contexts(order, 10, 1, 6, 7))

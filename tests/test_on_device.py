@@ -2,8 +2,8 @@
 
     python -m pytest -o addopts= tests/test_on_device.py --device=cuda
 
-On a CPU this says that the file still runs, for which one network is enough: the others are slow tests.
-"""
+On a CPU this says that the file still runs, for which one network is enough: the others are slow
+tests."""
 
 import copy
 

@@ -60,10 +60,11 @@ def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n
 
 
 SRUN = '''#!{python}
-"""In place of SLURM's: two tasks on this machine, to which signals are passed on; the largest exit code."""
+"""In place of SLURM's: two tasks here, to which signals are passed on; the largest exit code."""
 import os, signal, subprocess, sys
 command = sys.argv[next(n for n, word in enumerate(sys.argv[1:], 1) if not word.startswith('--')):]
-tasks = [subprocess.Popen(command, env=os.environ | {{'SLURM_PROCID': n, 'SLURM_LOCALID': n}}) for n in '01']
+own = [{{'SLURM_PROCID': n, 'SLURM_LOCALID': n}} for n in '01']
+tasks = [subprocess.Popen(command, env=os.environ | names) for names in own]
 for number in (signal.SIGUSR1, signal.SIGTERM):
     signal.signal(number, lambda number, _: [task.send_signal(number) for task in tasks])
 sys.exit(max(abs(task.wait()) for task in tasks))

@@ -35,7 +35,8 @@ def imported(name):
 
 
 def room(module):
-    """The room of a module; a file at the door of anyorder/ or of its extras is a room of its own."""
+    """The room of a module; a file at the door of anyorder/ or of its extras is a room of its
+    own."""
     if not module.startswith('anyorder.'):
         return module
     depth = 3 if module.startswith('anyorder.extras.') else 2
@@ -43,7 +44,8 @@ def room(module):
 
 
 def circles(arrows):
-    """The arrows {(from, to)} without those that are part of no circle and lead from none to none."""
+    """The arrows {(from, to)} without those that are part of no circle and lead from none to
+    none."""
     while True:
         starts = {start for start, _ in arrows}
         ends = {end for _, end in arrows}

@@ -1,4 +1,5 @@
-"""On a device that is not the CPU: nothing mixes the two, results are equal, no update and no step waits for it."""
+"""On a device that is not the CPU: nothing mixes the two, results are equal, no update and no step
+waits for it."""
 
 import importlib
 import json

@@ -138,7 +138,8 @@ def test_no_file_gets_the_number_of_a_closed_terminal(forked, tmp_path):
 
 TOY = (
     '--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 '
-    '--warmup_iters=0 --device=cpu --dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.'
+    '--warmup_iters=0 --device=cpu --dtype=float32 --compile=False --eval_iters=1 --dataset=x '
+    '--data_dir=.'
 )
 
 

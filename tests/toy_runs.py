@@ -1,4 +1,5 @@
-"""Runs of the trainer that take a second, in the folder of the fixture `data`, and how two compare."""
+"""Runs of the trainer that take a second, in the folder of the fixture `data`, and how two
+compare."""
 
 import json
 import math
@@ -72,7 +73,8 @@ def equal(x, y):
 
 
 def assert_same_runs(a, b, entries_of_one=()):
-    """The checkpoints are equal bit for bit but for options and environment, the logs but for time."""
+    """The checkpoints are equal bit for bit but for options and environment, the logs but for
+    time."""
     x = load_checkpoint(f'{a}/ckpt.pt')
     y = load_checkpoint(f'{b}/ckpt.pt')
     assert x.keys() == y.keys()

@@ -25,8 +25,8 @@ class Canvas:
     step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
     logprob   (B, N) log p in nats of each revealed token, of the untempered model, or of the law of
               a Drawing that scores; else 0
-    u         (B, N) uniform numbers in [0, 1) from the row's seed, by which tokens are drawn, but by
-              lossless unmasking
+    u         (B, N) uniform numbers in [0, 1) from the row's seed, by which tokens are drawn, but
+              by lossless unmasking
     names     of the numbers u, see draw_numbers
     keys      (B,) of keys_of: the seeds for draws on the device
 
@@ -84,8 +84,8 @@ class Canvas:
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, is_known)], two lists each, one bool a token. Known tokens are visited
-               first, then the blanks, as the order has them, as in training; but in a 'random' order
-               or a 'sorted_subset' known tokens are visited from left to right
+               first, then the blanks, as the order has them, as in training; but in a 'random'
+               order or a 'sorted_subset' known tokens are visited from left to right
         order  an Order
         seed   row r is a function of seed + r, or, if it is a list, of seed[r]"""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])

@@ -102,7 +102,8 @@ class TokenNoise:
 
 
 def token_noise(keys, position, vocab_size):
-    """Return standard Gumbel noise (m, vocab_size) of cells: of each the key of its row and place."""
+    """Return standard Gumbel noise (m, vocab_size) of cells: of each the key of its row and
+    place."""
     cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
@@ -120,7 +121,8 @@ def gumbel(bits):
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token (...) for each row of logits (..., V), see Drawing, by u (...) or a generator."""
+    """Draw a token (...) for each row of logits (..., V), see Drawing, by u (...) or a
+    generator."""
     if u is None:
         dtype = widest(logits.device)
         shape = logits.shape[:-1]

@@ -28,7 +28,8 @@ class Unmasking:
     rewrites = False
 
     def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless a network with these Slots can write, or score, n positions so."""
+        """Raise ValueError unless a network with these Slots can write, or score, n positions
+        so."""
 
     def rounds_of(self, network, canvas):
         """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas."""
@@ -151,7 +152,8 @@ class Adaptive(Unmasking):
         return torch.minimum(part.n_blanks, self.block_length - n_done)
 
     def score_blanks(self, logits, token):
-        """Return scores (m,) of logits (m, V) of blanks in which tokens (m,) stand: an oracle looks."""
+        """Return scores (m,) of logits (m, V) of blanks in which tokens (m,) stand: an oracle
+        looks."""
         return confidence(logits, self.score)
 
     def choose(self, part, logits, n_new):

@@ -137,7 +137,8 @@ def read_file(path, tokenizer, ckpt):
     if isinstance(tokenizer, Symbols):
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
-            f'-m anyorder.extras.puzzles solve --ckpt={shlex.quote(ckpt)} says how many rows it fills right'
+            f'-m anyorder.extras.puzzles solve --ckpt={shlex.quote(ckpt)} says how many rows it '
+            'fills right'
         )
     texts = open_texts(path, prompt_key='auto')
     encoded = list(encode_documents(texts, tokenizer))

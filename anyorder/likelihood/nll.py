@@ -1,4 +1,5 @@
-"""How is likelihood measured? Nats of blocks in their orders, and of some positions given others."""
+"""How is likelihood measured? Nats of blocks in their orders, and of some positions given
+others."""
 
 import math
 
@@ -108,7 +109,8 @@ def score_visits(model, idx, order, first, n, n_visits=None):
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """Return nll (B, n) of score_visits by a pass for each visit; by default of all from `first`."""
+    """Return nll (B, n) of score_visits by a pass for each visit; by default of all from
+    `first`."""
     first = torch.as_tensor(first).expand(len(order))
     if n is None:
         n = order.size(1) - int(first.max())

@@ -144,7 +144,8 @@ GPUS = {
 
 
 def is_machine(text):
-    """Whether an option names a machine that may not be here, as 8xH100 or 165:24 in TFLOP/s:GiB."""
+    """Whether an option names a machine that may not be here, as 8xH100 or 165:24 in
+    TFLOP/s:GiB."""
     name = re.sub(r'^\d+x', '', text)
     return name != text or name.upper() in GPUS or bool(re.fullmatch(r'[\d.]+:[\d.]+', name))
 

@@ -1,7 +1,8 @@
 """Which sets is zero-shot perplexity measured on, and how do their rows become texts again?
 
-The detokenizers are those of the SEDD papers, as ordered rules: (a, b) puts b where a stands, ('regex', a, b) where the
-regular expression a fits. The hub gives blank lines as empty strings, and so do the rules of WikiText."""
+The detokenizers are those of the SEDD papers, as ordered rules: (a, b) puts b where a stands,
+('regex', a, b) where the regular expression a fits. The hub gives blank lines as empty strings, and
+so do the rules of WikiText."""
 
 from itertools import repeat
 
@@ -68,7 +69,8 @@ LM1B = [
 ]
 LAMBADA = [('regex', r'^\s+|\s+$', ''), ('“', '"'), ('”', '"'), ('regex', '^', '\n')]
 
-# what prepared.benchmark makes of a row: `config` and `field` are the hub's, splits the ones that are measured
+# what prepared.benchmark makes of a row: `config` and `field` are the hub's, splits the ones that
+# are measured
 BENCHMARKS = {
     'lambada': {
         'repository': 'EleutherAI/lambada_openai',

@@ -105,7 +105,8 @@ class Tokenizer:
         return 0
 
     def sizes_of(self, texts, documents):
-        """Return (n,) bytes of the texts of each token of the `documents`; None: as n_bytes says."""
+        """Return (n,) bytes of the texts of each token of the `documents`; None: as n_bytes
+        says."""
         return None
 
 

@@ -83,7 +83,8 @@ text_frontier 240 {speed} frontier {written} --n_samples=32 --batch_size=32 --n_
     --n_steps=16,64 --windows=8,32 --thresholds= --block_lengths=32
 text_curve 60 -m anyorder.extras.pictures {out}/text -o {out}/text.png --x=time
 
-sudoku_data 120 -m anyorder.extras.puzzles make sudoku {data} --n_train=60000 --n_val=100 --n_test=200
+sudoku_data 120 -m anyorder.extras.puzzles make sudoku {data} \\
+    --n_train=60000 --n_val=100 --n_test=200
 sudoku_rate 60 {train} {sudoku} --vocab_size=64 --n_tokens=10
 sudoku_decoder 150 {learn}/sudoku_decoder --network=decoder,gate_init=1
 sudoku_decoder_solved 90 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
@@ -154,7 +155,7 @@ def part_of(name):
 
 
 def open_results(config, machine):
-    """Return what was run before: {'machine', 'steps': {name: see run}}. One folder, one machine."""
+    """Return what was run before, {'machine', 'steps': {name: see run}}. A folder has a machine."""
     del machine['commit']
     results = {'machine': machine, 'steps': {}}
     path = Path(config.out, 'results.json')

@@ -1,4 +1,5 @@
-"""anyorder/extras/masked/masked.py: a masked model of others under our policies, each step by hand."""
+"""anyorder/extras/masked/masked.py: a masked model of others under our policies, each step by
+hand."""
 
 import functools
 import re

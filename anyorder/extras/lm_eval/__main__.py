@@ -1,15 +1,16 @@
 """Let lm-evaluation-harness ask any checkpoint that the other commands read. All options are
 lm-eval's.
 
-    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt --tasks lambada_openai,hellaswag --limit 500
-    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=random,n_orders=16,estimate=mixture \\
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt --limit 500 \\
+        --tasks lambada_openai,hellaswag
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=random,n_orders=16 \\
         --tasks hellaswag
-    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 --tasks gsm8k \\
-        --output_path out/lm_eval
-    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,n_contexts=8 --include_path anyorder/extras/lm_eval \\
-        --tasks text_choice
-    torchrun --standalone --nproc_per_node=8 -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt \\
-        --tasks wikitext
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 \\
+        --tasks gsm8k --output_path out/lm_eval
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,n_contexts=8 \\
+        --include_path anyorder/extras/lm_eval --tasks text_choice
+    torchrun --standalone --nproc_per_node=8 -m anyorder.extras.lm_eval \\
+        --model_args ckpt=out/ckpt.pt --tasks wikitext
     python -m anyorder.extras.lm_eval ls tasks
 
 Unless told otherwise, --model is aogpt, --batch_size 16 and --device auto. --model_args are

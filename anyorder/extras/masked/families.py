@@ -287,8 +287,8 @@ def masked_family(kind, path):
         f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, '
         f'which train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)} or a '
         'masked model of transformers, as bert; another causal network must first learn to fill '
-        'blanks, as a2d-llama did; in Python anyorder.extras.masked.masked.MaskedModel takes any callable '
-        'that sees all tokens'
+        'blanks, as a2d-llama did; in Python anyorder.extras.masked.masked.MaskedModel takes any '
+        'callable that sees all tokens'
     )
 
 

@@ -4,13 +4,15 @@ Training curves, nats by order, the ensemble by its members, puzzles solved by w
 generation time by the number of steps, what fewer passes cost; and how a text is written.
 
     python -m anyorder.extras.pictures out/a out/b -o loss.png
-    python -m anyorder.extras.pictures out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,loss
+    python -m anyorder.extras.pictures out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time
     python -m anyorder.extras.pictures out/a_seed1 out/b_seed1 -o loss.png --labels='AdamW,Muon'
-    python -m anyorder.extras.pictures decoder.json encoder.json -o ensemble.png  # by eval_ppl.py --out
-    python -m anyorder.extras.pictures decoder.json encoder.json -o puzzles.png   # by puzzles solve --out
-    python -m anyorder.extras.pictures grid.json -o generation.png                # by speed grid --out
-    python -m anyorder.extras.pictures frontier.json -o frontier.png              # by speed frontier --out
-    python -m anyorder.extras.pictures replay.html -o replay.svg                  # by sample.py --html
+    # by --out of eval_ppl.py, puzzles solve, speed grid and speed frontier
+    python -m anyorder.extras.pictures decoder.json encoder.json -o ensemble.png
+    python -m anyorder.extras.pictures decoder.json encoder.json -o puzzles.png
+    python -m anyorder.extras.pictures grid.json -o generation.png
+    python -m anyorder.extras.pictures frontier.json -o frontier.png
+    # by --html of sample.py
+    python -m anyorder.extras.pictures replay.html -o replay.svg
 
 Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of
 an evaluation or speed. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and
