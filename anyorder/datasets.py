@@ -78,24 +78,20 @@ def command_of(name, split, meta, kind):
     elif name in MAKERS or not kind:
         kind = {}
     row = DATA_SETS.get(name)
-    made_by = command_of_maker(name, kind)
+    if row and row.splits:
+        return f'python data/prepare.py {name} [--source=FILE] --split={split}'
 
-    made = TRAIN_AND_VAL  # the splits that are made without --split
-    if row:
-        command = command_of_row(name, split)
-        if row.splits:
-            made = ()
+    made_by = None if row else command_of_maker(name, kind)
+    if row and row.documents and split in TRAIN_AND_VAL:
+        command = f'python data/prepare.py {name}'
     elif made_by:
         command = f'{made_by} --name={name}'
-        made = ALL_SPLITS
-    elif kind.get('tokenizer') == OWN:
-        command = command_of_tokens(name, kind)
     else:
-        command = f'python data/prepare.py text --name={name} --source=FILE'
-
+        word = 'tokens' if kind.get('tokenizer') == OWN else 'text'
+        command = f'python data/prepare.py {word} --name={name} --source=FILE'
     if not meta and kind.get('tokenizer') == 'bytes':  # by default it is gpt2
         command += ' --tokenizer=bytes'
-    if meta or split not in made:
+    if meta or split not in TRAIN_AND_VAL:  # which are made without --split
         command += f' --split={split}'
     return command
 
@@ -108,27 +104,6 @@ def command_of_maker(name, kind):
         if task in MAKERS:
             return maker_of(task).about(kind.get('puzzle', {'task': task}))['made_by']
     return None
-
-
-def command_of_row(name, split):
-    """Return the command for a row of DATA_SETS, or for a split that it lacks. See command_of."""
-    row = DATA_SETS[name]
-    if row.splits:
-        return f'python data/prepare.py {name} [--source=FILE]'
-    if row.documents and split in TRAIN_AND_VAL:
-        return f'python data/prepare.py {name}'
-    return f'python data/prepare.py text --name={name} --source=FILE'
-
-
-def command_of_tokens(name, kind):
-    """Return the command for a set of tokens of one's own. See command_of."""
-    words = f'python data/prepare.py tokens --name={name} --source=FILE'
-    if kind.get('eos') is not None:
-        words += f' --end={kind["eos"]}'
-    if kind.get('shape'):
-        height, width = kind['shape']
-        words += f' --shape={height}x{width}'
-    return words
 
 
 def changed_since(checkpoint, data_dir, name):

@@ -12,7 +12,7 @@ from anyorder.tokens.prompts import (
     read_prompts,
     typed,
 )
-from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
+from anyorder.tokens.tokenizers import Bytes, Symbols, get_tokenizer
 from sample import parse_stop
 
 
@@ -119,7 +119,7 @@ def like():
     return tokenizer_like
 
 
-WORDS = symbols('words', ['up', 'down', 'u'], separator=' ')()
+WORDS = Symbols('words', ['up', 'down', 'u'], ' ')
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 import functools
 import importlib
-import itertools
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -160,11 +160,8 @@ class GPT2(Tokenizer):
         return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
 
     def encode_batch(self, texts):
-        parts = [without_long_runs(text) for text in texts]
-        together = [*itertools.chain(*parts)]
-        found = self.bpe.encode_ordinary_batch(together, num_threads=os.cpu_count())
-        found = iter(found)
-        return [[*itertools.chain(*itertools.islice(found, len(part)))] for part in parts]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
+            return list(pool.map(self.encode, texts))
 
     def cut(self, text):
         found = LAST_CUT.match(text, max(0, len(text) - FAR))
@@ -205,9 +202,12 @@ class Symbols(Tokenizer):
     """Tokens that are no text: `texts` one behind the other, the longest that fits, or with
     `separator` between."""
 
-    texts = ()
-
-    def __init__(self):
+    def __init__(self, name, texts, separator='', eos=None):
+        self.name = name
+        self.texts = tuple(texts)
+        self.n_tokens = len(self.texts)
+        self.separator = separator
+        self.eos = eos
         self.ids = {text: i for i, text in enumerate(self.texts)}
 
     def encode(self, text):
@@ -228,12 +228,6 @@ class Symbols(Tokenizer):
 
     def decode(self, ids):
         return self.separator.join(self.texts[i] for i in ids)
-
-
-def symbols(name, texts, **fields):
-    """Return a class of Symbols with these texts, and with `fields` that differ from theirs."""
-    own = {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)}
-    return type(name, (Symbols,), own | fields)
 
 
 OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
@@ -260,7 +254,7 @@ def get_tokenizer(name):
     if name in TEXT:
         return TEXT[name]()
     if name in MAKERS:
-        return symbols(name, maker_of(name).about({'task': name})['vocabulary'])()
+        return Symbols(name, maker_of(name).about({'task': name})['vocabulary'])
     raise ValueError(f'tokenizer must be one of {", ".join([*TEXT, *MAKERS])}, got {name!r}')
 
 
@@ -271,12 +265,12 @@ def tokenizer_of_set(kind):
     name = kind['tokenizer']
     texts = kind.get('vocabulary')
     if name in MAKERS and texts:
-        return symbols(name, texts)()
+        return Symbols(name, texts)
     if name != OWN:
         return get_tokenizer(name)
     if not texts:
         texts = [str(i) for i in range(kind['n_tokens'])]
-    return symbols(OWN, texts, separator=' ', eos=kind['eos'])()
+    return Symbols(OWN, texts, ' ', kind['eos'])
 
 
 class Begun(str):
