@@ -298,11 +298,6 @@ def test_names_that_are_no_source(tmp_path, source, said):
         p.prepare('text', tmp_path, source=source, tokenizer='bytes')
 
 
-def test_a_data_set_that_nobody_knows(tmp_path):
-    with one_line('data set must be one of pydocs'):
-        p.prepare('pidocs', tmp_path)
-
-
 LONG_TEXT = 'A docstring of more than forty letters, in English'
 MODULES = {
     'b.py': f'"""{LONG_TEXT}, of b."""\ndef f():\n    """{LONG_TEXT}."""\n',

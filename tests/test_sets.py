@@ -1,6 +1,5 @@
 """Prepared sets: their border, where they are missing, and their blocks."""
 
-import json
 import os
 import re
 import tracemalloc
@@ -109,13 +108,6 @@ def test_a_block_is_no_longer_than_its_stream(prepared):
     check_length(split, len(split.packed), 'text')  # one block
     with one_line('block_size=100000 is beyond the data'):
         check_length(split, 100000, 'text')
-
-
-def test_a_tokenizer_that_has_changed_is_one_line(sets_of_mine):
-    meta_path = sets_of_mine / 'text' / 'meta.json'
-    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 300}))
-    with one_line('300 bytes tokens, there are 257 now'):
-        open_split(sets_of_mine, 'text', 'train')
 
 
 # --------------------------------------------------------------------------------------------------

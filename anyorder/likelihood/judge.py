@@ -172,14 +172,7 @@ def translate(tokens, counted, source, target):
 def translate_text(ids, flags, source, target):
     """Return [(token of `target`, whether it counts)] of tokens without an end-of-text."""
     text, letters = decode_flagged(ids, flags, source)
-    by_byte = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]
-    new = []
-    first = 0
-    for token in target.encode(text):
-        end = first + target.n_bytes[token]
-        new.append((token, any(by_byte[first:end])))
-        first = end
-    return new
+    return [(token, any(letters[start:end])) for token, start, end in target.spans(text)]
 
 
 def decode_flagged(ids, flags, tokenizer):

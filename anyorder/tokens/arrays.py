@@ -239,7 +239,15 @@ def pack(tokens, given, n, most, what):
     what    what they are, for errors"""
     if isinstance(tokens, list):
         return pack_documents(tokens, n, most, what)
-    return pack_array(tokens, given, n, most, what)
+    packed = check_ids(tokens, most, what)
+    if given is not None and packed.size:
+        packed = packed | mark_of(given, packed, what)
+    if packed.ndim == 1 and not n:
+        return [packed]  # a stream
+    if packed.ndim != 2 or n not in (None, packed.shape[1]):
+        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
+        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}: reshape it')
+    return packed
 
 
 def pack_documents(documents, n, most, what):
@@ -251,19 +259,6 @@ def pack_documents(documents, n, most, what):
         if len(part) != n:
             raise ValueError(f'list {i} of {what} has {len(part)} tokens, --shape says {n}')
     return np.stack(packed)
-
-
-def pack_array(array, given, n, most, what):
-    """Pack rows as rows; a stream (n,) as a list of one document. See pack."""
-    packed = check_ids(array, most, what)
-    if given is not None and packed.size:
-        packed = packed | mark_of(given, packed, what)
-    if packed.ndim == 1 and not n:
-        return [packed]
-    if packed.ndim != 2 or n not in (None, packed.shape[1]):
-        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
-        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}: reshape it')
-    return packed
 
 
 def check_ids(tokens, most, what):

@@ -122,8 +122,6 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     tokenizer  '' is the one of the folder, or of the data set
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
-    if data_set not in DATA_SETS:
-        raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     with folder_to_write(data_dir, name or data_set, split) as folder:
         return prepare_into(folder, data_set, home(source or ''), split, tokenizer, force, **keys)
 

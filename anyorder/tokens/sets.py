@@ -9,8 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from anyorder.tokens.tokenizers import TEXT
-
 GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
 PADDING = -1  # in a block, behind a document that is shorter
 GROUP = 1 << 4  # documents whose lengths are added up to find where one begins
@@ -123,22 +121,15 @@ def whole_splits(directory, meta):
 def read_split(directory, meta, split):
     """Return the Split of this name.
 
-    Raises ValueError unless its file has the size that meta.json says, and ids that the tokenizer
-    has."""
+    Raises ValueError unless its file has the size and the ids that meta.json says."""
     path = bin_path(directory, split)
     dtype = dtype_of(meta)
     again = f'prepare {meta.name} again with --force'
 
-    # The size, and the tokenizer of today
+    # The size
     n_bytes = dtype.itemsize * meta.splits[split].tokens
     if os.path.getsize(path) != n_bytes:
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {n_bytes} expected: {again}')
-    tokenizer = TEXT.get(meta.tokenizer)
-    if tokenizer and tokenizer.n_tokens != meta.n_tokens:
-        raise ValueError(
-            f'{directory} has {meta.n_tokens} {meta.tokenizer} tokens, there are '
-            f'{tokenizer.n_tokens} now: {again}'
-        )
 
     # The documents
     tokens = np.memmap(path, dtype=dtype, mode='r')
