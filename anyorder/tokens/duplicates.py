@@ -48,14 +48,12 @@ def say_shared(hashes, kept):
     """Return '' or a sentence on the documents that two splits share, of {split: Hashes}.
 
     Nothing is said of two splits that were `kept`."""
-    found = {}
-    for split in sorted(hashes, key=lambda split: split != LEARNED):
-        found[split] = np.asarray(hashes[split].found)  # the same memory
-        found[split].sort()
+    splits = sorted(hashes, key=lambda split: split != LEARNED)
+    found = {split: np.asarray(hashes[split].found) for split in splits}  # the same memory
 
     shared = []
     for first, second in itertools.combinations(found, 2):
-        n = count_in(found[first], found[second])
+        n = np.isin(found[second], found[first]).sum()
         if n and not {first, second} <= kept.keys():
             n_all = len(found[second])
             shared.append(f'{n:,} of {n_all:,} documents of {second} stand in {first} too')
@@ -65,11 +63,3 @@ def say_shared(hashes, kept):
         f'{", ".join(shared)}: a model knows duplicates of what it learned, so leave them out of '
         'the source'
     )
-
-
-def count_in(known, asked):
-    """Return how many of `asked` are in `known`, both sorted."""
-    if not len(known):
-        return 0
-    places = np.searchsorted(known, asked)
-    return int((known.take(places, mode='clip') == asked).sum())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
+from anyorder.tokens.sources import is_text
 from configurator import home
 
 
@@ -134,10 +135,8 @@ def split_blanks(prompt):
     """Return the pieces of a prompt, as in a Template, but with texts.
 
     A blank ends at the first ]]; \\[[ is a plain [[."""
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates, or a byte that is no UTF-8
-        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
+    if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
+        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
     pieces = [('', 'known')]
     for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
         blank = BLANK.fullmatch(part)
