@@ -58,7 +58,6 @@ import os
 import sys
 
 from anyorder.machine.files import need_extra
-from anyorder.machine.processes import end_processes, processes
 from anyorder.machine.terminal import one_line_errors
 from configurator import home
 
@@ -89,7 +88,8 @@ def with_home(arg):
 
 
 def main(argv):
-    if '--help' in argv or '-h' in argv:
+    asks_for_help = '--help' in argv or '-h' in argv
+    if asks_for_help:
         print(__doc__.strip(), end='\n\n', flush=True)
         if importlib.util.find_spec('lm_eval') is None:
             way = 'pip install -r requirements-extra.txt'
@@ -99,9 +99,18 @@ def main(argv):
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     from lm_eval.__main__ import cli_evaluate
 
-    import anyorder.extras.lm_eval.harness  # noqa: F401  (which makes the model known)
-
     sys.argv = ['python -m anyorder.extras.lm_eval', *arguments(argv)]
+    if asks_for_help:  # without torch, which takes seconds
+        cli_evaluate()
+    else:
+        evaluate(cli_evaluate)
+
+
+def evaluate(cli_evaluate):
+    """Run lm-eval, which knows our model."""
+    import anyorder.extras.lm_eval.harness  # noqa: F401  (which makes the model known)
+    from anyorder.machine.processes import end_processes, processes
+
     try:
         cli_evaluate()
     except ValueError as e:
