@@ -6,7 +6,7 @@ import os
 
 from anyorder.grids import load_order
 from anyorder.machine.files import read_text, reading
-from anyorder.orders import NUMBER, ORDERS, Order, has_seed, without_seed
+from anyorder.orders import ORDERS, Order, parts_of
 from configurator import home
 
 
@@ -20,17 +20,17 @@ def read_order(text, *others):
     text = home(text)
     if text in others:
         return text
-    rest, seed = without_seed(text)
-    kind, *number = NUMBER.split(rest)
-    is_whole = not number or kind in ORDERS and ORDERS[kind].parameter is not None
-    if kind in ORDERS and is_whole and (seed is None or has_seed(kind)):
-        return text
+    kind, number, seed = parts_of(text)
+    if kind in ORDERS:
+        takes_number = number is None or ORDERS[kind].parameter is not None
+        if takes_number and (seed is None or ORDERS[kind].has_seed):
+            return text
     if '.py:' in kind:
         kept = load_order(*kind.rsplit(':', 1))
-        return ':'.join([kept, *number])
+        return kept if number is None else f'{kept}:{number}'
     if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        seeded = [f'{name}@SEED' for name in ORDERS if has_seed(name)]
+        seeded = [f'{name}@SEED' for name in ORDERS if ORDERS[name].has_seed]
         names = ', '.join([*others, *ORDERS, *numbered, *seeded])
         raise ValueError(
             f'an order must be {names}, a function FILE.py:NAME, or a '

@@ -106,6 +106,12 @@ class Family(NamedTuple):
     n_numbers: Callable = lambda n, parameter: n
     shared: Callable | None = None
 
+    @property
+    def has_seed(self):
+        """Whether it is another order, or a few others, for another seed."""
+        is_one_of_many = not self.drawn and self.n_numbers(2, self.parameter) > 0
+        return is_one_of_many or self.shared is not None
+
 
 # an option names a family as NAME, with its parameter as NAME:NUMBER, and as NAME@SEED with the
 # seed of one that is another order for another seed
@@ -126,7 +132,7 @@ ORDERS = {
     'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
-# splits a text into [NAME] or [NAME, NUMBER]; a NAME may have a colon too
+# a NAME may have a colon too
 NUMBER = re.compile(r':(?=\d+$)')
 SEED = re.compile(r'@(?=\d+$)')
 
@@ -160,18 +166,22 @@ class Order:
 
         text  NAME, NAME:NUMBER, positions, or 'own': the order in which the run trains
         run   the options of the run, as a checkpoint's `config` has them"""
-        if text == 'own':
-            text = run.get('order', 'random')
-        length = run.get('block_size')
-        shape = tuple(run.get('shape') or ()) or None
-        if not isinstance(text, str):
-            return cls('listed', tuple(text), seed_in(run), length, shape)
-        text, seed = without_seed(text)
+        own = run.get('order', 'random')
+        kind, parameter, seed = parts_of(own if text == 'own' else text)
+        own_kind, own_parameter, own_seed = parts_of(own)
+        # the digest of a function may be another by now
+        if parameter is None and kind.partition('@')[0] == own_kind.partition('@')[0]:
+            parameter = own_parameter
         if seed is None:
-            seed = seed_in(run)
-        kind, *number = NUMBER.split(text)
-        parameter = int(number[0]) if number else parameter_in(run, kind)
-        return cls(kind, parameter, seed, length, shape)
+            seed = own_seed
+        # the options of older checkpoints
+        older = run.get(f'order_{kind}')
+        if parameter is None and older is not None:
+            parameter = int(older)
+        if seed is None:
+            seed = run.get('order_seed', 0)
+        shape = tuple(run.get('shape') or ()) or None
+        return cls(kind, parameter, seed, run.get('block_size'), shape)
 
     @property
     def is_function(self):
@@ -216,7 +226,7 @@ class Order:
         text = self.kind
         if type(self.parameter) is int:
             text += f':{self.parameter}'
-        if self.seed and has_seed(self.kind):
+        if self.seed and self.kind in ORDERS and self.family.has_seed:
             text += f'@{self.seed}'
         return text
 
@@ -274,47 +284,16 @@ class Order:
         return torch.where(is_l2r, torch.arange(n, device=device), order)
 
 
-def without_seed(text):
-    """Return (text without @SEED, SEED or None) of an order. A function has a digest there."""
-    if '.py:' in text:
-        return text, None
-    text, *seed = SEED.split(text)
-    if not seed:
-        return text, None
-    return text, int(seed[0])
-
-
-def has_seed(kind):
-    """Whether a family is another order, or a few others, for another seed."""
-    if kind not in ORDERS:
-        return False
-    family = ORDERS[kind]
-    is_one_of_many = not family.drawn and family.n_numbers(2, family.parameter) > 0
-    return is_one_of_many or family.shared is not None
-
-
-def seed_in(run):
-    """Return the seed that the options of a run give its order; 0 if they say nothing of it."""
-    own = run.get('order', 'random')
-    seed = None
-    if isinstance(own, str):
-        _, seed = without_seed(own)
-    if seed is None:
-        seed = run.get('order_seed', 0)  # the option of older checkpoints
-    return seed
-
-
-def parameter_in(run, kind):
-    """Return the parameter that the options of a run give a family, or None."""
-    own = run.get('order', 'random')
-    if isinstance(own, str):
-        own, _ = without_seed(own)
-        own_kind, *number = NUMBER.split(own)
-        # the digest of a function may be another by now
-        if number and own_kind.partition('@')[0] == kind.partition('@')[0]:
-            return int(number[0])
-    older = run.get(f'order_{kind}')  # the option of older checkpoints
-    return None if older is None else int(older)
+def parts_of(text):
+    """Return (kind, parameter, seed) of NAME[:NUMBER][@SEED] or positions; None is left open."""
+    if not isinstance(text, str):
+        return 'listed', tuple(text), None
+    seed = []
+    if '.py:' not in text:  # a function has a digest there
+        text, *seed = SEED.split(text)
+    kind, *number = NUMBER.split(text)
+    numbers = [int(part[0]) if part else None for part in (number, seed)]
+    return kind, *numbers
 
 
 def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):

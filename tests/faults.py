@@ -112,12 +112,11 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['pair, order.gather(1, pair.flip(1))', 'pair, order.gather(1, pair)'],
     ['lambda n, n_swaps: 2 * n_swaps', 'lambda n, n_swaps: n_swaps'],
     ['view(len(u), n_swaps, 2)', 'view(len(u), 2, n_swaps).mT'],
-    ['int(number[0]) if number else parameter_in(run, kind)', 'parameter_in(run, kind)'],
-    ['else parameter_in(run, kind)', 'else None'],
+    ['seed = own_seed', 'pass'],
+    ['parameter = own_parameter', 'pass'],
     ['replace(order, seed=order.seed + k).draw', 'order.draw'],
     ['stream(seed, int(number))) for number', 'None) for number'],
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
-    ['seed = seed_in(run)', 'seed = 0'],
     ["text += f'@{self.seed}'", 'pass'],
     ['stream(seed, int(number))) for number in numbers',
      'stream(seed, number)) for number, _ in enumerate(numbers)'],
@@ -139,7 +138,7 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
 FAULTS['anyorder/order_options.py'] = 'test_orders test_grids test_start', [
     ['sorted(positions) != list(range(len(positions)))', 'False'],
     ["if 'order' in options.given - options.typed and '.py:' in options.order:", 'if False:'],
-    ["':'.join([kept, *number])", 'kept'],
+    ["kept if number is None else f'{kept}:{number}'", 'kept'],
 ]
 
 FAULTS['anyorder/grids.py'] = 'test_grids', [
