@@ -19,15 +19,13 @@ Training knows all visits but the last, n_known = T - 1: plain causal attention.
 knows fewer. With a cache a pass runs only the slots that the cache lacks. Outside this file tokens
 stay in natural order.
 
-Four indices: a position is a place in the text; a visit is a place in the order, so that
-order[visit] = position; a slot has the number of the visit that it predicts; a column is a place in
-the answer, one for each visit that is asked for.
+A position is a place in the text, a visit one in the order: order[visit] = position. A slot has the
+number of the visit that it predicts, a column is a place in the answer.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads,
 D = C / H, V vocabulary, L layers.
 
-Other networks differ in their slots alone: they are the last section. tests/test_equalities.py says
-what must hold."""
+The last section has other networks, which differ in their slots alone."""
 
 import copy
 from dataclasses import dataclass, fields
@@ -52,22 +50,19 @@ SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')
 
 @dataclass
 class AOGPTConfig:
-    """Sizes and kind of the network."""
-
     block_size: int = 1024  # N, positions
     vocab_size: int = 50304  # V, rows of embedding and head
     n_layer: int = 12  # L, blocks
     n_head: int = 12  # H, heads of attention
     n_embd: int = 768  # C, width
-    n_cond: int = 128  # width of the embedding of the target position, which AdaLN reads
+    n_cond: int = 128  # width of the target embedding that AdaLN reads
     dropout: float = 0.0  # on embeddings, attention and residual branches
     bias: bool = True  # in the linear layers of the blocks
-    n_tokens: int = 0  # real tokens, 0: all; the rows above them have probability zero
-    gate_init: float = 0.0  # first biases of the AdaLN gates: 0 in AO; 1 learns faster at first
-    target_position: str = 'adaln'  # how a slot is told its target
-    rotary: bool = False  # rotates queries by the target position, keys by their token's
-    # LayerNorm, no norm of queries and keys, a head tied to the embedding: with
-    # target_position='input' the network is sigma-GPT
+    n_tokens: int = 0  # real tokens, 0: all; rows above them have probability zero
+    gate_init: float = 0.0  # first bias of the AdaLN gates: 0 in AO; 1 learns faster at first
+    target_position: str = 'adaln'
+    rotary: bool = False  # queries are rotated by the target position, keys by their token's
+    # LayerNorm, no norm of queries and keys, a tied head; sigma-GPT with target_position='input'
     gpt2_blocks: bool = False
     gelu_tanh: bool = False  # GPT-2's approximation of GELU
     attention: str = 'causal'  # which slots see which: a name of ATTENTION
@@ -108,12 +103,12 @@ class AOGPTConfig:
 
     @property
     def n_real(self):
-        """Tokens that can be read and drawn: the vocabulary without its padding."""
+        """The vocabulary without its padding."""
         return self.n_tokens or self.vocab_size
 
     @property
     def slots(self):
-        """The kind of the network: a subclass of Slots, an instance of which plans a pass."""
+        """The subclass of Slots, an instance of which plans a pass."""
         if self.target_position == 'two_stream':
             return TwoStreamSlots
         return ATTENTION[self.attention]
@@ -128,34 +123,29 @@ QUERY = -2  # the vector of the queries of two streams
 
 
 class Slots:
-    """The plan of one pass: what each of the S slots of a row reads, predicts and sees.
+    """The plan of a pass: what each of the S slots of a row reads, predicts and sees.
 
-    number         (B, S) the slot's own number, under which a cache keeps its key. A row that runs
-                   fewer slots repeats its last one up to S
+    number         (B, S) under which a cache keeps the slot's key; short rows repeat the last slot
     visit          (B, S) the visit that a slot predicts, its `number` but in two streams
     target         (B, S) the position of this visit
     reads          (B, S) the visit whose token a slot reads, or NONE or QUERY
-    read_position  (B, S) where a slot stands: at the token that it reads, -1 with [None]; blanks
-                   and queries at their target
+    read_position  (B, S) where this token stands, -1 of [None]; of blanks and queries their target
     sees           (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and
                    itself if `causal`, else all
     answering      (B, n) index among the S of the slots that answer the caller; None: all of them
 
-    This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says
-    which slots see which, `plan_reads` what they read, `span` which of them `predict` runs. Five
-    flags are facts that a caller asks for:
+    This is the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots
+    see which, `plan_reads` what they read, `span` which of them `predict` runs.
 
                      decoder  encoder  mixed  two streams
-    masked           no       no       yes    with `asked`  every pass needs the mask of `see`
-    masked_loss      no       yes      yes    no            a pass scores the unknown visits alone:
-                                                            `forward` wants n_known
-    causal           yes      no       no     yes           what a slot sees without a mask
-    cached           yes      no       yes    yes           keys of known slots stay as they are,
-    targets_in_keys  yes      no       no     no            and they depend on targets
+    masked           no       no       yes    if `asked`   every pass needs the mask of `see`
+    masked_loss      no       yes      yes    no           a pass scores the unknown visits alone
+    causal           yes      no       no     yes          what is seen without a mask
+    cached           yes      no       yes    yes          keys of known slots are final
+    targets_in_keys  yes      no       no     no           and they depend on targets
 
-    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs
-    k + n - 1 slots for n targets, as slot n_known of the last step is kept, and k + r if the model
-    chooses its order."""
+    A step with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
+    targets, as slot n_known of the last step is kept, and k + r if the model chooses its order."""
 
     masked = False
     masked_loss = False
@@ -166,8 +156,8 @@ class Slots:
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """Plan all visits of order (B, T), or the slots `number` (B, S).
 
-        The first `known` (B, 1) visits are known, those from `end` (B, 1) on are padding, and the
-        caller wants the visits `asked` (B, n), None: all. With `n_keys` a mask covers as many."""
+        The first `known` (B, 1) visits are known, those from `end` (B, 1) on padding; the caller
+        wants the visits `asked` (B, n), None: all. With `n_keys` a mask covers as many keys."""
         T = order.size(1)
         if number is None:
             number = torch.arange(T, device=order.device).expand(order.shape)
@@ -198,57 +188,52 @@ class Slots:
     def span(cls, known, first, counts, T, n_visits):
         """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host. With a
-        cache there is always a mask."""
+        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host."""
         end = (first + counts).clamp(max=T)
         kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
-        # Slots after `known` read what it reads, and do not see each other: not plainly causal
+        # Slots after `known` do not see each other
         reaches_blanks = bool((end > known + 1).any())
         return end, kept, cls.masked or reaches_blanks
 
     def lay_out(self, asked):
-        """Return (visit, answering): what each slot predicts, and which slots answer `asked`."""
+        """Return (visit, answering)."""
         if asked is None:
             return self.number, None
         answering = asked - self.number[:, :1]  # the numbers of a row follow each other
         return self.number, answering.clamp(max=self.number.size(1) - 1)
 
     def mask_of(self, answering):
-        """Return the rows of `sees`, (B, 1, n, keys), for the slots `answering` (B, n), or all."""
+        """Return the rows of `sees`, (B, 1, n, keys), of the slots `answering` (B, n), or all."""
         if answering is None:
             return self.sees
         if self.sees is not None:
             return take(self.sees[:, 0], answering).unsqueeze(1)
         if not self.causal:
             return None
-        # by index, not by number: a short row repeats its last slot
+        # by index: a short row repeats its last number
         keys = torch.arange(self.number.size(1), device=answering.device)
         return (keys <= answering.unsqueeze(-1)).unsqueeze(1)
 
 
 class RowRanges(NamedTuple):
-    """Which slots of each row a `predict` runs, and which visits it answers.
+    """The visits `first` to `last` that a `predict` answers, and the slots from `start` to before
+    `end` that run: (B,) on the host, where sizes are counted without a wait, or (B, 1)."""
 
-    They are (B,) on the host, where sizes are counted without a wait, or (B, 1) on the device."""
+    known: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+    start: torch.Tensor
+    end: torch.Tensor
 
-    known: torch.Tensor  # known visits
-    first: torch.Tensor  # the visit of column 0
-    last: torch.Tensor  # the visit of the last column
-    start: torch.Tensor  # the first slot that runs
-    end: torch.Tensor  # the slot after the last one that runs
-
-    def to(self, device):
-        """Return them on the device, by one copy."""
+    def to(self, device):  # by one copy
         stacked = torch.stack(self).to(device, non_blocking=True)
         return RowRanges(*stacked.unsqueeze(-1))
 
     def numbers(self, S):
-        """Return the numbers (B, S) of the slots that run; a short row repeats its last."""
         number = self.start + torch.arange(S, device=self.start.device)
         return torch.minimum(number, self.end - 1)
 
     def visits(self, n):
-        """Return the visits (B, n) of the columns; a short row repeats its last."""
         visit = self.first + torch.arange(n, device=self.first.device)
         return torch.minimum(visit, self.last)
 
@@ -263,7 +248,6 @@ class RMSNorm(nn.RMSNorm):
 
 
 def float32_or_better(logits):
-    """Return logits in float32 or float64: no loss, score or draw is of 16 bits."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -274,14 +258,14 @@ def make_norm(config):
 
 
 def make_head_norm(config):
-    """Return the norm of the queries, or of the keys, of a head."""
+    """Return the norm of queries or keys."""
     if config.gpt2_blocks:
         return nn.Identity()
     return RMSNorm(config.n_embd // config.n_head, eps=1e-5)
 
 
 def apply_rotary(x, cos_sin):
-    """Turn each pair (i, i + D / 2) of x (B, S, H, D) by angles of this cosine and sine."""
+    """Turn each pair (i, i + D / 2) of x (B, S, H, D)."""
     cos, sin = [part.to(x.dtype) for part in cos_sin]
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -292,7 +276,7 @@ def modulate(x, shift, scale):
 
 
 def take(x, index):
-    """Return x[b, index[b, j]] (B, n, ...) of x (B, S, ...) and index (B, n); without index x."""
+    """Return x[b, index[b, j]] (B, n, ...) of x (B, S, ...); without index x."""
     if index is None:
         return x
     rows = torch.arange(len(x), device=x.device).unsqueeze(1)
@@ -302,9 +286,9 @@ def take(x, index):
 class SelfAttention(nn.Module):
     """Multi-head attention with RMSNorm on the queries and keys of every head.
 
-    `slots` says what is seen, and the slots `answering` (B, n), by default all S, have queries.
-    `rotary` is (cos, sin) for queries and (cos, sin) for keys. `store` (k, v) -> (k, v) puts the
-    new ones into a cache and returns all of them."""
+    The slots `answering` (B, n), by default all S, have queries. `rotary` is (cos, sin) for queries
+    and for keys. `store` (k, v) -> (k, v) puts the new ones into a cache and returns all of
+    them."""
 
     def __init__(self, config):
         super().__init__()
@@ -341,11 +325,7 @@ class SelfAttention(nn.Module):
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
-        """Return softmax(q k^T / sqrt(D)) v (B, n, H, D) of q (B, n, H, D), k and v (B, keys, H,
-        D).
-
-        `mask` (B, 1, n, keys): where a query sees a key; None is causal, or full without
-        `causal`."""
+        """Return softmax(q k^T / sqrt(D)) v (B, n, H, D); a mask of None is causal, or full."""
         dtype = q.dtype  # that of a cache may be another
         dropout = self.dropout if self.training else 0.0
         q, k, v = [x.transpose(1, 2).to(dtype) for x in (q, k, v)]  # (B, H, ., D)
@@ -383,8 +363,8 @@ class AdaLN(nn.Sequential):
 class Block(nn.Module):
     """A GPT block. `wtpe`, an nn.Embedding, tells each slot the position that it predicts.
 
-    AdaLN makes of it shifts and scales of norms and gates of branches; without AdaLN it is added to
-    the input. All S slots have keys; the rest runs for the slots `answering` (B, n) alone."""
+    AdaLN shifts, scales and gates by it; without AdaLN it is added to the input. All S slots have
+    keys; the rest runs for the slots `answering` (B, n) alone."""
 
     def __init__(self, config):
         super().__init__()
@@ -442,24 +422,21 @@ class Head(nn.Linear):
         return bias.masked_fill(is_padding, -torch.inf)
 
     def nll(self, x, tokens):
-        """Return -log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better.
-
-        `lean` of anyorder/fast.py, for training, puts a faster method in its place."""
+        """Return -log p (R,) of tokens (R,) given x (R, C); `lean`, for training, is faster."""
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 
 class Network(nn.Module):
     """The interface of a model; a new body is a subclass, which has
 
-    config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
-    trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads, of the slots that
-              answer in the plan `slots`
-    lm_head   x (R, C) -> logits (R, V), with `nll` and `weight`, as Head has them"""
+    config   block_size, vocab_size, n_real, attention and slots, as AOGPTConfig
+    trunk    (idx, order, slots, cache=None) -> (B, n, C): what the head reads, of slots that answer
+    lm_head  x (R, C) -> logits (R, V), with `nll` and `weight`, as Head"""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.slots = config.slots  # the class; a local `slots` is the plan of a pass
+        self.slots = config.slots  # the class, an instance of which is the plan of a pass
 
     @property
     def device(self):
@@ -473,24 +450,22 @@ class Network(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def forward(self, idx, order, n_known=None, columns=None, n_visits=None):
-        """Return the negative log-likelihood of each visit given the visits before it, in nats.
+        """Return the negative log-likelihood (B, n) of each visit given those before it, in nats.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                   (AO eq. of L_AO-AR)
 
-        idx       (B, N') int64 tokens in natural order, N' at most block_size
-        order     (B, T) positions, T at most N'; of a decoder it may be a prefix of an order
-        n_known   (B,), for a masked loss alone: known visits, from 0 to n_visits - 1. They get 0;
-                  the others are weighted by T / (T - n_known), so that with n_known uniform in 0 to
-                  T - 1 the expected sum of a row is L_MDM of AO
-        columns   (B, n), of a decoder: the visits that are scored, by default all; the head and
-                  most of the last block run for these
-        n_visits  (B,), by default T: visits of a row from n_visits on are padding, which nothing
-                  sees. They get 0, and n_visits stands for T in the weights
-        returns   (B, n) float32, or float64 in a float64 model"""
+        idx       (B, N') tokens in natural order, N' at most block_size
+        order     (B, T) positions; of a decoder it may be a prefix of an order
+        n_known   (B,), of a masked loss: known visits, which get 0; the others are weighted by
+                  T / (T - n_known), so that with n_known uniform in 0 to T - 1 the expected sum of
+                  a row is L_MDM of AO
+        columns   (B, n), of a decoder: the visits that are scored, by default all
+        n_visits  (B,), by default T: visits from there on are padding, which nothing sees. They get
+                  0, and n_visits stands for T in the weights"""
         _, T = self._check(idx, order)
         self._check_scored(n_known, columns, T)
 
-        # What is known, what is padding and what is asked for
+        # What is known, and what is padding
         visits = torch.arange(T, device=idx.device)
         if n_known is None:
             known = order.new_full((len(order), 1), T - 1)
@@ -538,19 +513,17 @@ class Network(nn.Module):
         Known are those below n_known, answered those from `first` on, padding those from n_visits
         on. Column j of row r is position order[r, first[r] + j].
 
-        Targets of a decoder from n_known on do not see each other. To check a draft, a guess of the
-        next tokens, the caller counts its tokens as known and lets `first` be the first of them.
+        Targets of a decoder do not see each other. Who checks a draft, a guess of the next tokens,
+        counts it as known, and lets `first` be its beginning.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
-        n_known    int or (B,); an int or a CPU tensor waits for no device, as in the next ones
-        n_targets  int or (B,) columns of a row, by default T - min(first); columns behind them, or
-                   the end of a row, are undefined
+        n_known    int or (B,), which on the CPU waits for no device, as in the next ones
+        n_targets  int or (B,), by default T - min(first); columns behind them are undefined
         cache      KVCache: runs only what is not in it, and leaves the known slots there
         n_visits   int or (B,), by default T
-        picked     index of (B, n), as (rows, columns), (m,) each: the head runs for these, (m, V);
-                   slice(0): for none, in a call that only fills the cache
-        first      int or (B,), by default n_known; below it for a decoder alone
+        picked     (rows, columns), (m,) each: the head runs for these alone, (m, V); or slice(0)
+        first      int or (B,), by default n_known
         head       a function of the hidden states (B, n, C) or (m, C), in place of lm_head
 
         If targets_in_keys, the cache keeps slot n_known too, which ran for order[:, n_known]. A
@@ -572,7 +545,7 @@ class Network(nn.Module):
             )
         self._check_kind(known, first, cache)
 
-        # Which slots run: after the cached ones, not after the first target, inside the row
+        # Which slots run: from the first that is not cached, or the first target
         counts = counts.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
         start = torch.zeros_like(known)
@@ -595,7 +568,7 @@ class Network(nn.Module):
         return (head or self.lm_head)(x)
 
     def _check(self, idx, order):
-        """Return (B, T), if the shapes of tokens and order fit."""
+        """Return (B, T), if shapes fit."""
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
             shapes = f'{tuple(idx.shape)} and {tuple(order.shape)}'
             raise ValueError(f'idx, order must be (B, N), (B, T), got {shapes}')
@@ -611,7 +584,7 @@ class Network(nn.Module):
         return B, T
 
     def _check_scored(self, n_known, columns, T):
-        """Check the arguments of `forward`, but not what lies on a device."""
+        """Check what `forward` is given, but not on a device."""
         if not self.slots.masked_loss and n_known is not None:
             raise ValueError(
                 'n_known is for a masked loss; a decoder gives the nll of all visits at once'
@@ -629,7 +602,7 @@ class Network(nn.Module):
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
 
     def _check_kind(self, known, first, cache):
-        """Check that this kind of network can answer."""
+        """Check that such a network can answer."""
         if self.slots.masked_loss and (first < known).any():
             raise ValueError(
                 'a masked loss says nothing of visits that are known: first is for a decoder'
@@ -647,7 +620,7 @@ def on_host(x, B):
 
 
 class AOGPT(Network):
-    """The any-order network, with the names and order of parameters of published checkpoints."""
+    """The any-order network, with the parameter names of published checkpoints, in their order."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -656,7 +629,7 @@ class AOGPT(Network):
         kind = config.target_position
         t = self.transformer = nn.ModuleDict()
         t['wte'] = nn.Embedding(config.vocab_size, C)
-        t['wpe'] = nn.Embedding(N + 1, C)  # row 0 for [None], row p + 1 for position p
+        t['wpe'] = nn.Embedding(N + 1, C)  # row 0 of [None], row p + 1 of position p
         if kind == 'adaln':
             t['wtpe'] = nn.Embedding(N, config.n_cond)
         elif kind in ('input', 'layer_shared'):
@@ -676,9 +649,7 @@ class AOGPT(Network):
 
     @torch.no_grad()
     def reset_parameters(self):
-        """Draw weights of std 0.02 from a normal cut at 3 std, biases 0 (AO appendix).
-
-        Projections into the residual stream are scaled by 1 / sqrt(2 L)."""
+        """Draw weights of std 0.02 from a normal cut at 3 std, biases 0 (AO appendix)."""
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 std = 0.02
@@ -689,15 +660,13 @@ class AOGPT(Network):
                 nn.init.zeros_(p)
         if self.config.target_position == 'adaln':
             for block in self.transformer.h:
-                # shift, scale, gate of attention; shift, scale, gate of the MLP
+                # shift, scale, gate of attention, then of the MLP
                 parts = block.adaLN[1].bias.view(6, -1)
                 parts[2] = self.config.gate_init
                 parts[5] = self.config.gate_init
 
     def trunk(self, idx, order, slots, cache=None):
-        """Return the last hidden states (B, n, C) of the slots that answer.
-
-        The last block runs queries and MLP for these alone."""
+        """Return the last hidden states (B, n, C) of the slots that answer."""
         t = self.transformer
         kind = self.config.target_position
 
@@ -756,9 +725,8 @@ class AOGPT(Network):
 class KVCache:
     """Keys and values of the kept slots, allocated once: 2 L B N C numbers.
 
-    `length` (B,), on the host, counts the kept slots of each row. A slot lies at the index that is
-    its number, so that a new run overwrites the old one. There is room for `n_slots`, by default
-    N."""
+    `length` (B,), on the host, counts the kept slots of each row. A slot lies at its number, so
+    that a new run overwrites the old one. There is room for `n_slots`, by default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
@@ -770,7 +738,7 @@ class KVCache:
         self.length = torch.zeros(batch_size, dtype=torch.long)
 
     def keep(self, rows):
-        """Keep only these rows (ascending, on the host), moved to the front in place."""
+        """Keep only these rows (ascending, on the host), in place."""
         for memory in (self.k, self.v):
             for new, old in enumerate(rows.tolist()):
                 if new < old:
@@ -780,8 +748,7 @@ class KVCache:
         self.length = self.length[rows]
 
     def store(self, slots, layer, k, v):
-        """Store new keys and values (B, S, H, D) of a layer. Return the first, which the mask
-        covers."""
+        """Store new keys and values (B, S, H, D) of a layer. Return those that the mask covers."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, (k, v)):
@@ -791,10 +758,9 @@ class KVCache:
 
 
 class EMA:
-    """Exponential moving average of the weights, kept as a second model in `.model`.
+    """Exponential moving average of the weights, a second model in `.model` (AO appendix).
 
-    ema <- d ema + (1 - d) w,  d = min(decay, (1 + n) / (10 + n)) at update n = 1, 2, ...
-    (AO appendix)"""
+    ema <- d ema + (1 - d) w,  d = min(decay, (1 + n) / (10 + n)) at update n = 1, 2, ..."""
 
     def __init__(self, model, decay):
         if not 0 <= decay < 1:
@@ -818,8 +784,7 @@ class EMA:
 class BlankSlots(Slots):
     """A slot stands at the position that it predicts and reads its own token, a blank [None].
 
-    A pass predicts blanks alone. A subclass brings `see`. A step of `predict` with a cache runs
-    k + r slots."""
+    A subclass brings `see`. A step with a cache runs k + r slots."""
 
     masked_loss = True
     causal = False
@@ -838,8 +803,7 @@ class BlankSlots(Slots):
 class EncoderSlots(BlankSlots):
     """The encoder-only masked diffusion model: a slot sees every slot.
 
-    What it says depends on which visits are known, not on their order. A new token changes all
-    keys: there is nothing to cache, and a step runs all slots."""
+    It depends on which visits are known, not on their order. Every new token changes all keys."""
 
     cached = False
 
@@ -849,10 +813,10 @@ class EncoderSlots(BlankSlots):
 
 
 class MixedSlots(BlankSlots):
-    """Between decoder and encoder: blanks see every slot, known slots the known ones before them.
+    """Blanks see every slot, known slots the known ones before them.
 
-    The keys of known slots are final, and blanks know of each other. What it says depends on the
-    order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
+    The keys of known slots are final, and blanks know of each other. (The mask of Eso-LM's mixed
+    mode, arXiv 2506.01928)"""
 
     masked = True
 
@@ -864,18 +828,17 @@ class MixedSlots(BlankSlots):
 class TwoStreamSlots(Slots):
     """XLNet's two streams, on the same weights. (Yang et al. 2019, arXiv 1906.08237)
 
-    Slot d of the content reads visit d - 1 where it stands, sees the content before it and itself,
-    and knows no target. A query slot predicts visit d: it stands at order[d], reads one learned
-    vector, and sees the content slots 0 to min(d, n_known). Queries come after the content, without
-    numbers and keys: a cache is final whatever is visited next, and serves many orders of a prompt.
-    A step of `predict` with a cache runs k + n slots."""
+    Slot d of the content reads visit d - 1, sees the content before it and itself, and knows no
+    target. A query predicts visit d: it stands at order[d], reads one learned vector, and sees the
+    content slots 0 to min(d, n_known). Queries come last, without numbers and keys: a cache is
+    final. A step with a cache runs k + n slots."""
 
     targets_in_keys = False
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         self.masked = asked is not None  # a whole pass needs no mask: each stream is causal
         super().__init__(order, known, asked, number, n_keys, end)
-        # content has no target: rotary turns it by where it reads
+        # rotary turns content by where it reads
         self.target = self.read_position
 
     def lay_out(self, asked):

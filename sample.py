@@ -1,15 +1,13 @@
 """Write text with a trained model: any blanks, in any order, one token or many at a time.
 
     python sample.py --ckpt=out/ckpt.pt
-    python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
-    python sample.py --ckpt=out/ckpt.pt --order=margin --prompt='If [[6]] is true, it is [[..]].'
+    python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]].' --order=margin
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/digits/ckpt.pt --prompt=FILE:half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens; [[?]], or [[2-12]] of 2 to 12, as many as fit best between
-the texts around it; [[..]] what is left of --length; [[=text]] a blank whose text --score measures.
-A plain [[ is written \\[[. docs/sampling.md says what each option means."""
+Blanks of a prompt: [[n]] is n tokens; [[?]] or [[2-12]] as many as fit best; [[..]] what is left of
+--length; [[=text]] a blank whose text --score measures. docs/sampling.md says what options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
@@ -82,7 +80,7 @@ from anyorder.report import (
 from anyorder.tokens.prompts import prompts_path, read_prompts, typed
 from anyorder.writer import Writer
 
-SAVED_EVERY = 60  # seconds: what a killed run loses
+SAVED_EVERY = 60  # seconds
 UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise')
 
 
@@ -155,7 +153,7 @@ def parse_stop(stop):
 
 
 def check_files(config, page, judge_name):
-    """Raise ValueError for a file that cannot be written, or that the run reads."""
+    """Raise ValueError for a file that cannot be written, or is read."""
     inputs = (
         config.ckpt,
         judge_name,
@@ -170,14 +168,14 @@ def check_files(config, page, judge_name):
 
 
 def repeat_each(things, n):
-    """Return n times the first of the things, then n times the second, and so on."""
+    """Return n times the first, then n times the second, and so on."""
     return [thing for thing in things for _ in range(n)]
 
 
 def write_all(writer, prompts, texts, way, page, result, config):
-    """Write the texts of the prompts in batches, and append the samples to result['samples'].
+    """Write the texts of the prompts in batches, and append to result['samples'].
 
-    A sample is the dict of sample_of, with prompt and seed; sample r is a function of seed + r."""
+    Sample r, a dict of sample_of with prompt and seed, is a function of seed + r."""
     n_blanks = sum(known.count(False) for _, known, *_ in texts)
     bar = progress(total=n_blanks, unit='token', leave=False, disable=config.watch)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
@@ -204,7 +202,7 @@ def write_all(writer, prompts, texts, way, page, result, config):
 
 
 def by_canvas(writer, texts, way, bar, config):
-    """Yield the samples of each batch of texts, written on a Canvas."""
+    """Yield the samples of each batch, written on a Canvas."""
     for r in range(0, len(texts), config.batch_size):
         batch = texts[r : r + config.batch_size]
         rows = [(tokens, known) for tokens, known, *_ in batch]
@@ -219,19 +217,19 @@ def by_canvas(writer, texts, way, bar, config):
 
 
 def is_plain(writer, texts, way, page, config):
-    """Whether each text fits on a Canvas, and nobody asks for it before it is written."""
+    """Whether each text fits on a Canvas, and nobody asks before it is written."""
     longest = max(len(tokens) for tokens, *_ in texts)
     is_asked = page.stop or page.allowed is not None or config.watch
     return longest <= writer.block_size and not is_asked and not keeps_drafts(way, config)
 
 
 def keeps_drafts(way, config):
-    """Whether somebody sees which tokens stood where others are now."""
+    """Whether somebody sees what stood where other tokens are now."""
     return way.unmasking.rewrites and bool(config.out or config.html or config.watch)
 
 
 def by_scroll(writer, texts, way, page, bar, show, config):
-    """Yield the samples of each batch of texts, written on a Scroll: a canvas after the other."""
+    """Yield the samples of each batch, written on a Scroll: canvas after canvas."""
     for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
         for n_new in writer.write(scroll, way, keeps_drafts(way, config)):
             bar.update(n_new)

@@ -6,9 +6,8 @@
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and
-out_dir/log.jsonl, see anyorder/training/run_folder.py. A checkpoint replaces a link of its name,
-and what the link leads to stays. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how
-to go on. docs/options.md says what the options mean."""
+out_dir/log.jsonl. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on.
+docs/options.md says what the options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
@@ -120,7 +119,7 @@ def train(config, make_update):
     charted = start.charted_at(run_id, config, checkpoint)
     del checkpoint, model  # the model's weights are in the state
 
-    # Build how the model is run, and where the run is kept
+    # Build how the model runs, and where the run is kept
     peak = peak_flops(device, config.dtype)
     clock = Clock(state.model, config, peak, data.train.width(config.block_size))
     n_flops = clock.flops_per_iter * config.max_iters
@@ -141,10 +140,7 @@ def train(config, make_update):
 
 
 def open_options(config):
-    """Return what the run begins from, and with:
-
-    the checkpoint, or None; the options, with those that the checkpoint fixes; what the options
-    change in it, in words; and the device of this process."""
+    """Return (checkpoint or None, options, what they change in it in words, device)."""
     _, world_size = processes.processes()
     checkpoint, config, changed = start.start_checkpoint(config)
     start.check_options(config, world_size)
@@ -162,7 +158,7 @@ def with_values(config, **values):
 
 
 def open_data(config, checkpoint):
-    """Return (Data, the model to train, still on the CPU, options that know of both)."""
+    """Return (Data, the model, still on the CPU, options that know of both)."""
     data = Data(config)
     if data.kind.get('shape'):
         config = with_values(config, shape=data.kind['shape'])
@@ -173,7 +169,7 @@ def open_data(config, checkpoint):
 
 
 class Data:
-    """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, its tokenizer."""
+    """The data set of a run: its splits, kind and tokenizer."""
 
     def __init__(self, config):
         with processes.first_process_first():  # which makes the set, if that needs no source
@@ -186,14 +182,13 @@ class Data:
         self.splits = meta.splits
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta.splits[split].sha256 for split in ('train', 'val')}
-        # (n, N) tokens that every validation measures, and which of them are given, as clues are
+        # (n, N) tokens that validations measure, and which of them are given
         n_blocks = config.eval_iters * config.batch_size
         self.blocks, self.given = all_blocks(self.val, config.block_size, n_blocks)
         self.n_blanks = int((~self.given).sum())
 
 
 def open_folder(config, resumed, device):
-    """Return the RunFolder of the run, opened."""
     environment = processes.environment(device) | {'started_from': config.started_from}
     folder = RunFolder(config.out_dir, start.n_kept(config), resumed, environment)
     folder.open()
@@ -225,7 +220,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
             if not any(due):
                 continue
 
-            # The only wait for the device: means of the updates since the last line
+            # The only wait for the device: means since the last line
             loss, norm = state.averages(folder.way_on(), with_weights=due.save)
 
             # Validate the average, and tell
@@ -258,7 +253,7 @@ class Due(NamedTuple):
 
 
 def due_at(iter_num, stopping, config):
-    """Return what is Due after so many updates; the last one has all of it."""
+    """Return what is Due; after the last update, all."""
     is_last = iter_num == config.max_iters
     validating = is_last or iter_num % config.eval_interval == 0
     saving = is_last or iter_num % config.save_interval == 0

@@ -1,5 +1,4 @@
-"""How does an option name an order? By a name of ORDERS, a function FILE.py:NAME, or a JSON
-file."""
+"""How does an option name an order? By a name of ORDERS, FILE.py:NAME, or a JSON file."""
 
 import json
 import os

@@ -15,15 +15,14 @@ import torch
 
 from anyorder.grids import by_columns, by_rows, by_squares, loaded, size_for, spiral, wants_shape
 from anyorder.machine.devices import widest
-from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for other programs)
+from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
-# [0, 1); m is Family.n_numbers. One that calls its second argument `shape` is given the shape (H,
-# W) of the grid of n positions in place of n.
+# [0, 1). One that calls its second argument `shape` is given the shape (H, W) of a grid.
 
 
 def shuffled(u, n, _):
-    """Shuffle the positions: every permutation is as likely (AO sec. 3)."""
+    """Every permutation is as likely (AO sec. 3)."""
     return u.argsort(-1)
 
 
@@ -36,19 +35,19 @@ def right_to_left(u, n, _):
 
 
 def blocks_from_left(u, n, size):
-    """Visit blocks of `size` positions from left to right, each in the same shuffled order."""
+    """Blocks of `size` positions from left to right, each in the same shuffled order."""
     if size < 1:
         raise ValueError(f'the blocks of an order must have at least 1 position, got {size}')
     position = torch.arange(n, device=u.device)
-    inside = u[:, position % size]  # the first `size` numbers, for every block
+    inside = u[:, position % size]  # the same for every block
     return (position // size + inside).argsort(-1)
 
 
 def swapped(u, n, n_swaps):
     """Swap two uniform visits, maybe the same, of left to right, n_swaps times.
 
-    With sqrt(n) swaps these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768,
-    sec. 3.2; with n / 10 "closer"."""
+    sqrt(n) swaps are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768, sec. 3.2;
+    n / 10 "closer"."""
     order = torch.arange(n, device=u.device).repeat(len(u), 1)
     pairs = (u * n).long().view(len(u), n_swaps, 2)
     for pair in pairs.unbind(1):  # (B, 2)
@@ -59,9 +58,8 @@ def swapped(u, n, n_swaps):
 def sorted_subset(u, n, _):
     """Visit a random set of positions in reading order, then the rest in reading order.
 
-    Infilling asks for no other orders. The size of the set is uniform from 0 to n (Shih et al.
-    2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). What a row is given comes before both. To
-    fill blanks with such a model, take --order=l2r."""
+    Infilling asks for no other orders: what a row is given comes before both, and such a model
+    fills blanks by --order=l2r. (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943)"""
     level = u[:, n:]  # (B, 1), the expected share of the set
     is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)
@@ -69,13 +67,13 @@ def sorted_subset(u, n, _):
 
 def few(u, n, shared):
     """Choose one of the few_orders `shared` (K, n), each as often."""
-    which = u.sum(-1) * len(shared)  # the one number of u (B, 1), or 0 of u (B, 0) if K is 1
+    which = u.sum(-1) * len(shared)  # of u (B, 1), or (B, 0) if K is 1
     return shared[which.long()]
 
 
 @cache
 def few_orders(order, n, device):
-    """Return (K, n): left to right, then `fixed` of the next K - 1 seeds."""
+    """Return (K, n): left to right, then `fixed` of K - 1 seeds."""
     n_orders = order.parameter
     if n_orders < 1:
         raise ValueError(f'few orders are at least 1, got few:{n_orders}')
@@ -87,18 +85,17 @@ def few_orders(order, n, device):
 
 
 def listed(u, n, positions):
-    """Return the positions of a JSON file."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
 
 class Family(NamedTuple):
     """A law of orders.
 
-    orders     f(u, n, parameter), see above
+    orders     f(u, n, parameter)
     drawn      u is fresh in every row; else all rows share stream(seed, 'order')
     parameter  the default of what there is to choose; None: nothing
     n_numbers  f(n, parameter): how many numbers u has, m
-    shared     f(order, n, device): what the rows of an Order share, in place of the parameter"""
+    shared     f(order, n, device): what stands in place of the parameter, for all rows"""
 
     orders: Callable
     drawn: bool = False
@@ -108,13 +105,12 @@ class Family(NamedTuple):
 
     @property
     def has_seed(self):
-        """Whether it is another order, or a few others, for another seed."""
+        """Whether another seed makes another order, or a few others."""
         is_one_of_many = not self.drawn and self.n_numbers(2, self.parameter) > 0
         return is_one_of_many or self.shared is not None
 
 
-# an option names a family as NAME, with its parameter as NAME:NUMBER, and as NAME@SEED with the
-# seed of one that is another order for another seed
+# an option names a family as NAME[:PARAMETER][@SEED]
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -139,14 +135,14 @@ SEED = re.compile(r'@(?=\d+$)')
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a run or of a text: a family, and all that the family leaves open.
+    """The order of a run or of a text.
 
     kind       a name of ORDERS; 'listed', the positions of a JSON file; or FILE.py:NAME@DIGEST, a
                function of a user
     parameter  what the family lets one choose; None is its default
-    seed       of a family that is one order, or few: which ones
-    length     positions of the stored order, of which those below n stay; None: as many as asked
-    shape      (H, W) of the grid that the positions are, if they are one"""
+    seed       of a family that has one
+    length     positions of the stored order, of which those below n stay; None: n
+    shape      (H, W) if the positions are a grid"""
 
     kind: str = 'random'
     parameter: int | tuple | None = None
@@ -162,10 +158,9 @@ class Order:
 
     @classmethod
     def of(cls, text, run):
-        """Return the Order that a text names in a run; what it leaves open is as in the run.
+        """Return the Order that a text names; what it leaves open is as in the options of a run.
 
-        text  NAME, NAME:NUMBER, positions, or 'own': the order in which the run trains
-        run   the options of the run, as a checkpoint's `config` has them"""
+        text  NAME[:PARAMETER][@SEED], positions, or 'own': the order in which the run trains"""
         own = run.get('order', 'random')
         kind, parameter, seed = parts_of(own if text == 'own' else text)
         own_kind, own_parameter, own_seed = parts_of(own)
@@ -198,7 +193,7 @@ class Order:
 
     @property
     def drawn(self):
-        """Whether each row has a draw of its own; else all share the order of the seed."""
+        """Whether each row has a draw of its own."""
         return self.family.drawn
 
     @property
@@ -220,7 +215,7 @@ class Order:
 
     @property
     def kept(self):
-        """What a checkpoint keeps, for Order.of: NAME[:NUMBER][@SEED], or the list of positions."""
+        """What a checkpoint keeps, for Order.of."""
         if self.kind == 'listed':
             return list(self.parameter)
         text = self.kind
@@ -238,7 +233,7 @@ class Order:
         return re.sub('@[0-9a-f]{12}', '', self.kept)
 
     def name_as(self, text):
-        """Return what a table calls it where an option named it so."""
+        """What a table calls it where an option named it so."""
         if self.kind == 'listed':
             return os.path.basename(text)
         return self.name
@@ -252,8 +247,7 @@ class Order:
         return entries
 
     def check(self, n, block_size=None):
-        """Raise ValueError unless n of the positions of a model, by default all, have such an
-        order."""
+        """Raise ValueError unless n of the positions of a model have such an order."""
         most = block_size or n
         if self.kind == 'listed' and len(self.parameter) > most:
             raise ValueError(
@@ -265,8 +259,7 @@ class Order:
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
-        The numbers of a row are drawn by the generator, by default torch's own, or are a function
-        of its own key, of `keys` (batch_size,) by keys_of."""
+        A row is drawn by the generator, by default torch's own, or by its own key of `keys`."""
         n_numbers = n
         if self.drawn:
             n_numbers = self.family.n_numbers(n, self.parameter)
@@ -285,7 +278,7 @@ class Order:
 
 
 def parts_of(text):
-    """Return (kind, parameter, seed) of NAME[:NUMBER][@SEED] or positions; None is left open."""
+    """Return (kind, parameter, seed) of a text or positions; None is left open."""
     if not isinstance(text, str):
         return 'listed', tuple(text), None
     seed = []
@@ -297,7 +290,6 @@ def parts_of(text):
 
 
 def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):
-    """Return uniform numbers (batch_size, n_numbers), see Order.draw."""
     if keys is not None:
         return uniform(keys.unsqueeze(1), 'order', torch.arange(n_numbers, device=keys.device))
     dtype = widest(torch.device(device or 'cpu'))  # float64: no ties; float32: few
@@ -305,7 +297,7 @@ def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):
 
 
 def orders_of_uniforms(order, u, n, device):
-    """Return the orders (B, n) that a drawn family makes of numbers u (B, m)."""
+    """Return the orders (B, n) that a drawn family makes of u (B, m)."""
     family = order.family
     parameter = order.parameter
     if family.shared:
@@ -315,9 +307,9 @@ def orders_of_uniforms(order, u, n, device):
 
 @cache
 def one_order(order, n, device):
-    """Return the order (n,) that all rows share, without the positions from n on.
+    """Return the order (n,) that all rows share, without positions from n on.
 
-    It is drawn on the host, where a seed gives the same numbers for all devices."""
+    On the host a seed gives the same numbers for all devices."""
     family = order.family
     length = order.length or n
     n_numbers = family.n_numbers(length, order.parameter)
@@ -336,23 +328,12 @@ def one_order(order, n, device):
 
 
 def sample_order(
-    batch_size,
-    n,
-    kind='random',
-    l2r_ratio=0.0,
-    device=None,
-    generator=None,
-    parameter=None,
-    seed=0,
-    length=None,
-    shape=None,
-    keys=None,
+    batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, keys=None, **order
 ):
-    """Return Order(kind, parameter, seed, length, shape).draw(...) by one call (AO sec. 3)."""
-    if shape:
-        shape = tuple(shape)
-    order = Order(kind, parameter, seed, length, shape)
-    return order.draw(batch_size, n, generator, l2r_ratio, device, keys)
+    """Return orders (batch_size, n) by one call; `order` are fields of an Order (AO sec. 3)."""
+    if order.get('shape'):
+        order['shape'] = tuple(order['shape'])
+    return Order(kind, **order).draw(batch_size, n, generator, l2r_ratio, device, keys)
 
 
 RANDOM = Order()
@@ -361,8 +342,8 @@ RANDOM = Order()
 def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
     """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    Those of a drawn family are a function of (seed, number). Another family is one order a seed:
-    all blocks have the same, of n_orders seeds from the Order's own on."""
+    Those of a drawn family are a function of (seed, number). Of another family all blocks have the
+    same, of n_orders seeds."""
     if order.drawn:
         blocks = [order.draw(n_orders, n, stream(seed, int(number))) for number in numbers]
         return torch.stack(blocks)
@@ -373,11 +354,9 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
 def given_first(order, given, n_visits=None, left_to_right=False):
     """Move what is given to the front of orders (B, N), and padding to their end.
 
-    Each part keeps its order, but what is given may be left_to_right.
-
-    given     (B, N) by position
-    n_visits  (B,): positions from there on are padding; None: there is none
-    returns   the orders (B, N), n_given (B,), n_blanks (B,)"""
+    Each part keeps its order, but what is given may be left_to_right. `given` (B, N) is by
+    position, and those from n_visits (B,) on are padding. Returns orders, n_given (B,) and n_blanks
+    (B,)."""
     is_blank = ~given.gather(1, order)
     part = is_blank.int()  # (B, N) by visit: 0 given, 1 blank, 2 padding
     if n_visits is not None:

@@ -1,11 +1,11 @@
 """Where do random numbers come from?
 
-Batches, dropout, and orders that hold for a whole run are drawn by a PyTorch generator, `stream`,
-whose seed `derive_seed` makes of names.
+Batches, dropout, and orders of a whole run: a PyTorch generator, `stream`, whose seed `derive_seed`
+makes of names.
 
-Whatever belongs to a row that is written, its tokens, order, noise and schedule, is `random_bits`
-of the row's key: tensor operations, which give the same bits on every device and for any part of a
-batch. A seed (int) -> `keys_of` -> a key (int64) -> `random_bits` -> `uniform`."""
+What belongs to a row that is written, its tokens, order, noise and schedule: `random_bits` of the
+row's key, which are the same on every device and for any part of a batch. A seed (int) -> `keys_of`
+-> a key (int64) -> `random_bits` -> `uniform`."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ import torch
 
 from anyorder.machine.devices import widest
 
-# Grows when a change of the code makes the same seed give other batches; a checkpoint keeps it
+# Grows when the same seed comes to give other batches; a checkpoint keeps it
 DRAWS = 2
 
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
@@ -22,11 +22,10 @@ GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 def derive_seed(*names):
     """Return a 63-bit seed, hashed from numbers and strings.
 
-    A generator on the CPU reads only the lower 32 bits, too few for the micro-batches of a run to
-    differ by chance. Names that end with two numbers (i, j), as (seed, update, micro-batch), never
-    share them: with i below 2^a, j below 2^b and a + b = 32, i xor the reversed bits of j is
-    another number for each pair, and the lower bits are a permutation of it, which the other names
-    choose."""
+    A generator on the CPU reads only the lower 32 bits, too few for micro-batches to differ by
+    chance. Names that end with (i, j), as (seed, update, micro-batch), never share them: for i
+    below 2^a, j below 2^(32 - a), i xor the reversed bits of j is another number for each pair, of
+    which the lower bits are a permutation."""
     seed = hashed(*names)
     if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
         return seed
@@ -48,8 +47,8 @@ def is_uint32(name):
 
 
 def permuted(x, key):
-    """Return the image of x under a permutation of 0 to 2^32 - 1 that a key of 63 bits chooses."""
-    for _ in range(4):  # each step can be undone: xor, an odd factor, a shifted xor
+    """Return the image of x under a permutation of 0 to 2^32 - 1 that a key chooses."""
+    for _ in range(4):  # each step can be undone
         x = (x ^ key) * 0x9E3779B1 % 2**32
         x ^= x >> 15
         key = hashed(key)
@@ -57,16 +56,16 @@ def permuted(x, key):
 
 
 def seeds_of(seed, n):
-    """Return the seeds of n rows, ints: seed + r, or the list `seed` itself."""
+    """Return the seeds of n rows: seed + r, or the list `seed` itself."""
     if not isinstance(seed, list):
         seed = range(seed, seed + n)
     if len(seed) != n:
         raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seed)}')
-    return [int(one) for one in seed]  # repr, which is hashed, is another one for ints of NumPy
+    return [int(one) for one in seed]  # ints of NumPy have another repr, which is hashed
 
 
 def stream(*names):
-    """Return a generator on the host, seeded by derive_seed of these names."""
+    """Return a generator on the host, by derive_seed of these names."""
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
@@ -88,14 +87,14 @@ def random_bits(keys, *names):
             name = hashed(name)
         if isinstance(name, torch.Tensor):
             step = name * as_int64(GAMMA)
-        else:  # a number of the host goes with the operation: nothing is copied
+        else:  # nothing is copied to the device
             step = as_int64(GAMMA * name)
         keys = mix(keys + step)
     return keys
 
 
 def mix(x):
-    """Map each int64 of x (...) to another, one to one, so that every bit touches all others."""
+    """Map int64 numbers one to one, so that every bit touches all others."""
     x = x ^ unsigned_shift(x, 30)
     x *= as_int64(0xBF58476D1CE4E5B9)
     x ^= unsigned_shift(x, 27)

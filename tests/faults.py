@@ -553,14 +553,14 @@ FAULTS['anyorder/machine/files.py'] = 'test_files extras/test_pictures', [
     ['(os.path.basename(path), os.path.basename(real))', '(os.path.basename(path),)'],
 ]
 
-FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve test_answers', [
+FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve test_arrays test_answers', [
+    ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],
     ['not tokens.marked and (not given.any())', 'True'],
     ['if self.given is not None:', 'if False:'],
 ]
 
 FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers test_training extras/test_puzzles', [
-    ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
     ['columns < ends[:, None]', 'columns <= ends[:, None]'],

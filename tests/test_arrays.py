@@ -13,8 +13,9 @@ from conftest import one_line
 import train
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.likelihood.measured import only_blank
 from anyorder.tokens.arrays import prepare_tokens
-from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split, check_length

@@ -16,24 +16,22 @@ BY_ROW = ('known', 'n_prompt', 'n_drafts', 'n_visits', 'n_steps', 'rows')
 class Canvas:
     """B rows of N positions that are being written.
 
-    A cell is a blank of a row that a pass answers: `row`, and its `visit` or its position.
+    A cell is a blank of a row that a pass answers: `row`, and its `visit` or position.
 
-    On the device, by position unless it says otherwise:
+    On the device, by position, but `order` by visit:
 
     idx       (B, N) tokens; in blanks they mean nothing, are drafts, or the text to be scored
-    order     (B, N) by visit, positions: the known ones, the blanks, and padding from n_visits on
+    order     (B, N) positions: the known ones, the blanks, and padding from n_visits on
     step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
-    logprob   (B, N) log p in nats of each revealed token, of the untempered model, or of the law of
-              a Drawing that scores; else 0
-    u         (B, N) uniform numbers in [0, 1) from the row's seed, by which tokens are drawn, but
-              by lossless unmasking
+    logprob   (B, N) log p in nats of each revealed token, see Passes.logprob
+    u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
     keys      (B,) of keys_of: the seeds for draws on the device
 
     On the host:
 
-    known     (B,) how many visits are known by now
-    n_prompt  (B,) how many were known at the start
+    known     (B,) visits that are known by now
+    n_prompt  (B,) known at the start
     n_drafts  (B,) visits after the known ones whose tokens are guesses, see Lossless.accept
     n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
@@ -44,8 +42,7 @@ class Canvas:
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
-        n_known and n_visits, by default N, are ints or (B,), `seeds` B numbers, `allowed` as in
-        Constraint."""
+        n_known and n_visits, by default N, are ints or (B,), `allowed` as in Constraint."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -83,11 +80,10 @@ class Canvas:
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """Return the canvas of texts of any lengths.
 
-        texts  [(tokens, is_known)], two lists each, one bool a token. Known tokens are visited
-               first, then the blanks, as the order has them, as in training; but in a 'random'
-               order or a 'sorted_subset' known tokens are visited from left to right
-        order  an Order
-        seed   row r is a function of seed + r, or, if it is a list, of seed[r]"""
+        texts  [(tokens, is_known)], two lists each. Known tokens come first, then the blanks, both
+               as the Order has them; but in a 'random' order or a 'sorted_subset' known tokens come
+               from left to right
+        seed   row r is a function of seed + r, or of seed[r]"""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B = len(texts)
         N = int(lengths.max())
@@ -109,32 +105,29 @@ class Canvas:
         return len(self.rows)
 
     def draw_numbers(self, *names):
-        """Draw u anew, as a function of seed, names and position.
-
-        A round of revision has `names` of its own, ('round', 3), for u and a binomial schedule."""
+        """Draw u anew by seed, names and position; a round of revision has names of its own."""
         self.names = names
         self.u = uniform(self.keys.unsqueeze(1), 'tokens', *names, self.positions())
 
     def positions(self):
-        """Return 0 to N - 1 on the device."""
         return torch.arange(self.idx.size(1), device=self.idx.device)
 
     @property
     def n_blanks(self):
-        """(B,) visits that are still to be written, on the host."""
+        """(B,) on the host."""
         return self.n_visits - self.known
 
     def cells(self, n):
         """Return the cells of the next n (B,) visits, row by row: (row, column, visit), (m,) each.
 
-        visit = known + column. Made on the host, without a wait for the device."""
+        visit = known + column. The host does not wait for the device."""
         is_next = torch.arange(int(n.max())) < n.unsqueeze(1)  # (B, most)
         row, column = is_next.nonzero(as_tuple=True)
         visit = self.known[row] + column
         return torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
 
     def take(self, chosen):
-        """Return rows, (B,) bool or numbers on the host, as a canvas of their own."""
+        """Return rows, (B,) bool or numbers, as a canvas of their own."""
         if chosen.dtype == torch.bool:
             chosen = chosen.nonzero()[:, 0]
         at = chosen.to(self.idx.device, non_blocking=True)
@@ -147,13 +140,11 @@ class Canvas:
         return part
 
     def stop_rows(self, done):
-        """Write nothing more in the rows where `done` (B,), on the host, is True."""
+        """Write nothing more in the rows where `done` (B,) is True."""
         self.n_visits = torch.where(done, self.known, self.n_visits)
 
     def put(self, part):
-        """Write the rows of `part`, which `take` gave, back to their places.
-
-        n_visits, which stop_rows may have lowered in `part`, stays."""
+        """Write rows that `take` gave back to their places; n_visits stays."""
         at = part.rows.to(self.idx.device, non_blocking=True)
         for name in TABLES:
             getattr(self, name)[at] = getattr(part, name)
@@ -161,7 +152,7 @@ class Canvas:
         self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
 
     def lists(self):
-        """Return the lists [tokens, order, step, logprob] of each row, without its padding."""
+        """Return [tokens, order, step, logprob] of each row, lists without padding."""
         whole = [x.tolist() for x in (self.idx, self.order, self.step, self.logprob)]
         rows = zip(*whole)
         return [without_padding(row, n) for row, n in zip(rows, self.n_visits.tolist())]
@@ -172,7 +163,7 @@ def without_padding(lists, n):
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):
-    """Return what there is to say of a text; its `passes` are the steps of which it has a token."""
+    """Return what there is to say of a text; `passes` are steps of which it has a token."""
     passes = {*step} - {-1}
     return {
         'text': tokenizer.decode(tokens),

@@ -17,9 +17,8 @@ class Drawing:
     temperature  0 is argmax
     top_k        the k likeliest tokens stay; 0 keeps all
     top_p        then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
-    scores       the tokens that stand in the blanks are scored in place of drawn: their
-                 log-probabilities are log p, -inf for what is cut. Those of tokens that are drawn
-                 are the untempered model's"""
+    scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
+                 for what is cut"""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -47,19 +46,18 @@ class Drawing:
         return invert_cdf(p, u.flatten()).view(u.shape)
 
     def tokens_by_noise(self, logits, noise):
-        """Draw tokens (m,) of logits (m, V): argmax_v (logit_v / temperature + g_v), g = noise().
+        """Draw tokens (m,) of logits (m, V): argmax_v (logit_v / temperature + noise()_v).
 
-        The law is that of `tokens` for standard Gumbel noise g (m, V). Close logits under one noise
-        draw nearly always alike."""
+        Gumbel noise (m, V) has the law of `tokens`. Close logits nearly always draw alike."""
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)
         return argmax(logits + noise())
 
     def tempered(self, logits):
-        """Return logits (..., V) / temperature as (n, V), -inf for what top_k and top_p cut."""
+        """Return logits (..., V) / temperature as (n, V), -inf for what is cut."""
         logits = float32_or_better(logits)
-        if self.temperature != 1:  # the largest becomes 0 first: none becomes infinite
+        if self.temperature != 1:  # the largest becomes 0: none becomes infinite
             factor = max(min(1 / self.temperature, 1e30), 1e-30)
             logits = (logits - logits.amax(-1, keepdim=True)) * factor
         logits = logits.reshape(-1, logits.size(-1))
@@ -69,10 +67,9 @@ class Drawing:
 
 
 class TokenNoise:
-    """Gives the cells of each pass their noise, and keeps it for drafts: it costs more than a copy.
+    """Gives the cells of each pass their noise, and keeps it: it costs more than a copy.
 
-    cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number;
-           the order of a row stays meanwhile
+    cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number
     noise  (m, V) on the device: their noise"""
 
     def __init__(self, vocab_size, device):
@@ -80,16 +77,14 @@ class TokenNoise:
         self.noise = torch.empty(1, vocab_size, device=device)
 
     def __call__(self, part, n_targets, row, position):
-        """Return token_noise (m, V) of the next n_targets (B,) visits, on the host.
-
-        These are the cells (row, position), (m,) each, on the device."""
+        """Return the noise (m, V) of the next n_targets (B,) visits, the cells (row, position)."""
         columns = torch.arange(int(n_targets.max()))
         visit = part.known.unsqueeze(1) + columns  # (B, most)
         numbers = part.rows.unsqueeze(1) * part.order.size(1) + visit
         is_target = visit < (part.known + n_targets).unsqueeze(1)
         cells = numbers[is_target]
 
-        # Copy the noise of known cells, and draw that of the others
+        # Copy the noise of known cells, draw that of others
         place = torch.searchsorted(self.cells, cells).clamp(max=len(self.cells) - 1)
         is_new = self.cells[place] != cells
         place = place.to(row.device, non_blocking=True)
@@ -102,8 +97,7 @@ class TokenNoise:
 
 
 def token_noise(keys, position, vocab_size):
-    """Return standard Gumbel noise (m, vocab_size) of cells: of each the key of its row and
-    place."""
+    """Return standard Gumbel noise (m, vocab_size) by the key of a row, a position and a token."""
     cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
@@ -121,8 +115,7 @@ def gumbel(bits):
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token (...) for each row of logits (..., V), see Drawing, by u (...) or a
-    generator."""
+    """Draw tokens (...) of logits (..., V), see Drawing, by u (...) or a generator."""
     if u is None:
         dtype = widest(logits.device)
         shape = logits.shape[:-1]
@@ -133,8 +126,7 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 def keep_largest(logits, top_k, top_p, width=1024):
     """Return logits (n, V), -inf for what top_k and top_p cut.
 
-    Without top_k the `width` largest are sorted, and all of V only in rows where these do not reach
-    top_p: a full sort costs more than the network."""
+    Without top_k the `width` largest are sorted first: a full sort costs more than the network."""
     V = logits.size(-1)
     dtype = widest(logits.device)
     values, kept = logits.topk(min(top_k or width, V))  # (n, k), the largest first
@@ -156,7 +148,7 @@ def keep_largest(logits, top_k, top_p, width=1024):
 def invert_cdf(p, u, width=256):
     """Return the first j (n,) with p_0 + ... + p_j > u sum(p), of rows p (n, V) >= 0.
 
-    First comes the chunk of `width` columns, then the column in it, for speed."""
+    First comes the chunk of `width` columns, then the column in it."""
     V = p.size(1)
     dtype = widest(p.device)
     n_whole = V // width * width
@@ -173,10 +165,9 @@ def invert_cdf(p, u, width=256):
 
 
 def first_above(cdf, x):
-    """Return the first column (n,) of cdf (n, m) above x (n,), and x minus the cdf before it.
-
-    Whatever the rounding, no column of probability zero is found."""
+    """Return the first column (n,) of cdf (n, m) above x (n,), and x minus the cdf before it."""
     last = cdf[:, -1]
+    # whatever the rounding, no column of probability zero is found
     below_last = torch.nextafter(last, torch.zeros_like(last))
     x = torch.minimum(x, below_last).unsqueeze(1)
     column = torch.searchsorted(cdf, x, right=True)

@@ -1,10 +1,9 @@
 """How is a text written? `steps` reveals blanks step by step, until none is left.
 
-generate            for programs: arguments become a Canvas, an Unmasking and a Drawing
+generate            for programs
 +- fill             all steps at once
    +- steps         yields after each step
       +- write            fills all blanks: one Unmasking.reveal a step, by Passes
-Passes              runs the network, and keeps its cache and the noise of drafts
 """
 
 import itertools
@@ -18,7 +17,7 @@ from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
 from anyorder.generation.options import check_keywords, unmasking_of
 from model import KVCache
 
-BUCKET = 32  # prompts whose lengths have the same quotient by it are read in one pass
+BUCKET = 32  # positions
 
 
 def generate(
@@ -39,23 +38,17 @@ def generate(
     allowed=None,
     **unmasking,
 ):
-    """Fill the blanks of idx, in n_steps forward passes or as many as the unmasking needs.
+    """Fill the blanks of idx, in n_steps forward passes or as many as are needed.
 
-    A row's draws depend on its seed alone, not on batch or schedule, and are the same on every
-    device. A uniform number for each (seed, position) draws the token there. Lossless unmasking
-    draws by noise for each (seed, position, token): seed, order and prompt then fix the whole text,
-    whatever the window. In float32 a near tie may fall otherwise, in bfloat16 rounding changes long
-    texts.
+    A uniform number for each (seed, position) draws the token there, whatever batch, schedule and
+    device. By lossless unmasking seed, order and prompt fix the whole text, but for near ties.
 
     idx        (B, N) tokens; those at order[:, n_known:] are blanks, and are not read
     order      (B, N) in each row a permutation of the positions
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
-    allowed    which tokens may stand where, see Constraint: `logprob` follows the law that is
-               renormalised to these
-    unmasking  unmask, order_noise, threshold, block_length, window, revise: see Options, as
-               n_steps, policy and schedule
-    temperature, top_k, top_p: see Drawing;   use_cache: see steps
+    allowed    which tokens may stand where, see Constraint
+    unmasking  see Options, as n_steps, policy and schedule
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     check_keywords(unmasking, generate)
     if seeds is None:
@@ -72,13 +65,13 @@ def generate(
 
 
 def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
-    """Fill the blanks of the canvas by all its steps; a bar of `progress` counts tokens."""
+    """Fill the blanks of the canvas by all steps; a bar of `progress` counts tokens."""
     for _, n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
         if bar is not None:
             bar.update(int(n_new.sum()))
 
 
-@torch.no_grad()  # not inference_mode, in which autocast casts all weights anew at every step
+@torch.no_grad()  # in inference_mode autocast would cast all weights anew at every step
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     """Fill the blanks of the canvas step by step.
 
@@ -86,16 +79,11 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
         p(step | known) = prod_i p(x_i | known)
 
-    Lossless unmasking reveals only tokens that one token a step would draw.
-
-    unmasking     an Unmasking: which blanks a step reveals
-    drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
     use_cache     False runs every slot anew, up to rounding the same
     with_logprob  keep the log-probability of each token
     Yields (step, n_new, part) after each step: `part` is the canvas of the rows that ran, step (B,)
-    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed in each. A
-    caller stops rows early by part.stop_rows. A row that is finished or stopped goes back to the
-    canvas."""
+    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed. A caller
+    stops rows early by part.stop_rows."""
     if model.training:
         raise ValueError(
             'writing needs a model in evaluation mode (model.eval()): '
@@ -110,11 +98,11 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas once."""
     ends = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
-    known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps): visits known then, at most
+    known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
-    part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
+    part = canvas.take(canvas.n_blanks > 0)  # the rows that run
     passes = Passes(network, part, drawing, use_cache, with_logprob)
-    for step in itertools.count():  # of this round; n_steps counts on from round to round
+    for step in itertools.count():  # of this round
         if not len(part):
             return
         n_new = known_after[part.rows, min(step, last)] - part.known  # (B,) on the host
@@ -138,7 +126,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
 
 
 class Passes:
-    """Runs the passes for which an Unmasking asks, and keeps the cache and the noise of drafts."""
+    """Runs the passes of an Unmasking, and keeps the cache and the noise of drafts."""
 
     def __init__(self, network, part, drawing, use_cache, with_logprob):
         self.network = network
@@ -150,9 +138,9 @@ class Passes:
         self.noise = TokenNoise(network.config.vocab_size, part.idx.device)
 
     def run(self, part, n_targets):
-        """Predict the next n_targets (B,) visits of each row. Drafts are read as if known.
+        """Return Canvas.cells and logits (m, V) of the next n_targets (B,) visits.
 
-        Returns their Canvas.cells and logits (m, V)."""
+        Drafts are read as if known."""
         cells = part.cells(n_targets)
         row, column, visit = cells
         logits = self.network.predict(
@@ -171,7 +159,7 @@ class Passes:
         return cells, logits
 
     def draw(self, part, row, position, logits):
-        """Draw tokens (m,) by the uniform numbers of their cells. A scored text keeps its own."""
+        """Draw tokens (m,) by the numbers of their cells. A scored text keeps its own."""
         if self.drawing.scores:
             return part.idx[row, position]
         return self.drawing.tokens(logits, part.u[row, position])
@@ -184,13 +172,13 @@ class Passes:
         return self.drawing.tokens_by_noise(logits, noise)
 
     def logprob(self, logits, token):
-        """Return log p (m,) in nats by the law that is scored, else by the untempered model."""
+        """Return log p (m,) in nats by the law that scores, else by the untempered model."""
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)
         return token_logprob(logits, token)
 
     def forget_target(self, part):
-        """Rerun slot n_known in the next pass, if keys depend on the target: it ran for another."""
+        """Rerun slot n_known in the next pass if keys depend on targets: it ran for another."""
         if self.network.slots.targets_in_keys:
             self.keep_slots(part.known)
 
@@ -218,8 +206,8 @@ def put_finished(part, canvas, passes):
 def start_cache(network, part):
     """Return a KVCache for the rows of `part`.
 
-    If the lengths of prompts differ by BUCKET or more, it reads them here, those of about the same
-    length together, so that each costs its own tokens. Else the first pass reads them."""
+    Prompts whose lengths differ by BUCKET or more are read here, those of about the same length
+    together, so that each costs its own tokens."""
     device = part.idx.device
     dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)

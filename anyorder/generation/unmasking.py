@@ -15,21 +15,15 @@ from model import float32_or_better
 
 
 class Unmasking:
-    """A way to reveal blanks: what fill.write asks for, and what the commands want to know.
+    """A way to reveal blanks: what fill.write asks for."""
 
-    adaptive      whether the model chooses the order
-    binomial      whether every row draws how many blanks a step reveals
-    block_length  of the blocks in which the model chooses, or None
-    rewrites      whether tokens of a text may become others: drafts, or what is revised"""
-
-    adaptive = False
-    binomial = False
-    block_length = None
-    rewrites = False
+    adaptive = False  # whether the model chooses the order
+    binomial = False  # whether every row draws how many blanks a step reveals
+    block_length = None  # of the blocks in which the model chooses
+    rewrites = False  # whether tokens may become others: drafts, or what is revised
 
     def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless a network with these Slots can write, or score, n positions
-        so."""
+        """Raise ValueError unless such a network can write, or score, n positions so."""
 
     def rounds_of(self, network, canvas):
         """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas."""
@@ -38,11 +32,8 @@ class Unmasking:
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
 
-        [2, 5, 7] are steps of at most 2, 3 and 2 blanks; a finished row repeats its last number.
-
-        n_blanks  [B] blanks of each row
-        seeds     [B] seeds of the rows, from which with `names`, those of a round, numbers are
-                  drawn"""
+        [2, 5, 7] are steps of at most 2, 3 and 2 of [7] n_blanks; a finished row repeats its last
+        number. What is drawn is a function of a row's seed and of names of the round."""
         raise NotImplementedError
 
     def reveal(self, passes, part, n_new):
@@ -51,9 +42,8 @@ class Unmasking:
         What is revealed is left as the next visits in part.order: fill.write counts on it.
 
         n_new    (B,) on the host: the most that the step may reveal of each row
-        returns  n_new (B,) on the host: how many blanks of each row are revealed; their cells
-                 (row, position), (m,) each; their tokens (m,); their logits (m, V), or None where
-                 passes.with_logprob is False: nobody reads them then"""
+        returns  n_new (B,) on the host; the cells (row, position), (m,) each, that are revealed;
+                 their tokens (m,); their logits (m, V), or None without passes.with_logprob"""
         raise NotImplementedError
 
 
@@ -61,8 +51,7 @@ class Unmasking:
 class Given(Unmasking):
     """Reveal the next blanks of the order that is given.
 
-    n_steps   forward passes. More than there are blanks: one token a pass, or with `binomial` finer
-              mask levels
+    n_steps   forward passes; with as many as blanks one token a pass
     schedule  'linear', 'cosine', or a list of ends in place of n_steps
     binomial  every row draws its own numbers by the schedule"""
 
@@ -92,9 +81,8 @@ class Adaptive(Unmasking):
     noise         scale of the Gumbel noise on the scores
     threshold     in place of the schedule, a step reveals every blank whose score without noise
                   reaches it, and at least one
-    block_length  the blanks in the given order are cut into blocks of so many, and the best of the
-                  first block that has blanks are revealed. Each block has its share of the steps,
-                  one at least (Nie et al. 2025, arXiv 2502.09992)"""
+    block_length  only the first block of so many that has blanks is scored. A block has its share
+                  of the steps, one at least (Nie et al. 2025, arXiv 2502.09992)"""
 
     score: str
     n_steps: int = 1
@@ -135,7 +123,6 @@ class Adaptive(Unmasking):
         return scheduled_ends(self, n_blanks, seeds, *names)
 
     def reveal(self, passes, part, n_new):
-        # Score the blanks, then draw the best from the logits of the same pass
         _, logits = passes.run(part, self.n_scored(part))
         n_new, logits = self.choose(part, logits, n_new)
         passes.forget_target(part)  # the next visit is another than the pass was told
@@ -145,15 +132,14 @@ class Adaptive(Unmasking):
         return n_new, (row, position), token, logits
 
     def n_scored(self, part):
-        """Return (B,) on the host: among how many of the next blanks a step chooses."""
+        """Return (B,): among how many next blanks a step chooses."""
         if self.block_length is None:
             return part.n_blanks
         n_done = (part.known - part.n_prompt) % self.block_length  # of the block
         return torch.minimum(part.n_blanks, self.block_length - n_done)
 
     def score_blanks(self, logits, token):
-        """Return scores (m,) of logits (m, V) of blanks in which tokens (m,) stand: an oracle
-        looks."""
+        """Return scores (m,) of logits (m, V); an oracle looks at tokens (m,) that stand there."""
         return confidence(logits, self.score)
 
     def choose(self, part, logits, n_new):
@@ -168,15 +154,14 @@ class Adaptive(Unmasking):
             best       3    1    2    0       columns, the largest score first
             order      s    q  | r    p       as it is left: s and q are revealed
 
-        logits   (m, V) of the n_scored next blanks of each row, row by row, see Canvas.cells
-        n_new    (B,) on the host: how many the schedule reveals
-        returns  n_new (B,) on the host, and the logits of these blanks"""
+        Takes logits (m, V) of the n_scored blanks and n_new (B,) of the schedule. Returns n_new
+        (B,) and the logits of these blanks."""
         n_scored = self.n_scored(part)
         device = logits.device
         row, column, visit = part.cells(n_scored)
         position = part.order[row, visit]
 
-        # A table of the scores, which is -inf after the blanks of a row
+        # A table of the scores, -inf after the blanks of a row
         size = (len(part), int(n_scored.max()))
         score = torch.full(size, -torch.inf, dtype=widest(device), device=device)  # (B, most)
         score[row, column] = self.score_blanks(logits, part.idx[row, position]).to(score.dtype)
@@ -184,11 +169,11 @@ class Adaptive(Unmasking):
         if self.threshold is not None:
             is_sure = score >= self.threshold
         if self.noise:
-            n_steps = part.n_steps.to(device, non_blocking=True)  # (B,): a step's own noise
+            n_steps = part.n_steps.to(device, non_blocking=True)  # (B,)
             u = uniform(part.keys[row], 'noise', n_steps[row], position)  # (m,)
             score[row, column] += self.noise * gumbel_noise(u)
 
-        # The best come first, and of these, in the same order, the sure ones
+        # The best come first, and before all others the sure ones
         best = score.argsort(dim=1, descending=True, stable=True)  # (B, most) columns
         if is_sure is not None:
             best, n_sure, _ = given_first(best, is_sure)
@@ -196,7 +181,7 @@ class Adaptive(Unmasking):
         n_known = visit - column  # (m,) of the row of each cell
         part.order[row, visit] = part.order[row, n_known + best[row, column]]
 
-        # The logits stand where they were: row r has its n_scored from `starts[r]` on
+        # The logits stand where they were, those of row r from starts[r] on
         starts = n_scored.cumsum(0) - n_scored  # (B,)
         starts = starts.to(device, non_blocking=True)
         row, column, _ = part.cells(n_new)
@@ -206,10 +191,9 @@ class Adaptive(Unmasking):
 
 @dataclass(frozen=True)
 class Lossless(Unmasking):
-    """Draft many blanks of the given order in a pass, and reveal what one token a step would draw.
+    """Draft a window of blanks of the given order, and reveal what one token a step would draw.
 
-    window  visits that a pass runs after the known ones
-    Guo and Ermon 2025, arXiv 2504.20456, draft and check in two passes and accept by rejection."""
+    Guo and Ermon 2025, arXiv 2504.20456, draft and check in two passes, by rejection."""
 
     window: int = 32
     rewrites = True
@@ -229,7 +213,6 @@ class Lossless(Unmasking):
         return unlimited_ends(n_blanks)
 
     def reveal(self, passes, part, n_new):
-        # Draw all in the window, then see which were drawn given the right tokens
         n_targets = n_new.clamp(max=self.window)
         (row, column, visit), logits = passes.run(part, n_targets)
         position = part.order[row, visit]
@@ -243,10 +226,10 @@ class Lossless(Unmasking):
     def accept(self, part, row, column, position, token, n_targets):
         """Say which cells of a pass are revealed. Writes part.idx and part.n_drafts.
 
-        The pass draws a token for every cell, given the drafts before it. A draft is right if its
-        new token is the same. The step reveals the right drafts before the first wrong one, and the
-        new token in its place. A new token after it is the next draft, but if the pass read a wrong
-        draft beside its position, the old draft stays. One row, from left to right:
+        The pass drew a token for every cell, given the drafts before it. A draft is right if this
+        is the same. The step reveals the right drafts before the first wrong one, and the new token
+        in its place. New tokens after it are the next drafts, but beside a wrong draft the old one
+        stays. One row, from left to right:
 
             column     0      1      2      3      4
             draft      a      b      c      d      -      of the pass before: four
@@ -254,9 +237,8 @@ class Lossless(Unmasking):
                      right  wrong  wrong  right
             idx        a      x    | c      d      e      n_new 2; c stays: beside it b was wrong
 
-        row, column, position, token  (m,) each: the cells that the pass ran, and what it drew
-        n_targets                     (B,) cells of each row, on the host
-        returns                       n_new (B,) on the host, and which cells are revealed"""
+        Cells (row, column, position) and their new tokens are (m,) each, n_targets (B,) of each
+        row. Returns n_new (B,) and which cells are revealed."""
         B, N = part.order.shape
         most = int(n_targets.max())
         device = token.device
@@ -273,8 +255,8 @@ class Lossless(Unmasking):
         n_right = leading.cumprod(1).sum(1)  # (B,)
         n_new = torch.minimum(n_right.cpu() + 1, n_targets)  # the only wait for the device
 
-        # Keep a draft whose pass read a wrong one, of a column before its own, beside it
-        # by position + 1, so that both ends have neighbours: the column if wrong, else N
+        # Keep a draft beside which the pass read a wrong one, of a column before its own
+        # (by position + 1, so that both ends have neighbours: the column if wrong, else N)
         wrong_at = torch.full((B, N + 2), N, device=device)
         wrong_at[row, position + 1] = torch.where(wrong, column, N)
         beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
@@ -294,7 +276,6 @@ class Lossless(Unmasking):
 
 
 def check_steps(unmasking):
-    """Raise ValueError unless its n_steps, schedule and binomial go together."""
     if isinstance(unmasking.schedule, str):
         check_schedule(unmasking.n_steps, unmasking.schedule)
     elif unmasking.binomial:
@@ -357,7 +338,7 @@ PROBABILITIES = ('top_prob', 'margin')
 
 
 def confidence(logits, score):
-    """Return scores (...,) of logits (..., V), in parts, without a float32 copy of them all."""
+    """Return scores (...,) of logits (..., V), in parts: no float32 copy of them all."""
     V = logits.size(-1)
     parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
     found = [SCORES[score](float32_or_better(part)) for part in parts]

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.drawing import argmax
-from anyorder.likelihood.nll import batches, check_finite, logits_one_by_one
+from anyorder.likelihood.ensemble import batches
+from anyorder.likelihood.nll import check_finite, logits_one_by_one
 from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import batches, ensemble_nll
+from anyorder.likelihood.nll import ensemble_nll
 from anyorder.seeds import stream
 from configurator import at_least
 
@@ -197,3 +197,15 @@ def ensemble_totals(own, members, weights):
         change = (mixed - members[:, 0]).sum(-1)
         totals.append(own + (change * weights).sum())
     return torch.stack(totals)
+
+
+def batches(items, fit):
+    """Yield lists of items that follow each other, as long as `fit(list)` lets them grow."""
+    batch = []
+    for item in items:
+        if batch and not fit([*batch, item]):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch

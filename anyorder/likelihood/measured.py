@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.blocks import all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split, check_length
@@ -175,3 +176,36 @@ def read_set(name, split, data_dir, tokenizer):
         )
     of_split = meta.splits[split]
     return tokens, {'source': of_split.source, 'sha256': of_split.sha256}
+
+
+def only_blank(positions, tokens, given):
+    """Return `given` (n, N) with these positions blank, as '32:64,70', and all others given.
+
+    '' returns it as it is; no token may be padding."""
+    if not positions:
+        return given
+    if visits_of(tokens) is not None:
+        raise ValueError(
+            'blanks are positions of blocks of one length, these are documents: leave out '
+            f'{positions}'
+        )
+    N = given.size(1)
+    given = torch.ones_like(given)
+    for part in positions.split(','):
+        first, end = span_of(part)
+        if not first < end <= N:
+            raise ValueError(
+                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
+                f'{positions!r}'
+            )
+        given[:, first:end] = False
+    return given
+
+
+def span_of(text):
+    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
+    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
+    if not found:
+        return 0, 0
+    first = int(found[1])
+    return first, int(found[2] or first + 1)

@@ -1,5 +1,4 @@
-"""How is likelihood measured? Nats of blocks in their orders, and of some positions given
-others."""
+"""How is likelihood measured? Nats of blocks in orders, and of some positions given others."""
 
 import math
 
@@ -13,20 +12,6 @@ from anyorder.tokens.blocks import Batch, visits_of
 from model import KVCache, float32_or_better
 
 
-def batches(items, fit):
-    """Yield lists of items that follow each other.
-
-    A list grows while `fit(list)` holds, and has one item at least."""
-    batch = []
-    for item in items:
-        if batch and not fit([*batch, item]):
-            yield batch
-            batch = []
-        batch.append(item)
-    if batch:
-        yield batch
-
-
 @torch.no_grad()
 def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None):
     """Return nats (n,) float64 of every block under its own order.
@@ -35,9 +20,9 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
 
     blocks   (n, N) tokens in natural order, maybe PADDING at the end, which costs nothing
     orders   (n, N) positions, the ones of padding last
-    n_known  (n,) known visits, for a masked loss: if they are uniform, one pass is an unbiased
-             draw. Without them such a network takes a pass for each visit
-    n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them"""
+    n_known  (n,) of a masked loss: if they are uniform, one pass is an unbiased draw; without them
+             it takes a pass for each visit
+    n_given  (n,) visits that are given and cost nothing"""
     every = Batch(blocks, orders, n_known=n_known, n_visits=visits_of(blocks), n_given=n_given)
     sums = []
     for rows in torch.arange(len(blocks)).split(batch_size):
@@ -53,7 +38,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
 
 
 def visit_nll(model, batch, dtype='float32'):
-    """Return nats (B, N) of the visits of a Batch on the model's device, see block_nll."""
+    """Return nats (B, N) of the visits of a Batch."""
     with autocast(model.device, dtype):
         if model.slots.masked_loss and batch.n_known is None:
             return one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
@@ -69,8 +54,8 @@ def blank_nll(model, batch):
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
     """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits.
 
-    A masked loss has 0 there already, and a weight of n / (n - n_known), where n is n_visits (B,),
-    by default T. It becomes (n - n_given) / (n - n_known)."""
+    A masked loss has 0 there already, and its weight n / (n - n_known) becomes
+    (n - n_given) / (n - n_known), n = n_visits."""
     T = nll.size(1)
     n_given = n_given.unsqueeze(1)
     if not masked_loss:
@@ -96,10 +81,8 @@ def check_finite(nats):
 def score_visits(model, idx, order, first, n, n_visits=None):
     """Return nll (B, n) of the visits first to first + n - 1, given all before each.
 
-    A decoder takes one pass, a network with a masked loss n.
-
-    first     an int or (B,) on the host
-    n_visits  (B,) on the host: padding, from n_visits on, has 0"""
+    A decoder takes one pass, a masked loss n. `first`, or an int, and n_visits, from which on
+    padding has 0, are (B,) on the host."""
     first = torch.as_tensor(first).expand(len(order))
     if model.slots.masked_loss:
         return one_by_one(model, idx, order, first, n, n_visits)
@@ -109,8 +92,7 @@ def score_visits(model, idx, order, first, n, n_visits=None):
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """Return nll (B, n) of score_visits by a pass for each visit; by default of all from
-    `first`."""
+    """Return nll (B, n) of score_visits by a pass for each visit."""
     first = torch.as_tensor(first).expand(len(order))
     if n is None:
         n = order.size(1) - int(first.max())
@@ -132,9 +114,7 @@ def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
 
 
 def logits_one_by_one(model, idx, order, first, end, n_visits=None):
-    """Yield logits (B, V) of the visits first + j of each row, j = 0, 1, ..., by a pass for each.
-
-    Both first and end are (B,) on the host; a row at its end repeats its last visit."""
+    """Yield logits (B, V) of the visits first + j of each row, j = 0, 1, ..., below end (B,)."""
     cache = None
     if model.slots.cached:
         cache = KVCache(model.config, len(idx), idx.device, product_dtype(model))
@@ -145,16 +125,15 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
 
 
 def is_drawn(slots, order):
-    """Return whether a pass at a random number of known visits draws the bound over orders."""
+    """Whether a pass at a random number of known visits draws the bound."""
     return slots.masked_loss and order.law == 'random'
 
 
 def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
     """Return how many visits are known, (M, K), in each of the K = n_orders passes of M blocks.
 
-    The K counts of a block, a function of the seed and its number, are a stratified sample: one is
-    uniform in each of K equal parts of the n_blanks counts from n_given on. These two are ints or
-    (M, 1)."""
+    The K counts of a block, a function of seed and number, are a stratified sample: one is uniform
+    in each of K equal parts of the n_blanks, (M, 1) or an int, counts from n_given on."""
     u = []
     for number in block_numbers:
         generator = stream(seed, int(number), 'known')
@@ -172,8 +151,7 @@ def ensemble_nll(logprobs):
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
 
-    Every order of b and then a gives another value. Without n_orders both are read left to right.
-    Else K = n_orders are averaged:
+    Without n_orders b and then a are read left to right. Else K = n_orders are averaged:
 
         log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
 
@@ -203,7 +181,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
 
 
 def orders_of_parts(b, a, n_orders, generator):
-    """Return orders (m + n,): b (m,) and then a (n,), shuffled n_orders times; 0: once sorted."""
+    """Return orders of b and then a, each shuffled n_orders times; 0: sorted once."""
     if not n_orders:
         return [torch.cat([b.sort().values, a.sort().values])]
     orders = []

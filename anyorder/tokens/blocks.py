@@ -1,6 +1,5 @@
 """How do tokens become batches? Random blocks, and all blocks of a whole set."""
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +10,7 @@ from anyorder.tokens.sets import PADDING
 
 
 def random_blocks(split, batch_size, block_size):
-    """Return (B, N) int64 blocks as on disk, at uniform offsets, or whole rows or documents.
-
-    They are drawn from torch's default generator."""
+    """Return (B, N) random blocks as on disk, or rows or documents, by torch's generator."""
     tokens = split.packed
     if split.lengths is not None:
         numbers = uniform_below(len(split.lengths), batch_size)
@@ -27,17 +24,14 @@ def random_blocks(split, batch_size, block_size):
 
 
 def uniform_below(n, size):
-    """Return (size,) uniform numbers from 0 to n - 1, from torch's default generator.
+    """Return (size,) uniform numbers from 0 to n - 1, of 63 bits.
 
-    63 bits modulo n make a number likelier than another by n / 2^63 at most. By the 32 bits of
-    torch.randint it is n / 2^32: 6 % of 250 million."""
+    By the 32 bits of torch.randint some of 250 million are 6 % likelier than others."""
     return torch.empty(size, dtype=torch.long).random_().remainder_(n).numpy()
 
 
 def documents(split, numbers, block_size):
-    """Return (B, N) int64, these documents as on disk, N = split.width(block_size).
-
-    Long ones are cut, short ones padded."""
+    """Return (B, split.width(block_size)) documents as on disk, cut or padded."""
     starts, ends = split.spans(numbers)
     columns = starts[:, None] + np.arange(split.width(block_size))
     inside = columns < ends[:, None]
@@ -46,17 +40,15 @@ def documents(split, numbers, block_size):
 
 
 def visits_of(blocks):
-    """Return (B,), on the host, how many tokens of each block (B, N) stand before its padding.
-
-    None says that no block has padding."""
+    """Return (B,), how many tokens of each block stand before its padding; None: it has none."""
     n_visits = (blocks != PADDING).sum(1)
     return n_visits if (n_visits < blocks.size(1)).any() else None
 
 
 def all_blocks(split, block_size, n_blocks=0):
-    """Return (tokens, given), (n, N) int64 and bool: a Split cut into blocks, or its documents.
+    """Return (tokens, given), (n, N) each: a Split cut into blocks, or its documents.
 
-    The tail of a stream is dropped. With n_blocks only so many are taken, spread evenly."""
+    The tail of a stream is dropped. With n_blocks so many are taken, spread evenly."""
     n = split.packed.size // block_size if split.lengths is None else len(split.lengths)
     keep = np.arange(n)
     if 0 < n_blocks < n:
@@ -75,8 +67,8 @@ class Batch(NamedTuple):
 
     idx: torch.Tensor  # (B, N) tokens in natural order
     order: torch.Tensor  # (B, N) positions
-    n_known: torch.Tensor | None = None  # for a masked loss alone: visits that the network sees
-    n_visits: torch.Tensor | None = None  # visits that are no padding; None: no block has padding
+    n_known: torch.Tensor | None = None  # of a masked loss: visits that the network sees
+    n_visits: torch.Tensor | None = None  # visits that are no padding; None: all
     n_given: torch.Tensor | None = None  # visits that cost nothing
     n_blanks: torch.Tensor | None = None  # visits that are learned or measured
 
@@ -88,13 +80,13 @@ class Batch(NamedTuple):
         return cls(blocks, order, None, n_visits, n_given, n_blanks)
 
     def count_tokens(self):
-        """Return how many tokens are no padding, an int or on the device of the counts."""
+        """Return how many tokens are no padding."""
         if self.n_visits is None:
             return self.idx.numel()
         return self.n_visits.sum()
 
     def rows(self, at):
-        """Return the rows of these numbers (n,) as a batch of their own, on the host."""
+        """Return the rows of these numbers (n,) as a batch of their own."""
         parts = {name: part[at] for name, part in self._asdict().items() if part is not None}
         batch = Batch(**parts)
         if batch.n_visits is not None and (batch.n_visits == batch.idx.size(1)).all():
@@ -104,43 +96,6 @@ class Batch(NamedTuple):
     def to(self, device):
         """Return the batch as a model on the device reads it; padding becomes token 0, unread.
 
-        Counts stay where they are: on the host `predict` plans its passes without a wait, and
-        draw_batch of training makes them on the device."""
+        Counts stay where they are: on the host `predict` plans its passes without a wait."""
         idx = self.idx.clamp(min=0).to(device)
         return self._replace(idx=idx, order=self.order.to(device))
-
-
-def only_blank(positions, tokens, given):
-    """Return `given` (n, N) of which these positions are blank and all the others given.
-
-    positions  as an option names them, '32:64,70'; '' returns `given` as it is
-    tokens     (n, N), none of which may be padding
-
-    Raises ValueError for positions that are none."""
-    if not positions:
-        return given
-    if visits_of(tokens) is not None:
-        raise ValueError(
-            'blanks are positions of blocks of one length, these are documents: leave out '
-            f'{positions}'
-        )
-    N = given.size(1)
-    given = torch.ones_like(given)
-    for part in positions.split(','):
-        first, end = span_of(part)
-        if not first < end <= N:
-            raise ValueError(
-                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
-                f'{positions!r}'
-            )
-        given[:, first:end] = False
-    return given
-
-
-def span_of(text):
-    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
-    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
-    if not found:
-        return 0, 0
-    first = int(found[1])
-    return first, int(found[2] or first + 1)

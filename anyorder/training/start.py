@@ -20,7 +20,7 @@ from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
-from anyorder.training.update import OPTIMIZERS, TrainState, lr_of, make_optimizers
+from anyorder.training.update import TrainState, lr_of, make_optimizers
 from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -114,7 +114,7 @@ def optimizer_in(options):
     """Return ('adamw' or 'muon', the peak of Muon's learning rate or None) of a run."""
     text = options.get('optimizer', 'adamw')
     name, colon, rate = text.partition(':')
-    check_choice('optimizer', name, *OPTIMIZERS)
+    check_choice('optimizer', name, 'adamw', 'muon')
     if not colon:
         return name, None
     try:

@@ -15,9 +15,7 @@ from anyorder.training.muon import Muon
 
 
 def draw_batch(split, config, model):
-    """Draw the Batch of a micro-batch for a model, on its device, from torch's default generators.
-
-    Of a masked loss the known visits are uniform over the blanks."""
+    """Draw the Batch of a micro-batch, on the model's device, from torch's default generators."""
     device = model.device
     blocks = random_blocks(split, config.batch_size, config.block_size)
     B, N = blocks.shape
@@ -39,28 +37,27 @@ def draw_batch(split, config, model):
     if model.slots.masked_loss:
         u = torch.rand(B, device=device, dtype=widest(device))
         n_known = n_given + (u * n_blanks).long()
-    idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, which nothing reads
+    idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     return Batch(idx, order, n_known, n_visits, n_given, n_blanks)
 
 
 def send(x, device):
-    """Copy a tensor of the host to the device, without a wait for it."""
+    """Copy a tensor to the device, without a wait."""
     if device.type == 'cuda':
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
 
 
 def update(state, split, lr, config, draw=None, loss=blank_nll):
-    """Make an update of weights and average at AdamW's learning rate `lr`, and count it in `state`.
+    """Make an update of weights and average at AdamW's learning rate, and count it in `state`.
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
 
     Process r runs the micro-batches r, r + world_size, ... Each is a function of (seed, iteration,
-    its number), so that resumed runs and runs of several processes see the same ones. They may have
-    unequal numbers of blanks, and are divided by the mean of these. The host never waits for the
-    device.
+    its number): resumed runs and runs of several processes see the same ones. Their numbers of
+    blanks may be unequal, so they are divided by the mean. The host never waits for the device.
 
-    draw  (split, config, model) -> Batch, from torch's default generators, by default draw_batch
+    draw  (split, config, model) -> Batch, by default draw_batch
     loss  (model, batch) -> nats (B, N)"""
     draw = draw or draw_batch
     rank, world_size = processes()
@@ -76,13 +73,13 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
 
     mean_loss = torch.zeros((), device=state.device, dtype=dtype)
     for micro, batch in zip(micros, batches):
-        if state.model.config.dropout:  # the only draws of torch's generator after the batch
+        if state.model.config.dropout:
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
         with exchange_gradients_if(micro == micros[-1], state.run_model):
             with autocast(state.device, config.dtype, cache=False):  # every weight is read once
                 nll = loss(state.run_model, batch)  # (B, N)
                 share = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
-            share.backward()  # the mean of all processes' gradients is that of the loss above
+            share.backward()  # gradients become the mean over all processes
         mean_loss += nll.detach().sum(dtype=dtype) / mean_blanks / len(micros)
 
     norm = clip_gradients(state.model, config.grad_clip)
@@ -92,22 +89,22 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
 
 
 def exchange_gradients_if(is_last, model):
-    """Return a context for a backward pass: processes exchange gradients in the last."""
+    """Return a context of a backward pass: processes exchange gradients in the last."""
     if is_last or not hasattr(model, 'no_sync'):
         return nullcontext()
     return model.no_sync()
 
 
 def clip_gradients(model, limit):
-    """Scale all gradients to a norm of at most `limit`, 0 is off; return their norm before."""
+    """Scale gradients to a norm of at most `limit`, 0 is off; return their norm before."""
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
     if is_split(norm):
-        norm = norm.full_tensor()  # which stays on the device
+        norm = norm.full_tensor()
     return norm
 
 
 def step(optimizers, lr):
-    """Step all optimizers, each group at its own ratio to the learning rate `lr`."""
+    """Step all optimizers, each group at its own ratio to `lr`."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr * group['lr_ratio']
@@ -125,14 +122,14 @@ class TrainState:
         self.device = model.device
         self.run_model = model  # the model as updates run it, see make_run_model
         self.iter_num = 0  # updates done
-        self.n_summed = 0  # tokens that all processes saw until `sum_seen` was called last
-        self.n_since = 0  # tokens that this process saw since, an int or on the device
+        self.n_summed = 0  # tokens that all processes saw until the last sum_seen
+        self.n_since = 0  # tokens that this process saw since
         self.logged = 0  # iter_num at the last line of the log
-        # sums since that line: an update's mean loss, its gradient norm, whether both were finite
+        # sums since that line: mean loss, gradient norm, whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
 
     def count(self, loss, norm, batches):
-        """Count an update: its mean loss, its gradient norm, and the tokens of its batches."""
+        """Count an update."""
         self.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
         self.iter_num += 1
         self.n_since += sum(batch.count_tokens() for batch in batches)
@@ -143,7 +140,7 @@ class TrainState:
         return self.n_summed + int(self.n_since)
 
     def sum_seen(self):
-        """Add up what the processes saw since the last call, which all of them make at once."""
+        """Add up what the processes saw since the last call."""
         own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_since
         self.n_summed += int(sum_over_processes(own))
         self.n_since = 0
@@ -151,8 +148,8 @@ class TrainState:
     def averages(self, advice, with_weights):
         """Return the loss in nats a token and the gradient norm, means since the last line.
 
-        The host waits for the device here alone. Raises ValueError, which ends with `advice`,
-        unless all are finite, and the weights too if `with_weights`."""
+        The host waits for the device here alone. Raises ValueError unless all are finite, and the
+        weights too if `with_weights`; `advice` ends its text."""
         self.sum_seen()
         # in place: a second call before start_line agrees
         means = sum_over_processes(self.totals).div_(processes()[1])
@@ -176,7 +173,7 @@ class TrainState:
         return loss, norm
 
     def start_line(self):
-        """Begin the averages of the next line of the log, since one was written."""
+        """Begin the averages of the next line of the log."""
         self.totals.zero_()
         self.logged = self.iter_num
 
@@ -190,20 +187,14 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
 
 
 def lr_of(it, config):
-    """Return get_lr of a run with these options."""
     decay_iters = config['lr_decay_iters'] or config['max_iters']
     return get_lr(
         it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters
     )
 
 
-OPTIMIZERS = ('adamw', 'muon')
-
-
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """Return a list of torch optimizers: AdamW for all weights, or 'muon' for hidden matrices.
-
-    Matrices alone decay. Every group carries its `lr_ratio` to learning_rate."""
+    """Return [AdamW], or with 'muon' AdamW and Muon; matrices alone decay."""
     hidden = []
     matrices = []
     vectors = []
@@ -234,8 +225,8 @@ def validate(model, blocks, given, config):
     """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
 
     Tokens that are `given` (n, N) come first and cost nothing. The first name is Order.estimate of
-    the run, 'any' a fixed random order of each block. A decoder is measured in 'l2r' too. A masked
-    loss is measured at a fixed number of known visits of each block. Processes share the blocks."""
+    the run. Each block has a fixed order, and of a masked loss, which has no 'l2r', a fixed number
+    of known visits. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
     # as many in every process, as a split model wants; places from n on repeat blocks
@@ -257,7 +248,7 @@ def validate(model, blocks, given, config):
 
 
 def nats_of(model, batch, numbers, config):
-    """Return nats (n,) float64 of the rows of these numbers (n,), which fix their known visits."""
+    """Return nats (n,) of the rows of these numbers, which fix their known visits."""
     n_known = None
     if model.slots.masked_loss:
         n_given = batch.n_given.unsqueeze(1)

@@ -21,11 +21,11 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Adaptive, Given
 from anyorder.generation.way import Way
-from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.measured import Cut, only_blank, open_corpus
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import get_tokenizer

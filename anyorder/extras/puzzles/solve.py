@@ -74,13 +74,14 @@ from anyorder.generation.fill import fill
 from anyorder.generation.options import choice_in
 from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.way import Way, order_and_unmasking
+from anyorder.likelihood.measured import only_blank
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import Batch, all_blocks, only_blank
+from anyorder.tokens.blocks import Batch, all_blocks
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
