@@ -51,7 +51,6 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     # ckpt must be a checkpoint that is there
     options = read_options(globals(), ckpt=())
 
-import importlib
 import json
 import time
 
@@ -68,7 +67,6 @@ from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.report import (
-    REPLAY,
     about_model,
     begin_result,
     describe,
@@ -163,8 +161,7 @@ def check_files(config, page, judge_name):
         prompts_path(config.prompt) or '',
     )
     check_out('out', config.out, '.json, .npy, .jsonl', *inputs)
-    if config.html:
-        importlib.import_module(REPLAY).check_page(config.html, *inputs)
+    check_out('html', config.html, '.html', *inputs)
 
 
 def repeat_each(things, n):

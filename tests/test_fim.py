@@ -86,13 +86,13 @@ ROWS = np.zeros((2, 9), '<u2')
 @pytest.mark.parametrize(
     'options, split, vocabulary, said',
     [
-        ({'fim_ratio': 2}, Split(TOKENS), MARKED, 'fim_ratio must be 0 to 1, got 2'),
-        ({'block_size': 3}, Split(TOKENS), MARKED, 'block_size at least 4, got l2r, causal and 3'),
-        ({}, Split(TOKENS), MARKED | {'attention': 'mixed'}, 'attention causal'),
-        ({'order': 'random'}, Split(TOKENS), MARKED, 'order must be l2r'),
-        ({}, Split(ROWS), MARKED, 'toy has rows, or positions that are given'),
-        ({}, Split(TOKENS, True), MARKED, 'toy has rows, or positions that are given'),
-        ({}, Split(TOKENS), {}, '3 rows beside the 11 tokens in the vocabulary, which has 11'),
+        ({'fim_ratio': 2}, Split(TOKENS), MARKED, 'from 0 to 1.* got 2,'),
+        ({'block_size': 3}, Split(TOKENS), MARKED, 'more than 3 tokens .* l2r, 3 tokens'),
+        ({}, Split(TOKENS), MARKED | {'attention': 'mixed'}, 'a causal network'),
+        ({'order': 'random'}, Split(TOKENS), MARKED, 'order l2r, .* random,'),
+        ({}, Split(ROWS), MARKED, 'wants a text'),
+        ({}, Split(TOKENS, True), MARKED, 'wants a text'),
+        ({}, Split(TOKENS), {}, 'and 0 rows'),
     ],
 )
 def test_what_cannot_learn_a_middle_is_one_line(options, split, vocabulary, said):

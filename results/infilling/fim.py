@@ -42,27 +42,16 @@ def update_with_middles(state, split, lr, config):
 
 def check(model, split, config):
     """Raise ValueError unless this model can learn middles of these blocks."""
-    if not 0 <= config.fim_ratio <= 1:
-        raise ValueError(f'fim_ratio must be 0 to 1, got {config.fim_ratio}')
-    if split.marked or split.packed.ndim == 2:
+    n_rows = model.config.vocab_size - model.config.n_real
+    is_text = not split.marked and split.packed.ndim == 1
+    is_left_to_right = config.order == 'l2r' and model.config.attention == 'causal'
+    has_room = config.block_size > N_MARKS and n_rows >= N_MARKS
+    if not (0 <= config.fim_ratio <= 1 and is_text and is_left_to_right and has_room):
         raise ValueError(
-            f'fim_ratio moves the middle of a text, and {config.dataset} has rows, or positions '
-            'that are given: take train.py'
-        )
-    is_short = config.block_size <= N_MARKS
-    attention = model.config.attention
-    if config.order != 'l2r' or attention != 'causal' or is_short:
-        raise ValueError(
-            'fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention '
-            f'causal, block_size at least {N_MARKS + 1}, got {config.order}, {attention} '
-            f'and {config.block_size}'
-        )
-    n_rows = model.config.vocab_size
-    n_tokens = model.config.n_real
-    if n_rows < n_tokens + N_MARKS:
-        raise ValueError(
-            f'fim_ratio wants {N_MARKS} rows beside the {n_tokens} tokens in the vocabulary, '
-            f'which has {n_rows} rows: take another tokenizer'
+            'fim_ratio, from 0 to 1, wants a text, order l2r, a causal network, blocks of more '
+            f'than {N_MARKS} tokens and {N_MARKS} rows beside the tokens of the vocabulary, got '
+            f'{config.fim_ratio}, {config.order}, {config.block_size} tokens and {n_rows} rows: '
+            'take train.py'
         )
 
 

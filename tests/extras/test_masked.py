@@ -276,12 +276,7 @@ def test_what_cannot_be_is_said(call, said):
 
 
 @pytest.mark.parametrize(
-    'fields, said',
-    [
-        ({'shift': True}, 'wants a prefix'),
-        ({'banned': (6,)}, 'from 0 to 5'),
-        ({'block_size': 0}, 'at least 1'),
-    ],
+    'fields, said', [({'shift': True}, 'wants a prefix'), ({'block_size': 0}, 'at least 1')]
 )
 def test_a_config_that_cannot_be_is_said(fields, said):
     with pytest.raises(ValueError, match=said):

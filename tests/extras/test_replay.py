@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import anyorder.extras.pictures.__main__ as plot
-from anyorder.extras.pictures.replay import check_page, kendall_tau, write_replay, written_in_words
+from anyorder.extras.pictures.replay import kendall_tau, write_replay, written_in_words
 from anyorder.tokens.shown import lay_out, token_texts
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 from configurator import configure
@@ -361,10 +361,3 @@ def test_what_is_no_page_of_a_replay_is_one_line(tmp_path, monkeypatch, args, sa
     (tmp_path / 'q.html').write_text(f'{DATA}{{"samples": []}}</script>')
     with pytest.raises(ValueError, match=said):
         plot.main(configure(vars(plot), args))
-
-
-def test_a_picture_in_place_of_a_page_is_refused_by_the_way_to_it():
-    with pytest.raises(
-        ValueError, match='--html=a.html, then python -m anyorder.extras.pictures a.html -o a.svg'
-    ):
-        check_page('a.svg')

@@ -48,10 +48,6 @@ class MaskedConfig:
             raise ValueError(
                 f'block_size and n_tokens must be at least 1 and mask_id at least 0, got {self}'
             )
-        if not all(0 <= token < self.n_tokens for token in self.banned):
-            raise ValueError(
-                f'banned must be tokens from 0 to {self.n_tokens - 1}, got {self.banned}'
-            )
         if self.shift and not self.prefix:
             raise ValueError(
                 'shift wants a prefix: the logits of the first token of a text stand one token '

@@ -34,6 +34,26 @@ LONGEST = 14.0  # all steps together, at most
 HOLD = 5.0  # the finished text
 
 
+# the marks of the picture; their look is in the template
+AREA = 'x="{:.5g}" y="{:.5g}" width="{:.5g}" height="{}" rx="3"'
+CELLS = '<rect class="{}" {}/>'
+FRAME = '<rect class="box" x="{}" y="{}" width="{side}" height="{side}"/>'
+WORDS = '<text class="{}" x="{:g}" y="{:g}">{}</text>'
+LETTERS = '<text {}x="{:.5g}" y="{:.5g}"{}>{}</text>'
+GROUP = '<g {}>{}</g>'
+# what moves: the bar, the counter and each step, which is hidden, outlined, then there
+RULES = (
+    '@keyframes bar{{0%{{transform:scaleX(0)}}{rest}}}\n'
+    '@keyframes count{{0%{{transform:translateY({down}px);'
+    'animation-timing-function:steps({n_steps})}}{rest}}}'
+)
+STEP_RULE = (
+    '.s{k}{{animation-name:s{k}}}@keyframes s{k}{{'
+    '0%,{before:.2f}%{{opacity:0;stroke:var(--now)}}{at:.2f}%{{opacity:1;stroke:var(--now)}}'
+    '{until:.2f}%,100%{{opacity:1;stroke:transparent}}}}'
+)
+
+
 class Mark(NamedTuple):
     """The letters of one token on one line, and their place in pixels."""
 
@@ -67,7 +87,9 @@ def animated_svg(replay):
     without drafts: each change of a draft would be a picture of its own. The tokens of step k are
     in groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the
     writing time have passed. A reader who wants no motion sees the end."""
-    rows = shown_rows(replay)
+    rows = replay['samples'][:1]
+    if rows[0]['beside'] is not None:
+        rows = [rows[0], replay['samples'][rows[0]['beside']]]
     n_steps = max(1, *(row['n_steps'] for row in rows))
     writing = min(LONGEST, STEP * n_steps)
     signs = signs_of(rows)
@@ -77,38 +99,30 @@ def animated_svg(replay):
         pane = side_by_side(rows, replay['columns'], replay['box'])
     else:
         pane = one_below_the_other(rows)
-    top = 62 + 22 * len(replay['details'])
+    details = replay['details']
+    top = 62 + 22 * len(details)
     bottom = top + 24 + pane.height + 28
     width = max(pane.width, words_width(replay, signs))
-    w = width + 2 * MARGIN
-    h = bottom + 30
-
-    details = [words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details'])]
+    numbers = {
+        'w': width + 2 * MARGIN,
+        'h': bottom + 30,
+        'paper_width': width + 2 * MARGIN - 1,
+        'paper_height': bottom + 29,
+        'seconds': writing + HOLD,
+        'window': width + MARGIN - 200,
+        'y': bottom,
+    }
     return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
-        w=f'{w:g}',
-        h=f'{h:g}',
-        paper_width=f'{w - 1:g}',
-        paper_height=f'{h - 1:g}',
-        seconds=f'{writing + HOLD:g}',
+        {name: f'{x:g}' for name, x in numbers.items()},
         bar=f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"',
         rules=keyframes(n_steps, 100 * writing / (writing + HOLD)),
         title=xml(replay['title']),
-        window=f'{width + MARGIN - 200:g}',
         numbers=counter(width + MARGIN, n_steps),
-        y=f'{bottom:g}',
         above=bottom - 11,
         signs=signs,
-        details=''.join(details),
+        details=lines_of_words(details, 62, 22, MARGIN),
         samples=moved(MARGIN, top + 24, pane.marks),
     )
-
-
-def shown_rows(replay):
-    """Return the first sample and the one beside it."""
-    first = replay['samples'][0]
-    if first['beside'] is None:
-        return [first]
-    return [first, replay['samples'][first['beside']]]
 
 
 def signs_of(rows):
@@ -132,30 +146,18 @@ def counter(x, n_steps):
     """Return all numbers below one another, behind a window that shows one.
 
     Without a script no text changes."""
-    numbers = []
-    for k in range(n_steps + 1):
-        y = 40 - COUNT * (n_steps - k)
-        numbers.append(words(x, y, f'step {k} of {n_steps}', 'right'))
-    return ''.join(numbers)
+    texts = [f'step {k} of {n_steps}' for k in range(n_steps + 1)]
+    return lines_of_words(texts, 40 - COUNT * n_steps, COUNT, x, 'right')
 
 
 def keyframes(n_steps, share):
-    """Return what moves: bar, counter, and each step: hidden, outlined, then there.
-
-    The writing takes `share` percent."""
+    """Return the rules of what moves. The writing takes `share` percent."""
     rest = f'{share:.2f}%,100%{{transform:none}}'
-    jumps = f'animation-timing-function:steps({n_steps})'
-    rules = [
-        f'@keyframes bar{{0%{{transform:scaleX(0)}}{rest}}}',
-        f'@keyframes count{{0%{{transform:translateY({COUNT * n_steps}px);{jumps}}}{rest}}}',
-    ]
+    rules = [RULES.format(rest=rest, down=COUNT * n_steps, n_steps=n_steps)]
     for k in range(1, n_steps + 1):
         at = share * k / n_steps
         until = min(at + max(1.2 * share / n_steps, 3), 99.9)
-        hidden = f'0%,{at - 0.01:.2f}%{{opacity:0;stroke:var(--now)}}'
-        outlined = f'{at:.2f}%{{opacity:1;stroke:var(--now)}}'
-        there = f'{until:.2f}%,100%{{opacity:1;stroke:transparent}}'
-        rules.append(f'.s{k}{{animation-name:s{k}}}@keyframes s{k}{{{hidden}{outlined}{there}}}')
+        rules.append(STEP_RULE.format(k=k, before=at - 0.01, at=at, until=until))
     return '\n'.join(rules)
 
 
@@ -171,9 +173,9 @@ def side_by_side(rows, columns, box):
     for row in rows:
         grid = grid_of(row, columns, box)
         height = grid.height
-        facts = [words(0, height + 52 + 20 * i, fact) for i, fact in enumerate(row['facts'][:2])]
         name = words(0, 12, row['name'], 'name')
-        panes += moved(x, 0, name + moved(0, 28, grid.marks) + ''.join(facts))
+        facts = lines_of_words(row['facts'][:2], height + 52, 20)
+        panes += moved(x, 0, name + moved(0, 28, grid.marks) + facts)
         x += max(grid.width, 8 * len(row['name'])) + GAP
     return Pane(panes, x - GAP, height + 80)
 
@@ -182,14 +184,12 @@ def one_below_the_other(rows):
     """Return a Pane of texts: each above its facts."""
     panes = ''
     y = 0
-    width = 0
     for row in rows:
         text = text_of(row)
         facts = words(0, text.height + 24, ' · '.join(row['facts']))
         panes += moved(0, y, text.marks + facts)
         y += text.height + 24 + GAP
-        width = text.width
-    return Pane(panes, width, y - GAP)
+    return Pane(panes, text.width, y - GAP)
 
 
 def text_of(row):
@@ -207,27 +207,18 @@ def text_of(row):
 
 
 def grid_of(row, columns, box):
-    """Return a Pane of a grid, with the lines of the boxes of a Sudoku."""
+    """Return a Pane of a grid, with the lines of the boxes of a Sudoku of `box` x `box` cells."""
     width = max([CELL, *(LETTER * GRID_FONT * columns_of(text) + 6 for text in row['text'])])
     marks = []
     for i, text in enumerate(row['text']):
         line, column = divmod(i, columns)
         marks.append(Mark(i, width * column, CELL * line, width, text))
+    grid = draw(row, marks, CELL, GRID_FONT)
+    starts = range(0, columns * CELL, box * CELL) if box else ()
+    for x, y in itertools.product(starts, starts):
+        grid += FRAME.format(x, y, side=box * CELL)
     n_lines = -(-len(marks) // columns)
-    grid = draw(row, marks, CELL, GRID_FONT) + boxes(columns, box)
-    return Pane(f'<g class="grid">{grid}</g>', width * columns, CELL * n_lines)
-
-
-def boxes(columns, box):
-    """Return the frames of boxes of `box` x `box` cells; 0: there are none."""
-    if not box:
-        return ''
-    frames = ''
-    side = box * CELL
-    for x, y in itertools.product(range(0, columns, box), repeat=2):
-        place = f'x="{x * CELL}" y="{y * CELL}"'
-        frames += f'<rect class="box" {place} width="{side}" height="{side}"/>'
-    return frames
+    return Pane(GROUP.format('class="grid"', grid), width * columns, CELL * n_lines)
 
 
 def draw(row, marks, height, font):
@@ -236,26 +227,21 @@ def draw(row, marks, height, font):
     groups = {}
     for mark in marks:
         rank = row['rank'][mark.token]
-        area = (
-            f'x="{mark.x + 0.5:.5g}" y="{mark.y + 0.5:.5g}" width="{mark.width - 1:.5g}" '
-            f'height="{height - 1}" rx="3"'
-        )
-        kind = 'blank' if rank else 'given'
-        places += f'<rect class="{kind}" {area}/>'
+        area = AREA.format(mark.x + 0.5, mark.y + 0.5, mark.width - 1, height - 1)
         groups.setdefault(rank, '')
         if rank:
-            groups[rank] += f'<rect class="c{shade_of(row, mark.token)}" {area}/>'
+            places += CELLS.format('blank', area)
+            shade = min(N_SHADES - 1, int(row['p'][mark.token] * N_SHADES))
+            groups[rank] += CELLS.format(f'c{shade}', area)
+        else:
+            places += CELLS.format('given', area)
         # the baseline that puts letters in the middle
         middle = mark.x + mark.width / 2, mark.y + height / 2 + 0.35 * font
         groups[rank] += draw_letters(mark.letters, *middle, font, kind_of(row, mark))
     for rank, group in sorted(groups.items()):
         kind = f'step s{rank}' if rank else 'prompt'
-        places += f'<g class="{kind}">{group}</g>'
+        places += GROUP.format(f'class="{kind}"', group)
     return places
-
-
-def shade_of(row, token):
-    return min(N_SHADES - 1, int(row['p'][token] * N_SHADES))
 
 
 def kind_of(row, mark):
@@ -275,28 +261,27 @@ def draw_letters(letters, x, y, font, kind):
     n_before = len(letters) - len(letters.lstrip())
     n_after = len(letters) - len(letters.rstrip())
     x += (n_before - n_after) * LETTER * font / 2
-    attributes = f'x="{x:.5g}" y="{y:.5g}"'
-    if kind:
-        attributes = f'class="{kind}" {attributes}'
+    kind = f'class="{kind}" ' if kind else ''
+    width = ''
     if len(ink) > 1:
-        attributes += f' textLength="{LETTER * font * columns_of(ink):.5g}"'
-    return f'<text {attributes}>{xml(ink)}</text>'
+        width = f' textLength="{LETTER * font * columns_of(ink):.5g}"'
+    return LETTERS.format(kind, x, y, width, xml(ink))
+
+
+def lines_of_words(texts, y, height, x=0, kind=''):
+    """Return lines of words, the first at y, from x to the right unless `kind` says otherwise."""
+    return ''.join(words(x, y + height * i, text, kind) for i, text in enumerate(texts))
 
 
 def words(x, y, text, kind=''):
-    """Return a line of words, from x to the right unless its kind says otherwise."""
-    kinds = f'words {kind}'.strip()
-    return f'<text class="{kinds}" x="{x:g}" y="{y:g}">{xml(text)}</text>'
+    return WORDS.format(f'words {kind}'.strip(), x, y, xml(text))
 
 
 def moved(x, y, marks):
-    return f'<g transform="translate({x:g} {y:g})">{marks}</g>'
+    return GROUP.format(f'transform="translate({x:g} {y:g})"', marks)
 
 
 def xml(text):
     """Return the text as XML may hold it."""
-    return escape(''.join(map(printable, text)), quote=False)
-
-
-def printable(letter):
-    return letter if letter.isprintable() else '\ufffd'
+    letters = (letter if letter.isprintable() else '\ufffd' for letter in text)
+    return escape(''.join(letters), quote=False)

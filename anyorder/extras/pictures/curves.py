@@ -19,22 +19,22 @@ def read_all(paths, labels=()):
 
     A path that is given twice counts once. Runs called NAME_seed1, NAME_seed2, ... share a label.
     `labels` replace all labels, or the names of the runs within the labels."""
-    runs = []
+    parts = []  # (run, data set or network, its entries)
     for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
         for what, entries in read_parts(path).items():
-            runs.append(((run_name(path), what), entries))
-    names = list(dict.fromkeys(name for name, _ in runs))  # (run, data set or network)
-    run_names = shortest(run for run, _ in names)
-    whats = shortest(what for _, what in names)
+            parts.append((run_name(path), what, entries))
+    run_names = shortest(run for run, _, _ in parts)
+    whats = shortest(what for _, what, _ in parts)
     if len(labels) == len(run_names):
         run_names = dict(zip(run_names, labels))
         labels = ()
-    found = [label_of(run, what, run_names, whats) for run, what in names]
-    if labels and len(labels) != len(found):
-        wanted = f'--labels must name {len(found)}: {", ".join(found)}'
+    found = [label_of(run, what, run_names, whats) for run, what, _ in parts]
+    names = list(dict.fromkeys(found))
+    if labels and len(labels) != len(names):
+        wanted = f'--labels must name {len(names)}: {", ".join(names)}'
         raise ValueError(f'{wanted}; got {len(labels)}: {",".join(labels)}')
-    label = dict(zip(names, labels or found))
-    return [(label[name], entries) for name, entries in runs]
+    renamed = dict(zip(names, labels or names))
+    return [(renamed[name], entries) for name, (_, _, entries) in zip(found, parts)]
 
 
 def read_parts(path):
@@ -200,26 +200,23 @@ def likelihoods(result):
     """Return {data set: entries}, first by members, then by orders.
 
     Without an ensemble the any-order bound stands as one member."""
-    ensembles = {}
-    bounds = {}
-    orders = {}
+    found = {}
     for row in result['results']:
         if 'nats_per_token' not in row or 'cut' in row or row['estimate'].startswith('iw '):
             continue  # an accuracy, infinite nats, or another bound
-        dataset = row['dataset']
         kind, _, members = row['estimate'].partition(' x ')
         entry = {'nats': row['nats_per_token']}
         for name, key in EXTRAS.items():
             if row.get(key) is not None:
                 entry[name] = row[key]
+        parts = found.setdefault(row['dataset'], {'ensemble': [], 'bound': [], 'order': []})
         if kind == 'ensemble':
-            ensembles.setdefault(dataset, []).append({'members': int(members), **entry})
+            parts['ensemble'].append({'members': int(members), **entry})
             continue
-        orders.setdefault(dataset, []).append({'order': kind, **entry})
-        if kind == 'any order':
-            bounds.setdefault(dataset, [{'members': 1, **entry}])
-    by_members = bounds | ensembles
-    found = {}
-    for dataset in ensembles | orders:
-        found[dataset] = by_members.get(dataset, []) + orders.get(dataset, [])
-    return found
+        parts['order'].append({'order': kind, **entry})
+        if kind == 'any order' and not parts['bound']:
+            parts['bound'].append({'members': 1, **entry})
+    entries = {}
+    for dataset, parts in found.items():
+        entries[dataset] = (parts['ensemble'] or parts['bound']) + parts['order']
+    return entries

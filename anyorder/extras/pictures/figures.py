@@ -362,22 +362,21 @@ def set_names(axis, x, y, xs):
 
 
 def add_legend(figure, axes, labels, notes):
-    """Add one legend for all panels, in which every label has its name again, under the notes."""
+    """Add one legend for all panels under the notes."""
     handles = {}
     for axis in axes:
         for line, number in zip(*axis.get_legend_handles_labels()):
-            handles[number] = line
-    drawn = [number for number in map(str, range(len(labels))) if number in handles]
-    names = [labels[int(number)] for number in drawn]
-    longest = max(map(len, names), default=0)
-    widest = 0.7 + 0.09 * longest  # inches of an entry, its line and margins included
-    n_fit = int(figure.get_figwidth() / widest)
+            handles[int(number)] = line
+    drawn = sorted(handles)
+    names = [labels[number] for number in drawn]
+    widest = 0.7 + 0.09 * max(map(len, names))  # inches of an entry, its line and margins included
+    n_fit = max(1, int(figure.get_figwidth() / widest))
     legend = figure.legend(
         [handles[number] for number in drawn],
         names,
         loc='outside lower center',
-        ncols=max(1, min(len(names), n_fit)),
+        ncols=min(len(names), n_fit),
     )
     for text, name in zip(legend.get_texts(), names):
-        text.set_text(name)
+        text.set_text(name)  # matplotlib would hide one that begins with _
     legend.set_title('\n'.join(sorted(notes)))

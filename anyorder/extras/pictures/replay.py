@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from anyorder.likelihood.lengths import said
-from anyorder.machine.files import check_out, replace_file
+from anyorder.machine.files import replace_file
 from anyorder.tokens.shown import token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
@@ -39,17 +39,6 @@ def written_in_words(order):
     """Return a title: in which order a text was written. Names without words stand as they are."""
     name = re.split('[:/+@]', order)[0]  # without numbers of its own
     return 'Written ' + ORDERS.get(name, f'in the order {order}')
-
-
-def check_page(path, *others):
-    """Raise ValueError unless --html names a page that can be written, see check_out."""
-    if path.endswith('.svg'):
-        page = path.removesuffix('.svg') + '.html'
-        raise ValueError(
-            f'--html={path} must end in .html; the picture comes from the page: --html={page}, '
-            f'then python -m anyorder.extras.pictures {page} -o {path}'
-        )
-    check_out('html', path, '.html', *others)
 
 
 def write_replay(path, samples, tokenizer, title, columns=0, box=0):

@@ -66,7 +66,7 @@ import torch.nn.functional as F
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import changed_since, open_split
 from anyorder.extras.pictures.figures import PICTURES, draw
-from anyorder.extras.pictures.replay import check_page, write_replay
+from anyorder.extras.pictures.replay import write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
@@ -204,7 +204,7 @@ def check_options(c):
         Drawing(c.temperature)
     check_out('out', c.out, '.json', c.ckpt)
     check_out('error_map', c.error_map, PICTURES, c.ckpt)
-    check_page(c.html, c.ckpt)
+    check_out('html', c.html, '.html', c.ckpt)
 
 
 def check_questions(puzzles, show, c):
