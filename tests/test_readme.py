@@ -1,6 +1,7 @@
 """README, docs and results: commands are understood, the README's run, links lead somewhere."""
 
 import ast
+import collections
 import contextlib
 import glob
 import importlib
@@ -409,6 +410,18 @@ def test_the_readme_names_every_room_and_twelve_files_for_an_hour():
     assert all(os.path.isfile(os.path.join(ROOT, name)) for name in named)
     rooms = glob.glob('anyorder/extras/*/__main__.py', root_dir=ROOT)
     assert [room for room in rooms if f'`{room.split(os.sep)[2]}`' not in code] == []
+
+    # Of each other file of ours that they import, a name stands in the glossary
+    theirs = {name.removesuffix('.py').replace('/', '.') for name in named} | {
+        'anyorder.generation'
+    }
+    asked = collections.defaultdict(set)
+    for name in named:
+        for node in ast.parse(read(name)).body:
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(('anyorder', 'config')):
+                asked[node.module] |= {alias.name for alias in node.names}
+    for module in asked.keys() - theirs:
+        assert [x for x in asked[module] if f'`{x}`' in code], module
 
 
 # --------------------------------------------------------------------------------------------------
