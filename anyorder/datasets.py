@@ -73,27 +73,31 @@ def make_split(data_dir, name, split, meta, kind):
 
 def command_of(name, split, meta, kind):
     """Return the command that makes a split, beside what is there, its Meta. See open_split."""
+    row = DATA_SETS.get(name)
+    if row and row.splits:
+        return f'python data/prepare.py {name} [--source=FILE] --split={split}'
     if meta:
         kind = kind_of(meta) | {'made_by': meta.made_by}
     elif name in MAKERS or not kind:
         kind = {}
-    row = DATA_SETS.get(name)
-    if row and row.splits:
-        return f'python data/prepare.py {name} [--source=FILE] --split={split}'
-
-    made_by = None if row else command_of_maker(name, kind)
-    if row and row.documents and split in TRAIN_AND_VAL:
-        command = f'python data/prepare.py {name}'
-    elif made_by:
-        command = f'{made_by} --name={name}'
-    else:
-        word = 'tokens' if kind.get('tokenizer') == OWN else 'text'
-        command = f'python data/prepare.py {word} --name={name} --source=FILE'
+    command = command_of_set(name, split, kind)
     if not meta and kind.get('tokenizer') == 'bytes':  # by default it is gpt2
         command += ' --tokenizer=bytes'
     if meta or split not in TRAIN_AND_VAL:  # which are made without --split
         command += f' --split={split}'
     return command
+
+
+def command_of_set(name, split, kind):
+    """Return the command for a set of this name or kind, without its --split."""
+    row = DATA_SETS.get(name)
+    if row and row.documents and split in TRAIN_AND_VAL:
+        return f'python data/prepare.py {name}'
+    made_by = None if row else command_of_maker(name, kind)
+    if made_by:
+        return f'{made_by} --name={name}'
+    word = 'tokens' if kind.get('tokenizer') == OWN else 'text'
+    return f'python data/prepare.py {word} --name={name} --source=FILE'
 
 
 def command_of_maker(name, kind):

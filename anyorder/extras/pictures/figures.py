@@ -170,11 +170,8 @@ def styles_of_policies(labels):
     markers = {}
     for label in labels:
         run, _, policy = label.rpartition(': ')
-        if run:
-            color = colors.setdefault(run, len(colors))
-            found[label] = style(color, markers.setdefault(policy, len(markers)))
-        else:
-            found[label] = style(len(found), len(found))
+        color = colors.setdefault(run or label, len(colors))
+        found[label] = style(color, markers.setdefault(policy, len(markers)))
     return found
 
 
