@@ -100,6 +100,13 @@ FAULTS['anyorder/seeds.py'] = 'test_seeds', [
     ['name = hashed(name)', 'name = 1'],
 ]
 
+FAULTS['anyorder/networks.py'] = 'test_networks', [
+    ['found.setdefault(field, value) != value', 'False'],
+    ['of_word.items() <= others.items()', 'of_word.items() & others.items()'],
+    ['if name not in of_word', 'if True'],
+    ["f'{name}={others[name]}'", "f'{name}={int(others[name])}'"],
+]
+
 FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['n_numbers, device=device, dtype=dtype', 'n_numbers, device=device, dtype=torch.float32'],
     ['u[:, -1:] < l2r_ratio', 'u[:, :1] < l2r_ratio'],

@@ -1,6 +1,7 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
 
 import importlib
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.machine.terminal import one_line_errors
 from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
-from configurator import configure, help_text, home, names_in, read_config_file
+from configurator import configure, help_text, home, names_in, options_of, read_config_file
 
 OPTIONS = dict(
     learning_rate=6e-4,
@@ -370,3 +371,29 @@ def test_help_names_the_keys_of_tables(command, tables):
     namespace = vars(importlib.import_module(command))
     said = help_text(namespace, configure(namespace, []))
     assert all(', '.join(map(repr, table)) in said for table in tables)
+
+
+@pytest.mark.parametrize(
+    'command, most',
+    [
+        ('train', 38),
+        ('sample', 26),
+        ('eval_ppl', 20),
+        ('data.prepare', 20),
+        ('anyorder.extras.puzzles.make', 20),
+        ('anyorder.extras.puzzles.solve', 20),
+        ('anyorder.extras.speed.sample', 20),
+        ('anyorder.extras.speed.ensemble', 20),
+        ('anyorder.extras.speed.train', 20),
+        ('anyorder.extras.speed.grid', 20),
+        ('anyorder.extras.speed.frontier', 20),
+    ],
+)
+def test_options_are_few_and_each_has_a_line_of_its_own(command, most):
+    module = importlib.import_module(command)
+    options = options_of(vars(module))
+    assert len(options) <= most
+    with open(module.__file__, encoding='utf-8') as f:
+        source = f.read()
+    for name in options:
+        assert re.search(rf'^{name} = .*  # \S', source, re.MULTILINE), name

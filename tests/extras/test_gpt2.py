@@ -232,8 +232,7 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     folder = str(write_folder(tmp_path / 'gpt2', weights))
     options = configure(vars(train), [f'--init_from={folder}', '--dropout=0.1'])
     checkpoint, config, _ = start_checkpoint(options)
-    assert config.target_position == 'input'
-    assert config.gelu_tanh
+    assert config.network.startswith('sigma_gpt,gelu_tanh')
     assert config.block_size == N
     model = start_model(config, checkpoint, GPT2_N_TOKENS)
     (start,) = started_from(config, checkpoint, model)  # its name but not its path
