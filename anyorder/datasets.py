@@ -96,8 +96,15 @@ def command_of_set(name, split, kind):
     made_by = None if row else command_of_maker(name, kind)
     if made_by:
         return f'{made_by} --name={name}'
-    word = 'tokens' if kind.get('tokenizer') == OWN else 'text'
-    return f'python data/prepare.py {word} --name={name} --source=FILE'
+    if kind.get('tokenizer') != OWN:
+        return f'python data/prepare.py text --name={name} --source=FILE'
+    command = f'python data/prepare.py tokens --name={name} --source=FILE'
+    if kind.get('eos') is not None:
+        command += f' --end={kind["eos"]}'
+    if kind.get('shape'):
+        height, width = kind['shape']
+        command += f' --shape={height}x{width}'
+    return command
 
 
 def command_of_maker(name, kind):

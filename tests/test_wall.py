@@ -3,6 +3,7 @@
 import ast
 import glob
 import os
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,15 @@ def statements_through_the_wall(text):
     return lines
 
 
+def names_of_rooms(text):
+    """The names of rooms, and of what is in them, that a file holds as strings."""
+    pattern = re.escape(EXTRAS) + r'[\w.]*(:\w+)?'
+    for node in ast.walk(ast.parse(text)):
+        value = getattr(node, 'value', None)
+        if isinstance(node, ast.Constant) and re.fullmatch(pattern, str(value)):
+            yield value
+
+
 def run(*words, cwd=ROOT, **environment):
     """What Python says, run with these words."""
     finished = subprocess.run(
@@ -75,6 +85,17 @@ def test_no_statement_of_the_core_imports_extras():
 )
 def test_a_statement_that_does_is_found(name, line):
     assert len(statements_through_the_wall(f'{source(name)}\n{line}\n')) == 1
+
+
+def test_the_core_opens_rooms_at_four_places():
+    """FORMATS of checkpoints, MAKERS of sets, a page for --html, the cost of a run for --plan."""
+    opened = {name for name in CORE if any(names_of_rooms(source(name)))}
+    assert opened == {
+        'anyorder/checkpoint.py',
+        'anyorder/tokens/tokenizers.py',
+        'anyorder/report.py',
+        'train.py',
+    }
 
 
 def test_importing_all_of_the_core_imports_no_room_of_extras():
