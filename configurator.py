@@ -237,7 +237,13 @@ OPERATORS = {
 def read_config_file(path):
     """Yield (line, name, value) of a file of assignments: literals, and arithmetic of them."""
     if not os.path.isfile(path):
-        raise ValueError(f'no config file {path}; options are written --name=value')
+        near = ''
+        if path.endswith('.py'):
+            folder = Path(path).parent
+            if not folder.name:
+                folder = Path('config')
+            near = nearest(path, sorted(str(there) for there in folder.glob('*.py')))
+        raise ValueError(f'no config file {path}; options are written --name=value{near}')
     try:
         text = Path(path).read_text(encoding='utf-8')
         text = text.replace('\ufeff', '')  # a mark, as in files.reading_text
@@ -294,7 +300,8 @@ def help_text(namespace, defaults):
         lines += [f'    {word:<{width}}{about}' for word, about in table.items()]
     if 'INPUTS' in namespace:
         lines += ['', f'the words are {namespace["INPUTS"]}']
-    lines += ['', 'options (--name=value), with their defaults:']
+    if defaults:
+        lines += ['', 'options (--name=value), with their defaults:']
     script = Path(namespace.get('__file__') or '')
     source = script.read_text(encoding='utf-8') if script.is_file() else ''
     for key, default in defaults.items():

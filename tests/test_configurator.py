@@ -204,6 +204,7 @@ def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
         (f'--learning_rate={"1" * 400}', 'must be finite, got inf'),
         (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
         ('missing.py', 'no config file missing.py'),
+        (f'{ROOT}/config/quickstat.py', "no config file .* nearest is '.*quickstart.py'"),
         ('batch_size=4', 'no config file'),
     ],
 )
@@ -265,6 +266,10 @@ def test_help_says_which_words_there_are(capsys, namespace, asked, said):
     with pytest.raises(SystemExit):
         configure(namespace, [asked])
     assert said in capsys.readouterr().out
+
+
+def test_a_command_without_options_has_no_heading_for_them():
+    assert help_text({'INPUTS': 'files', '__doc__': 'Words.'}, {}).endswith('the words are files')
 
 
 @pytest.mark.parametrize(
@@ -356,6 +361,13 @@ print('torch' in sys.modules)"""
         [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert p.stdout == 'False\n', p.stdout + p.stderr
+
+
+def test_a_command_without_its_packages_says_how_to_install_them():
+    for name in ('train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py'):
+        p = subprocess.run([sys.executable, '-S', name], cwd=ROOT, capture_output=True, text=True)
+        assert p.returncode == 1
+        assert p.stderr == 'error: packages are missing: pip install -r requirements.txt\n'
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def run(*words, cwd=ROOT, **environment):
     return finished
 
 
+def test_the_help_of_extras_names_all_rooms():
+    said = run('-m', EXTRAS, '--help').stdout
+    assert all(f'\n    {room} ' in said for room in ROOMS)
+
+
 def test_no_statement_of_the_core_imports_extras():
     found = {name: statements_through_the_wall(source(name)) for name in CORE}
     assert len(found) > 50

@@ -1,5 +1,6 @@
-"""What surrounds the core, a room for each question, with its command: python -m
-anyorder.extras.NAME
+"""What surrounds the core, a room for each question, with its command:
+
+    python -m anyorder.extras.NAME --help
 
     hub        a folder that transformers loads; reading such folders, and GPT-2
     lm_eval    lm-evaluation-harness asks a model
