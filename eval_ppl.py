@@ -24,7 +24,7 @@ margin/8 inside of blocks of 8, margin:0.9 by a threshold (arXiv 2603.01367). do
 says which of the numbers are exact, what may be compared, and how a text is cut."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, names_in, numbers
+from configurator import Config, at_least, names_in, nearest, numbers
 
 # which model
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
@@ -143,7 +143,7 @@ def read_estimates(text):
         if part not in ESTIMATES:
             raise ValueError(
                 f'estimates must be among {", ".join(ESTIMATES)}, ensemble:MEMBERS and '
-                f'ensemble:MEMBERS/BLOCK, got {text!r}'
+                f'ensemble:MEMBERS/BLOCK, got {text!r}{nearest(part, ESTIMATES)}'
             )
         names.append(part)
     return names, of_ensemble

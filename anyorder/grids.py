@@ -110,6 +110,7 @@ def checked(function, said):
             )
         return order.to(u.device)
 
+    orders.path = said.rpartition(':')[0]  # of the file that was run
     return orders
 
 

@@ -6,7 +6,7 @@ import os
 from anyorder.grids import load_order
 from anyorder.machine.files import read_text, reading
 from anyorder.orders import ORDERS, Order, parts_of
-from configurator import home
+from configurator import home, nearest
 
 
 def read_order(text, *others):
@@ -33,7 +33,7 @@ def read_order(text, *others):
         names = ', '.join([*others, *ORDERS, *numbered, *seeded])
         raise ValueError(
             f'an order must be {names}, a function FILE.py:NAME, or a '
-            f'JSON file with a list of positions, got {text!r}'
+            f'JSON file with a list of positions, got {text!r}{nearest(kind, [*others, *ORDERS])}'
         )
     return read_positions(text)
 

@@ -258,8 +258,8 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     said = capsys.readouterr().out
     assert 'changed since iteration 2: max_iters 2 -> 4' in said
     assert 'own order (mine.py:shuffle)' in said
-    assert 'sample.py --ckpt=out/ckpt.pt --order=PATH/mine.py:shuffle\n' in said
-    assert ' --orders=PATH/mine.py:shuffle\n' in said
+    assert f'sample.py --ckpt=out/ckpt.pt {typed}\n' in said
+    assert ' --orders=sub/mine.py:shuffle\n' in said
     assert ' order mine' not in said
     assert_same_runs('whole', 'out', entries_of_one=(2,))
     with open('sub/mine.py', 'a') as f:

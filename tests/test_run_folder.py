@@ -283,6 +283,16 @@ def test_two_runs_do_not_write_to_one_folder(forked):
     assert folder.saved == 2
 
 
+def test_a_run_that_has_not_saved_yet_is_told_from_one_that_was_set_aside(forked):
+    run_of(2)
+    folder = RunFolder('out')
+    folder.open()
+    folder.log({'iter': 1})
+    (finished,) = forked(lambda: open_newest('out'))
+    assert 'a run is going on in out, which has not saved yet' in finished.said
+    assert '.old-1' not in finished.said
+
+
 def test_the_first_process_alone_writes(monkeypatch):
     monkeypatch.setattr('anyorder.training.run_folder.processes', lambda: (1, 2))
     other = RunFolder('out', keep_checkpoints=1)

@@ -15,7 +15,7 @@ import lzma
 import os
 import re
 
-from anyorder.machine.locks import temporary_name, tidy
+from anyorder.machine.locks import is_locked, temporary_name, tidy
 
 
 @contextlib.contextmanager
@@ -207,6 +207,12 @@ def on_hub(name):
 
 def way_to_checkpoint(name):
     """Return what to do about a checkpoint file that is not there."""
+    folder, file = os.path.split(name)
+    if file == 'ckpt.pt' and is_locked(os.path.join(folder, '.lock')):
+        return (
+            f'a run is going on in {folder or "."}, which has not saved yet: it will in iteration '
+            'save_interval, and at its end'
+        )
     older = moved_aside(name)
     if older is None:
         return 'train one (python train.py config/quickstart.py) or name another'

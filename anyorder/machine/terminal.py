@@ -9,8 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 
-from tqdm import tqdm
+try:
+    from tqdm import tqdm
+except ModuleNotFoundError:
+    sys.exit('error: packages are missing: pip install -r requirements.txt')
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from anyorder.machine.surroundings import surroundings
@@ -63,6 +67,9 @@ def read_options(namespace, **checkpoints):
     together."""
     with one_line_errors():
         config = configure(namespace)
+        missing = [name for name in ('torch', 'numpy') if find_spec(name) is None]
+        if missing:
+            raise ValueError(f'{missing[0]} is missing: pip install -r requirements.txt')
         if checkpoints and not surroundings():
             check_checkpoints(config, checkpoints)
     return config

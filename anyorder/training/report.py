@@ -1,5 +1,6 @@
 """What does a run say? What is about to run, its lines, its result, and how to go on."""
 
+import os
 import shlex
 
 import torch
@@ -153,7 +154,8 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
     order = Order.of('own', config)
     order_file = ''
     if order.is_function:  # no checkpoint runs it
-        order_file = f'PATH/{order.name}'
+        folder = os.path.dirname(order.family.orders.path)
+        order_file = shlex.quote(os.path.join(folder, order.name))
 
     first = ('sample.py', 'order')
     if data.train.marked:
