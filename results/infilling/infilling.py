@@ -8,7 +8,6 @@ the mean over seeds with its standard error, and their number."""
 
 import glob
 import os
-import statistics
 import sys
 from functools import partial
 
@@ -18,6 +17,7 @@ import torch
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import open_split
+from anyorder.extras.pictures.__main__ import format_mean
 from anyorder.fast import freeze
 from anyorder.likelihood.judge import counted_nats
 from anyorder.likelihood.nll import block_nll
@@ -134,17 +134,8 @@ def show(found):
     print(f'\n| | {" | ".join(arms)} |')
     print(f'|---|{"|".join("---" for _ in arms)}|')
     for question, of_arms in found.items():
-        cells = [cell(of_arms.get(arm, [])) for arm in arms]
+        cells = [format_mean(of_arms.get(arm, []), {0}) for arm in arms]
         print(f'| {question} | {" | ".join(cells)} |')
-
-
-def cell(values):
-    if not values:
-        return ''
-    text = f'{statistics.mean(values):.3f}'
-    if len(values) > 1:
-        text += f' ± {statistics.stdev(values) / len(values) ** 0.5:.3f}'
-    return f'{text} ({len(values)})'
 
 
 if __name__ == '__main__':

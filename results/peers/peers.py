@@ -17,7 +17,6 @@ import torch
 from anyorder.fast import freeze
 from anyorder.generation import generate
 from anyorder.machine.devices import autocast, resolve_device
-from anyorder.machine.files import write_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import sample_order
 from configurator import configure, numbers
@@ -26,7 +25,6 @@ from model import AOGPT, AOGPTConfig
 repeats = 5  # turns
 rows = '1,8'  # rows at a time
 dtype = 'auto'  # 'float32', 'bfloat16'
-out = ''  # a JSON file
 
 CPU = torch.device('cpu')
 N = 1024  # positions
@@ -40,15 +38,12 @@ N_WRITTEN = 256  # tokens
 def main(config):
     _, dtype = resolve_device('cpu', config.dtype)
     print(f'torch {torch.__version__}, {torch.get_num_threads()} threads, {dtype}')
-    tables = {}
     for title, arms in left_to_right(config, dtype):
-        tables[title] = in_turns(title, arms, config.repeats)
-    if config.out:
-        write_json(config.out, tables)
+        in_turns(title, arms, config.repeats)
 
 
 def in_turns(title, arms, repeats):
-    """Return {name: seconds of each turn} of arms {name: function}, and print them.
+    """Print the seconds of arms {name: function}.
 
     The last column has the median of the ratios to the last arm, turn by turn."""
     times = {name: [] for name in arms}
@@ -64,7 +59,6 @@ def in_turns(title, arms, repeats):
         ratio = statistics.median(a / b for a, b in zip(seconds, last))
         spread = f'{statistics.median(seconds):.3f} ({min(seconds):.3f}-{max(seconds):.3f})'
         print(f'{name:<42}{spread:>24}{ratio:>9.2f}', flush=True)
-    return times
 
 
 def left_to_right(config, dtype):

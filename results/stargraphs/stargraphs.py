@@ -108,12 +108,8 @@ def draw_graphs(rng, n, config):
     """Return edges (n, arms * m, 2), arms (n, arms, m) without the start, start (n, 1)."""
     d = config.degree
     m = config.length - 1  # edges of an arm
-    if d < 1 or m < 3 or config.nodes < 1 + d * m or 0 < config.n_edges < d * m:
-        raise ValueError(
-            'degree must be 1 or more, length 4 or more, nodes 1 + degree (length - 1) or more, '
-            f'and n_edges 0 or degree (length - 1) or more, got {d}, {m + 1}, {config.nodes} and '
-            f'{config.n_edges}'
-        )
+    if config.nodes < 1 + d * m:
+        raise ValueError(f'nodes must be at least the {1 + d * m} of a graph, got {config.nodes}')
     labels = rng.random((n, config.nodes)).argsort(1)[:, : 1 + d * m].astype(np.uint16)
     start = labels[:, :1]
     arms = labels[:, 1:].reshape(n, d, m)
@@ -143,8 +139,6 @@ def make_facts(config):
     n = config.n_facts
     n_tokens = config.n_names
     n_known = config.n_relations
-    if n < 2 or 2 * n > n_tokens**2:
-        raise ValueError(f'{n} facts want {2 * n} names, {n_tokens} tokens make {n_tokens**2}')
     rng = np.random.default_rng(config.seed)
     drawn = rng.choice(n_tokens**2, 2 * n, replace=False)
     names = np.stack(divmod(drawn, n_tokens), 1) + 2 * n_known  # ids: r, then r', then names

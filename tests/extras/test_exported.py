@@ -19,7 +19,6 @@ from anyorder.checkpoint import (
 )
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
-from anyorder.extras.hub.tokenizer_files import byte_letters
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.start import start_checkpoint, start_model
@@ -370,13 +369,3 @@ def test_a_head_that_was_trained_apart_is_refused(tied, tmp_path, prefix):
     save_file(weights, tmp_path / 'model.safetensors', {'format': 'pt'})
     with one_line(f'{tmp_path} has a head of its own'):
         load_checkpoint(tmp_path)  # before anything is computed
-
-
-def test_bytes_have_the_letters_of_gpt2():
-    """Its first ids are the bytes that print, the last of 256 is the soft hyphen."""
-    letters = byte_letters()
-    assert list(letters)[::255] == [ord('!'), 0xAD]
-    assert letters[32] == 'Ġ'
-    assert letters[10] == 'Ċ'
-    assert sorted(letters) == list(range(256))
-    assert len({*letters.values()}) == 256

@@ -3,11 +3,14 @@
 The blank is written <|mask|>, and padding <|pad|>. Padding is no token of a text: trainers take
 what is padding out of the loss."""
 
+import json
+
+from anyorder.machine.files import need_extra
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
 PAD = '<|pad|>'
-BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
+N_PRINT = 188  # bytes that print, which are their own letters in a byte-level tokenizer
 
 
 def special_ids(tokenizer):
@@ -26,33 +29,25 @@ def tokenizer_files(tokenizer, n_read):
     """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
 
     n_read  how many tokens the model reads at most"""
+    need_extra('tokenizers')
     texts = tokenizer.texts or ()
     mask = unlike(MASK, texts)
     pad = unlike(PAD, texts)
     if isinstance(tokenizer, Symbols):
-        parts = word_level(tokenizer)
+        backend = word_level(tokenizer)
         end = end_of_symbols(tokenizer)
         added = [mask, pad]
     else:
-        parts = byte_level(tokenizer.name)
+        backend = byte_level(tokenizer.name)
         end = None if tokenizer.eos is None else END_OF_TEXT
         added = [mask, pad] if end is None else [end, mask, pad]
+    backend.add_special_tokens(added)  # in the next ids
 
-    first = tokenizer.n_tokens + 2 - len(added)  # the end of a text is among the tokens
-    special = [special_token(first + i, text) for i, text in enumerate(added)]
     names = {'mask_token': mask, 'pad_token': pad}
     if end is not None:
         names |= {'bos_token': end, 'eos_token': end}
     return {
-        'tokenizer.json': {
-            'version': '1.0',
-            'truncation': None,
-            'padding': None,
-            'added_tokens': special,
-            'normalizer': None,
-            'post_processor': None,
-            **parts,
-        },
+        'tokenizer.json': json.loads(backend.to_str()),
         'tokenizer_config.json': {
             'tokenizer_class': 'PreTrainedTokenizerFast',
             'padding_side': 'left',
@@ -64,6 +59,13 @@ def tokenizer_files(tokenizer, n_read):
     }
 
 
+def unlike(text, others):
+    """The text, in as many more brackets as it takes to stand in none of the others."""
+    while any(text in other for other in others):
+        text = f'<{text}>'
+    return text
+
+
 def end_of_symbols(symbols):
     """Return the text of the token that ends a row, if there is one that no other text holds."""
     if symbols.eos is None:
@@ -73,90 +75,44 @@ def end_of_symbols(symbols):
     return end if len(holding) == 1 else None
 
 
-def special_token(number, text):
-    """Return an entry of added_tokens, of this id and text."""
-    return {
-        'id': number,
-        'content': text,
-        'special': True,
-        'normalized': False,
-        'single_word': False,
-        'lstrip': False,
-        'rstrip': False,
-    }
+def word_level(symbols):
+    """Return the tokenizer of the package tokenizers for a token a text, and no others.
 
+    Blanks stand between texts that have a separator; else the longest text that fits is taken."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-def unlike(text, others):
-    """The text, in as many more brackets as it takes to stand in none of the others."""
-    while any(text in other for other in others):
-        text = f'<{text}>'
-    return text
+    backend = Tokenizer(models.WordLevel(symbols.ids, unk_token=''))
+    if symbols.separator:
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(one_of(symbols.texts)), 'isolated')
+        backend.decoder = decoders.Fuse()
+    return backend
 
 
 def byte_level(name):
-    """Return the parts of tokenizer.json for GPT-2's pairs of bytes, or for ids that are bytes."""
-    letters = byte_letters()
+    """Return the tokenizer of the package tokenizers for GPT-2's pairs of bytes, or for bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of GPT-2's ids
     if name == 'gpt2':
         pairs = gpt2_pairs()
-        texts = [*letters.values(), *map(''.join, pairs)]
+        texts = [*letters, *map(''.join, pairs)]
     else:
         pairs = []
-        texts = [letters[byte] for byte in range(256)]
-    model = {
-        'type': 'BPE',
-        'dropout': None,
-        'unk_token': None,
-        'continuing_subword_prefix': None,
-        'end_of_word_suffix': None,
-        'fuse_unk': False,
-        'byte_fallback': False,
-        'ignore_merges': False,
-        'vocab': {text: i for i, text in enumerate(texts)},
-        'merges': pairs,
-    }
-    return {
-        'pre_tokenizer': BYTE_LEVEL | {'use_regex': bool(pairs)},
-        'decoder': BYTE_LEVEL | {'use_regex': True},
-        'model': model,
-    }
+        others = iter(letters[N_PRINT:])
+        printing = letters[:N_PRINT]
+        texts = [chr(i) if chr(i) in printing else next(others) for i in range(256)]
+    backend = Tokenizer(models.BPE({text: i for i, text in enumerate(texts)}, pairs))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=bool(pairs))
+    backend.decoder = decoders.ByteLevel()
+    return backend
 
 
 def gpt2_pairs():
-    """Return [[left, right]] of the file from which tiktoken makes its tokenizer."""
+    """Return [(left, right)] of the file from which tiktoken makes its tokenizer."""
     from tiktoken.load import read_file_cached
 
     path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
     lines = read_file_cached(path).decode().split('\n')
-    return [line.split() for line in lines[1:-1]]
-
-
-def byte_letters():
-    """Return {byte: the letter that a byte-level tokenizer.json writes for it}, by GPT-2's ids.
-
-    Bytes that print are their own letters, the others are the letters from U+0100 on."""
-    prints = [
-        *range(ord('!'), ord('~') + 1),
-        *range(ord('¡'), ord('¬') + 1),
-        *range(ord('®'), ord('ÿ') + 1),
-    ]
-    letters = {byte: chr(byte) for byte in prints}
-    others = [byte for byte in range(256) if byte not in prints]
-    for i, byte in enumerate(others):
-        letters[byte] = chr(256 + i)
-    return letters
-
-
-def word_level(symbols):
-    """Return the parts of tokenizer.json for a token a text, and no others.
-
-    Blanks stand between texts that have a separator; else the longest text that fits is taken."""
-    model = {'type': 'WordLevel', 'vocab': symbols.ids, 'unk_token': ''}
-    if symbols.separator:
-        return {'pre_tokenizer': {'type': 'WhitespaceSplit'}, 'decoder': None, 'model': model}
-    split = {
-        'type': 'Split',
-        'pattern': {'Regex': one_of(symbols.texts)},
-        'behavior': 'Isolated',
-        'invert': False,
-    }
-    return {'pre_tokenizer': split, 'decoder': {'type': 'Fuse'}, 'model': model}
+    return [tuple(line.split()) for line in lines[1:-1]]

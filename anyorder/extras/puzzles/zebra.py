@@ -196,15 +196,16 @@ class Zebra:
 def clue_tokens(most):
     """Return the token of every clue (relations, names, names); 0 is none."""
     names = zebra_names(most)
-    ids = {text: i for i, text in enumerate(zebra_texts(most))}
     found = np.zeros((len(SIGNS), len(names), len(names)), int)
-    for relation, sign in enumerate(SIGNS):
-        for i, a in enumerate(names):
-            for j, b in enumerate(names):
-                turned = 0
-                if sign in BOTH_WAYS:
-                    turned = ids.get(b + sign + a, 0)
-                found[relation, i, j] = ids.get(a + sign + b, turned)
+    for token, text in enumerate(zebra_texts(most)):
+        if len(text) == 3:
+            a, sign, b = text
+            i = names.index(a)
+            j = names.index(b)
+            of_sign = found[SIGNS.index(sign)]
+            of_sign[i, j] = token
+            if sign in BOTH_WAYS:
+                of_sign[j, i] = token
     return found
 
 
