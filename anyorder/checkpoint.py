@@ -1,6 +1,6 @@
 """What is a checkpoint?
 
-A file, ours or published, or a folder of hub or GPT-2; here or on the hub."""
+A file, ours or published, or a folder of an export or of GPT-2; here or on the hub."""
 
 import hashlib
 import os

@@ -118,3 +118,5 @@ def test_a_choice_is_said_once_and_lossless_has_its_window():
     for wrong in ('margin/x', 'margin:1..2', 'l2r/8'):
         with pytest.raises(ValueError, match=wrong):
             order_and_unmasking(wrong)
+    with pytest.raises(ValueError, match='margin/32:0.9'):
+        order_and_unmasking('margin+x')

@@ -68,7 +68,7 @@ def test_samples_do_not_depend_on_their_number(write):
         (['--stop=["a", "b"'], 'JSON list'),
         (['--order=up'], 'top_prob'),
         (['--batch_size=0'], 'batch_size'),
-        (['--order=margin:abc'], 'an order must be'),
+        (['--order=margin:abc'], 'margin:abc'),
         (['--order=margins'], "got 'margins'; the nearest is 'margin'"),
         (['--order=margin', '--threshold=.9'], 'there is no option'),
         (['--unmask=lossless', '--order=entropy'], 'wants an order that is given'),

@@ -1,5 +1,6 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +72,12 @@ def order_and_policy(order, block_length=None):
         return 'random', order  # the random order decides among equal scores
     if order in SCORES:
         return 'l2r', order  # blocks of neighbours, from left to right
+    score, *wrong = re.split('[/:+@]', order, maxsplit=1)
+    if wrong and score in SCORES:
+        raise ValueError(
+            f'a choice by {score} is {score}/BLOCK_LENGTH:THRESHOLD+NOISE with numbers, and each '
+            f'of them may be left out, as {score}/32 or {score}/32:0.9+0.5, got {order!r}'
+        )
     return read_order(order, 'own', *SCORES), 'given'
 
 

@@ -184,7 +184,7 @@ def check_checkpoint(name):
     if os.path.isdir(name):
         file = os.path.join(name, 'ckpt.pt')
         raise ValueError(
-            f'{name} is a folder without the config.json of hub or a GPT-2: '
+            f'{name} is a folder without the config.json of an export or a GPT-2: '
             f'name a checkpoint file, as {file}'
         )
     if not os.path.isfile(name) and not on_hub(name):

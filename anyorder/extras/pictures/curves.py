@@ -86,7 +86,7 @@ def read_run(path):
     Each gets val_own, and the training time in minutes, without validation and saving."""
     path = log_of(path)
     if not os.path.isfile(path):
-        way_out = 'name folders that train.py wrote, or JSON files of evaluations and speed'
+        way_out = 'name folders that train.py wrote, or JSON files of evaluations and timings'
         if older := moved_aside(path):
             way_out = f'an earlier run left {older}'
         raise ValueError(f'no log {path}; {way_out}')
