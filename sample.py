@@ -214,10 +214,11 @@ def by_canvas(writer, texts, way, bar, config):
 
 
 def is_plain(writer, texts, way, page, config):
-    """Whether each text fits on a Canvas, and nobody asks before it is written."""
-    longest = max(len(tokens) for tokens, *_ in texts)
+    """Whether each text has blanks on one Canvas, and nobody asks before they are written."""
     is_asked = page.stop or page.allowed is not None or config.watch
-    return longest <= writer.block_size and not is_asked and not keeps_drafts(way, config)
+    if is_asked or keeps_drafts(way, config):
+        return False
+    return all(len(known) <= writer.block_size and False in known for _, known, *_ in texts)
 
 
 def keeps_drafts(way, config):
