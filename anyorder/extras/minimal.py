@@ -1,10 +1,10 @@
 """Any-Order GPT as Masked Diffusion Model (Xue et al. 2025, arXiv 2506.19935) in one file.
 
-    python -m anyorder.extras.minimal  # two minutes on one core: learns, measures, fills blanks
+    python -m anyorder.extras.minimal  # two minutes on one core, with --n_updates=150 ten seconds
 
 A GPT predicts a text from left to right. This one takes an order, a permutation of the positions,
-and predicts visit after visit: the token at order[0], then at order[1], ... A slot is one column of
-the network: it reads one token and predicts another. Two things change for it.
+and predicts visit after visit: the token at order[0], then at order[1], ... A slot reads one
+token and predicts another, as a place in the input of a GPT does. Two things change for it.
 
 1. The next position may be anywhere, so a slot is told the position that it predicts: an embedding
    of the position shifts, scales and gates the slot in every layer (AdaLN).
@@ -17,15 +17,15 @@ the network: it reads one token and predicts another. Two things change for it.
     predicts   3       0      2      1             predicts   3       0      2      1
     sees       0      0-1    0-2    0-3            sees       0      0,1    0,2    0,3
 
-The left is the causal attention of a GPT. The right is a step of masked diffusion: all blanks at
-once, each given the known tokens alone. A network that has learned all orders does both.
+The left is the causal attention of a GPT, the right a step of masked diffusion: all blanks at once,
+each given the known tokens alone. A network that has learned all orders does both.
 
 Tokens idx (B, N) always stand in natural order; an order only says how they are visited.
 Shapes: B batch, N positions, T visits, C width, H heads, D = C / H, V vocabulary."""
 
-import argparse
 import copy
 import math
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import OrderedDict
 from pydoc_data.topics import topics  # the manual of Python, which lies inside every Python
 
@@ -60,7 +60,6 @@ class AOGPT(nn.Module):
         t = self.transformer
         visit = torch.arange(order.size(1))
         known = torch.as_tensor(n_known).view(-1, 1)
-
         # What a slot reads
         reads = (visit.clamp(max=known) - 1).expand(order.shape)  # (B, T)
         is_none = reads == -1
@@ -68,12 +67,9 @@ class AOGPT(nn.Module):
         token = t.wte(idx.gather(1, position))
         x = torch.where(is_none.unsqueeze(-1), t.wnonee.weight, token)  # (B, T, C)
         x = x + t.wpe((position + 1).masked_fill(is_none, 0))
-
         # What it sees
         slot = visit.unsqueeze(-1)  # that sees the slots `visit`
-        is_known = visit < known.unsqueeze(-1)
-        sees = ((visit < slot) & is_known) | (visit == slot)  # (B or 1, T, T)
-
+        sees = (visit < slot) & (visit < known.unsqueeze(-1)) | (visit == slot)  # (B or 1, T, T)
         # What it predicts
         target = t.wtpe(order)
         for block in t.h:
@@ -110,9 +106,8 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(C // H, eps=1e-5)
 
     def forward(self, x, sees):
-        qkv = self.c_attn(x).unflatten(-1, (3, self.H, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-        score = self.q_norm(q) @ self.k_norm(k).mT / math.sqrt(q.size(-1))
+        q, k, v = self.c_attn(x).unflatten(-1, (3, self.H, -1)).permute(2, 0, 3, 1, 4)
+        score = self.q_norm(q) @ self.k_norm(k).mT / math.sqrt(q.size(-1))  # (B, H, T, T)
         y = score.masked_fill(~sees, -torch.inf).softmax(-1) @ v
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
@@ -131,6 +126,8 @@ def sample_order(B, N, l2r_ratio=0.0):
 
 def update(model, ema, optimizers, idx, n, decay=0.9999):
     """Make update number n, from 1: step the weights w, then ema <- d ema + (1 - d) w."""
+    # Visit d knows a uniform set of d tokens, as x_t does, which masks each with probability t: the
+    # mean is the loss of masked diffusion, 1/N int_0^1 1/t E[sum_masked -log p(x_i | x_t)] dt
     loss = visit_nll(model, idx, sample_order(*idx.shape, l2r_ratio=0.1)).mean()
     model.zero_grad()
     loss.backward()
@@ -145,26 +142,27 @@ def update(model, ema, optimizers, idx, n, decay=0.9999):
 
 
 @torch.no_grad()
-def generate(model, idx, order, n_known, n_steps, adaptive=False, temperature=1.0):
+def generate(model, idx, order, n_known, n_steps, how='fixed', temperature=1.0):
     """Write the blanks of idx (B, N), which order (B, N) visits from n_known on, in n_steps passes.
 
-    Tokens of one step do not see each other: one a step is exact sampling, more are faster.
-    If adaptive, the model chooses: first the blank whose best token leads the second by most."""
-    idx = idx.clone()
-    order = order.clone()
+    Tokens of one step do not see each other: one a step is exact sampling, more are faster. If
+    'binomial', in a uniform order, a step is the step t -> s of masked diffusion (Lemma 1). If
+    'adaptive', the model chooses: first the blank whose best token leads the second by most."""
     n_blanks = order.size(1) - n_known
     ends = [n_known + n_blanks * step // n_steps for step in range(1, n_steps + 1)]
-    for end in ends:
+    for step, end in enumerate(ends):
+        if how == 'binomial':  # each blank with probability 1 - s / t; as many in all rows
+            end = n_known + int((torch.rand(order.size(1) - n_known) < 1 / (n_steps - step)).sum())
         logits = model(idx, order, n_known)[:, n_known:]  # of all blanks
-        if adaptive:
+        if how == 'adaptive':
             best, second = logits.softmax(-1).topk(2).values.unbind(-1)
             surest = (best - second).argsort(1, descending=True)
-            order[:, n_known:] = order[:, n_known:].gather(1, surest)
+            order = torch.cat([order[:, :n_known], order[:, n_known:].gather(1, surest)], 1)
             logits = logits.take_along_dim(surest.unsqueeze(-1), 1)
         logits = logits[:, : end - n_known]
         gumbel = -torch.empty_like(logits).exponential_().log()
         token = (logits + temperature * gumbel).argmax(-1)  # drawn by softmax(logits / temperature)
-        idx.scatter_(1, order[:, n_known:end], token)
+        idx = idx.scatter(1, order[:, n_known:end], token)
         n_known = end
     return idx
 
@@ -173,7 +171,7 @@ def generate(model, idx, order, n_known, n_steps, adaptive=False, temperature=1.
 def ensemble_nll(model, idx, order, i, n_contexts):
     """Return -log mean p(x[order[i]]) (B,) over n_contexts orders of the visits before i.
 
-    Order should not matter. It does a little, and the mean predicts better. The first is given."""
+    Their order should not matter. It does a little: the mean is better. Context 0 is as given."""
     logp = []
     for k in range(n_contexts):
         shuffle = torch.randperm(i) if k > 0 else torch.arange(i)
@@ -187,7 +185,7 @@ def main(n_updates=2000, N=48):
     torch.manual_seed(1)
     manual = ' '.join(' '.join(topics.values()).split()).encode()
     lines = [line.ljust(N) for line in manual.split(b'. ') if N // 2 <= len(line) <= N]
-    text = torch.tensor([[*line] for line in lines])  # (sentences, N) bytes
+    text = torch.tensor([[*line] for line in lines])  # (sentences, N) bytes; final spaces count
 
     # Train. Muon and open gates: without them it takes an hour to learn more than frequencies
     model = AOGPT(N, V=256, n_layer=2, H=3, C=96, n_cond=64)
@@ -200,8 +198,7 @@ def main(n_updates=2000, N=48):
     for n in range(1, n_updates + 1):
         for optimizer, peak in zip(optimizers, (0.04, 0.01), strict=True):
             optimizer.param_groups[0]['lr'] = peak * min(n / 50, 1 - n / n_updates)
-        idx = text[torch.randint(len(text), (32,))]
-        loss = update(model, ema, optimizers, idx, n, decay=0.99)
+        loss = update(model, ema, optimizers, text[torch.randint(len(text), (32,))], n, decay=0.99)
         if n % 250 == 0:
             print(f'update {n}: {loss:.2f} nats a byte', flush=True)
 
@@ -222,12 +219,12 @@ def main(n_updates=2000, N=48):
         order = torch.tensor([sorted(range(N), key=lambda p: p in blanks)])  # known ones first
         idx = torch.tensor([[*line]])
         print((line[:start] + b'_' * len(word) + line[start + len(word) :]).decode())
-        for n_steps in (1, len(word)):
-            idx = generate(ema, idx, order, N - len(word), n_steps, adaptive=True, temperature=0)
+        for n_steps in (1, len(word)):  # what stands in the blanks is not read
+            idx = generate(ema, idx, order, N - len(word), n_steps, 'adaptive', temperature=0)
             print(f'{bytes(idx[0].tolist()).decode(errors="replace")}  passes: {n_steps}')
 
 
 if __name__ == '__main__':
-    form = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
-    main()
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument('--n_updates', type=int, default=2000)
+    main(parser.parse_args().n_updates)

@@ -70,14 +70,41 @@ def test_predictions_are_the_same_in_rows_of_unequal_n_known(case):
         assert_equal(logits[row, n_known:], predicted[row, : case.N - n_known])
 
 
-@pytest.mark.parametrize('adaptive, policy', [(False, 'given'), (True, 'margin')])
-def test_greedy_texts_are_the_same(case, adaptive, policy):
+@pytest.mark.parametrize('how, policy', [('fixed', 'given'), ('adaptive', 'margin')])
+def test_greedy_texts_are_the_same(case, how, policy):
     n_known = int(case.known.min())
     for n_steps in {1, (case.N - n_known + 1) // 2, case.N - n_known}:
-        text = minimal.generate(case.same, case.idx, case.order, n_known, n_steps, adaptive, 0)
+        text = minimal.generate(case.same, case.idx, case.order, n_known, n_steps, how, 0)
         options = {'policy': policy, 'temperature': 0}
         expected = generate(case.model, case.idx, case.order, n_known, n_steps, **options)
         assert torch.equal(text, expected)
+
+
+def test_a_binomial_step_reveals_each_blank_by_its_share():
+    seen = []
+
+    def model(idx, order, n_known):  # the token that it is sure of is 1
+        seen[-1].append(n_known)
+        return torch.tensor([-9.0, 9.0]).expand(*order.shape, 2)
+
+    n_texts = 500
+    order = torch.arange(20).expand(2, -1)
+    torch.manual_seed(0)
+    for _ in range(n_texts):
+        seen.append([])
+        text = minimal.generate(
+            model, torch.zeros_like(order), order, 4, 4, 'binomial', temperature=0
+        )
+        assert text.tolist() == [[0] * 4 + [1] * 16] * 2
+    mean = torch.tensor(seen, dtype=torch.float64).mean(0)
+    # of 16 blanks a quarter by each step, and the last reveals all that are left
+    expected = torch.tensor([4, 8, 12, 16], dtype=torch.float64)
+    assert (mean - expected).abs().max() < 5 * (16 / 4 / n_texts) ** 0.5  # five standard deviations
+
+
+def test_the_file_is_read_in_ten_minutes():
+    with open(minimal.__file__, encoding='utf-8') as f:
+        assert len(f.readlines()) <= 230
 
 
 @pytest.mark.parametrize('seed', range(5))
