@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -282,36 +283,27 @@ def encode_documents(documents, tokenizer):
 
     A text in pieces comes several times, the end with the last. Of a pair (prompt, text) the bytes
     are the text's, and the highest bit marks the prompt as given, see sets.py."""
+    end = [] if tokenizer.eos is None else [tokenizer.eos]
     for batch in batches(cut_anew(documents, tokenizer)):
+        texts = batch
+        given = itertools.repeat([])
+        dtype = type_of(tokenizer, 16)
         if isinstance(batch[0], tuple):
-            yield from encode_pairs(batch, tokenizer)
-        else:
-            yield from encode_texts(batch, tokenizer, type_of(tokenizer, 16))
+            prompts, texts = map(list, zip(*batch))
+            given = tokenizer.encode_batch(prompts)
+            dtype = type_of(tokenizer, 15)
+        mark = 1 << 8 * dtype.itemsize - 1
+        for before, ids, text in zip(given, tokenizer.encode_batch(texts), texts):
+            tail = [] if isinstance(text, Begun) else end
+            parts = [np.asarray(part, dtype) for part in (before, ids, tail)]
+            parts[0] |= mark
+            n_bytes = len(text) if text.isascii() else len(text.encode())
+            yield np.concatenate(parts), n_bytes
 
 
 def type_of(tokenizer, n_bits):
     """Return the type of a token on disk, whose id has n_bits of 16 if that is enough."""
     return np.dtype('<u2' if tokenizer.n_tokens <= 2**n_bits else '<u4')
-
-
-def encode_pairs(pairs, tokenizer):
-    """Yield tokens and bytes of pairs (prompt, text). See encode_documents."""
-    prompts, texts = map(list, zip(*pairs))
-    dtype = type_of(tokenizer, 15)
-    mark = 1 << 8 * dtype.itemsize - 1
-    given = tokenizer.encode_batch(prompts)
-    for ids, (tokens, n_bytes) in zip(given, encode_texts(texts, tokenizer, dtype)):
-        yield np.concatenate([np.asarray(ids, dtype) | mark, tokens]), n_bytes
-
-
-def encode_texts(texts, tokenizer, dtype):
-    """Yield tokens and bytes of texts, or pieces of texts. See encode_documents."""
-    none = np.array([], dtype)
-    end = none if tokenizer.eos is None else np.array([tokenizer.eos], dtype)
-    for ids, text in zip(tokenizer.encode_batch(texts), texts):
-        tail = none if isinstance(text, Begun) else end
-        n_bytes = len(text) if text.isascii() else len(text.encode())
-        yield np.concatenate([np.asarray(ids, dtype), tail]), n_bytes
 
 
 def cut_anew(documents, tokenizer):
