@@ -91,9 +91,10 @@ def make_graphs(config):
     question = np.concatenate([shown.reshape(n, -1), path[:, -1:], start], 1)
     tokens = np.concatenate([question, path], 1)
 
-    trained = {key.tobytes() for key in keys_of(edges[: config.n_train], question, config)}
-    is_new = [key.tobytes() not in trained for key in keys_of(edges, question, config)]
-    val = tokens[config.n_train :][is_new[config.n_train :]]
+    keys = [key.tobytes() for key in keys_of(edges, question, config)]
+    trained = set(keys[: config.n_train])
+    is_new = [key not in trained for key in keys[config.n_train :]]
+    val = tokens[config.n_train :][is_new]
     given = np.zeros(tokens.shape[1], bool)
     if not config.read:
         given[: question.shape[1]] = True
@@ -132,7 +133,7 @@ def shuffle_edges(rng, edges, n_edges):
 def keys_of(edges, question, config):
     """Return a row of integers for each graph and its question, the same in any order of edges."""
     numbers = np.sort(edges[:, :, 0].astype(np.int32) * config.nodes + edges[:, :, 1], 1)
-    return np.concatenate([numbers, question[: len(edges), -2:]], 1)
+    return np.concatenate([numbers, question[:, -2:]], 1)
 
 
 def make_facts(config):

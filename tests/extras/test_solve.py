@@ -339,14 +339,6 @@ def test_wrong_questions_are_one_line(folder, options, said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
 
 
-@pytest.mark.parametrize('option', ['html=m.html', 'orders=margin', 'revise=2', 'show=1'])
-def test_an_error_map_solves_nothing(folder, option):
-    how = (f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', f'--{option}')
-    name, _, _ = option.partition('=')
-    with one_line(f'solves nothing: leave out --{name}'):
-        eval_puzzle.main(options_of(*how))
-
-
 # --------------------------------------------------------------------------------------------------
 # beside eval_ppl.py
 

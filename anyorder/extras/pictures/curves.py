@@ -124,10 +124,7 @@ def read_results(path):
         for entries in found.values():
             check_finite(entries)
     if not any(found.values()):
-        raise ValueError(
-            f'{path} has neither likelihoods nor solved puzzles nor times of generation: run '
-            'eval_ppl.py or puzzles solve, or speed grid or frontier'
-        )
+        raise ValueError(f'{path} has no numbers that can be drawn: {wrote}')
     return found
 
 

@@ -88,8 +88,6 @@ from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 
 # what is known of the set of a masked model of others
 UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
-# options that say how puzzles are solved
-SOLVING = ('orders', 'n_steps', 'unmask', 'revise', 'html', 'show')
 
 
 class Run(NamedTuple):
@@ -140,12 +138,11 @@ def main(config):
     config['dtype'] = dtype
     if config.temperature == 'auto':
         config['temperature'] = 0.0 if puzzles.given.any() else 1.0
-    revised = ', revised' if config.revise else ''
     share = float(puzzles.given.float().mean())
     print(
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
-        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}'
+        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
     )
     name, data_dir = where(config, checkpoint.run)
     if anew := changed_since(checkpoint, data_dir, name):
@@ -212,9 +209,6 @@ def check_questions(puzzles, show, c):
     counts, _ = puzzles.check_answer(puzzles.tokens)
     if not counts.any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
-    idle = c.given & set(SOLVING)
-    if c.error_map and idle:
-        raise ValueError(f'error_map solves nothing: leave out --{min(idle)}')
     if c.error_map and puzzles.given.any():
         share = puzzles.given.float().mean()
         raise ValueError(

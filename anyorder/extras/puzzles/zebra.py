@@ -245,21 +245,17 @@ def true_clues(house, n, n_clues, rng):
 
     # What the clue says of two items
     choice = rng.random(a.shape)
-    of_neighbours = np.where(choice < 0.8, NEXT, SOMEWHERE)
-    of_neighbours = np.where(choice < 0.4, BEFORE, of_neighbours)
-    relation = np.where(step > 1, SOMEWHERE, of_neighbours)
-    relation = np.where(step == 0, SAME, relation)
+    first_that_holds = [step == 0, step > 1, choice < 0.4, choice < 0.8]
+    relation = np.select(first_that_holds, [SAME, SOMEWHERE, BEFORE, NEXT], SOMEWHERE)
     turned = (relation == NEXT) & (rng.random(a.shape) < 0.5)  # says nothing of the side
     a, b = swapped(turned, a, b)
 
     # Which clues are good
     is_rare = choice < 0.3
     differ = a // n != b // n  # in their attributes
-    number_a = a < n  # the number of a house
-    number_b = b < n
-    good = differ & ((step < 2) | is_rare) & ~(number_a & number_b)
-    only_same = (step == 0) & is_rare
-    good &= (~number_a & ~number_b) | only_same  # house numbers only in `=`
+    n_numbers = (a < n).astype(int) + (b < n)  # of houses, which stand in `=` alone, one at most
+    only_same = (n_numbers == 1) & (step == 0) & is_rare
+    good = differ & ((step < 2) | is_rare) & ((n_numbers == 0) | only_same)
     first = (~good).argsort(1, kind='stable')[:, :n_clues]
     relation = np.where(good, relation, 0)
     return np.stack([np.take_along_axis(x, first, 1) for x in (relation, a, b)], 2)
