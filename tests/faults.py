@@ -374,8 +374,8 @@ FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
     ['n_visits=n_visits, picked', 'picked'],
     ['(starts - n_known + n_right)', '(starts - n_known)'],
     ['(sums / n).log()', 'sums.log()'],
-    ["encode(' ' + word, tokenizer)", 'encode(word, tokenizer)'],
-    ['counts[len(encode', 'counts[1 + len(encode'],
+    ["tokenizer.shown_ids(' ' + word)", 'tokenizer.shown_ids(word)'],
+    ['counts[len(', 'counts[1 + len('],
     [')] += n', ')] += 1'],
     ['[drawn, *(j for j in best if j != drawn)]', '[drawn, *best]'],
 ]

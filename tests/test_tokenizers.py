@@ -7,7 +7,6 @@ import pytest
 from conftest import one_line
 
 from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Begun, Bytes, encode_documents
 
 
@@ -172,7 +171,7 @@ def test_a_tokenizer_of_others_shows_special_tokens(tmp_path):
 
 def test_a_prompt_reads_the_special_tokens_of_a_tokenizer_of_others(tmp_path):
     tok, special, _ = tokenizer_in(tmp_path, eos='<|endoftext|>', mask='<|mask|>')
-    found = encode('<|mask|>a b<|mask|><|endoftext|>', tok)
+    found = tok.shown_ids('<|mask|>a b<|mask|><|endoftext|>')
     assert found == [special['mask'], *tok.encode('a b'), special['mask'], tok.eos]
 
 

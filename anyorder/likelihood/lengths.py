@@ -17,7 +17,6 @@ from anyorder.likelihood.nll import score_visits
 from anyorder.machine.files import read_text, reading
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, uniform
-from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import split_documents
 from configurator import check_choice, home
 
@@ -250,5 +249,5 @@ def word_lengths(checkpoint):
         words.update(tokenizer.decode(ids).split())
     counts = Counter()
     for word, n in words.items():
-        counts[len(encode(' ' + word, tokenizer))] += n
+        counts[len(tokenizer.shown_ids(' ' + word))] += n
     return tuple(counts[n] for n in range(1, max(counts) + 1))

@@ -129,11 +129,10 @@ def gather_whole(tree, keep=True):
             return {key: joined(value) for key, value in x.items()}
         if isinstance(x, list):
             return [joined(value) for value in x]
-        if is_split(x):
-            return gathered_once(x)
-        return x.detach() if isinstance(x, torch.Tensor) else x
-
-    def gathered_once(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        if not is_split(x):
+            return x.detach()
         if id(x) not in gathered:
             full = x.detach().full_tensor()
             gathered[id(x)] = full.cpu() if keep else None

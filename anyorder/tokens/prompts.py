@@ -63,12 +63,6 @@ def read_lines(path):
     return prompts
 
 
-def encode(text, tokenizer):
-    """Return the tokens of a text, where special tokens stand as they are shown: <|endoftext|>, and
-    more of other tokenizers."""
-    return [token for token, _, _ in tokenizer.shown_spans(text)]
-
-
 def behind_beginning(found, prefix):
     """Return the spans of a whole text without the tokens `prefix`, which its model puts before
     every text: a text that is written with its beginning, as chat templates are, has it once."""

@@ -74,6 +74,10 @@ class Tokenizer:
             return self.spans(text)
         return self.between_ends(text, self.spans)
 
+    def shown_ids(self, text):
+        """Return the tokens of shown_spans."""
+        return [token for token, _, _ in self.shown_spans(text)]
+
     def between_ends(self, text, read):
         """Return the spans that `read` finds in the parts of a text between its END_OF_TEXT."""
         found = []

@@ -138,9 +138,6 @@ class HuggingFace(Tokenizer):
             'move the border of the blank to where a word begins'
         )
 
-    def shown_ids(self, text):
-        return [token for token, _, _ in self.shown_spans(text)]
-
     def decode_once(self, ids):
         """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers
         read them."""
