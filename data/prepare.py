@@ -49,6 +49,7 @@ WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 TEXTS = ('text_key', 'prompt_key')
+FORM = ('end', 'vocabulary', 'shape')
 
 source = ''  # a file, a folder, or hf:OWNER/NAME on the hub; docs/data.md has all kinds
 text_key = 'text'  # field of a row that holds its text
@@ -70,7 +71,7 @@ def main(config):
     check_options(config, data_set)
     where = config.data_dir, config.name, config.source, config.split
     if data_set == 'tokens':
-        form = {key: config[key] for key in ('end', 'vocabulary', 'shape')}
+        form = {key: config[key] for key in FORM}
         meta = prepare_tokens(*where, config.force, **form)
     else:
         keys = {key: config[key] for key in TEXTS}
@@ -80,16 +81,13 @@ def main(config):
 
 def check_options(config, data_set):
     """Raise ValueError for an option that is for data sets of another kind."""
-    if config.given & {*TEXTS} and data_set != 'text':
-        raise ValueError(f'text_key and prompt_key are for text, not for {data_set}')
-    if data_set != 'tokens':
-        if config.end is not None or config.vocabulary or config.shape:
-            raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
-    elif type(config.end) not in (int, type(None)) or config.tokenizer:
-        raise ValueError(
-            f'tokens have an integer --end, no --tokenizer, got {config.end!r}, '
-            f'{config.tokenizer!r}'
-        )
+    others = {'text': FORM, 'tokens': (*TEXTS, 'tokenizer')}
+    idle = config.given & {*others.get(data_set, (*TEXTS, *FORM))}
+    if idle:
+        named = ', '.join(sorted(idle))
+        raise ValueError(f'{named} is for other data sets than {data_set}: leave it out')
+    if type(config.end) not in (int, type(None)):
+        raise ValueError(f'end must be an integer, got {config.end!r}')
 
 
 if __name__ == '__main__':

@@ -285,8 +285,8 @@ GIVEN = np.zeros((4, 6), bool)
             r'must be rows of 6 tokens, by --shape, got an array \(6,\)',
         ),
         (npy(ROWS), ['--end=9'], 'behind the documents of a stream, got 9 for rows of 6'),
-        (npy(ROWS), ['--end=x'], 'tokens have an integer --end'),
-        (npy(ROWS), ['--tokenizer=bytes'], 'no --tokenizer'),
+        (npy(ROWS), ['--end=x'], 'end must be an integer'),
+        (npy(ROWS), ['--tokenizer=bytes'], 'tokenizer is for other data sets'),
         (npy(ROWS[:1]), [], 'holds one row, which cannot be divided'),
         (npy(ROWS), ['--vocabulary=few.txt'], 'has the token 6, and there are only 3 names'),
         (npy(ROWS), ['--vocabulary=twice.txt'], "each once and without blanks or .*got 'a'"),
@@ -340,7 +340,7 @@ def run_command(*words):
 
 @pytest.mark.parametrize('option', ['--end=3', '--shape=8x8', '--vocabulary=a.txt'])
 def test_options_of_tokens_are_for_tokens_alone(option):
-    with one_line('are for tokens, not for pydocs'):
+    with one_line('is for other data sets than pydocs: leave it out'):
         run_command('pydocs', option)
 
 
