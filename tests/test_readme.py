@@ -15,13 +15,15 @@ import shlex
 
 import pytest
 import torch
-from conftest import ROOT, program_of
+from conftest import ROOT, make_model, program_of
 from test_findings import run as findings
 
 import train
 from anyorder.extras.puzzles.rules import TASKS
 from anyorder.extras.speed.__main__ import COMMANDS as SPEED
+from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.devices import is_machine
+from anyorder.tokens.blocks import Batch
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.tokenizers import GPT2
 from anyorder.training.start import check_options
@@ -213,13 +215,14 @@ def understand(script, tmp_path, monkeypatch):
             own = itertools.takewhile(lambda arg: arg != '--', args)
             configure(vars(findings), list(own))
         elif name.startswith(('docs/', 'results/')):
-            understand_of_page(name, args)
+            understand_of_page(read(name), name, args)
+        elif os.path.exists(tmp_path / name):  # which the page had the reader save
+            understand_of_page((tmp_path / name).read_text(), str(tmp_path / name), args)
         else:
             understand_ours(name, args)
 
-    def understand_of_page(name, args):
-        """A program beside its page: it has options, or those of train.py, or none."""
-        text = read(name)
+    def understand_of_page(text, name, args):
+        """A program beside its page or on it: it has options, or those of train.py, or none."""
         if 'configure(globals())' in text:
             configure(runpy.run_path(os.path.join(ROOT, name)), args)
         elif 'train.train(' in text:
@@ -376,6 +379,32 @@ def test_the_order_of_a_guide_visits_even_positions_first():
 
 
 def test_every_picture_is_shown():
+def test_the_loss_of_a_guide_is_an_update_by_weights():
+    """Where each weight is 1 it is train.py's; else the mean over all weights that are blanks."""
+    names = {'__name__': 'capitals'}
+    exec(made_on('docs/data.md')['capitals.py'], names)
+    g = torch.Generator().manual_seed(0)
+    idx = torch.randint(60, 100, (3, 8), generator=g)
+    order = torch.rand(3, 8, generator=g).argsort(1)
+    counts = {'n_visits': [8, 7, 6], 'n_given': [0, 2, 3], 'n_blanks': [8, 5, 3]}
+    counts = {name: torch.tensor(numbers) for name, numbers in counts.items()}
+    drawn = Batch(idx, order, **counts)
+    model = make_model(vocab_size=257)
+
+    names['draw_batch'] = lambda *args: drawn
+    batch = names['draw'](None, None, model)
+    loss = names['loss'](model, batch)
+    plain = blank_nll(model, drawn)
+    assert (loss != plain).any()
+    for row in range(3):
+        visits = order[row, drawn.n_given[row] : drawn.n_visits[row]].tolist()
+        weights = [4 if 65 <= idx[row, place] <= 90 else 1 for place in visits]
+        assert batch.n_blanks[row] == sum(weights)
+    names['WEIGHT'][:] = 1
+    assert torch.equal(names['loss'](model, batch), plain)
+    assert torch.equal(names['draw'](None, None, model).n_blanks, drawn.n_blanks.float())
+
+
     shown = {target_of(page, link)[0] for page in PAGES for link in links(page)}
     pictures = set()
     for pattern in ('docs/**/*.png', 'docs/**/*.svg', 'results/**/*.png', 'results/**/*.svg'):
