@@ -1,7 +1,6 @@
 """README, docs and results: commands are understood, the README's run, links lead somewhere."""
 
 import ast
-import collections
 import contextlib
 import glob
 import importlib
@@ -19,6 +18,7 @@ from conftest import ROOT, make_model, program_of
 from test_findings import run as findings
 
 import train
+from anyorder.checkpoint import Unset
 from anyorder.extras.puzzles.rules import TASKS
 from anyorder.extras.speed.__main__ import COMMANDS as SPEED
 from anyorder.likelihood.nll import blank_nll
@@ -26,7 +26,8 @@ from anyorder.machine.devices import is_machine
 from anyorder.tokens.blocks import Batch
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.tokenizers import GPT2
-from anyorder.training.start import check_options
+from anyorder.training.start import check_options, model_config
+from anyorder.weights import WithoutDraws
 from configurator import configure
 from model import AOGPT, AOGPTConfig
 
@@ -378,7 +379,6 @@ def test_the_order_of_a_guide_visits_even_positions_first():
     assert (order.sort(1).values == torch.arange(7)).all()
 
 
-def test_every_picture_is_shown():
 def test_the_loss_of_a_guide_is_an_update_by_weights():
     """Where each weight is 1 it is train.py's; else the mean over all weights that are blanks."""
     names = {'__name__': 'capitals'}
@@ -405,6 +405,7 @@ def test_the_loss_of_a_guide_is_an_update_by_weights():
     assert torch.equal(names['draw'](None, None, model).n_blanks, drawn.n_blanks.float())
 
 
+def test_every_picture_is_shown():
     shown = {target_of(page, link)[0] for page in PAGES for link in links(page)}
     pictures = set()
     for pattern in ('docs/**/*.png', 'docs/**/*.svg', 'results/**/*.png', 'results/**/*.svg'):
@@ -445,15 +446,15 @@ def test_the_readme_names_every_room_and_twelve_files_for_an_hour():
         assert f'`{room}`' in part('Read the code')
 
 
-def test_of_each_other_file_that_they_import_a_name_stands_in_the_glossary():
+def test_what_they_import_from_other_files_stands_in_the_glossary():
     own = {name.removesuffix('.py').replace('/', '.') for name in files_of_the_hour()}
     own.add('anyorder.generation')  # which has the names of its files
-    asked = collections.defaultdict(set)
+    asked = set()
     for name in files_of_the_hour():
         for module, names in imports(name):
-            asked[module] |= names
-    for module in asked.keys() - own:
-        assert [name for name in asked[module] if f'`{name}`' in part('Read the code')], module
+            if module not in own:
+                asked |= names
+    assert sorted(name for name in asked if f'`{name}`' not in part('Read the code')) == []
 
 
 def imports(path):
@@ -461,6 +462,50 @@ def imports(path):
     for node in ast.parse(read(path)).body:
         if isinstance(node, ast.ImportFrom) and node.module.startswith(('anyorder', 'config')):
             yield node.module, {alias.name for alias in node.names}
+
+
+def test_what_the_papers_table_costs():
+    """The tables of the guide are its formulas, and the README says hours of them."""
+    page = read('docs/likelihood.md')
+    N = 1024
+    members = 63  # beside the order itself
+    every = {}
+    for line in re.findall(r'^\| (?:LAMBADA|WikiText|PTB|LM1B).*$', page, flags=re.MULTILINE):
+        name, tokens, blocks, *said = (cell.strip() for cell in line.strip('|').split('|'))
+        n_blocks = int(tokens.removeprefix('about ').replace(',', '')) // N
+        assert int(blocks.replace(',', '')) == n_blocks
+        slots = [n_blocks * N / 1e6]
+        slots += [n_blocks * (N + P * members * (N + 1) / 2) / 1e9 for P in (64, N)]
+        assert said == [f'{slots[0]:.2f} million'] + [f'{n:.1f} billion' for n in slots[1:]]
+        every[name] = n_blocks
+    assert len(every) == 5
+    n_blocks = sum(every.values())
+    assert f'| together | | {n_blocks:,} |' in page
+
+    rate = 0.4 * 989e12
+    for size in ('small', 'medium'):
+        config = configure(vars(train), [f'config/ao_gpt_{size}.py'])
+        with torch.device('meta'), WithoutDraws():
+            model = Unset(model_config(config, 50257))
+        weights = sum(
+            layer.weight.numel()
+            for name, layer in model.named_modules()
+            if isinstance(layer, torch.nn.Linear) and '.h.' in name and 'adaLN' not in name
+        )
+        pairs = config.n_layer * config.n_embd
+        of_visit = members * sum(2 * n * weights + 2 * n * n * pairs for n in range(1, N + 1)) / N
+        own = 2 * N * (weights + model.lm_head.weight.numel()) + 2 * N * N * pairs
+        for n_gpus in (1, 8):
+            seconds = n_blocks * own / rate / n_gpus
+            hours = [n_blocks * (own + P * of_visit) / rate / n_gpus / 3600 for P in (64, N)]
+            row = f'| {size}, {n_gpus} H100 | {seconds:.0f} second'
+            assert row in page, row
+            row = ' | '.join(f'{number:.1f} hours' for number in hours)
+            assert row in page, row
+            if size == 'small' and n_gpus == 1:
+                assert f'[{hours[0]:.0f} hours](docs/likelihood.md' in README
+            if size == 'small' and n_gpus == 8:
+                assert f'for {hours[1]:.0f} hours' in README
 
 
 # --------------------------------------------------------------------------------------------------
