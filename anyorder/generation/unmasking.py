@@ -109,7 +109,7 @@ class Adaptive(Unmasking):
         if scores and self.noise:
             raise ValueError(
                 'a text is scored in the order that follows from what is known, and noise draws '
-                f'another: score with order_noise=0, got {self.noise}'
+                f'another: score without it, got order_noise={self.noise}'
             )
         if self.block_length is not None and self.block_length > n:
             raise ValueError(
