@@ -340,7 +340,7 @@ def test_wrong_gen_kwargs_are_said(lm, kwargs, said):
 
 
 def test_a_policy_with_noise_has_no_likelihood(lm):
-    with one_line('score with order_noise=0, got 0.5'):
+    with one_line('order_noise=0.5'):
         lm(order='margin', order_noise=0.5).loglikelihood(asked(('a', 'b')))
 
 
