@@ -437,6 +437,13 @@ def files_of_the_hour():
     return re.findall(r'^\| `([\w/]+\.py)` \|', part('Read the code'), flags=re.MULTILINE)
 
 
+@pytest.mark.parametrize('page', ['README.md', *pages_of('docs'), 'results/README.md'])
+def test_prose_has_lines_of_100_characters(page):
+    """Tables, pictures, quoted lines and what is indented may be wider."""
+    lines = prose(read(page)).splitlines()
+    assert [x for x in lines if len(x) > 100 and not x.startswith(('|', '[', '!', '>', '  '))] == []
+
+
 def test_the_readme_names_every_room_and_twelve_files_for_an_hour():
     named = files_of_the_hour()
     assert len(named) == 12
