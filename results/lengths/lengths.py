@@ -46,21 +46,18 @@ def write_letters():
 
 def measure(config):
     writer = Writer(config.ckpt)
-    held = blanks(writer, 'val', config.n_blanks, config.size, seed=0)
-    other = blanks(writer, 'train', 300, config.size, seed=1)
-    confidence = scores(writer, held, config.near, by_confidence=True)
+    held = blanks(writer, config.n_blanks, config.size)
     show('exact', scores(writer, held, config.near), held)
-    show('CAL', confidence, held)
-    show('CAL / B', confidence - np.log(mean_confidence(writer, other, config.near)), held)
+    show('CAL', scores(writer, held, config.near, by_confidence=True), held)
     if writer.checkpoint.run['dataset'] == 'letters':
         show('best possible', known_law(held), held)
 
 
-def blanks(writer, split, count, size, seed):
+def blanks(writer, count, size):
     """Return [(L, gap, R)] of tokens, L and R of size - 12 together, gaps of 1 to 12."""
     run = writer.checkpoint.run
-    tokens = open_split(run['data_dir'], run['dataset'], split)[0].packed
-    rng = np.random.default_rng(seed)
+    tokens = open_split(run['data_dir'], run['dataset'], 'val')[0].packed
+    rng = np.random.default_rng(0)
     found = []
     while len(found) < count:
         before = rng.integers(4, size - 15)
@@ -87,18 +84,6 @@ def scores(writer, found, near, by_confidence=False):
     return np.array(result)
 
 
-def mean_confidence(writer, found, near):
-    """Return CAL's B(n): the mean over blanks whose true length is not within 4 of n."""
-    true = true_lengths(found)
-    is_far = abs(true[:, None] - LENGTHS) > 4
-    confidence = np.exp(scores(writer, found, near, by_confidence=True))
-    return (confidence * is_far).sum(0) / is_far.sum(0)
-
-
-def true_lengths(found):
-    return np.array([len(gap) for _, gap, _ in found])
-
-
 def known_law(found):
     """Return (blanks, 12) log p of the letter behind a gap of n, given the letter before it."""
     step = (1 - SKIP_SHARE) * np.roll(np.eye(26), 1, 1) + SKIP_SHARE * np.roll(np.eye(26), 2, 1)
@@ -109,7 +94,7 @@ def known_law(found):
 
 def show(name, score, found):
     """Print a line for a rule that gives score (blanks, 12), logs, to the lengths."""
-    true = true_lengths(found)
+    true = np.array([len(gap) for _, gap, _ in found])
     chosen = LENGTHS[score.argmax(1)]
     logp = score - np.logaddexp.reduce(score, 1, keepdims=True)
     logp_of_true = logp[np.arange(len(true)), true - 1]

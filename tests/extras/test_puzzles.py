@@ -188,9 +188,6 @@ def test_the_options_of_the_command_reach_the_set(
         (['--n_val=-1'], 'n_val must be at least 0'),
         (['--split=all'], 'split must be test, val or train'),
         (['--largest=3'], '--largest changes nothing'),
-        (['--split=val', '--n_train=3'], '--n_train changes nothing'),
-        (['--split=val', '--source=p.csv', '--seed=3'], '--seed changes nothing'),
-        (['--split=val', '--source=p.csv', '--n_val=3'], '--n_val changes nothing'),
     ],
 )
 def test_options_that_change_nothing_are_one_line(tmp_path, options, said):

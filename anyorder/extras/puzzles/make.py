@@ -48,29 +48,15 @@ def main(config):
     at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
     check_choice('split', config.split or 'train', *SHARES)
     (task,) = config.words
-    check_idle(config, task)
+    others = {*OF_SOME} - {*TASKS[task].options, *TASKS[task].made}
+    if idle := config.given & others:
+        raise ValueError(f'--{min(idle)} changes nothing of {task}: leave it out')
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', *OF_SOME)}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
     where = config.data_dir, config.name, config.source, config.split
     meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
     print_meta(config.data_dir, meta, before, config.force)
-
-
-def check_idle(config, task):
-    """Raise ValueError for an option that changes nothing of a task beside the others."""
-    row = TASKS[task]
-    idle = {*OF_SOME} - {*row.options, *row.made}
-    for split in SHARES:
-        if config.source or config.split not in ('', split):
-            idle.add(f'n_{split}')
-    if config.source:
-        idle.add('seed')
-    ignored = config.given & idle
-    if ignored:
-        raise ValueError(
-            f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out'
-        )
 
 
 if __name__ == '__main__':
