@@ -31,9 +31,12 @@ def read_order(text, *others):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
         seeded = [f'{name}@SEED' for name in ORDERS if ORDERS[name].has_seed]
         names = ', '.join([*others, *ORDERS, *numbered, *seeded])
+        near = ''
+        if text.isidentifier():  # no path, and no number behind a name
+            near = nearest(text, [*others, *ORDERS])
         raise ValueError(
             f'an order must be {names}, a function FILE.py:NAME, or a '
-            f'JSON file with a list of positions, got {text!r}{nearest(kind, [*others, *ORDERS])}'
+            f'JSON file with a list of positions, got {text!r}{near}'
         )
     return read_positions(text)
 
