@@ -115,7 +115,7 @@ class AOGPTConfig:
 
 
 # --------------------------------------------------------------------------------------------------
-# the plan of one pass
+# the plan of one pass: at first skip to the network, and come back for `predict`
 
 # in place of a visit in `reads`: no token, but
 NONE = -1  # [None]
@@ -132,22 +132,19 @@ class Slots:
     read_position  (B, S) where this token stands, -1 of [None]; of blanks and queries their target
     sees           (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and
                    itself if `causal`, else all
-    answering      (B, n) index among the S of the slots that answer the caller; None: all of them
+    answering      (B, n) which of the S slots give logits, as others fill the cache; None: all
 
     This is the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots
     see which, `plan_reads` what they read, `span` which of them `predict` runs.
 
-                     decoder  encoder  mixed  two streams
-    masked           no       no       yes    if `asked`   every pass needs the mask of `see`
+                     decoder  encoder  mixed  two streams  yes says that
+    needs_mask       no       no       yes    if `asked`   every pass needs the mask of `see`
     masked_loss      no       yes      yes    no           a pass scores the unknown visits alone
     causal           yes      no       no     yes          what is seen without a mask
     cached           yes      no       yes    yes          keys of known slots are final
-    targets_in_keys  yes      no       no     no           and they depend on targets
+    targets_in_keys  yes      no       no     no           and they depend on targets"""
 
-    A step with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
-    targets, as slot n_known of the last step is kept, and k + r if the model chooses its order."""
-
-    masked = False
+    needs_mask = False
     masked_loss = False
     causal = True
     cached = True
@@ -166,7 +163,7 @@ class Slots:
         self.target = order.gather(1, self.visit)
         self.reads, self.read_position = self.plan_reads(order, known)
         self.sees = None
-        if n_keys is not None or self.masked:
+        if n_keys is not None or self.needs_mask:
             query = self.visit.unsqueeze(-1)  # (B, S, 1)
             key = torch.arange(n_keys or T, device=order.device)
             end = T if end is None else end.unsqueeze(-1)
@@ -188,12 +185,14 @@ class Slots:
     def span(cls, known, first, counts, T, n_visits):
         """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host."""
+        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host. Say
+        visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6 and 7 read visit 4, and end is
+        8. Slot 5 would read it with one token a step, too: kept is 6, and 6 and 7 run again."""
         end = (first + counts).clamp(max=T)
         kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
         # Slots after `known` do not see each other
         reaches_blanks = bool((end > known + 1).any())
-        return end, kept, cls.masked or reaches_blanks
+        return end, kept, cls.needs_mask or reaches_blanks
 
     def lay_out(self, asked):
         """Return (visit, answering)."""
@@ -748,7 +747,7 @@ class KVCache:
         self.length = self.length[rows]
 
     def store(self, slots, layer, k, v):
-        """Store new keys and values (B, S, H, D) of a layer. Return those that the mask covers."""
+        """Store keys and values (B, S, H, D) of a layer. Return those of the first n_keys slots."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, (k, v)):
@@ -778,13 +777,13 @@ class EMA:
 
 
 # --------------------------------------------------------------------------------------------------
-# other networks, which differ in their slots
+# other networks
 
 
 class BlankSlots(Slots):
     """A slot stands at the position that it predicts and reads its own token, a blank [None].
 
-    A subclass brings `see`. A step with a cache runs k + r slots."""
+    A subclass brings `see`."""
 
     masked_loss = True
     causal = False
@@ -797,7 +796,7 @@ class BlankSlots(Slots):
     def span(cls, known, first, counts, T, n_visits):
         end = n_visits.clamp(min=1)  # all slots run, and only the known ones are kept
         has_padding = bool((end < end.max()).any())
-        return end, known, cls.masked or has_padding
+        return end, known, cls.needs_mask or has_padding
 
 
 class EncoderSlots(BlankSlots):
@@ -818,7 +817,7 @@ class MixedSlots(BlankSlots):
     The keys of known slots are final, and blanks know of each other. (The mask of Eso-LM's mixed
     mode, arXiv 2506.01928)"""
 
-    masked = True
+    needs_mask = True
 
     @staticmethod
     def see(query, key, known, end):
@@ -831,12 +830,12 @@ class TwoStreamSlots(Slots):
     Slot d of the content reads visit d - 1, sees the content before it and itself, and knows no
     target. A query predicts visit d: it stands at order[d], reads one learned vector, and sees the
     content slots 0 to min(d, n_known). Queries come last, without numbers and keys: a cache is
-    final. A step with a cache runs k + n slots."""
+    final."""
 
     targets_in_keys = False
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
-        self.masked = asked is not None  # a whole pass needs no mask: each stream is causal
+        self.needs_mask = asked is not None  # a whole pass needs no mask: each stream is causal
         super().__init__(order, known, asked, number, n_keys, end)
         # rotary turns content by where it reads
         self.target = self.read_position
@@ -867,5 +866,5 @@ class TwoStreamSlots(Slots):
         return end, end, True
 
 
-# config.attention: another network is a subclass of Slots, named here
+# config.attention
 ATTENTION = {'causal': Slots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}

@@ -173,7 +173,7 @@ def write_all(writer, prompts, texts, way, page, result, config):
     """Write the texts of the prompts in batches, and append to result['samples'].
 
     Sample r, a dict of sample_of with prompt and seed, is a function of seed + r."""
-    n_blanks = sum(known.count(False) for _, known, *_ in texts)
+    n_blanks = sum(text.known.count(False) for text in texts)
     bar = progress(total=n_blanks, unit='token', leave=False, disable=config.watch)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     if is_plain(writer, texts, way, page, config):
@@ -202,14 +202,14 @@ def by_canvas(writer, texts, way, bar, config):
     """Yield the samples of each batch, written on a Canvas."""
     for r in range(0, len(texts), config.batch_size):
         batch = texts[r : r + config.batch_size]
-        rows = [(tokens, known) for tokens, known, *_ in batch]
+        rows = [(text.tokens, text.known) for text in batch]
         canvas = Canvas.of_texts(rows, way.order, config.seed + r, writer.device)
         with writer.autocast():
             fill(writer.network, canvas, way.unmasking, way.drawing, bar=bar)
         samples = [sample_of(*lists, writer.tokenizer) for lists in canvas.lists()]
-        for sample, (*_, lengths) in zip(samples, batch):
-            if lengths:
-                sample['lengths'] = lengths
+        for sample, text in zip(samples, batch):
+            if text.lengths:
+                sample['lengths'] = text.lengths
         yield samples
 
 
@@ -218,7 +218,8 @@ def is_plain(writer, texts, way, page, config):
     is_asked = page.stop or page.allowed is not None or config.watch
     if is_asked or keeps_drafts(way, config):
         return False
-    return all(len(known) <= writer.block_size and False in known for _, known, *_ in texts)
+    fits = [len(text.known) <= writer.block_size and False in text.known for text in texts]
+    return all(fits)
 
 
 def keeps_drafts(way, config):

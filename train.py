@@ -71,8 +71,17 @@ from functools import partial
 from typing import NamedTuple
 
 from anyorder.datasets import open_split
-from anyorder.machine import processes
 from anyorder.machine.devices import is_machine, peak_flops, resolve_compile
+from anyorder.machine.processes import (
+    end_processes,
+    environment,
+    failing_together,
+    first_process_first,
+    own_device,
+    processes,
+    start_processes,
+    stop_requests,
+)
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.tokens.blocks import all_blocks
@@ -103,16 +112,16 @@ def train(config, make_update):
         return
 
     # Open what the run begins from; what fails in one process ends all of them
-    processes.start_processes()
-    rank, world_size = processes.processes()
-    with processes.failing_together():
+    start_processes()
+    rank, world_size = processes()
+    with failing_together():
         checkpoint, config, changed, device = open_options(config)
-    with processes.failing_together():
+    with failing_together():
         data, model, config = open_data(config, checkpoint)
     resumed = start.resumed_at(config, checkpoint)
     if world_size > 1:
         start.check_start(model, resumed, data, config)
-    with processes.failing_together():
+    with failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
     changed += start.changed_inputs(config, checkpoint, data.hashes)
     run_id = start.run_id_of(config, checkpoint)
@@ -123,7 +132,7 @@ def train(config, make_update):
     peak = peak_flops(device, config.dtype)
     clock = Clock(state.model, config, peak, data.train.width(config.block_size))
     n_flops = clock.flops_per_iter * config.max_iters
-    with processes.failing_together():
+    with failing_together():
         compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
         config = with_values(config, compile=compiled, wandb_run_id=run_id)
         folder = open_folder(config, resumed, device)
@@ -131,7 +140,7 @@ def train(config, make_update):
     if rank == 0:
         how = f'compile={compiled} ({why})'
         print(*introduction(state, data, clock, config, how, changed), sep='\n')
-    with processes.failing_together():
+    with failing_together():
         chart = start_chart(state, folder, charted, config)
 
     # Train
@@ -141,11 +150,11 @@ def train(config, make_update):
 
 def open_options(config):
     """Return (checkpoint or None, options, what they change in it in words, device)."""
-    _, world_size = processes.processes()
+    _, world_size = processes()
     checkpoint, config, changed = start.start_checkpoint(config)
     start.check_options(config, world_size)
     start.set_threads(config)
-    device, dtype = processes.own_device(config.device, config.dtype)
+    device, dtype = own_device(config.device, config.dtype)
     name = str(device)
     if world_size > 1:
         name = device.type
@@ -172,7 +181,7 @@ class Data:
     """The data set of a run: its splits, kind and tokenizer."""
 
     def __init__(self, config):
-        with processes.first_process_first():  # which makes the set, if that needs no source
+        with first_process_first():  # which makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for name, split in (('train', self.train), ('val', self.val)):
@@ -189,8 +198,8 @@ class Data:
 
 
 def open_folder(config, resumed, device):
-    environment = processes.environment(device) | {'started_from': config.started_from}
-    folder = RunFolder(config.out_dir, start.n_kept(config), resumed, environment)
+    where = environment(device) | {'started_from': config.started_from}
+    folder = RunFolder(config.out_dir, start.n_kept(config), resumed, where)
     folder.open()
     return folder
 
@@ -199,7 +208,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
-    rank, _ = processes.processes()
+    rank, _ = processes()
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
     write_samples = None
     is_split = saves_by('shard', config)  # no process alone has the whole average
@@ -210,7 +219,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
     val = {}
     stopping = False
     clock.start(state)
-    with bar, processes.stop_requests() as stop_requested:
+    with bar, stop_requests() as stop_requested:
         while state.iter_num < config.max_iters and not stopping:
             lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)
@@ -220,7 +229,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
             if not any(due):
                 continue
 
-            # The only wait for the device: means since the last line
+            # The only wait for the device
             loss, norm = state.averages(folder.way_on(), with_weights=due.save)
 
             # Validate the average, and tell
@@ -279,18 +288,18 @@ def save(state, data, folder, config):
 
 def finish(state, data, val, folder, config):
     """Say how to go on with a stopped run, or what has come out, and what to do next."""
-    rank, _ = processes.processes()
+    rank, _ = processes()
     if state.iter_num < config.max_iters:
         if rank == 0:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
-        processes.end_processes(1)  # exits
+        end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
     if not val:
         val = validate(state.ema.model, data.blocks, data.given, config)
     if rank == 0:
         print(*conclusion(state, data, val, folder, config), sep='\n')
-    processes.end_processes()
+    end_processes()
 
 
 if __name__ == '__main__':

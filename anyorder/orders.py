@@ -58,8 +58,8 @@ def swapped(u, n, n_swaps):
 def sorted_subset(u, n, _):
     """Visit a random set of positions in reading order, then the rest in reading order.
 
-    Infilling asks for no other orders: what a row is given comes before both, and such a model
-    fills blanks by --order=l2r. (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943)"""
+    Such a model fills blanks by --order=l2r. (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv
+    2606.14943)"""
     level = u[:, n:]  # (B, 1), the expected share of the set
     is_rest = u[:, :n] >= level
     return is_rest.int().argsort(stable=True)
@@ -67,7 +67,7 @@ def sorted_subset(u, n, _):
 
 def few(u, n, shared):
     """Choose one of the few_orders `shared` (K, n), each as often."""
-    which = u.sum(-1) * len(shared)  # of u (B, 1), or (B, 0) if K is 1
+    which = u.sum(-1) * len(shared)  # u is (B, 1); of (B, 0), if K is 1, the sum is 0
     return shared[which.long()]
 
 
@@ -110,7 +110,6 @@ class Family(NamedTuple):
         return is_one_of_many or self.shared is not None
 
 
-# an option names a family as NAME[:PARAMETER][@SEED]
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -307,7 +306,8 @@ def orders_of_uniforms(order, u, n, device):
 
 @cache
 def one_order(order, n, device):
-    """Return the order (n,) that all rows share, without positions from n on.
+    """Return the order (n,) that all rows share: of 64 positions that are stored, as n is 13, those
+    below 13.
 
     On the host a seed gives the same numbers for all devices."""
     family = order.family

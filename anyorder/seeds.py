@@ -19,42 +19,6 @@ DRAWS = 2
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 
 
-def derive_seed(*names):
-    """Return a 63-bit seed, hashed from numbers and strings.
-
-    A generator on the CPU reads only the lower 32 bits, too few for micro-batches to differ by
-    chance. Names that end with (i, j), as (seed, update, micro-batch), never share them: for i
-    below 2^a, j below 2^(32 - a), i xor the reversed bits of j is another number for each pair, of
-    which the lower bits are a permutation."""
-    seed = hashed(*names)
-    if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
-        return seed
-    *beginning, i, j = names
-    reversed_j = int(f'{j:032b}'[::-1], 2)
-    lower = permuted(i ^ reversed_j, hashed(*beginning))
-    return (seed >> 32 << 32) | lower  # the lower half is replaced
-
-
-def hashed(*names):
-    """Return 63 bits of numbers and strings."""
-    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, 'little') >> 1
-
-
-def is_uint32(name):
-    """Return whether a name is an int from 0 to 2^32 - 1."""
-    return type(name) is int and 0 <= name < 2**32
-
-
-def permuted(x, key):
-    """Return the image of x under a permutation of 0 to 2^32 - 1 that a key chooses."""
-    for _ in range(4):  # each step can be undone
-        x = (x ^ key) * 0x9E3779B1 % 2**32
-        x ^= x >> 15
-        key = hashed(key)
-    return x
-
-
 def seeds_of(seed, n):
     """Return the seeds of n rows: seed + r, or the list `seed` itself."""
     if not isinstance(seed, list):
@@ -119,3 +83,39 @@ def uniform(keys, *names):
     n_bits = 53 if dtype == torch.float64 else 24
     bits = unsigned_shift(random_bits(keys, *names), 64 - n_bits)
     return bits.to(dtype) * 2.0**-n_bits
+
+
+def derive_seed(*names):
+    """Return a 63-bit seed, hashed from numbers and strings.
+
+    A generator on the CPU reads only the lower 32 bits, too few for micro-batches to differ by
+    chance. Names that end with (i, j), as (seed, update, micro-batch), never share them: for i
+    below 2^a, j below 2^(32 - a), i xor the reversed bits of j is another number for each pair, of
+    which the lower bits are a permutation."""
+    seed = hashed(*names)
+    if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
+        return seed
+    *beginning, i, j = names
+    reversed_j = int(f'{j:032b}'[::-1], 2)
+    lower = permuted(i ^ reversed_j, hashed(*beginning))
+    return (seed >> 32 << 32) | lower  # the lower half is replaced
+
+
+def hashed(*names):
+    """Return 63 bits of numbers and strings."""
+    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, 'little') >> 1
+
+
+def is_uint32(name):
+    """Return whether a name is an int from 0 to 2^32 - 1."""
+    return type(name) is int and 0 <= name < 2**32
+
+
+def permuted(x, key):
+    """Return the image of x under a permutation of 0 to 2^32 - 1 that a key chooses."""
+    for _ in range(4):  # each step can be undone
+        x = (x ^ key) * 0x9E3779B1 % 2**32
+        x ^= x >> 15
+        key = hashed(key)
+    return x

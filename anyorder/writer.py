@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,15 @@ from anyorder.tokens.shown import token_texts
 
 PAGE = [field.name for field in fields(Page)]
 WRONG_STOP = 'stop must be a text or a list of texts, got {!r:.60}: leave out what is empty'
+
+
+class LaidOut(NamedTuple):
+    """A prompt whose blanks have their lengths."""
+
+    tokens: list  # what stands in blanks means nothing
+    known: list  # of bools
+    open_blanks: list  # [start, end] of each [[..]]
+    lengths: list  # what its sample says of the [[?]]
 
 
 class Text(str):
@@ -111,7 +121,7 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         texts = self.read(prompt, way, page, n or 1, seed)
-        n_blanks = sum(known.count(False) for _, known, *_ in texts)
+        n_blanks = sum(text.known.count(False) for text in texts)
         found = []
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:  # seconds
             for scroll in self.scrolls(texts, seed, batch_size, page):
@@ -267,7 +277,7 @@ class Writer:
         return Lengths(page.blank_length, read_prior(page.length_prior, self.checkpoint))
 
     def lay_out(self, templates, seed, lengths):
-        """Return [(tokens, known, open blanks, what a sample says of its lengths)] of Templates.
+        """Return the LaidOut of each of the Templates.
 
         Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; `lengths` is a
         Lengths."""
@@ -281,7 +291,7 @@ class Writer:
             chosen = lengths.choose(network, templates, seeds)
             for template, (chosen_lengths, said) in zip(templates, chosen):
                 tokens, known, _, _, open_blanks = template.lay_out(chosen_lengths)
-                texts.append((tokens, known, open_blanks, said))
+                texts.append(LaidOut(tokens, known, open_blanks, said))
                 bar.update()
         return texts
 

@@ -601,7 +601,7 @@ def test_columns_ask_for_some_visits_alone(model, batch):
 
 def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
     class Window(Slots):
-        masked = True
+        needs_mask = True
 
         @staticmethod
         def see(query, key, known, end):

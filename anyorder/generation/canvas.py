@@ -32,7 +32,7 @@ class Canvas:
 
     known     (B,) visits that are known by now
     n_prompt  (B,) known at the start
-    n_drafts  (B,) visits after the known ones whose tokens are guesses, see Lossless.accept
+    n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
     n_steps   (B,) steps that each row has run

@@ -17,7 +17,7 @@ from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
 from anyorder.generation.options import check_keywords, unmasking_of
 from model import KVCache
 
-BUCKET = 32  # positions
+BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, and so on
 
 
 def generate(
@@ -206,8 +206,8 @@ def put_finished(part, canvas, passes):
 def start_cache(network, part):
     """Return a KVCache for the rows of `part`.
 
-    Prompts whose lengths differ by BUCKET or more are read here, those of about the same length
-    together, so that each costs its own tokens."""
+    Prompts whose lengths differ by BUCKET or more are read here, so that each costs its own
+    tokens."""
     device = part.idx.device
     dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)

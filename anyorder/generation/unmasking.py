@@ -26,7 +26,9 @@ class Unmasking:
         """Raise ValueError unless such a network can write, or score, n positions so."""
 
     def rounds_of(self, network, canvas):
-        """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas."""
+        """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
+
+        Revised alone has more than one: it blanks a part again."""
         yield self
 
     def ends(self, n_blanks, seeds, *names):

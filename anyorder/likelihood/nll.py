@@ -54,8 +54,9 @@ def blank_nll(model, batch):
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
     """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits.
 
-    A masked loss has 0 there already, and its weight n / (n - n_known) becomes
-    (n - n_given) / (n - n_known), n = n_visits."""
+    A masked loss has 0 there already. Its bound is the sum over k = n_given to n - 1, n = n_visits,
+    of the mean nats of the n - k blanks; one uniform k = n_known stands for n - n_given of them. So
+    its weight n / (n - n_known) becomes (n - n_given) / (n - n_known)."""
     T = nll.size(1)
     n_given = n_given.unsqueeze(1)
     if not masked_loss:

@@ -54,8 +54,9 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
 
     Process r runs the micro-batches r, r + world_size, ... Each is a function of (seed, iteration,
-    its number): resumed runs and runs of several processes see the same ones. Their numbers of
-    blanks may be unequal, so they are divided by the mean. The host never waits for the device.
+    its number): resumed runs and runs of several processes see the same ones. DDP averages over the
+    world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
+    up to the loss, whoever has more blanks. The host never waits for the device.
 
     draw  (split, config, model) -> Batch, by default draw_batch
     loss  (model, batch) -> nats (B, N)"""
@@ -120,7 +121,7 @@ class TrainState:
         self.optimizers = optimizers
         self.ema = ema
         self.device = model.device
-        self.run_model = model  # the model as updates run it, see make_run_model
+        self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.iter_num = 0  # updates done
         self.n_summed = 0  # tokens that all processes saw until the last sum_seen
         self.n_since = 0  # tokens that this process saw since
@@ -148,7 +149,7 @@ class TrainState:
     def averages(self, advice, with_weights):
         """Return the loss in nats a token and the gradient norm, means since the last line.
 
-        The host waits for the device here alone. Raises ValueError unless all are finite, and the
+        Raises ValueError unless all are finite, and the
         weights too if `with_weights`; `advice` ends its text."""
         self.sum_seen()
         # in place: a second call before start_line agrees
