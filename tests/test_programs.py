@@ -272,7 +272,7 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
             if n % 2 == 0:
                 entry['val_l2r'] = nats[n // 2]
             lines.append(json.dumps(entry))
-        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text('\n'.join(lines))
+        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text('\n'.join([*lines, '']))
     run(repeat, 'table', '--runs=repeat_*', '--kb=10')
     assert capsys.readouterr().out.splitlines()[2:] == [
         '| few_2 | left to right | 2 | 1.250 ± 0.250 | 2, 0 | 2.500 ± 0.500 | 4 |'

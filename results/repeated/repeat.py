@@ -8,16 +8,16 @@ folder repeat_ARM_seedN of train.py, or its log repeat_ARM_seedN.jsonl; ± is th
 over seeds."""
 
 import glob
-import json
 import os
-import re
 import statistics
 import sys
 
 sys.path.append('.')  # the project's folder, from which it is run
 
 from anyorder.datasets import open_split
+from anyorder.extras.pictures.curves import log_of, run_name
 from anyorder.machine.terminal import one_line_errors
+from anyorder.training.run_folder import read_log
 from configurator import configure, numbers
 
 WORDS = {'texts': 'the first KB of pydocs', 'table': 'the best validation of each arm'}
@@ -74,11 +74,9 @@ def read_runs(patterns):
     arms = {}
     for pattern in patterns.split(','):
         for path in sorted(glob.glob(pattern)):
-            name = re.fullmatch(r'repeat_(.+)_seed\d+(\.jsonl)?', os.path.basename(path))
-            if name:
-                log = path if name[2] else os.path.join(path, 'log.jsonl')
-                with open(log, encoding='utf-8') as f:
-                    arms.setdefault(name[1], []).append([json.loads(line) for line in f])
+            kind, _, arm = os.path.basename(run_name(path)).partition('_')
+            if kind == 'repeat':
+                arms.setdefault(arm, []).append(read_log(log_of(path)))
     if not arms:
         raise ValueError(f'no runs repeat_ARM_seedN in {patterns}')
     return arms

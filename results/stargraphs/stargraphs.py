@@ -99,10 +99,7 @@ def make_graphs(config):
     if not config.read:
         given[: question.shape[1]] = True
     np.savez_compressed(config.out, train=tokens[: config.n_train], val=val, given=given)
-    print(
-        f'rows of {tokens.shape[1]} tokens, {(~given).sum()} to be written: {config.n_train:,} to '
-        f'train on, {len(trained):,} of them different; {len(val):,} for validation'
-    )
+    print(f'{len(trained):,} different graphs to train on, {len(val):,} others for validation')
 
 
 def draw_graphs(rng, n, config):

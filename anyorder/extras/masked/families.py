@@ -438,18 +438,14 @@ def set_weights(network, weights):
     """Return the network with these weights, in the dtype of their file.
 
     Raises ValueError unless they are all that it has."""
-    weights = without_computed(weights)
+    # networks compute the frequencies of rotary positions
+    weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}
     shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
     found = {name: p.shape for name, p in weights.items()}
     names = shapes.keys() | found.keys()
     check_weights({name for name in names if shapes.get(name) != found.get(name)})
     network.load_state_dict(weights, strict=False, assign=True)  # names and shapes were compared
     return network.eval()
-
-
-def without_computed(weights):
-    """Return the weights without frequencies of rotary positions, which networks compute."""
-    return {name: p for name, p in weights.items() if not name.endswith('inv_freq')}
 
 
 def check_weights(wrong):
