@@ -217,9 +217,7 @@ def check_panels(runs, panels):
     for x, y in panels:
         if any(having(entries, x, y) for _, entries in runs):
             continue
-        there = set()
-        for _, entries in runs:
-            there.update(*entries)
+        there = set().union(*itertools.chain(*(entries for _, entries in runs)))
         named = ', '.join(sorted(there - {'setting'})) or 'no entries'
         raise ValueError(f'no run has {y} by {x}; they have: {named}')
 

@@ -244,11 +244,9 @@ def open_puzzles(checkpoint, c):
     ids = ids_of(tokenizer_of_set(kind), tokenizer)
     puzzle = kind.get('puzzle')
     if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
-        about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
-        known = checkpoint.run.get('dataset', 'other data')
         raise ValueError(
-            f'the checkpoint knows {known} ({tokenizer.name} tokens), {name} has other puzzles or '
-            f'symbols ({about:.200}): choose another --dataset or --ckpt'
+            f'{name} has other puzzles or symbols than a checkpoint of {tokenizer.name} tokens '
+            'knows: choose another --dataset or --ckpt'
         )
     N = kind.get('row_length') or block_size
     check_length(split, N, f'{name}/{c.split}')

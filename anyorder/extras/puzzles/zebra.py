@@ -2,6 +2,8 @@
 
 n and k are 3 or more."""
 
+import itertools
+
 import numpy as np
 
 from anyorder.extras.puzzles.solver import blanks_right, count_solutions
@@ -31,12 +33,10 @@ def zebra_texts(n):
     texts = ['.', *houses]
     for _, a in items:
         texts += [f'{a}={house}' for house in houses]
-    for relation in SIGNS[1:]:
-        for i, a in items:
-            for j, b in items:
-                is_turned = i // n > j // n and relation not in BOTH_WAYS
-                if i // n < j // n or is_turned:
-                    texts.append(f'{a}{relation}{b}')
+    for relation, (i, a), (j, b) in itertools.product(SIGNS[1:], items, items):
+        is_turned = i // n > j // n and relation not in BOTH_WAYS
+        if i // n < j // n or is_turned:
+            texts.append(a + relation + b)
     return texts
 
 
