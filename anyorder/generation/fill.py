@@ -75,7 +75,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, b
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     """Fill the blanks of the canvas step by step.
 
-    The tokens of a step see the known ones and not each other (AO Lemma 1):
+    The tokens of a step see the known ones and not each other:
 
         p(step | known) = prod_i p(x_i | known)
 

@@ -36,8 +36,9 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
 def binomial_schedule(u, n_steps, kind='linear'):
     """Return how many blanks are revealed after each step of masked-diffusion ancestral sampling.
 
-    From mask level t to s every blank stays with probability s / t (AO Lemma 1). Equal in law:
-    blank i is revealed when the level falls to a uniform number u_i of its own,
+    In a uniform order, revealing Binomial(blanks, 1 - s / t) visits, each given the known ones
+    alone, is the step of masked diffusion from level t to s (AO Lemma 1). Equal in law: blank i is
+    revealed when the level falls to a uniform number u_i of its own,
 
         ends_k = #{i: u_i >= m_k}
 

@@ -1,8 +1,7 @@
 """How likely is a text under the law by which a sampler writes? The blanks of a step are a function
 of what is known.
 
-With the tokens of a step independent given the known ones (AO Lemma 1), A_k the blanks that step k
-chooses:
+With the tokens of a step independent given the known ones, A_k the blanks that step k chooses:
 
     q(x) = prod_k prod_{i in A_k} p(x_i | known_k)
 
