@@ -18,7 +18,6 @@ TEXTS = ('wandb_project', 'wandb_run_name')
 # files
 out_dir = 'out'  # where ckpt.pt and log.jsonl go
 init_from = 'scratch'  # 'resume', 'auto' (what is there), WEIGHTS as a path or gpt2, auto:WEIGHTS
-save_interval = 1000  # iterations between checkpoints; there is one at the end in any case
 # data
 dataset = 'pydocs'  # a folder of data_dir, made by data/prepare.py
 data_dir = 'data'  # where prepared sets are
@@ -48,7 +47,7 @@ beta2 = 0.95  # of AdamW
 grad_clip = 1.0  # largest norm of all gradients together; 0 is off
 ema_decay = 0.9999  # of the average of the weights, after min(ema_decay, (1 + n) / (10 + n))
 # watching
-eval_interval = 1000  # iterations between validations of the averaged weights
+eval_interval = 1000  # iterations between validations of the averaged weights, which save too
 eval_iters = 32  # batches of a validation: a fixed set of blocks and orders
 log_interval = 10  # iterations between lines of the log and of the terminal
 wandb_log = False  # send the log to wandb, too
@@ -56,9 +55,10 @@ wandb_project = 'ao-gpt'  # at wandb
 wandb_run_name = ''  # at wandb; '' is out_dir
 # system
 seed = 1337  # with iteration and micro-batch it fixes every random number
-device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps', ...; 8xH100 only says what the run would cost
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'  # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
 save_memory = ''  # 'recompute' blocks, 'shard' over the processes, or both with a comma
+plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -71,7 +71,7 @@ from functools import partial
 from typing import NamedTuple
 
 from anyorder.datasets import open_split
-from anyorder.machine.devices import is_machine, peak_flops, resolve_compile
+from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
     environment,
@@ -96,7 +96,7 @@ from anyorder.training.run_folder import RunFolder
 from anyorder.training.sharding import saves_by
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
-PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where a machine is named
+PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
 
 
 def main(config):
@@ -104,10 +104,10 @@ def main(config):
 
 
 def train(config, make_update):
-    """Train as the options say, or say what that would cost on a machine that is not here.
+    """Train as the options say; with `plan` only say what that would cost.
 
     make_update  update.update, or f(state, split, lr, config) of a program in its place"""
-    if is_machine(config.device):
+    if config.plan:
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
 
@@ -265,11 +265,9 @@ def due_at(iter_num, stopping, config):
     """Return what is Due; after the last update, all."""
     is_last = iter_num == config.max_iters
     validating = is_last or iter_num % config.eval_interval == 0
-    saving = is_last or iter_num % config.save_interval == 0
     logging = is_last or iter_num % config.log_interval == 0
     # a request to stop saves, and writes no line of its own
-    has_line = validating or saving or logging
-    return Due(line=has_line, validate=validating, save=saving or stopping)
+    return Due(line=validating or logging, validate=validating, save=validating or stopping)
 
 
 def save(state, data, folder, config):

@@ -27,4 +27,3 @@ warmup_iters = 100
 ema_decay = 0.99
 eval_interval = 500
 eval_iters = 10
-save_interval = 200

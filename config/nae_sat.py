@@ -28,5 +28,4 @@ ema_decay = 0.99
 eval_interval = 200
 eval_iters = 4
 log_interval = 50
-save_interval = 200
 compile = False

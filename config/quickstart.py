@@ -21,4 +21,3 @@ warmup_iters = 50
 ema_decay = 0.99
 eval_interval = 340
 eval_iters = 24
-save_interval = 500

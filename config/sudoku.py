@@ -29,5 +29,4 @@ ema_decay = 0.995
 eval_interval = 500
 eval_iters = 4
 log_interval = 50
-save_interval = 500
 compile = False

@@ -29,4 +29,3 @@ ema_decay = 0.99
 eval_interval = 250
 eval_iters = 8
 log_interval = 50
-save_interval = 500

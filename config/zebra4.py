@@ -30,5 +30,4 @@ ema_decay = 0.99
 eval_interval = 200
 eval_iters = 4
 log_interval = 50
-save_interval = 500
 compile = False

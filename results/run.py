@@ -377,7 +377,7 @@ EVALUATIONS = {
 # a network that takes 2 min 20 s on one core: 32 bytes at a time of the English inside Python
 BASE = (
     'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 --max_iters=3000 '
-    '--eval_interval=150 --log_interval=150 --save_interval=3000'
+    '--eval_interval=150 --log_interval=150'
 )
 ANY = f'{BASE} --l2r_ratio=0'
 # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
@@ -462,7 +462,7 @@ RUNS |= {
 BOOKS = (
     f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
     '--batch_size=16 --network=rotary,gate_init=1 --max_iters=2500 --eval_interval=250 '
-    '--log_interval=250 --save_interval=2500'
+    '--log_interval=250'
 )
 BOOKS_L2R = f'{BOOKS} --order=l2r --l2r_ratio=0'
 RUNS |= {
@@ -509,7 +509,7 @@ RUNS |= {
 REPEAT = (
     'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
     '--network=rotary,gate_init=1 --learning_rate=5e-3 --min_lr=5e-3 --optimizer=muon:0.02 '
-    '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365'
+    '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73'
 )
 REPEAT_ANY = f'{REPEAT} --l2r_ratio=0.1'
 REPEAT_ENCODER = f'{REPEAT} --network=encoder,rotary,gate_init=1 --l2r_ratio=0'

@@ -386,7 +386,7 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
 
 
 def test_a_plan_names_the_tokens_of_a_set(of_mine, script):
-    said = script('train.py', '--device=H100', '--dataset=mine', '--block_size=6').stdout
+    said = script('train.py', '--plan=H100', '--dataset=mine', '--block_size=6').stdout
     assert 'own, as mine was prepared' in said
 
 

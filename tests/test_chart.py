@@ -406,7 +406,6 @@ def test_the_real_wandb_offline_holds_every_row_of_a_run_that_was_killed(data):
         *TOY,
         '--wandb_log=True',
         '--init_from=auto',
-        '--save_interval=50',
         '--eval_interval=25',
         '--lr_decay_iters=200',
     ]

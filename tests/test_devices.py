@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyorder.machine import devices
-from anyorder.machine.devices import is_machine, resolve_compile, resolve_device, widest
+from anyorder.machine.devices import resolve_compile, resolve_device, widest
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,3 @@ def test_mps_has_no_float64_and_is_not_compiled_unasked():
     mps = torch.device('mps')
     assert widest(mps) == torch.float32 and widest(torch.device('cpu')) == torch.float64
     assert resolve_compile('auto', mps, 1e20, 10**6)[0] is False
-
-
-@pytest.mark.parametrize('text', ['H100', 'h200', '8xA100', '8xfoo', '165:24', '2x0.2:24'])
-def test_a_machine_that_is_not_here_is_no_device(text):
-    assert is_machine(text)
-
-
-@pytest.mark.parametrize('text', ['auto', 'cpu', 'cuda', 'cuda:1', 'mps', 'xpu', 'foo'])
-def test_a_device_is_no_machine(text):
-    assert not is_machine(text)

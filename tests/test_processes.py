@@ -113,7 +113,6 @@ def end_of_job(environment, max_iters, ask=None):
         f'{ROOT}/config/train.sbatch',
         *TOY,
         *TWO,
-        '--save_interval=100000',
         '--eval_interval=100000',
         '--lr_decay_iters=100000',
         f'--max_iters={max_iters}',

@@ -22,7 +22,6 @@ from anyorder.checkpoint import Unset
 from anyorder.extras.puzzles.rules import TASKS
 from anyorder.extras.speed.__main__ import COMMANDS as SPEED
 from anyorder.likelihood.nll import blank_nll
-from anyorder.machine.devices import is_machine
 from anyorder.tokens.blocks import Batch
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.tokenizers import GPT2
@@ -101,7 +100,7 @@ def commands_in(text):
 
 def is_plan(args):
     """Whether a command only says what a run would cost."""
-    return any(is_machine(arg.removeprefix('--device=')) for arg in args)
+    return any(arg.startswith('--plan=') for arg in args)
 
 
 def is_setting(word):

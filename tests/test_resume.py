@@ -18,7 +18,7 @@ from configurator import configure
 
 def test_auto_starts_a_run_and_goes_on_with_it(data, monkeypatch, capsys):
     """The same command each time: stopped before and after its first save, and given once more."""
-    options = ['--init_from=auto', '--max_iters=6', '--dropout=0.1', '--save_interval=100']
+    options = ['--init_from=auto', '--max_iters=6', '--dropout=0.1', '--eval_interval=100']
     run(*options, '--out_dir=whole')
 
     def killed():
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(
         f'--optimizer={optimizer}',
         '--dropout=0.1',
         '--log_interval=3',
-        '--save_interval=100',
+        '--eval_interval=100',
     ]
 
     def send():
@@ -154,7 +154,7 @@ def test_weights_alone_are_no_run(data):
 
 
 def test_tokens_are_counted_when_the_batch_changes(data):
-    run('--max_iters=3', '--save_interval=1')
+    run('--max_iters=3', '--eval_interval=1')
     run('--max_iters=5', '--init_from=resume', '--batch_size=16')
     assert [entry['tokens'] for entry in log()] == [128, 256, 384, 640, 896]
 

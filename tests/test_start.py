@@ -265,7 +265,7 @@ def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_ru
     config, _ = resumed(tmp_path, SAVED, typed)
     said = never_reached(config)
     assert name in said
-    planned = options_of('--init_from=resume', f'--out_dir={tmp_path}', typed, '--device=H100')
+    planned = options_of('--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100')
     assert said in [*lines_of(planned)]
 
 

@@ -40,13 +40,7 @@ def wait_for(condition, process, seconds=120):
 @pytest.mark.slow
 def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkeypatch):
     """One of them is asked; the average of a log line that was begun is resumed too."""
-    options = [
-        *TWO,
-        '--max_iters=9',
-        '--log_interval=3',
-        '--eval_interval=100',
-        '--save_interval=100',
-    ]
+    options = [*TWO, '--max_iters=9', '--log_interval=3', '--eval_interval=100']
 
     def whole():
         run(*options, '--out_dir=whole')
@@ -168,7 +162,7 @@ def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
 
 @pytest.mark.slow
 def test_two_processes_that_are_asked_to_end_save_first(data):
-    options = [*TWO, '--max_iters=100000', '--save_interval=100000', '--eval_interval=100000']
+    options = [*TWO, '--max_iters=100000', '--eval_interval=100000']
     offline = os.environ | {'WANDB_MODE': 'offline'}
     p = torchrun(*TOY, *options, '--wandb_log=True', env=offline)
     wait_for(lambda: os.path.exists('out/log.jsonl') and len(log()) > 2, p)
@@ -186,7 +180,7 @@ def test_two_processes_that_are_asked_to_end_save_first(data):
 @pytest.mark.slow
 def test_a_process_that_is_lost_ends_the_other(data):
     run(*TWO, '--max_iters=1')
-    p = torchrun('--init_from=resume', '--max_iters=100000', '--save_interval=100000')
+    p = torchrun('--init_from=resume', '--max_iters=100000', '--eval_interval=100000')
     wait_for(lambda: log()[-1]['iter'] > 1, p)
     with open(f'/proc/{p.pid}/task/{p.pid}/children') as f:
         workers = f.read().split()

@@ -206,8 +206,8 @@ def test_a_run_that_fails_at_once_leaves_the_earlier_one(data, monkeypatch):
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 2
 
 
-@pytest.mark.parametrize('save_interval', [1, 4])
-def test_what_is_not_finite_is_not_saved(data, save_interval):
+@pytest.mark.parametrize('eval_interval', [1, 4])
+def test_what_is_not_finite_is_not_saved(data, eval_interval):
     run('--max_iters=4')
     with pytest.raises(ValueError, match='not finite since iteration [5-8].* from iteration 4'):
         run(
@@ -215,7 +215,7 @@ def test_what_is_not_finite_is_not_saved(data, save_interval):
             '--init_from=resume',
             '--learning_rate=1e30',
             '--grad_clip=0.0',
-            f'--save_interval={save_interval}',
+            f'--eval_interval={eval_interval}',
         )
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
 

@@ -33,10 +33,9 @@ from anyorder.machine.terminal import progress
 OPTIONS = [
     *TOY,
     '--init_from=auto',
-    '--save_interval=1',
     '--optimizer=muon',
     '--dropout=0.1',
-    '--eval_interval=50',
+    '--eval_interval=1',
     '--seed=3',
     '--gradient_accumulation_steps=2',
 ]

@@ -26,7 +26,6 @@ TOY = [
     '--min_lr=1e-3',
     '--out_dir=out',
     '--eval_interval=4',
-    '--save_interval=4',
     '--eval_iters=2',
     '--log_interval=1',
     '--device=cpu',

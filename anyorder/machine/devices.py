@@ -1,7 +1,6 @@
 """On which device and in which precision does a script run? What could the device do?"""
 
 import os
-import re
 import shutil
 import sys
 import time
@@ -141,13 +140,6 @@ GPUS = {
     'H200 NVL': GPU('H200 NVL', 836e12, 139),
     'H200': GPU('H200', 989e12, 139),
 }
-
-
-def is_machine(text):
-    """Whether an option names a machine that may not be here, as 8xH100 or 165:24 in
-    TFLOP/s:GiB."""
-    name = re.sub(r'^\d+x', '', text)
-    return name != text or name.upper() in GPUS or bool(re.fullmatch(r'[\d.]+:[\d.]+', name))
 
 
 def peak_flops(device, dtype):

@@ -211,7 +211,7 @@ def way_to_checkpoint(name):
     if file == 'ckpt.pt' and is_locked(os.path.join(folder, '.lock')):
         return (
             f'a run is going on in {folder or "."}, which has not saved yet: it will in iteration '
-            'save_interval, and at its end'
+            'eval_interval, and at its end'
         )
     older = moved_aside(name)
     if older is None:

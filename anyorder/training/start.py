@@ -168,7 +168,6 @@ AT_LEAST_1 = (
     'eval_interval',
     'eval_iters',
     'log_interval',
-    'save_interval',
 )
 AT_LEAST_0 = (
     'max_iters',

@@ -79,7 +79,7 @@ if [[ -e $out/text_rate.done ]]; then
     n=$(updates text 300 16384)
     ckpt=--ckpt=$out/text/ckpt.pt
     run text_train 420 train.py config/books.py $data $text --max_iters=$n --eval_interval=$((n / 20 + 1)) \
-        --save_interval=$((n / 20 + 1)) --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 --ema_decay=0.995 \
+        / 20 + 1)) --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 --ema_decay=0.995 \
         --out_dir=$out/text $on
     run text_eval 90 eval_ppl.py $ckpt --n_blocks=512 --n_orders=16 --estimates=l2r,any $on
     run text_random 60 sample.py $ckpt --order=random --n_samples=2 $on

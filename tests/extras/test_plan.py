@@ -45,7 +45,7 @@ def test_machines():
 
 @pytest.mark.parametrize('text', ['H1000', '0xH100', '8x', '1:', '0:24', 'x', '3'])
 def test_what_is_no_machine_is_one_line(text):
-    with pytest.raises(ValueError, match=r'a plan wants a device of A100, .* as in 8xH100'):
+    with pytest.raises(ValueError, match=r'plan must be one of A100, .* as in 8xH100'):
         parse_machine(text)
 
 
@@ -86,7 +86,7 @@ def plan(script, tmp_path):
 
 
 def test_a_plan_counts_tokens_and_parameters(plan):
-    said = plan('config/ao_gpt_small.py', '--device=8xH100', '--gradient_accumulation_steps=64')
+    said = plan('config/ao_gpt_small.py', '--plan=8xH100', '--gradient_accumulation_steps=64')
     cells = cells_of(said)
     assert cells['parameters'] == ['170,605,952']
     assert cells['tokens an update'] == ['1,048,576']
@@ -95,7 +95,7 @@ def test_a_plan_counts_tokens_and_parameters(plan):
 
 
 def test_hours_are_flops_by_the_rate_of_the_machine(plan):
-    said = plan('config/ao_gpt_small.py', '--device=8xH100', '--gradient_accumulation_steps=64')
+    said = plan('config/ao_gpt_small.py', '--plan=8xH100', '--gradient_accumulation_steps=64')
     (of_token,) = cells_of(said)['GFLOP a token']
     flops = 1e9 * float(of_token) * 1024 * 16 * 64 * 250000
     _, _, after = said.partition('\n8 x H100')
@@ -107,11 +107,11 @@ def test_hours_are_flops_by_the_rate_of_the_machine(plan):
 
 
 def test_the_shape_of_a_model_on_the_hub_is_not_looked_up(plan):
-    assert 'the shape of gpt2 is not' in plan('config/adapt_gpt2.py', '--device=H100')
+    assert 'the shape of gpt2 is not' in plan('config/adapt_gpt2.py', '--plan=H100')
 
 
 def test_a_run_that_cannot_be_is_one_line(script):
-    failed = script('train.py', '--device=3xH100', code=1)
+    failed = script('train.py', '--plan=3xH100', code=1)
     assert failed.stderr.startswith('error: gradient_accumulation_steps')
 
 
@@ -119,7 +119,7 @@ def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(script, tmp_p
     model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
     save_checkpoint(tmp_path / 'a.pt', model, tokenizer='bytes')
     how = ('--dataset=mine', '--init_from=auto:a.pt', '--batch_size=3')
-    cells = cells_of(script('train.py', *how, '--device=A100').stdout)
+    cells = cells_of(script('train.py', *how, '--plan=A100').stdout)
     assert cells['parameters'] == [f'{model.n_parameters():,}']
     assert cells['vocabulary'] == ['257', 'bytes,', 'as', 'a.pt', 'was', 'trained']
     assert cells['tokens an update'] == [str(3 * model.config.block_size)]
@@ -142,7 +142,7 @@ def rows_plan(tmp_path, monkeypatch):
     prepare('text', '.', name='rows', source='rows.jsonl', tokenizer='bytes')
 
     def run(block_size):
-        options = [*OF_ROWS, '--device=2xH100', f'--block_size={block_size}']
+        options = [*OF_ROWS, '--plan=2xH100', f'--block_size={block_size}']
         return [*lines_of(configure(vars(train), options))]
 
     return run

@@ -14,7 +14,7 @@ frontier  what fewer passes cost a trained model: nats, passes, slots, seconds, 
 
 All that is compared is timed in one run on one machine, so that the ratios hold.
 `sample --help` and the others list their options. What a run will cost says train.py itself: a
-`--device=8xH100` opens plan.py of this room."""
+`--plan=8xH100` opens plan.py of this room."""
 
 from anyorder.machine.terminal import run_one_of
 

@@ -1,7 +1,7 @@
 """What would a run cost, before a GPU is rented?
 
-    python train.py config/ao_gpt_small.py --device=8xH100
-    python train.py config/quickstart.py --device=165:24
+    python train.py config/ao_gpt_small.py --plan=8xH100
+    python train.py config/quickstart.py --plan=165:24
 
 A machine that is not here is A100, H100, H200, or the TFLOP/s and GiB of another one, with their
 number before it. It says parameters, FLOPs, hours, memory, and what the run leaves on disk. Nothing
@@ -72,8 +72,8 @@ class Plan:
 
 
 def lines_of(config):
-    """Yield the lines of the plan of a run with these options, on the machine config.device."""
-    world_size, name, gpu = parse_machine(config.device)
+    """Yield the lines of the plan of a run with these options, on the machine config.plan."""
+    world_size, name, gpu = parse_machine(config.plan)
 
     # The shape: of a checkpoint that is here, else of the options
     start = resolve_start(config.init_from, config.out_dir)
@@ -115,7 +115,7 @@ def parse_machine(text):
         known = GPU('', float(numbers[1]) * 1e12, float(numbers[2]))
     if n < 1 or known is None:
         raise ValueError(
-            f'a plan wants a device of {", ".join(GPUS)}, or TFLOPS:GiB of another machine as in '
+            f'plan must be one of {", ".join(GPUS)}, or TFLOPS:GiB of another machine as in '
             f'165:24, with their number before it as in 8xH100, got {text!r}'
         )
     return n, name, known
