@@ -171,7 +171,7 @@ LAUNCHERS = {
     'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node'),
 }
 # what other commands are on the pages: they fetch, install and show, or are tested elsewhere
-OTHERS = ('pip', 'git', 'curl', 'unzip', 'echo', 'ls', 'cat', 'head', 'tail', 'bash')
+OTHERS = ('pip', 'git', 'curl', 'unzip', 'echo', 'ls', 'cat', 'head', 'tail')
 ROOM = 'anyorder.extras.'
 NOT_RUN = ('pytest', 'this', f'{ROOM}NAME', f'{ROOM}lm_eval', f'{ROOM}minimal')
 
