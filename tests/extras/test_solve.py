@@ -266,6 +266,8 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(train, tmp_path, scr
     without, with_noise = results(tmp_path / 'q.json')
     assert without['right'] == rows[-2]['right']
     assert (with_noise['policy'], with_noise['noise']) == ('entropy', 0.5)
+    assert ', revised\n' in script(*run, '--orders=l2r', '--revise=1').stdout
+    assert ', revised' not in said
 
 
 OTHERS = [['--network=encoder', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']]

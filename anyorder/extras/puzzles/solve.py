@@ -138,11 +138,12 @@ def main(config):
     config['dtype'] = dtype
     if config.temperature == 'auto':
         config['temperature'] = 0.0 if puzzles.given.any() else 1.0
+    revised = ', revised' if config.revise else ''
     share = float(puzzles.given.float().mean())
     print(
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
-        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
+        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}'
     )
     name, data_dir = where(config, checkpoint.run)
     if anew := changed_since(checkpoint, data_dir, name):
