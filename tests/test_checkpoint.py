@@ -381,6 +381,7 @@ def test_the_digest_of_a_model_stays_as_journals_have_it():
     assert digest(model) == '6e04265715923cced633f3b7aa1d970c'
 
 
+@pytest.mark.slow
 def test_reading_a_checkpoint_does_not_import_the_compiler():
     """Which takes longer than all else that one token needs."""
     code = (

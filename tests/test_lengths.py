@@ -114,6 +114,7 @@ def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(n
     assert p.tolist() == shares(score)
 
 
+@pytest.mark.slow
 def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
     model = make_model(5, vocab_size=3)
     law = Lengths('draw', (1, 70, 70))  # without a prior the first length is nearly always 1

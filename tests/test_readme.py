@@ -301,7 +301,7 @@ PROGRAMS += [ROOM + room for room in ROOMS]
 
 
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
-    known = {'help', 'name', 'nnodes', 'node_rank', 'signals_to_handle'}
+    known = {'help', 'name', 'nnodes', 'node_rank', 'signals_to_handle', 'use_cache'}
     for name in PROGRAMS:
         manual = script(name, '--help').stdout
         assert f'python {name}' in manual or f'python -m {name}' in manual
@@ -572,6 +572,7 @@ def toy_options(name, args):
     return [option for kind in kinds for option in TOY.get(kind, '').split()]
 
 
+@pytest.mark.slow
 def test_the_quickstart_says_how_to_go_on(run_part, script, tmp_path):
     """Its last lines are commands that run, and so does the shortest experiment."""
     (tmp_path / 'YOUR.txt').write_text(README[:5000])
@@ -588,6 +589,7 @@ def test_the_quickstart_says_how_to_go_on(run_part, script, tmp_path):
     assert 'margin' in ''.join(run_part('What was found').values())
 
 
+@pytest.mark.slow
 def test_the_programs_of_two_guides_run(run_part, script, tmp_path):
     run_part('Quick start')
     found = run_text('docs/writing.md')

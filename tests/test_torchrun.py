@@ -192,6 +192,7 @@ def test_a_process_that_is_lost_ends_the_other(data):
         assert not os.path.exists(f'/proc/{pid}')
 
 
+@pytest.mark.slow
 def test_where_wandb_does_not_begin_all_processes_end_by_its_line(data, forked, monkeypatch):
     def init(**how):
         raise OSError('no login')

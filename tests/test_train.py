@@ -251,6 +251,7 @@ def test_a_network_with_a_masked_loss_is_trained_resumed_sampled_and_scored(netw
 ODD = [*range(1, 16, 2), *range(0, 16, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'option, name, own',
     [
@@ -378,6 +379,7 @@ def test_wandb_gets_the_log_and_samples_where_it_validates(data, wandb):
         assert row.keys() - {'samples'} == entry.keys() - {'environment'}
 
 
+@pytest.mark.slow
 def test_a_resume_goes_on_with_its_run_at_wandb(data, wandb):
     run(*CHARTED, '--max_iters=5')
     run(*CHARTED, '--max_iters=5')  # is finished

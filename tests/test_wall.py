@@ -103,6 +103,7 @@ def test_the_core_opens_rooms_at_four_places():
     }
 
 
+@pytest.mark.slow
 def test_importing_all_of_the_core_imports_no_room_of_extras():
     modules = [name.removesuffix('.py').replace('/', '.') for name in CORE]
     program = (

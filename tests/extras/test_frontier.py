@@ -299,6 +299,7 @@ SAMPLES = ('--n_samples=3', '--batch_size=2', '--n_blocks=6')
 FEW = (*SAMPLES, '--n_steps=2,4', '--windows=1,8', '--thresholds=.1', '--block_lengths=4')
 
 
+@pytest.mark.slow
 def test_the_file_has_a_point_of_each_setting(command, tmp_path):
     """Lossless unmasking writes one text with every window."""
     _, result = command(*FEW)
@@ -324,6 +325,7 @@ def test_the_file_has_a_point_of_each_setting(command, tmp_path):
         assert math.isclose(narrow[name], wide[name], rel_tol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_table(command, tmp_path):
     said, _ = command(*FEW)
     above, table = said.split('\n\n')[:2]

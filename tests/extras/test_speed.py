@@ -146,6 +146,7 @@ def test_peak_memory_does_not_grow_with_the_steps(process):
     assert many < few + 32
 
 
+@pytest.mark.slow
 def test_sample_counts_what_it_times(script):
     how = ('--n_steps=4,64', '--plain=4', '--windows=32')
     _, heading, few, many, lossless = script(
