@@ -173,7 +173,7 @@ LAUNCHERS = {
 # what other commands are on the pages: they fetch, install and show, or are tested elsewhere
 OTHERS = ('pip', 'git', 'curl', 'unzip', 'echo', 'ls', 'cat', 'head', 'tail')
 ROOM = 'anyorder.extras.'
-NOT_RUN = ('pytest', 'this', f'{ROOM}NAME', f'{ROOM}lm_eval', f'{ROOM}minimal')
+NOT_RUN = ('pytest', 'this', 'anyorder.extras', f'{ROOM}NAME', f'{ROOM}lm_eval', f'{ROOM}minimal')
 
 
 class Understood(Exception):
@@ -433,7 +433,8 @@ def test_the_readme_leads():
 
 
 def files_of_the_hour():
-    return re.findall(r'^\| `([\w/]+\.py)` \|', part('Read the code'), flags=re.MULTILINE)
+    before = part('Read the code').partition('They use these names')[0]
+    return re.findall(r'^\| `([\w/]+\.py)` \|', before, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize('page', ['README.md', *pages_of('docs'), 'results/README.md'])
@@ -512,6 +513,10 @@ def test_what_the_papers_table_costs():
                 assert f'[{hours[0]:.0f} hours](docs/likelihood.md' in README
             if size == 'small' and n_gpus == 8:
                 assert f'for {hours[1]:.0f} hours' in README
+            if size == 'medium' and n_gpus == 1:
+                assert f'medium takes {hours[0]:.0f} hours' in README
+            if size == 'medium' and n_gpus == 8:
+                assert f'and {hours[1]:.1f} by the second' in README
 
 
 # --------------------------------------------------------------------------------------------------
