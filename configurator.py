@@ -130,8 +130,8 @@ def check_words(words, namespace):
         raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
 
 
-def nearest(word, known):
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0)
+def nearest(word, known, cutoff=0):
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f'; the nearest is {near[0]!r}' if near else ''
 
 

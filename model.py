@@ -421,7 +421,9 @@ class Head(nn.Linear):
         return bias.masked_fill(is_padding, -torch.inf)
 
     def nll(self, x, tokens):
-        """Return -log p (R,) of tokens (R,) given x (R, C); `lean`, for training, is faster."""
+        """Return -log p (R,) of tokens (R,) given x (R, C).
+
+        For training anyorder/fast.py replaces it."""
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 

@@ -30,7 +30,7 @@ score = False  # do not write: score the text of [[=text]] blanks
 order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/unmasking.py:SCORES
 n_steps = 1024  # forward passes of a stretch; as many as tokens, or more: one token a step
 schedule = 'linear'  # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-unmask = 'fixed'  # as the schedule says; 'binomial', drawn; 'lossless', few passes, same text
+unmask = 'fixed'  # by schedule; 'binomial', drawn; 'lossless', the text of lossless:1 in few passes
 revise = 0  # rounds, at most, in which the eighth of the text that fits least is written again
 # drawing
 temperature = 1.0  # 0 takes the most likely token

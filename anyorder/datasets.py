@@ -10,7 +10,7 @@ from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import bin_path, read_split
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
-from configurator import home
+from configurator import home, nearest
 
 TRAIN_AND_VAL = ('train', 'val')
 ALL_SPLITS = (*TRAIN_AND_VAL, 'test')
@@ -65,9 +65,12 @@ def make_split(data_dir, name, split, meta, kind):
     others = [other for other in meta.splits if other != split] if meta else []
     there = f', only {", ".join(others)}' if others else ''
     path = bin_path(os.path.join(data_dir, name), split)
+    near = ''
+    if not (meta or row or name in MAKERS):
+        near = nearest(name, [*DATA_SETS, *MAKERS], cutoff=0.8)
     command = command_of(name, split, meta, kind)
     raise ValueError(
-        f'no {path}{there}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
+        f'no {path}{there}{near}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
     )
 
 

@@ -35,8 +35,8 @@ def read_order(text, *others):
         if text.isidentifier():  # no path, and no number behind a name
             near = nearest(text, [*others, *ORDERS])
         raise ValueError(
-            f'an order must be {names}, a function FILE.py:NAME, or a '
-            f'JSON file with a list of positions, got {text!r}{near}'
+            f'{text!r} is no order{near}; an order must be {names}, a function FILE.py:NAME, or a '
+            'JSON file with a list of positions'
         )
     return read_positions(text)
 

@@ -1,8 +1,8 @@
 """What is an order? A permutation of the positions of a sequence: order[b, d] is the position of
 visit d in row b.
 
-A family of orders is one function and one entry of ORDERS; every command then takes its name. An
-Order is a family with all that the family leaves open."""
+A family of orders is one function and one entry of ORDERS, Family(f, drawn=True) if each sequence
+has its own draw, else all rows share one. An Order is a family with all that it leaves open."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import torch
 
 from anyorder.grids import by_columns, by_rows, by_squares, loaded, size_for, spiral, wants_shape
 from anyorder.machine.devices import widest
-from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401
+from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for programs)
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
 # [0, 1). One that calls its second argument `shape` is given the shape (H, W) of a grid.

@@ -179,6 +179,8 @@ def test_a_second_split_is_added_not_written_over(jsonl, other, tmp_path, prepar
     prepare(jsonl, split='train')
     with one_line('--split=val'):
         open_split(tmp_path, 'text', 'val')
+    with one_line("no .*val.bin; the nearest is 'wikitext2'; make it with"):
+        open_split(tmp_path, 'wikitext-2', 'val')
     with one_line('holds train already'):
         prepare(jsonl)
     with one_line('is the source of train already'):
@@ -1045,12 +1047,17 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch):
     assert sorted(train + val) == sorted(TEXTS)
 
 
-def test_openwebtext_without_a_network_names_its_command(tmp_path, monkeypatch):
+def test_a_set_of_the_hub_without_a_network_names_its_command(tmp_path, monkeypatch):
     import datasets
 
     def load_dataset(*args, **options):
         raise ConnectionError('no\nroute')
 
     monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
-    with one_line('python data/prepare.py openwebtext'):
-        p.prepare('openwebtext', tmp_path, tokenizer='bytes')
+    for data_set, split, typed in (
+        ('openwebtext', None, 'openwebtext'),
+        ('wikitext2', None, 'wikitext2'),
+        ('wikitext2', 'train', 'wikitext2 --split=train'),
+    ):
+        with one_line(f'python data/prepare.py {typed}, or'):
+            p.prepare(data_set, tmp_path, tokenizer='bytes', split=split)

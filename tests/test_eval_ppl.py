@@ -495,10 +495,10 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
     'args, said',
     [
         (['--estimates=l2r,best'], "got 'l2r,best'"),
-        (['--orders=l2r,up'], "got 'up'"),
-        (['--orders=swaps:x'], "got 'swaps:x'"),
+        (['--orders=l2r,up'], "'up' is no order"),
+        (['--orders=swaps:x'], "'swaps:x' is no order"),
         (['--orders=block:0'], 'at least 1 position'),
-        (['--orders=no.json'], "got 'no.json'"),
+        (['--orders=no.json'], "'no.json' is no order"),
         (['--split=mine'], 'mine'),
         (['--estimates=ensemble:0'], 'n_contexts'),
         (['--n_positions=-1'], 'n_positions'),

@@ -54,6 +54,11 @@ def test_a_file_that_was_moved_aside_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match='no checkpoint file ckpt.pt; train one'):
         check_checkpoint('ckpt.pt')
+    (tmp_path / 'config').mkdir()
+    (tmp_path / 'config' / 'small.py').touch()
+    for folder, config in (('small', 'small.py'), ('a b', "quickstart.py --out_dir='out/a b'")):
+        with pytest.raises(ValueError, match=rf'train one \(python train.py config/{config}\)'):
+            check_checkpoint(f'out/{folder}/ckpt.pt')
     (tmp_path / 'run').mkdir()
     with pytest.raises(
         ValueError, match='run is a folder without .* name a checkpoint file, as run/ckpt.pt'

@@ -8,23 +8,21 @@ import torch
 from conftest import make_model, one_line
 from test_generation import chi2_of, counts_of, limit
 from test_model import FINAL, TWO_STREAM
-from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, by_definition, nine_steps
+from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, SLOW_SCORES, by_definition, nine_steps
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import SCORES
 
 NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
 CUT = dict(temperature=0.7, top_p=0.8, top_k=2)
-WAYS = [
-    *(dict(policy=policy) for policy in SCORES),
-    dict(n_steps=2),
-    dict(policy='margin', n_steps=2),
-    dict(policy='top_prob', threshold=0.5),
-    dict(policy='margin', block_length=2),
-    dict(policy='entropy', block_length=2, n_steps=2),
-]
+IN_TWO = dict(n_steps=2)
+BY_MARGIN = dict(policy='margin')
+BY_SCORES = [dict(policy=policy) for policy in SLOW_SCORES if policy != 'given']
+BY_THRESHOLD = dict(policy='top_prob', threshold=0.5)
+MARGIN_BLOCKS = BY_MARGIN | dict(block_length=2)
+ENTROPY_BLOCKS = dict(policy='entropy', block_length=2, n_steps=2)
+WAYS = [*BY_SCORES, IN_TWO, BY_MARGIN | IN_TWO, BY_THRESHOLD, MARGIN_BLOCKS, ENTROPY_BLOCKS]
 EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
 ORDER = torch.tensor([2, 0, 1])
 EVERY_ORDER = ORDER.expand(27, 3)
@@ -98,12 +96,12 @@ def test_what_is_written_next_depends_on_what_was_written(network):
 @pytest.mark.parametrize(
     'network, how, known, drawing',
     [
-        ('decoder', WAYS[1], 0, {}),
-        ('decoder', WAYS[6], 1, CUT),
-        ('decoder', WAYS[5], 1, {}),
-        ('mixed', WAYS[4], 0, CUT),
-        ('encoder', WAYS[7], 0, {}),
-        ('two streams', WAYS[2], 0, CUT),
+        ('decoder', BY_MARGIN, 0, {}),
+        ('decoder', MARGIN_BLOCKS, 1, CUT),
+        ('decoder', BY_THRESHOLD, 1, {}),
+        ('mixed', BY_MARGIN | IN_TWO, 0, CUT),
+        ('encoder', ENTROPY_BLOCKS, 0, {}),
+        ('two streams', dict(policy='entropy'), 0, CUT),
     ],
 )
 def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
@@ -136,7 +134,8 @@ def test_binomial_numbers_of_a_seed_make_a_law(how):
 IN_FOUR = dict(policy='margin', n_steps=4)
 OF_DECODER = [
     *BLOCKS,
-    *WAYS[:4],
+    *BY_SCORES,
+    IN_TWO,
     IN_FOUR | dict(schedule='cosine'),
     dict(policy='top_prob', threshold=0.4),
 ]

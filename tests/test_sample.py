@@ -69,7 +69,7 @@ def test_samples_do_not_depend_on_their_number(write):
         (['--order=up'], 'top_prob'),
         (['--batch_size=0'], 'batch_size'),
         (['--order=margin:abc'], 'margin:abc'),
-        (['--order=margins'], "got 'margins'; the nearest is 'margin'"),
+        (['--order=margins'], "'margins' is no order; the nearest is 'margin'"),
         (['--order=margin', '--threshold=.9'], 'there is no option'),
         (['--unmask=lossless', '--order=entropy'], 'wants an order that is given'),
         (['--prompt=a[[x]]'], 'a blank is'),

@@ -13,7 +13,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.schedules import unmask_schedule
-from anyorder.generation.unmasking import Adaptive
+from anyorder.generation.unmasking import SCORES, Adaptive
 from anyorder.orders import sample_order
 from model import AOGPT
 
@@ -88,6 +88,12 @@ SLOW_SCORES = {
     'margin': lambda p, i: -p.topk(2).values.diff(),
     'entropy': lambda p, i: (p * p.log()).nansum(),
 }
+
+
+def test_each_score_has_a_slow_definition():
+    """By which the tests check what it writes, here and in test_own_law.py."""
+    missing = ({*SCORES} | {'given'}) ^ {*SLOW_SCORES}
+    assert not missing, f'tests/test_unmasking.py: SLOW_SCORES and SCORES differ in {missing}'
 
 
 def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):

@@ -21,6 +21,7 @@ The left is the causal attention of a GPT, the right a step of masked diffusion:
 each given the known tokens alone. A network that has learned all orders does both.
 
 Tokens idx (B, N) always stand in natural order; an order only says how they are visited.
+The functions visit_nll and ensemble_nll of anyorder/likelihood/nll.py have other arguments.
 Shapes: B batch, N positions, T visits, C width, H heads, D = C / H, V vocabulary."""
 
 import copy
@@ -70,8 +71,7 @@ class AOGPT(nn.Module):
         # What it sees
         slot = visit.unsqueeze(-1)  # that sees the slots `visit`
         sees = (visit < slot) & (visit < known.unsqueeze(-1)) | (visit == slot)  # (B or 1, T, T)
-        # What it predicts
-        target = t.wtpe(order)
+        target = t.wtpe(order)  # what it predicts
         for block in t.h:
             x = block(x, target, sees.unsqueeze(1))
         shift, scale = t.final_layer.adaLN_final(target).chunk(2, -1)
@@ -126,7 +126,7 @@ def sample_order(B, N, l2r_ratio=0.0):
 
 def update(model, ema, optimizers, idx, n, decay=0.9999):
     """Make update number n, from 1: step the weights w, then ema <- d ema + (1 - d) w."""
-    # Visit d knows a uniform set of d tokens, as x_t does, which masks each with probability t: the
+    # In a uniform order (9 of 10) visit d knows d random tokens, as x_t does, masked at rate t: the
     # mean is the loss of masked diffusion, 1/N int_0^1 1/t E[sum_masked -log p(x_i | x_t)] dt
     loss = visit_nll(model, idx, sample_order(*idx.shape, l2r_ratio=0.1)).mean()
     model.zero_grad()
@@ -145,13 +145,13 @@ def update(model, ema, optimizers, idx, n, decay=0.9999):
 def generate(model, idx, order, n_known, n_steps, how='fixed', temperature=1.0):
     """Write the blanks of idx (B, N), which order (B, N) visits from n_known on, in n_steps passes.
 
-    Tokens of one step do not see each other: one a step is exact sampling, more are faster. If
-    'binomial', in a uniform order, a step is the step t -> s of masked diffusion (Lemma 1). If
-    'adaptive', the model chooses: first the blank whose best token leads the second by most."""
+    Tokens of one step do not see each other: one a step is exact, more are faster. 'binomial', in
+    a uniform order, is the step t -> s of masked diffusion (Lemma 1), all rows alike. By 'adaptive'
+    the model chooses: first the blank whose best token leads the second by most."""
     n_blanks = order.size(1) - n_known
     ends = [n_known + n_blanks * step // n_steps for step in range(1, n_steps + 1)]
     for step, end in enumerate(ends):
-        if how == 'binomial':  # each blank with probability 1 - s / t; as many in all rows
+        if how == 'binomial':  # each with 1 - s / t, t = 1 - step / n_steps, s = t - 1 / n_steps
             end = n_known + int((torch.rand(order.size(1) - n_known) < 1 / (n_steps - step)).sum())
         logits = model(idx, order, n_known)[:, n_known:]  # of all blanks
         if how == 'adaptive':
@@ -199,7 +199,7 @@ def main(n_updates=2000, N=48):
         for optimizer, peak in zip(optimizers, (0.04, 0.01), strict=True):
             optimizer.param_groups[0]['lr'] = peak * min(n / 50, 1 - n / n_updates)
         loss = update(model, ema, optimizers, text[torch.randint(len(text), (32,))], n, decay=0.99)
-        if n % 250 == 0:
+        if n == 1 or n % 250 == 0:
             print(f'update {n}: {loss:.2f} nats a byte', flush=True)
 
     # Measure the average of its weights

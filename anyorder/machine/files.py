@@ -14,6 +14,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 
 from anyorder.machine.locks import is_locked, temporary_name, tidy
 
@@ -215,11 +216,22 @@ def way_to_checkpoint(name):
         )
     older = moved_aside(name)
     if older is None:
-        return 'train one (python train.py config/quickstart.py) or name another'
+        return f'train one ({command_for(folder, file)}) or name another'
     ending = older.removeprefix(name)
     return (
         f'an earlier run left {older}: to go on with it, take {ending} off the names of its files'
     )
+
+
+def command_for(folder, file):
+    """Return a command that trains a checkpoint, that of this folder if it can."""
+    config = f'config/{os.path.basename(folder)}.py'
+    if os.path.isfile(config):
+        return f'python train.py {config}'
+    command = 'python train.py config/quickstart.py'
+    if folder and file == 'ckpt.pt':
+        command += f' --out_dir={shlex.quote(folder)}'
+    return command
 
 
 def moved_aside(path):

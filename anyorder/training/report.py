@@ -27,7 +27,7 @@ def introduction(state, data, clock, config, compiled, changed):
     `compiled` says in words how, the list `changed` what a resume changes."""
     yield (
         f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; '
-        f'{config.dataset}: {data.train.packed.size:,} {data.tokenizer.name} tokens; '
+        f'{config.dataset}: {data.train.packed.size:,} tokens ({data.tokenizer.name}); '
         f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}'
     )
     if data.train.lengths is not None:

@@ -45,7 +45,9 @@ def test_machines():
 
 @pytest.mark.parametrize('text', ['H1000', '0xH100', '8x', '1:', '0:24', 'x', '3'])
 def test_what_is_no_machine_is_one_line(text):
-    with pytest.raises(ValueError, match=r'plan must be one of A100, .* as in 8xH100'):
+    with pytest.raises(
+        ValueError, match=r'plan must be one of A100, .* bfloat16 TFLOP/s and GiB .* as in 8xH100'
+    ):
         parse_machine(text)
 
 

@@ -13,8 +13,8 @@ grid      generation and updates by decoder, encoder and every other network
 frontier  what fewer passes cost a trained model: nats, passes, slots, seconds, judged samples
 
 All that is compared is timed in one run on one machine, so that the ratios hold.
-`sample --help` and the others list their options. What a run will cost says train.py itself: a
-`--plan=8xH100` opens plan.py of this room."""
+`sample --help` and the others list their options. What a run will cost says train.py itself:
+`train.py --plan=8xH100` uses plan.py of this room."""
 
 from anyorder.machine.terminal import run_one_of
 

@@ -115,8 +115,8 @@ def parse_machine(text):
         known = GPU('', float(numbers[1]) * 1e12, float(numbers[2]))
     if n < 1 or known is None:
         raise ValueError(
-            f'plan must be one of {", ".join(GPUS)}, or TFLOPS:GiB of another machine as in '
-            f'165:24, with their number before it as in 8xH100, got {text!r}'
+            f'plan must be one of {", ".join(GPUS)}, or for another machine its bfloat16 TFLOP/s '
+            f'and GiB as in 165:24, with their number before it as in 8xH100, got {text!r}'
         )
     return n, name, known
 
