@@ -153,7 +153,7 @@ def made_on(page):
 LACKING = (
     r'no checkpoint file|with a config.json|requirements-extra|no file .*ckpt|cannot get hf:|'
     r'nowhere|no log out/|'
-    r'a list of positions, got .\w+.json|No such file or directory: .*\.html'
+    r'\w+.json. is no order|No such file or directory: .*\.html'
 )
 # what is called with the options, of commands that take no --device
 READERS = {
