@@ -381,7 +381,7 @@ def test_the_order_of_a_guide_visits_even_positions_first():
 def test_the_loss_of_a_guide_is_an_update_by_weights():
     """Where each weight is 1 it is train.py's; else the mean over all weights that are blanks."""
     names = {'__name__': 'capitals'}
-    exec(made_on('docs/data.md')['capitals.py'], names)
+    exec(read('docs/examples/capitals.py'), names)
     g = torch.Generator().manual_seed(0)
     idx = torch.randint(60, 100, (3, 8), generator=g)
     order = torch.rand(3, 8, generator=g).argsort(1)
