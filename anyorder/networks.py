@@ -5,6 +5,8 @@ set.
 
 Another network is one entry of NETWORKS, beside its field of model.AOGPTConfig."""
 
+import contextlib
+import math
 from dataclasses import fields
 
 from configurator import nearest
@@ -52,17 +54,22 @@ def fields_of_word(word):
     if word in NETWORKS:
         return NETWORKS[word]
     if name in NUMBERS:
-        try:
-            return {name: NUMBERS[name](number)}
-        except ValueError:
-            raise ValueError(
-                f'network wants a number behind {name}=, got {number!r}: as {name}=1'
-            ) from None
+        return {name: number_of(name, number)}
     words = (*NETWORKS, *(f'{name}=NUMBER' for name in NUMBERS))
     raise ValueError(
         f'network must be words of {", ".join(words)}, with commas between them, got {word!r}'
         f'{nearest(word, words)}'
     )
+
+
+def number_of(name, text):
+    """Return the number behind `name`=. Raises ValueError unless it is finite."""
+    number = math.nan
+    with contextlib.suppress(ValueError):
+        number = NUMBERS[name](text)
+    if not math.isfinite(number):
+        raise ValueError(f'network wants a number behind {name}=, got {text!r}: as {name}=1')
+    return number
 
 
 def network_name(config):

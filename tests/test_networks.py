@@ -51,6 +51,8 @@ def test_the_words_of_a_network_may_stand_in_any_order(text, name):
         ('encoder,mixed', 'gives attention two values, bidirectional and mixed'),
         ('sigma_gpt,layer', 'gives target_position two values, input and layer'),
         ('gate_init=open', "wants a number behind gate_init=, got 'open'"),
+        ('gate_init=nan', "wants a number behind gate_init=, got 'nan'"),
+        ('gate_init=inf', "wants a number behind gate_init=, got 'inf'"),
         ('n_embd=64', "got 'n_embd=64'"),
     ],
 )
