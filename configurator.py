@@ -347,13 +347,19 @@ def check_choice(option, value, *choices):
 def numbers(config, name, kind=int, least=0, most=math.inf):
     """Return [n, ...] of the option `name`: finite numbers from `least` to `most`, with commas
     between them."""
-    try:
-        found = [kind(part) for part in config[name].split(',')]
-    except ValueError:
-        found = [math.nan]
-    if not all(least <= n <= most and math.isfinite(n) for n in found):
+    found = [number_in(part, kind) for part in config[name].split(',')]
+    if not all(n is not None and least <= n <= most for n in found):
         bounds = f'from {least}' if most == math.inf else f'from {least} to {most}'
         raise ValueError(
             f'{name} must be numbers {bounds} with commas between, got {config[name]!r}'
         )
     return found
+
+
+def number_in(text, kind=float):
+    """Return the finite number that a text is, None for any other text."""
+    try:
+        number = kind(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

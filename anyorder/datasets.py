@@ -56,8 +56,10 @@ def make_split(data_dir, name, split, meta, kind):
     """Make a set now, if it is a quick one; return its Meta.
 
     Raises ValueError with the command that makes any other, see open_split."""
-    if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).is_quick(name):
-        return maker_of(name).prepare_puzzles(name, data_dir)
+    if name in MAKERS and split in ALL_SPLITS and not meta:
+        maker = maker_of(name)
+        if maker.is_quick(name):
+            return maker.prepare_puzzles(name, data_dir)
     row = DATA_SETS.get(name)
     if row and row.offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)

@@ -5,11 +5,9 @@ set.
 
 Another network is one entry of NETWORKS, beside its field of model.AOGPTConfig."""
 
-import contextlib
-import math
 from dataclasses import fields
 
-from configurator import nearest
+from configurator import nearest, number_in
 from model import AOGPTConfig
 
 # fields of an AOGPTConfig that a word sets; of two words for one field the wider comes first
@@ -64,10 +62,8 @@ def fields_of_word(word):
 
 def number_of(name, text):
     """Return the number behind `name`=. Raises ValueError unless it is finite."""
-    number = math.nan
-    with contextlib.suppress(ValueError):
-        number = NUMBERS[name](text)
-    if not math.isfinite(number):
+    number = number_in(text, NUMBERS[name])
+    if number is None:
         raise ValueError(f'network wants a number behind {name}=, got {text!r}: as {name}=1')
     return number
 

@@ -118,6 +118,14 @@ def above(measure, most):
     return found
 
 
+def places(holds):
+    """['file:line'] of the nodes of the product of which a measure holds."""
+    found = []
+    for path, tree in trees():
+        found += [f'{path}:{node.lineno}' for node in ast.walk(tree) if holds(node)]
+    return found
+
+
 def test_no_function_decides_more():
     assert above(n_decisions, MOST_DECISIONS) == {}
 
@@ -127,24 +135,15 @@ def test_no_function_takes_more():
 
 
 def test_no_assignment_says_several_things():
-    found = []
-    for path, tree in trees():
-        found += [f'{path}:{node.lineno}' for node in ast.walk(tree) if says_several(node)]
-    assert found == []
+    assert places(says_several) == []
 
 
 def test_no_string_list_or_truth_value_is_multiplied():
-    found = []
-    for path, tree in trees():
-        found += [f'{path}:{node.lineno}' for node in ast.walk(tree) if multiplies_truth(node)]
-    assert found == []
+    assert places(multiplies_truth) == []
 
 
 def test_no_comprehension_stands_in_a_comprehension():
-    found = []
-    for path, tree in trees():
-        found += [f'{path}:{node.lineno}' for node in ast.walk(tree) if is_nested(node)]
-    assert found == []
+    assert places(is_nested) == []
 
 
 def test_the_measures_count():

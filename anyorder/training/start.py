@@ -1,6 +1,5 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
-import math
 import os
 import secrets
 import shlex
@@ -21,7 +20,7 @@ from anyorder.seeds import DRAWS, derive_seed
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
 from anyorder.training.update import TrainState, lr_of, make_optimizers
-from configurator import Config, at_least, check_choice
+from configurator import Config, at_least, check_choice, number_in
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
@@ -117,11 +116,8 @@ def optimizer_in(options):
     check_choice('optimizer', name, 'adamw', 'muon')
     if not colon:
         return name, None
-    try:
-        rate = float(rate)
-    except ValueError:
-        rate = math.nan
-    if name != 'muon' or not 0 < rate < math.inf:
+    rate = number_in(rate)
+    if name != 'muon' or rate is None or rate <= 0:
         raise ValueError(
             f'optimizer must be adamw, muon or muon:RATE with a rate above 0, got {text!r}'
         )
