@@ -55,6 +55,11 @@ class Split:
         return 1 << 8 * self.packed.itemsize - 1
 
     @cached_property
+    def longest(self):
+        """How many tokens the longest document has."""
+        return int(self.lengths.max())
+
+    @cached_property
     def begins(self):
         """Where every GROUP-th document begins."""
         firsts = np.arange(0, len(self.lengths), GROUP)
@@ -74,7 +79,7 @@ class Split:
         """Return the tokens of a block, which is no longer than the longest document."""
         if self.lengths is None:
             return block_size
-        return min(block_size, int(self.lengths.max()))
+        return min(block_size, self.longest)
 
     def cut(self, block_size):
         """Say how many documents are longer than a block, behind the name of a set; '' is none."""
