@@ -604,7 +604,7 @@ FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['np.cumsum(sizes) - sizes', 'np.cumsum(sizes)'],
     ['np.diff(ends, prepend=last)', 'np.diff(ends, prepend=0)'],
     ['meta.n_tokens > GIVEN', 'meta.n_tokens > 2 * GIVEN'],
-    ['min(block_size, int(self.lengths.max()))', 'block_size'],
+    ['min(block_size, self.longest)', 'block_size'],
     ['if longest >= block_size', 'if longest > block_size'],
     ['starts + block_size, ends) - 1', 'starts + block_size + 1, ends) - 1'],
     ['len(split.packed) - last - 1', 'len(split.packed) - last'],
