@@ -9,13 +9,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyorder.extras.speed import ensemble, frontier, grid, sample
 from anyorder.extras.speed import train as updates
-from anyorder.extras.speed.plain import generation_limit, plain_generate, plain_nll
+from anyorder.extras.speed.plain import generation_limit, plain_generate, plain_nll, step_slots
 from anyorder.fast import lean
 from anyorder.generation.fill import generate
 from anyorder.generation.schedules import unmask_schedule
 from anyorder.training.clock import training_flops
 from configurator import configure
 
+ENCODER = {'attention': 'bidirectional'}
+MIXED = {'attention': 'mixed'}
+TWO_STREAM = {'target_position': 'two_stream'}
 PADDED = {'vocab_size': 16, 'n_tokens': 11}
 
 
@@ -59,6 +62,32 @@ def test_the_limit_counts_every_slot_and_weight():
             n_weights += p.numel()
     n_bytes = 3 * n_weights * 4 + B * 6 * 2 * C * L * 4
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(n_bytes)
+
+
+@pytest.mark.parametrize(
+    'variant', [{}, ENCODER, MIXED, TWO_STREAM], ids=['decoder', 'encoder', 'mixed', 'two_stream']
+)
+def test_the_limit_of_a_network_counts_what_its_slots_see(variant):
+    """The slots of a step, and what they see, as its plan says; the cache keeps what it may."""
+    model = make_model(**variant)
+    order = torch.arange(9).unsqueeze(0)
+    kept = 0
+    last = 0
+    for known, end in ((0, 2), (2, 4), (4, 9)):
+        asked = torch.arange(known, end).unsqueeze(0)
+        stop = {'causal': end, 'bidirectional': 9, 'mixed': 9}[model.config.attention]
+        if variant == TWO_STREAM:
+            stop = known + 1
+        number = torch.arange(kept, stop).unsqueeze(0)
+        slots = model.slots(order, torch.tensor([[known]]), asked, number, 9, torch.tensor([[9]]))
+        n_keys = slots.sees[0, 0].sum(-1)
+        of_drawn = n_keys[slots.answering[0]]
+        n_others, other_keys, keys_of_drawn = step_slots(model.config, last, known, end)
+        assert n_others == len(n_keys) - len(of_drawn)
+        assert other_keys == n_keys.sum() - of_drawn.sum()
+        assert of_drawn.tolist() == [keys_of_drawn] * (end - known)
+        kept = {'causal': known + 1, 'bidirectional': 0, 'mixed': known}[model.config.attention]
+        last = known
 
 
 def test_the_plain_loss_is_the_loss(batch):
@@ -140,25 +169,36 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
 def test_peak_memory_does_not_grow_with_the_steps(process):
     """Of the MiB the cache is 8: a copy a step would be 2,048."""
     sizes = '--block_size=256 --vocab_size=64 --n_tokens=50 --n_layer=4 --n_head=2 --n_embd=128'
-    how = '--batch_size=8 --device=cpu --dtype=float32 --n_steps=16,256 --plain= --windows='
+    how = '--batch_size=8 --device=cpu --dtype=float32 --n_steps=8,16,256 --plain= --windows='
     said = process('anyorder.extras.speed', 'sample', *sizes.split(), *how.split()).stdout
-    few, many = (count_of(line.split()[5]) for line in said.splitlines()[2:])
+    few, many = (count_of(line.split()[5]) for line in said.splitlines()[3:5])
     assert many < few + 32
 
 
 @pytest.mark.slow
-def test_sample_counts_what_it_times(script):
-    how = ('--n_steps=4,64', '--plain=4', '--windows=32')
-    _, heading, few, many, lossless = script(
-        'anyorder.extras.speed', 'sample', *TINY, *how
-    ).stdout.splitlines()
+def test_sample_counts_what_it_times(script, tmp_path):
+    how = ('--n_steps=4,64', '--plain=4', '--windows=32', '--out=sample.json')
+    said = script('anyorder.extras.speed', 'sample', *TINY, *how).stdout
+    _, heading, few, many, lossless, _ = said.splitlines()
     assert heading.split()[0] == 'steps'
-    assert (few.split()[0], len(few.split())) == ('4', 8)
-    assert (many.split()[0], len(many.split())) == ('64', 6)
-    passes, time, of_pass = map(float, lossless.split()[:3])
+    assert (few.split()[0], len(few.split())) == ('4', 9)
+    assert (many.split()[0], len(many.split())) == ('64', 7)
+    passes, _, time, of_pass = map(float, lossless.split()[:4])
     assert 1 + 63 / 32 <= passes < 40
     assert of_pass == pytest.approx(1000 * time / passes, abs=10 / passes)
     assert lossless.endswith('lossless, window 32')
+    rows = json.loads((tmp_path / 'sample.json').read_text())['rows']
+    assert [row['passes'] for row in rows] == [4, 64, passes]
+    assert [row['later'] > 0 for row in rows] == [True, True, True]
+    assert ['plain' in row for row in rows] == [True, False, False]
+
+
+@pytest.mark.parametrize('network', ['encoder', 'mixed', 'two_stream'])
+def test_sample_times_other_networks_by_themselves(script, network):
+    how = ('--n_steps=4', f'--network={network}')
+    said = script('anyorder.extras.speed', 'sample', *TINY, *how).stdout
+    n_rows = 2 if network == 'two_stream' else 1  # which can write lossless
+    assert len(said.splitlines()) == n_rows + 3
 
 
 def test_train_compares_two_updates(script):
