@@ -201,13 +201,16 @@ def test_sample_times_other_networks_by_themselves(script, network):
     assert len(said.splitlines()) == n_rows + 3
 
 
-def test_train_compares_two_updates(script):
-    said = script(
-        'anyorder.extras.speed', 'train', *TINY, '--n_updates=1', '--compile=False'
-    ).stdout
+def test_train_compares_two_updates(script, tmp_path):
+    how = ('--n_updates=1', '--compile=False', '--out=train.json')
+    said = script('anyorder.extras.speed', 'train', *TINY, *how).stdout
     rows = [line.split() for line in said.splitlines()[2:]]
     assert [row[0] for row in rows] == ['ours', 'plain', 'ours']
-    assert len(rows[0]) == len(rows[1]) == 7
+    assert len(rows[0]) == len(rows[1]) == 8
+    kept = json.loads((tmp_path / 'train.json').read_text())['rows']
+    assert [row['name'] for row in kept] == ['ours', 'plain']
+    for row in kept:
+        assert row['tokens_per_sec'] == pytest.approx(4 * 64 / row['seconds'])
 
 
 def test_grid_times_every_network(script, tmp_path):
@@ -228,7 +231,8 @@ def test_ensemble_counts_slots_and_rows_of_the_head(script):
         'anyorder.extras.speed', 'ensemble', *TINY, '--n_contexts=16', '--n_plain=4'
     ).stdout
     _, _, ours, plain, _ = out.splitlines()
-    _, n_slots, n_heads, *_ = ours.split()
+    _, n_slots, n_heads, _, share = ours.split()
+    assert 0 < float(share.removesuffix('%')) < 100
     # 15 shuffles for each visit that has two or more before it
     needed = 64 + 15 * sum(range(3, 65))
     assert needed <= count_of(n_slots) <= 1.03 * needed

@@ -3,8 +3,9 @@
     python -m anyorder.extras.speed ensemble --block_size=256
     python -m anyorder.extras.speed ensemble --n_positions=16
 
-Slots and seconds, and the plain way: a full-length pass with the head everywhere for every position
-and member; some passes are timed and the rest extrapolated."""
+Slots, seconds and the share of what the device could do, and the plain way: a full-length pass
+with the head everywhere for every position and member; some passes are timed and the rest
+extrapolated."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
@@ -33,6 +34,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 import torch
 
 from anyorder.extras.speed.models import about, random_model
+from anyorder.extras.speed.plain import step_flops
 from anyorder.fast import freeze
 from anyorder.likelihood.ensemble import (
     Groups,
@@ -41,7 +43,7 @@ from anyorder.likelihood.ensemble import (
     group_contexts,
     sample_groups,
 )
-from anyorder.machine.devices import autocast, resolve_device, seconds
+from anyorder.machine.devices import autocast, matmul_flops, resolve_device, seconds
 from anyorder.orders import sample_order
 
 
@@ -81,12 +83,15 @@ def main(config):
     frozen = freeze(model, getattr(torch, dtype))
     slots = []
     heads = []
+    flops = []
 
     def count(_, args, options):  # args of forward(idx, order, columns=)
         order = args[1]
         wanted = options.get('columns', order)
         slots.append(order.numel())
         heads.append(wanted.numel())
+        R, S = order.shape
+        flops.append(R * step_flops(model.config, -1, S - wanted.size(1), S))  # at least
 
     def ensemble():
         ensemble_block_nll(frozen, idx, order, M, Groups(groups, width), config.seed, 16 * N)
@@ -95,8 +100,9 @@ def main(config):
     ours = seconds(ensemble, device, config.repeats)
     n_slots = sum(slots) // config.repeats
     n_heads = sum(heads) // config.repeats
-    print(f'{"":<10}{"slots":>14}{"head rows":>14}{"seconds":>10}')
-    print(f'{"ours":<10}{n_slots:>14,}{n_heads:>14,}{ours:>10.2f}')
+    limit = sum(flops) / config.repeats / matmul_flops(device, getattr(torch, dtype))
+    print(f'{"":<10}{"slots":>14}{"head rows":>14}{"seconds":>10}{"of limit":>10}')
+    print(f'{"ours":<10}{n_slots:>14,}{n_heads:>14,}{ours:>10.2f}{limit / ours:>10.1%}')
     timed = f'({len(rows)} of {n_passes:,} passes timed)'
     print(f'{"plain":<10}{n_passes * N:>14,}{n_passes * N:>14,}{slow:>10.2f}   {timed}')
     print(f'ours is {slow / ours:.1f} times as fast')

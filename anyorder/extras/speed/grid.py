@@ -40,9 +40,10 @@ from anyorder.extras.speed.models import (
     about,
     numbers_or_none,
     random_model,
-    seconds_of_update,
+    times_of_update,
     training_step,
 )
+from anyorder.fast import freeze
 from anyorder.generation import generate
 from anyorder.machine.devices import autocast, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
@@ -87,6 +88,7 @@ def generation_times(config, device, dtype):
     steps = numbers_or_none(config, 'n_steps') or STEPS
     times = []
     with autocast(device, dtype):
+        models = {name: freeze(model) for name, model in models.items()}
         for n_steps in dict.fromkeys(min(n, N) for n in steps):
             two_steps = 2 * max(1, N // n_steps)
             row = {'steps': n_steps}
@@ -111,7 +113,7 @@ def training_rates(config, device, dtype):
     for name, network in NETWORKS.items():
         torch.compiler.reset()  # else the ninth network would be one too many to compile
         model, compiled, step = training_step(config, device, dtype, network)
-        time = seconds_of_update(step, config, device)
+        time = times_of_update(step, config, device)['seconds']
         n = model.n_parameters()
         rate = n_tokens / time
         rates.append(

@@ -84,13 +84,30 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=np.uint16)
 
 
-def seconds_of_update(step, config, device):
-    """Return seconds of one call of `step`, after a first call that compiles and warms up."""
+def times_of_update(step, config, device):
+    """Return {'first', 'seconds', 'peak_bytes'} of a call of `step`.
+
+    The first call compiles and warms up; the memory is that of the later ones."""
+    first = seconds(step, device, 1)
+    peak_memory(device, reset=True)
 
     def updates():
         for _ in range(config.n_updates):
             step()
 
-    step()
-    peak_memory(device, reset=True)
-    return seconds(updates, device, config.repeats) / config.n_updates
+    later = seconds(updates, device, config.repeats) / config.n_updates
+    return {'first': first, 'seconds': later, 'peak_bytes': peak_memory(device)}
+
+
+# of a table of updates
+HEADING = (
+    f'{"":<10}{"dtype":>10}{"compiled":>10}{"first s":>10}{"ms/update":>11}{"tokens/s":>11}'
+    f'{"MFU":>8}{"peak MiB":>10}'
+)
+
+
+def format_row(row):
+    """Return a line of the table under HEADING."""
+    line = f'{row["name"]:<10}{row["dtype"]:>10}{row["compiled"]!s:>10}{row["first"]:>10.1f}'
+    line += f'{1000 * row["seconds"]:>11,.1f}{row["tokens_per_sec"]:>11,.0f}'
+    return line + f'{row["mfu"]:>8.1%}{row["peak_bytes"] / MIB:>10,.0f}'
