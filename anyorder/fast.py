@@ -9,11 +9,13 @@ Three changes; weights keep their names:
     graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs"""
 
 import copy
+from contextlib import nullcontext
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from model import AOGPT, AdaLN, Head, SelfAttention
 
@@ -134,7 +136,7 @@ class Rows(torch.autograd.Function):
 
 
 class LeanAttention(SelfAttention):
-    """Attention with detours round PyTorch's bfloat16 kernels for CPUs."""
+    """Attention with detours round what is slow in PyTorch: bfloat16 on CPUs, and cuDNN."""
 
     def attend(self, q, k, v, mask, causal):
         n = q.size(1)
@@ -144,8 +146,22 @@ class LeanAttention(SelfAttention):
                 q = q.expand(-1, 2, -1, -1)  # one query takes twice as long as two
             if k.size(1) < 256 and torch.is_grad_enabled():
                 q = q.float()  # few slots and their gradients take four times as long in bfloat16
-        y = super().attend(q, k, v, mask, causal)
+        with attention_kernels(q.device.type):
+            y = super().attend(q, k, v, mask, causal)
         return y[:, :n].to(dtype)
+
+
+def attention_kernels(device_type):
+    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted.
+
+    For every new shape of a mask cuDNN makes a plan, which takes 30 to 150 ms on an H100. Training
+    has one shape and no mask, and there cuDNN is the fastest."""
+    if device_type != 'cuda' or torch.is_grad_enabled():
+        return nullcontext()
+    return sdpa_kernel(WITHOUT_CUDNN)
+
+
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 LEAN = {Head: LeanHead, AdaLN: LeanAdaLN, SelfAttention: LeanAttention}

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import make_model
 from test_model import FINAL, TWO_STREAM, VARIANTS, close, name_of
 
-from anyorder.fast import freeze, lean, pad_size, padded
+from anyorder.fast import attention_kernels, freeze, lean, pad_size, padded
 from anyorder.orders import sample_order
 from model import KVCache
 
@@ -245,3 +246,48 @@ def test_a_network_of_others_keeps_its_buffers_as_exact_as_they_are():
     assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
     assert network.tied is network.weight
     assert {p.dtype for p in freeze(network).parameters()} == {torch.bfloat16}
+
+
+@pytest.fixture
+def kernels_at_attention(monkeypatch):
+    """The flags (flash, efficient, math, cuDNN) that hold at each call of attention."""
+    flags = []
+
+    def attention(q, k, v, *rest, **options):
+        names = ('flash', 'mem_efficient', 'math', 'cudnn')
+        flags.append([getattr(torch.backends.cuda, f'{name}_sdp_enabled')() for name in names])
+        return q
+
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', attention)
+    return flags
+
+
+class SaysCuda(torch.Tensor):
+    """A tensor of the CPU that names another device."""
+
+    device = torch.device('cuda')
+
+
+def test_on_a_gpu_cudnn_attends_where_a_gradient_is_wanted_alone(kernels_at_attention):
+    attention = lean(make_model()).transformer.h[0].attn
+    q = torch.randn(2, 3, 4, 8)
+    for x in (q, q.as_subclass(SaysCuda)):
+        with torch.no_grad():
+            attention.attend(x, x, x, None, True)
+        attention.attend(x, x, x, None, True)
+    every = [True, True, True, True]
+    assert kernels_at_attention == [every, every, [True, True, True, False], every]
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_the_choice_of_kernels_is_a_part_of_a_compiled_graph():
+    q = torch.randn(2, 4, 3, 8, dtype=torch.float64)
+
+    def attend(q):
+        with attention_kernels('cuda'):
+            return F.scaled_dot_product_attention(q, q, q)
+
+    with torch.no_grad():
+        compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
+        torch.testing.assert_close(compiled(q), attend(q), **close)
+    torch.compiler.reset()
