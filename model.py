@@ -276,18 +276,16 @@ def modulate(x, shift, scale):
 
 def take(x, index):
     """Return x[b, index[b, j]] (B, n, ...) of x (B, S, ...); without index x."""
-    if index is None:
+    if index is None or x is None:
         return x
     rows = torch.arange(len(x), device=x.device).unsqueeze(1)
     return x[rows, index]
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention with RMSNorm on the queries and keys of every head.
+    """Multi-head attention with RMSNorm on queries and keys.
 
-    The slots `answering` (B, n), by default all S, have queries. `rotary` is (cos, sin) for queries
-    and for keys. `store` (k, v) -> (k, v) puts the new ones into a cache and returns all of
-    them."""
+    `rotary` is (cos, sin) of queries and keys. `store` caches (k, v) and returns all."""
 
     def __init__(self, config):
         super().__init__()
@@ -298,19 +296,20 @@ class SelfAttention(nn.Module):
         self.q_norm = make_head_norm(config)
         self.k_norm = make_head_norm(config)
 
-    def forward(self, x, slots, answering=None, rotary=None, store=None):
-        B, S, C = x.shape
-        qkv = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head)
-        q, k, v = qkv.unbind(2)  # each (B, S, H, D)
-        q = take(q, answering)  # (B, n, H, D)
+    def qkv(self, x, answering, rotary):
+        qkv = self.c_attn(x).view(*x.shape[:-1], 3, self.n_head, -1)
+        q, k, v = qkv.unbind(-3)  # (B, S, H, D)
+        q = take(q, answering)
         q = self.q_norm(q).to(v.dtype)  # autocast may give float32
         k = self.k_norm(k).to(v.dtype)
         if rotary is not None:
             of_target, of_token = rotary
             q = apply_rotary(q, [take(part, answering) for part in of_target])
             k = apply_rotary(k, of_token)
+        return q, k, v
 
-        n_content = slots.number.size(1)  # queries of two streams come after these and have no keys
+    def forward(self, q, k, v, slots, answering, store):
+        n_content = slots.number.size(1)  # queries of two streams come after it, without keys
         k = k[:, :n_content]
         v = v[:, :n_content]
         if store is not None:
@@ -321,7 +320,10 @@ class SelfAttention(nn.Module):
         if mask is None:  # two streams are then two causal calls over the same keys
             streams = q.split(k.size(1), 1)
         y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
-        return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
+        return y.flatten(2)  # (B, n, C)
+
+    def project(self, y):
+        return F.dropout(self.c_proj(y), self.dropout, self.training)
 
     def attend(self, q, k, v, mask, causal):
         """Return softmax(q k^T / sqrt(D)) v (B, n, H, D); a mask of None is causal, or full."""
@@ -362,8 +364,8 @@ class AdaLN(nn.Sequential):
 class Block(nn.Module):
     """A GPT block. `wtpe`, an nn.Embedding, tells each slot the position that it predicts.
 
-    AdaLN shifts, scales and gates by it; without AdaLN it is added to the input. All S slots have
-    keys; the rest runs for the slots `answering` (B, n) alone."""
+    AdaLN shifts, scales and gates by it, else it is added to the input. All slots have keys; only
+    `answering` have queries."""
 
     def __init__(self, config):
         super().__init__()
@@ -375,18 +377,31 @@ class Block(nn.Module):
         self.adaLN = AdaLN(config, 6) if kind == 'adaln' else None
         self.wtpe = nn.Embedding(config.block_size, config.n_embd) if kind == 'layer' else None
 
-    def forward(self, x, wtpe, slots, answering=None, rotary=None, store=None):
-        if self.adaLN is None:
-            if wtpe is not None:
-                x = x + wtpe(slots.target)
-            x = take(x, answering) + self.attn(self.ln_1(x), slots, answering, rotary, store)
+    def forward(self, x, wtpe, slots, answering, rotary, store):
+        modulation = None
+        if self.adaLN is not None:
+            modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
+        elif wtpe is not None:
+            x = x + wtpe(slots.target)
+        residual = take(x, answering)
+        q, k, v = self.before_attention(x, modulation, answering, rotary)
+        y = self.attn(q, k, v, slots, answering, store)
+        return self.after_attention(residual, take(modulation, answering), y)
+
+    def before_attention(self, x, modulation, answering, rotary):
+        x = self.ln_1(x)
+        if modulation is not None:
+            shift, scale = modulation.chunk(6, -1)[:2]
+            x = modulate(x, shift, scale)
+        return self.attn.qkv(x, answering, rotary)
+
+    def after_attention(self, x, modulation, y):
+        y = self.attn.project(y)
+        if modulation is None:
+            x = x + y
             return x + self.mlp(self.ln_2(x))
-        modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
-        shift_a, scale_a = modulation.chunk(6, dim=-1)[:2]  # each (B, S, C), as all have keys
-        y = self.attn(modulate(self.ln_1(x), shift_a, scale_a), slots, answering, rotary, store)
-        modulation = take(modulation, answering)
-        gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=-1)[2:]  # each (B, n, C)
-        x = take(x, answering) + gate_a * y
+        gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)[2:]
+        x = x + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
 
@@ -397,7 +412,7 @@ class FinalLayer(nn.Module):
         self.adaLN_final = AdaLN(config, 2)
 
     def forward(self, x, target, wtpe):
-        shift, scale = self.adaLN_final(target, wtpe).chunk(2, dim=-1)
+        shift, scale = self.adaLN_final(target, wtpe).chunk(2, -1)
         return modulate(self.ln_f(x), shift, scale)
 
 

@@ -567,8 +567,16 @@ def test_dropout_at_each_place_keeps_half_and_doubles_it():
     for each in (block, plain_block):
         each.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
     block.attn.register_forward_hook(
-        lambda _, args, y: ratios.update(attn=y / plain_block.attn(*args))
+        lambda _, args, y: ratios.update(weights=y / plain_block.attn(*args))
     )
+    project = block.attn.project
+
+    def compared(y):
+        projected = project(y)
+        ratios['branch'] = projected / plain_block.attn.project(y)
+        return projected
+
+    block.attn.project = compared
     block.mlp.register_forward_hook(
         lambda _, args, y: ratios.update(mlp=y / plain_block.mlp(*args))
     )
@@ -577,14 +585,16 @@ def test_dropout_at_each_place_keeps_half_and_doubles_it():
     model.train()(idx, idx)
     for ratio, factor, share in (
         (embeddings[2] / embeddings[1], 2, 0.5),
-        (ratios['attn'], 4, 0.25),
+        (ratios['weights'], 2, 0.5),
+        (ratios['branch'], 2, 0.5),
         (ratios['mlp'], 2, 0.5),
     ):
+        ratio = ratio[ratio.isfinite()]  # behind a dropped weight both are 0
         kept = ratio != 0
         wanted = torch.full_like(ratio[kept], factor)
         torch.testing.assert_close(ratio[kept], wanted, rtol=1e-9, atol=0)
         assert abs(kept.double().mean() - share) < 0.05
-    whole_head = (ratios['attn'] == 0).all(2)
+    whole_head = (ratios['weights'] == 0).all(2)
     assert abs(whole_head.double().mean() - 0.5) < 0.08
 
 
