@@ -1,5 +1,6 @@
 import contextlib
 import functools
+import importlib
 import io
 import os
 import runpy
@@ -217,6 +218,18 @@ def forked(tmp_path):
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         said = [(tmp_path / f'said-{rank}').read_text() for rank in range(len(codes))]
         return [SimpleNamespace(code=code, said=text) for code, text in zip(codes, said)]
+
+    return run
+
+
+@pytest.fixture
+def simulated(forked):
+    """simulated(body) calls body(device) of the simulated GPU, in a fork of this process."""
+    simulated_gpu = importlib.import_module('simulated_gpu')  # a second, for who asks for it
+
+    def run(body):
+        (finished,) = forked(lambda: simulated_gpu.run(body))
+        assert finished.code == 0, finished.said
 
     return run
 
