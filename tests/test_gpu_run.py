@@ -3,39 +3,65 @@
 import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
+import sys
 
 import pytest
+import torch
 from conftest import ROOT, program_of
+from torch.utils.flop_counter import FlopCounterMode
 
 from configurator import configure
 
-spec = importlib.util.spec_from_file_location(
-    'gpu_run', os.path.join(ROOT, 'results', 'gpu', 'run.py')
-)
-run = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(run)
 
-RATE = """    dtype  ms/update  tokens/s    MFU  peak MiB
-ours  bfloat16  50.0    80,000  51.5%     9,000
-"""
-MACHINE = {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'}
+def loaded(name):
+    """A program of results/gpu as a module."""
+    path = os.path.join(ROOT, 'results', 'gpu', f'{name}.py')
+    spec = importlib.util.spec_from_file_location(f'gpu_{name}', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run = loaded('run')
+gpt2 = loaded('gpt2')
+
+WRITTEN = {'passes': 64, 'first': 2.0, 'later': 0.5, 'peak_bytes': 2**30, 'of_limit': 0.125}
+TRAINED = {'name': 'ours', 'compiled': True, 'first': 36.0, 'seconds': 0.1, 'mfu': 0.313}
+TRAINED |= {'tokens_per_sec': 80000.0, 'peak_bytes': 2**31}
+MACHINE = {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1', 'GiB': 79.1}
+MACHINE |= {'driver': '580', 'CUDA': '13.0', 'python': '3.12', 'numpy': '2', 'dtype': 'bfloat16'}
+MACHINE |= {'device type': 'cuda'}
 
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """gpu(*options) records the commands of the parts, and returns them and the page.
 
-    gpu.fails are words of commands that fail."""
+    gpu.fails are words of commands that fail, gpu.machine is what machine.py says."""
     ran = []
     fails = []
+    machine = dict(MACHINE)
 
     def record(words, stdout, **_):
         ran.append(words[1:])
-        print(RATE, end='', file=stdout)
+        print('said\n  1%\r100%', file=stdout)
         if any(word in words for word in fails):
             raise subprocess.CalledProcessError(3, words)
+        options = dict(word[2:].split('=', 1) for word in words if word.startswith('--'))
+        if options.get('out', '').endswith('.json'):
+            config = {'batch_size': '32', 'cuda_graphs': True}
+            row = TRAINED
+            if 'sample' in words:
+                config['network'] = 'decoder'
+                row = WRITTEN
+            elif 'generation' in words:
+                row = {'name': 'static cache'} | WRITTEN
+            figures = {'config': config | options, 'rows': [row]}
+            with open(options['out'], 'w') as f:
+                json.dump(figures, f)
 
     def run_parts(*options):
         ran.clear()
@@ -43,16 +69,16 @@ def gpu(tmp_path, monkeypatch):
         try:
             run.main(config)
         except SystemExit as e:
-            assert str(e).startswith('failed: ')
+            assert str(e).startswith('failed')
         path = tmp_path / 'out' / 'a_gpu.md'
         page = path.read_text(encoding='utf-8') if path.exists() else ''
         return list(ran), page
 
     monkeypatch.setattr(subprocess, 'run', record)
-    monkeypatch.setattr(run, 'resolve_device', lambda device, dtype: ('cuda', 'bfloat16'))
-    monkeypatch.setattr(run, 'environment', lambda device: dict(MACHINE))
+    monkeypatch.setattr(run, 'machine_of', lambda device: dict(machine))
     monkeypatch.chdir(tmp_path)
     run_parts.fails = fails
+    run_parts.machine = machine
     return run_parts
 
 
@@ -63,43 +89,83 @@ def section(page, part):
 def test_all_that_is_said_is_kept(gpu, tmp_path):
     ran, page = gpu()
     assert page.startswith('# NVIDIA A GPU\n')
-    assert 'Not measured' not in page
+    assert '| NVIDIA A GPU, 79.1 GiB | 580 | 13.0 | 2.11 |' in page
+    assert page.count('Not measured') == len(run.PARTS) - len(run.parts.split(','))
     assert 'FAILED' not in page
-    assert '(text.png)' in page
     assert '$ python -m anyorder.extras.speed ensemble' in section(page, 'ensemble')
+    assert '\nsaid\n100%\n' in section(page, 'ensemble')
     kept = json.loads((tmp_path / 'out' / 'results.json').read_text())
     assert len(kept['steps']) == len(ran)
-    assert kept['steps']['grid']['text'] == RATE
-    (trained,) = (words for words in ran if words[:2] == ['train.py', 'config/books.py'])
-    n = 300 * 80000 // (256 * 64)
-    assert f'--max_iters={n}' in trained  # as many updates as fit
+    n = 25 * 80000 // (256 * 81)
+    trained = [words for words in ran if words[:2] == ['train.py', 'config/sudoku.py']]
+    assert len(trained) == 3
+    for words in trained:
+        assert f'--max_iters={n}' in words  # as many updates as fit
+
+
+def test_figures_stand_in_tables(gpu):
+    _, page = gpu('--parts=generation,training')
+    generation = section(page, 'generation')
+    assert '| GPT-2 | 32 | static cache | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
+    assert '| encoder | 32 | cuda_graphs=True | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
+    assert '\nsaid\n' not in generation
+    training = section(page, 'training')
+    assert '| ours | 64 | True | 36.0 | 100.0 | 80,000 | 31.3% | 2.00 |' in training
+    wide = [line for line in page.splitlines() if len(line) > 100]
+    assert [line for line in wide if not line.startswith(('|', '$'))] == []
 
 
 def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
-    gpu.fails.append('grid')
-    ran, page = gpu('--parts=grid,ensemble')
+    gpu.fails.append('ensemble')
+    ran, page = gpu('--parts=ensemble,small')
     assert len(ran) == 2
-    assert 'FAILED: ended with code 3' in section(page, 'grid')
-    assert 'FAILED' not in section(page, 'ensemble')  # a failure does not end the run
+    assert 'FAILED: ended with code 3' in section(page, 'ensemble')
+    assert 'FAILED' not in section(page, 'small')  # a failure does not end the run
     gpu.fails.clear()
-    ran, page = gpu('--parts=grid,ensemble')
-    assert [words[2] for words in ran] == ['grid']
+    ran, page = gpu('--parts=ensemble,small')
+    assert [words[2] for words in ran] == ['ensemble']
     assert 'FAILED' not in page
-    assert gpu('--parts=grid,ensemble')[0] == []
+    assert gpu('--parts=ensemble,small')[0] == []
 
 
-def test_what_does_not_fit_into_the_minutes_is_left_and_said(gpu, capsys):
-    ran, page = gpu('--parts=train,ensemble', '--minutes=1.2')  # 72 s
-    assert [words[2] for words in ran] == ['train']
-    assert '--compile=False' in ran[0]
-    assert 'left for later: ensemble, which may take 90 s' in capsys.readouterr().out
-    assert page.count('Not measured.') == len(run.PARTS) - 1
+def test_what_does_not_fit_into_the_minutes_is_left_and_the_command_that_goes_on_is_said(
+    gpu, capsys, tmp_path
+):
+    options = ('--parts=training,ensemble', '--minutes=1.6')  # 96 s
+    ran, page = gpu(*options)
+    assert [words[0] for words in ran] == ['results/gpu/gpt2.py'] * 3 + ['-m'] * 2
+    said = capsys.readouterr().out
+    assert 'left for later: training_32, training_64, training_16; this goes on:\n' in said
+    go_on = shlex.split(said.splitlines()[-1])
+    assert go_on[:2] == ['python', 'results/gpu/run.py']
+    assert {*go_on[2:]} == {f'--out={tmp_path}/out', *options}
+    assert page.count('Not measured.') == len(run.PARTS) - 2
+    gpu('--parts=training,ensemble')
+    assert 'left for later' not in capsys.readouterr().out
+
+
+def test_a_small_device_runs_what_it_has_memory_for(gpu, capsys, tmp_path):
+    gpu.machine['GiB'] = 23.6
+    ran, page = gpu('--parts=generation,training')
+    assert 'left' not in capsys.readouterr().out
+    words = {word for words in ran for word in words}
+    assert '--batch_size=256' in words
+    assert '--batch_size=512' not in words
+    assert '--batch_size=64' not in words
+    left_out = 'Left out: training_64 wants about 43 GiB, the device has 23.6.'
+    assert left_out in section(page, 'training')
+    gpu.machine['GiB'] = 79.1
+    assert {'--batch_size=512', '--batch_size=64'} < {
+        word
+        for words in gpu('--parts=generation,training', f'--out={tmp_path}/other')[0]
+        for word in words
+    }
 
 
 @pytest.mark.slow
 def test_a_command_is_ended_at_its_limit(tmp_path):
     slow = 'import time; print("began", flush=True); time.sleep(60)'
-    kept = run.run(shlex.join(['-c', slow]), tmp_path / 'slow.txt', 1)
+    kept = run.run(run.Job('slow', 1, shlex.join(['-c', slow])), tmp_path)
     assert kept['seconds'] < 30
     assert kept['text'] == 'began\n'
     assert kept['failed'] == 'took more than 1 s'
@@ -117,24 +183,97 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
     for (program, _), args in one_of_a_kind.items():
         if program == 'anyorder.extras.puzzles make':
             script(program, *args, '--n_train=-1', code=1)
-        elif program == 'anyorder.extras.pictures':
-            assert 'no log' in script(program, *args, code=1).stderr
+        elif program == 'results/gpu/gpt2.py':
+            said = script(os.path.join(ROOT, program), *args, '--device=nowhere', code=1).stderr
+            assert 'nowhere' in said
         elif program != 'pytest':
             said = script(program, *args, '--device=nowhere', code=1).stderr
             assert 'nowhere' in said or 'no checkpoint file' in said, said
 
 
+def test_the_losses_that_a_small_run_is_compared_with_are_the_readmes():
+    with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as f:
+        quick_start = f.read().partition('## Quick start')[2].partition('\n## ')[0]
+    for nats in re.findall(r'[\d.]+\d', run.PARTS['small']):
+        assert nats in quick_start
+
+
 @pytest.mark.parametrize(
     'option, said',
-    [('--parts=grid,spped', 'parts must be of .*, got spped'), ('--out=', 'out must name')],
+    [('--parts=ensemble,spped', 'parts must be of .*, got spped'), ('--out=', 'out must name')],
 )
 def test_wrong_options_are_one_line(gpu, option, said):
     with pytest.raises(ValueError, match=said):
         gpu(option)
 
 
-def test_another_machine_wants_another_folder(gpu, monkeypatch):
+def test_another_machine_wants_another_folder(gpu):
     gpu('--parts=ensemble')
-    monkeypatch.setattr(run, 'environment', lambda device: MACHINE | {'torch': '2.13'})
+    gpu.machine['torch'] = '2.13'
     with pytest.raises(ValueError, match='choose another --out'):
         gpu('--parts=ensemble')
+
+
+def test_a_machine_says_what_it_is():
+    found = run.machine_of('cpu')
+    assert found['device type'] == 'cpu'
+    assert found['torch'] == torch.__version__
+    assert found.keys() == MACHINE.keys() | {'processes'}
+    with pytest.raises(ValueError, match='nowhere'):
+        run.machine_of('nowhere')
+
+
+# --------------------------------------------------------------------------------------------------
+# GPT-2
+
+TINY = ['--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=9', '--vocab_size=11']
+
+
+def test_gpt2_is_that_of_transformers():
+    """The same logits, hence loss, from the same weights."""
+    transformers = pytest.importorskip('transformers')
+    config = configure(vars(gpt2), ['training', *TINY, '--n_tokens=11'])
+    theirs = gpt2.transformers_model(transformers, config).double()
+    ours = gpt2.GPT2(config).double()
+    with torch.no_grad():
+        for name, p in ours.named_parameters():
+            of_theirs = name.replace('.c_attn', '.attn.c_attn').replace('.c_proj', '.attn.c_proj')
+            of_theirs = of_theirs.replace('mlp.0', 'mlp.c_fc').replace('mlp.2', 'mlp.c_proj')
+            weight = theirs.transformer.get_parameter(of_theirs)
+            p.copy_(weight.T if '.c_' in of_theirs else weight)
+    theirs.config.activation_function = 'gelu'
+    for block in theirs.transformer.h:
+        block.mlp.act = torch.nn.GELU()
+    idx = torch.randint(11, (3, 10), generator=torch.Generator().manual_seed(0))
+    want = theirs(idx[:, :-1]).logits.log_softmax(-1).gather(2, idx[:, 1:, None])
+    torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), -want.mean())
+
+
+def test_flops_of_gpt2_count_the_matrix_products():
+    config = configure(vars(gpt2), ['training', *TINY])
+    model = gpt2.GPT2(config)
+    idx = torch.zeros(5, 9, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(idx, idx).backward()
+    attention = 6 * 5 * 9 * 9 * 16 * 2  # 6 N C a token and layer
+    counts = counter.get_flop_counts()['Global']
+    assert model.flops(5, config) == counts[torch.ops.aten.mm] + attention
+
+
+@pytest.mark.parametrize('word', ['training', 'generation'])
+def test_gpt2_is_timed(script, tmp_path, word):
+    if word == 'generation':
+        pytest.importorskip('transformers')
+    how = ['--batch_size=2', '--n_updates=1', '--repeats=1', '--compile=False', '--device=cpu']
+    program = os.path.join(ROOT, 'results', 'gpu', 'gpt2.py')
+    sizes = ['--n_tokens=11']
+    said = script(program, word, *TINY, *sizes, *how, '--out=kept.json').stdout
+    (row,) = json.loads((tmp_path / 'kept.json').read_text())['rows']
+    assert row['first'] > 0
+    assert row['name'] in said
+
+
+def test_without_transformers_texts_are_left_out(script, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'transformers', None)
+    program = os.path.join(ROOT, 'results', 'gpu', 'gpt2.py')
+    assert 'left out' in script(program, 'generation', *TINY, '--device=cpu').stdout

@@ -1,16 +1,18 @@
-"""The first hour on a GPU, in 25 minutes: is all right there, how fast, what does a model learn?
+"""Is all right on a GPU, and how fast is it? One command of 12 minutes, which goes on where it
+stopped.
 
     python results/gpu/run.py
-    python results/gpu/run.py --parts=equalities,train --minutes=9   # the same command goes on
+    python results/gpu/run.py --minutes=9.5
     python results/gpu/run.py --device=cpu --toy=True --out=out/gpu_toy
 
-Needs torch 2.11 or newer and requirements.txt, but no network: the text is `books` in data_dir,
-else from Python.
+Needs torch 2.11 or newer and requirements.txt, but no network.
 
-A command begins when all of its limit is left of the minutes, and is ended at its limit. What is
-finished is not run again; what failed, was ended or interrupted is. After every command
-results.json in `out` has all commands, their seconds and what they said. The page NAME.md beside
-it says the same; NAME is the device's. Checkpoints and data that are missing are in `out` too."""
+Commands run in the order of their worth. One begins when all of its limit is left of the minutes,
+and is ended at its limit; what was left for later is said at the end, with the command that goes
+on. What is finished is not run again; what failed, was ended or interrupted is. Another `out`
+measures anew. After every command results.json in `out` has all commands, their seconds and what
+they said. The page NAME.md beside it says the same; NAME is the device's. What wants more memory
+than the device has is left out with a line on the page."""
 
 import os
 import sys
@@ -22,12 +24,12 @@ import json
 import re
 import shlex
 import subprocess
+import textwrap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_folder, replace_file, write_json
-from anyorder.machine.processes import environment
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
 
@@ -36,96 +38,102 @@ PARTS = {
     'equalities': (
         'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.'
     ),
-    'train': 'Which batch size? Is torch.compile worth it, is MFU 50 %?',
-    'sample': 'Do CUDA graphs stay?',
-    'grid': 'What do the networks cost to write and to train with?',
+    'generation': (
+        'How long do texts of 1,024 tokens take, in the first call of a process and in a later '
+        "one, and what share of the device's limit is it? Beside ours stand the plain way, as the "
+        'released code writes, and GPT-2 in transformers from left to right.'
+    ),
+    'training': (
+        'How many tokens a second does an update of `config/ao_gpt_small.py` train, and GPT-2 of '
+        "the same width as nanoGPT trains it? MFU is the share of the data sheet's peak."
+    ),
     'ensemble': 'Is the context ensemble faster than the plain way here too?',
-    'text': 'What does a model of some 30M parameters beside its vocabulary learn in 5 minutes?',
+    'small': (
+        'Does the first run of the README end where a CPU did, at 2.2042 nats in any order and '
+        '1.9781 from left to right? Another machine may differ by 0.08.'
+    ),
     'sudoku': (
         'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'
     ),
 }
 
-parts = ','.join(PARTS)  # in this order
-minutes = 25.0  # all parts together
+parts = 'equalities,generation,training,ensemble,small,sudoku'  # in this order
+minutes = 12.0  # all commands together
 out = 'out/gpu'  # page, outputs and checkpoints
-data_dir = 'data'  # where prepared sets are
 device = 'auto'  # 'cuda', 'cpu', ...
 toy = False  # sizes for a CPU: tries the commands, says nothing of speed
 
-# PART_name, seconds at most, and what stands behind `python`; names in braces are of FIELDS
+# PART_name, seconds at most, GiB that a GPU must have, and what stands behind `python`; names in
+# braces are of FIELDS
 COMMANDS = """
-equalities 420 -m pytest -o addopts= -q tests/test_on_device.py
+equalities 240 4 -m pytest -o addopts= -q tests/test_on_device.py
 
-train_small_8 150 {train} {small} --batch_size=8
-train_small_16 150 {train} {small} --batch_size=16
-train_small_32 150 {train} {small} --batch_size=32
-train_medium_8 150 {train} {medium} --batch_size=8
-train_medium_16 150 {train} {medium} --batch_size=16
-train_small_eager 60 {train} {small} --batch_size=16 --compile=False
+generation_32 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --cuda_graphs=True \\
+    --plain=64,256 --repeats=2
+generation_32_eager 60 8 {texts} --batch_size=32 --n_steps=64 --plain= --windows=
+generation_encoder 90 8 {texts} --batch_size=32 --n_steps=64,256 --network=encoder
+generation_mixed 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=mixed
+generation_two_stream 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=two_stream --windows=
+generation_1 60 4 {texts} --batch_size=1 --n_steps=64,1024 --cuda_graphs=True --plain= --windows=
+generation_many 60 {many_gib} {texts} --batch_size={many} --n_steps=64 --cuda_graphs=True \\
+    --plain= --windows=
+generation_gpt2 150 8 {gpt2} generation --repeats=1
 
-sample_1_eager 90 {sample} --batch_size=1 --plain= --cuda_graphs=False
-sample_1_graphs 90 {sample} --batch_size=1 --plain= --cuda_graphs=True
-sample_32_eager 90 {sample} --batch_size=32 --plain= --cuda_graphs=False
-sample_32_graphs 90 {sample} --batch_size=32 --plain= --cuda_graphs=True
+training_32 120 23 {train} --batch_size=32
+training_32_gpt2 90 23 {gpt2} training --batch_size=32
+training_64 120 43 {train} --batch_size=64
+training_64_gpt2 90 43 {gpt2} training --batch_size=64
+training_16 120 14 {train} --batch_size=16
+training_16_gpt2 90 14 {gpt2} training --batch_size=16
+training_16_eager 60 16 {train} --batch_size=16 --compile=False
 
-grid 240 {speed} grid {small} --n_steps=64,256 --repeats=1 --out={out}/grid.json
+ensemble 90 4 {speed} ensemble {small} --n_positions=64
 
-ensemble 90 {speed} ensemble {small} --n_positions=64
+small 120 2 train.py config/quickstart.py --data_dir={out}/data --out_dir={out}/small
 
-text_rate 120 {train} {text} {vocabulary}
-text_train 420 train.py config/books.py {text_data} {text} {updates} --out_dir={out}/text \\
-    --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 --ema_decay=0.995
-text_eval 90 eval_ppl.py {written} --n_blocks=512 --n_orders=16 --estimates=l2r,any
-text_random 60 sample.py {written} --order=random --n_samples=2
-text_margin 60 sample.py {written} --order=margin --n_samples=2
-text_frontier 240 {speed} frontier {written} --n_samples=32 --batch_size=32 --n_blocks=32 \\
-    --n_steps=16,64 --windows=8,32 --thresholds= --block_lengths=32
-text_curve 60 -m anyorder.extras.pictures {out}/text -o {out}/text.png --x=time
+sudoku_data 90 0 -m anyorder.extras.puzzles make sudoku {data} \\
+    --n_train=16000 --n_val=100 --n_test=200
+sudoku_rate 60 4 {speed} train --plain=False {sudoku} --vocab_size=64 --n_tokens=10 {kept}
+sudoku_decoder 75 4 {learn}/sudoku_decoder --network=decoder,gate_init=1
+sudoku_decoder_solved 60 4 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
+sudoku_encoder 75 4 {learn}/sudoku_encoder --network=encoder,gate_init=1
+sudoku_encoder_solved 60 4 {solve} --ckpt={out}/sudoku_encoder/ckpt.pt
+sudoku_mixed 75 4 {learn}/sudoku_mixed --network=mixed,gate_init=1
+sudoku_mixed_solved 60 4 {solve} --ckpt={out}/sudoku_mixed/ckpt.pt
 
-sudoku_data 120 -m anyorder.extras.puzzles make sudoku {data} \\
-    --n_train=60000 --n_val=100 --n_test=200
-sudoku_rate 60 {train} {sudoku} --vocab_size=64 --n_tokens=10
-sudoku_decoder 150 {learn}/sudoku_decoder --network=decoder,gate_init=1
-sudoku_decoder_solved 90 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
-sudoku_encoder 150 {learn}/sudoku_encoder --network=encoder,gate_init=1
-sudoku_encoder_solved 90 {solve} --ckpt={out}/sudoku_encoder/ckpt.pt
-sudoku_mixed 150 {learn}/sudoku_mixed --network=mixed,gate_init=1
-sudoku_mixed_solved 90 {solve} --ckpt={out}/sudoku_mixed/ckpt.pt
+generation_encoder_1024 120 8 {texts} --batch_size=32 --n_steps=1024 --network=encoder
+generation_mixed_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=mixed
+generation_two_stream_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=two_stream \\
+    --windows=
 """
 FIELDS = {
     'speed': '-m anyorder.extras.speed',
-    'train': '{speed} train --plain=False',
-    'sample': '{speed} sample {small} --windows=32',
+    'texts': '{speed} sample {small} --repeats=1 {kept}',
+    'train': '{speed} train {small} --plain=False --n_updates=10 {kept}',
+    'gpt2': 'results/gpu/gpt2.py {kept}',
+    'kept': '--out={out}/{name}.json',
     'learn': 'train.py config/sudoku.py {data} {sudoku} {updates} --out_dir={out}',
     'solve': '-m anyorder.extras.puzzles solve {data} --orders=random,margin --n_puzzles=200',
     'data': '--data_dir={out}/data',
-    'written': '--ckpt={out}/text/ckpt.pt',
     'small': '--n_layer=12 --n_head=12 --n_embd=768',
-    'medium': '--n_layer=24 --n_head=16 --n_embd=1024',
-    'text': '--n_layer=8 --n_head=8 --n_embd=512 --block_size=256 --batch_size=64 --optimizer=muon',
     'sudoku': '--n_layer=6 --n_head=8 --n_embd=256 --block_size=81 --batch_size=256 '
     '--optimizer=muon:0.04 --compile=False',
 }
 # seconds of training, tokens of an update, validations
-TRAINED = {'text': (300, 16384, 20), 'sudoku': (75, 20736, 5)}
-NO_DEVICE = ('-m anyorder.extras.pictures', '-m anyorder.extras.puzzles make')
+TRAINED = {'sudoku': (25, 20736, 2)}
+NO_DEVICE = ('-m anyorder.extras.puzzles make',)
 TINY = '--n_layer=1 --n_head=2 --n_embd=32'
 TIMED = f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --repeats=1'
 # how a command begins, and what comes last in a toy run, and so overrides what stands before
 TOY = {
     '-m pytest': "-k 'paper and steps'",
     '-m anyorder.extras.speed train': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
-    '-m anyorder.extras.speed sample': f'{TIMED} --batch_size=2 --n_steps=8 --windows=8',
-    '-m anyorder.extras.speed grid': f'{TIMED} --batch_size=2 --n_steps=8 --n_updates=1 '
-    '--compile=False',
+    '-m anyorder.extras.speed sample': f'{TIMED} --batch_size=2 --n_steps=8 --plain=8',
     '-m anyorder.extras.speed ensemble': f'{TIMED} --n_positions=8 --n_contexts=2 --n_plain=4',
-    '-m anyorder.extras.speed frontier': '--n_steps=8 --windows=8 --n_samples=4 --batch_size=2',
+    'results/gpu/gpt2.py': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
     'train.py': f'{TINY} --batch_size=2 --compile=False --max_iters=2 --eval_interval=1 '
     '--warmup_iters=1 --eval_iters=1',
     '-m anyorder.extras.puzzles make': '--n_train=200',
-    'sample.py': '--n_samples=1 --n_steps=8',
-    'eval_ppl.py': '--n_blocks=4 --n_orders=1',
     '-m anyorder.extras.puzzles solve': '--n_puzzles=4',
 }
 
@@ -137,16 +145,20 @@ def main(config):
     unknown = [part for part in chosen if part not in PARTS]
     if unknown:
         raise ValueError(f'parts must be of {",".join(PARTS)}, got {",".join(unknown)}')
-    device, _ = resolve_device(config.device, 'auto')
-    config['device'] = str(device)
     os.chdir(ROOT)
     check_folder('out', config.out)
     os.makedirs(config.out, exist_ok=True)
-    results = open_results(config, environment(device))
+    machine = machine_of(config.device)
+    config['device'] = machine['device type']
+    results = open_results(config, machine)
+    later = []
     for line in re.sub(r'\\\n *', '', COMMANDS).splitlines():
         if part_of(line) in chosen:
-            run_in_time(line, results, config, end)
-    report(results['steps'], config)
+            job = job_of(line, results, config)
+            if job is not None and not run_in_time(job, results, config, end):
+                later.append(job.name)
+    keep(results, config)
+    report(results['steps'], later, config)
 
 
 def part_of(name):
@@ -154,10 +166,20 @@ def part_of(name):
     return re.match(r'[a-z]*', name)[0]
 
 
+def machine_of(device):
+    """Return what machine.py says, in a process of its own."""
+    ask = [sys.executable, 'results/gpu/machine.py', f'--device={device}']
+    asked = subprocess.run(ask, capture_output=True, text=True)
+    if asked.returncode:
+        raise ValueError(asked.stderr.strip().removeprefix('error: '))
+    return json.loads(asked.stdout)
+
+
 def open_results(config, machine):
-    """Return what was run before, {'machine', 'steps': {name: see run}}. A folder has a machine."""
-    del machine['commit']
-    results = {'machine': machine, 'steps': {}}
+    """Return what was run before: {'machine', 'commits': [], 'steps': {name: see run}, 'too large':
+    {name: why}}. A folder has one machine."""
+    commit = machine.pop('commit')
+    results = {'machine': machine, 'commits': [], 'steps': {}}
     path = Path(config.out, 'results.json')
     if path.exists():
         results = json.loads(path.read_text(encoding='utf-8'))
@@ -165,80 +187,118 @@ def open_results(config, machine):
         raise ValueError(
             f'{path} comes from {results["machine"]}, this is {machine}: choose another --out'
         )
+    results['too large'] = {}
+    now = f'{commit} on {time.strftime("%Y-%m-%d")}'
+    if now not in results['commits']:
+        results['commits'].append(now)
     return results
 
 
-def run_in_time(line, results, config, end):
-    """Run a line of COMMANDS that is not finished, if all of its limit is left until `end`."""
-    name, limit, command = line.split(maxsplit=2)
-    steps = results['steps']
-    learned = updates(part_of(name), steps)
+class Job(NamedTuple):
+    name: str
+    limit: int  # seconds
+    command: str  # what stands behind `python`
+
+
+def job_of(line, results, config):
+    """Return the Job of a line of COMMANDS; None if it waits for another, or is too large."""
+    name, limit, need, command = line.split(maxsplit=3)
+    learned = updates(part_of(name), results['steps'])
     waits = part_of(name) in TRAINED and not name.endswith(('_rate', '_data'))
-    if (waits and not learned) or (config.device == 'cpu' and name.endswith('_graphs')):
-        return
-    command = filled(command, learned, config)
-    done = steps.get(name)
-    if done and not done['failed'] and done['command'] == f'python {command}':
-        return
-    limit = 300 if config.toy else int(limit)
-    if end - time.monotonic() < limit:
-        print(f'left for later: {name}, which may take {limit} s', flush=True)
-        return
-    print(f'python {command}', flush=True)
-    step = steps[name] = run(command, f'{config.out}/{name}.txt', limit)
-    print(f'    {step["seconds"]:,.0f} s {step["failed"]}', flush=True)
-    write_json(f'{config.out}/results.json', results)
-    replace_file(page_path(results, config), page(results, config).encode())
+    if waits and not learned:
+        return None
+    fields = {'name': name, 'updates': learned, 'out': shlex.quote(config.out)}
+    fields |= many_rows(results['machine']['GiB'])
+    there = results['machine']['GiB']
+    needed = float(filled(need, fields))
+    if there is not None and needed > there:
+        results['too large'][name] = f'wants about {needed:g} GiB, the device has {there:g}'
+        return None
+    command = filled(command, fields)
+    if not command.startswith(NO_DEVICE):
+        command += f' --device={config.device}'
+    if config.device == 'cpu':
+        command = command.replace(' --cuda_graphs=True', '')
+    if config.toy:
+        more = [f' {more}' for start, more in TOY.items() if command.startswith(start)]
+        command += ''.join(more)
+        limit = 300
+    return Job(name, int(limit), command)
+
+
+def many_rows(gib):
+    """Return the fields of the largest batch that is written: 512 rows took 23.1 GiB."""
+    if gib is None or gib < 25:
+        return {'many': 256, 'many_gib': 13}
+    return {'many': 512, 'many_gib': 25}
+
+
+def filled(text, fields):
+    """Return a text with its fields."""
+    while '{' in text:
+        text = text.format(**FIELDS, **fields)
+    return text
 
 
 def updates(part, steps):
     """Return the options for as many updates as fit, by what PART_rate has said; None before."""
-    said = steps.get(f'{part}_rate', {}).get('text', '')
-    rate = re.search(r'(?m)^ours .* ([\d,]+) +[\d.]+%', said)  # tokens a second
-    if not rate:
+    rate = steps.get(f'{part}_rate')
+    if not rate or not rate['rows']:
         return None
     seconds, n_tokens, n_validations = TRAINED[part]
-    n = max(1, int(seconds * int(rate[1].replace(',', '')) / n_tokens))
+    n = max(1, int(seconds * rate['rows'][0]['tokens_per_sec'] / n_tokens))
     interval = n // n_validations + 1
     return f'--max_iters={n} --eval_interval={interval}'
 
 
-def filled(command, learned, config):
-    """Return a command with its fields, and with what this device and a toy run add."""
-    fields = FIELDS | {'out': shlex.quote(config.out), 'updates': learned}
-    fields['text_data'] = '--dataset=pydocs {data}'
-    fields['vocabulary'] = '--vocab_size=320 --n_tokens=257'
-    if os.path.exists(os.path.join(config.data_dir, 'books')):
-        fields['text_data'] = f'--dataset=books --data_dir={shlex.quote(config.data_dir)}'
-        fields['vocabulary'] = '--vocab_size=50304 --n_tokens=50257'
-    while '{' in command:
-        command = command.format(**fields)
-    if not command.startswith(NO_DEVICE):
-        command += f' --device={config.device}'
-    if config.toy:
-        more = [f' {more}' for start, more in TOY.items() if command.startswith(start)]
-        command += ''.join(more)
-    return command
+def run_in_time(job, results, config, end):
+    """Run a job that is not finished; return False if not all of its limit is left until `end`."""
+    done = results['steps'].get(job.name)
+    if done and not done['failed'] and done['command'] == f'python {job.command}':
+        return True
+    if end - time.monotonic() < job.limit:
+        return False
+    print(f'python {job.command}', flush=True)
+    step = results['steps'][job.name] = run(job, config.out)
+    print(f'    {step["seconds"]:,.0f} s {step["failed"]}', flush=True)
+    keep(results, config)
+    return True
 
 
-def run(command, path, limit):
-    """Run a command, whose output goes to `path`.
+def run(job, out):
+    """Run a job, whose output goes to a file in `out`.
 
-    Returns {'command', 'seconds', 'failed': why or '', 'text'}."""
+    Returns {'command', 'seconds', 'failed': why or '', 'text', and what its --out has: 'config',
+    'rows'}."""
     failed = ''
+    kept = Path(out, f'{job.name}.json')
+    kept.unlink(missing_ok=True)
+    path = Path(out, f'{job.name}.txt')
     began = time.perf_counter()
-    words = [sys.executable, *shlex.split(command)]
+    words = [sys.executable, *shlex.split(job.command)]
     with open(path, 'w', encoding='utf-8') as f:
         try:
-            subprocess.run(words, stdout=f, stderr=f, timeout=limit, check=True)
+            subprocess.run(words, stdout=f, stderr=f, timeout=job.limit, check=True)
         except subprocess.CalledProcessError as e:
             failed = f'ended with code {e.returncode}'
         except subprocess.TimeoutExpired:
-            failed = f'took more than {limit} s'
+            failed = f'took more than {job.limit} s'
     seconds = round(time.perf_counter() - began, 1)
-    said = Path(path).read_text(encoding='utf-8', errors='replace')
-    text = re.sub(r'[^\n]*\r', '', said)  # without bars
-    return {'command': f'python {command}', 'seconds': seconds, 'failed': failed, 'text': text}
+    said = path.read_bytes().decode(errors='replace').replace('\r\n', '\n')
+    if failed and 'out of memory' in said:
+        failed += ', out of memory'
+    step = {'command': f'python {job.command}', 'seconds': seconds, 'failed': failed}
+    step |= {'text': re.sub(r'[^\n]*\r', '', said), 'config': {}, 'rows': []}  # without bars
+    if kept.exists():
+        figures = json.loads(kept.read_text(encoding='utf-8'))
+        step |= {'config': figures['config'], 'rows': figures['rows']}
+    return step
+
+
+def keep(results, config):
+    """Write results.json and the page."""
+    write_json(f'{config.out}/results.json', results)
+    replace_file(page_path(results, config), '\n'.join(page(results, config)).encode() + b'\n')
 
 
 def page_path(results, config):
@@ -246,33 +306,119 @@ def page_path(results, config):
     return os.path.join(config.out, re.sub(r'\W+', '_', device).lower() + '.md')
 
 
-def page(results, config):
-    """Return the Markdown page: nothing stands on it that no command has said."""
-    machine = results['machine']
-    lines = [f'# {machine["device"]}', '', f'{machine}, by `python results/gpu/run.py`.']
-    if config.toy:
-        lines += ['', '**Toy sizes: the commands run, and nothing is said of speed.**']
-    for part, question in PARTS.items():
-        steps = [step for name, step in results['steps'].items() if part_of(name) == part]
-        lines += ['', f'## {part}', '', question if steps else f'{question} Not measured.']
-        for step in steps:
-            lines += ['', '```', f'$ {step["command"]}   ({step["seconds"]:,.0f} s)']
-            lines += step['text'].splitlines()[-40:]
-            if step['failed']:
-                lines.append(f'FAILED: {step["failed"]}')
-            lines.append('```')
-    curve = results['steps'].get('text_curve', {'failed': True})
-    if not curve['failed']:
-        lines += ['', '![nats per token by time](text.png)']
-    return '\n'.join(lines) + '\n'
-
-
-def report(steps, config):
-    """Say what was made. What failed ends the program."""
+def report(steps, later, config):
+    """Say what was made, and how to go on. What failed ends the program."""
     failed = [name for name, step in steps.items() if step['failed']]
     print(f'{len(steps) - len(failed)} commands finished, see {config.out}', flush=True)
+    if later:
+        options = [f'--{name}={config[name]}' for name in config if name in config.typed]
+        print(f'left for later: {", ".join(later)}; this goes on:')
+        print(shlex.join(['python', 'results/gpu/run.py', *options]), flush=True)
     if failed:
-        sys.exit(f'failed: {", ".join(failed)}')
+        sys.exit(f'failed, and tried again by the same command: {", ".join(failed)}')
+
+
+# --------------------------------------------------------------------------------------------------
+# the page
+
+
+def page(results, config):
+    """Yield the lines of the Markdown page: nothing stands on it that no command has said."""
+    machine = results['machine']
+    memory = '' if machine['GiB'] is None else f', {machine["GiB"]:g} GiB'
+    yield f'# {machine["device"]}'
+    yield ''
+    yield f'By `python results/gpu/run.py` of commit {", ".join(results["commits"])}.'
+    yield ''
+    yield '| device | driver | CUDA | torch | Python | numpy | numbers |'
+    yield '|---|---|---|---|---|---|---|'
+    versions = [machine[name] or '-' for name in ('driver', 'CUDA', 'torch', 'python', 'numpy')]
+    yield table_row(machine['device'] + memory, *versions, machine['dtype'])
+    if config.toy:
+        yield ''
+        yield '**Toy sizes: the commands run, and nothing is said of speed.**'
+    for part, question in PARTS.items():
+        yield from section(part, question, results)
+
+
+def table_row(*cells):
+    return f'| {" | ".join(str(cell) for cell in cells)} |'
+
+
+def section(part, question, results):
+    """Yield the lines of a part: its question, its table, what its commands said."""
+    steps = {name: step for name, step in results['steps'].items() if part_of(name) == part}
+    yield ''
+    yield f'## {part}'
+    yield ''
+    yield from textwrap.wrap(question if steps else f'{question} Not measured.', 100)
+    for name, why in results['too large'].items():
+        if part_of(name) == part:
+            yield ''
+            yield f'Left out: {name} {why}.'
+    has_rows = any(step['rows'] for step in steps.values())
+    if part in TABLES and has_rows:
+        yield ''
+        yield from TABLES[part](steps.values())
+    yield from commands(steps.values(), part in TABLES)
+
+
+def generation_table(steps):
+    yield table_row('network', 'rows', 'way', 'passes', *HEADINGS)
+    yield '|---|---|---|---|---|---|---|---|---|---|'
+    for step in steps:
+        config = step['config']
+        for row in step['rows']:
+            network = config.get('network', 'GPT-2')
+            way = row.get('name') or f'cuda_graphs={config["cuda_graphs"]}'
+            if 'window' in row:
+                way += f', lossless, window {row["window"]}'
+            yield table_row(network, config['batch_size'], way, row['passes'], *times(row))
+
+
+HEADINGS = ('first s', 'later s', 'ms a pass', 'of limit', 'peak GiB', 'plain s')
+
+
+def times(row):
+    """Yield what stands under HEADINGS."""
+    yield f'{row["first"]:.2f}'
+    yield f'{row["later"]:.3f}'
+    yield f'{1000 * row["later"] / row["passes"]:.2f}'
+    yield f'{row["of_limit"]:.1%}' if 'of_limit' in row else ''
+    yield f'{row["peak_bytes"] / 2**30:.2f}'
+    yield f'{row["plain"]:.2f}' if 'plain' in row else ''
+
+
+def training_table(steps):
+    yield table_row(
+        '', 'rows', 'compiled', 'first s', 'ms an update', 'tokens/s', 'MFU', 'peak GiB'
+    )
+    yield '|---|---|---|---|---|---|---|---|'
+    for step in steps:
+        for row in step['rows']:
+            speed = [f'{row["first"]:.1f}', f'{1000 * row["seconds"]:.1f}']
+            speed += [f'{row["tokens_per_sec"]:,.0f}', f'{row["mfu"]:.1%}']
+            peak = f'{row["peak_bytes"] / 2**30:.2f}'
+            rows = step['config']['batch_size']
+            yield table_row(row['name'], rows, row['compiled'], *speed, peak)
+
+
+# how a part makes a table of its steps
+TABLES = {'generation': generation_table, 'training': training_table}
+N_SHOWN = 24  # last lines of a command
+
+
+def commands(steps, has_table):
+    """Yield the commands of a part, and what they said that no table says."""
+    for step in steps:
+        yield ''
+        yield '```'
+        yield f'$ {step["command"]}   ({step["seconds"]:,.0f} s)'
+        if step['failed'] or not (has_table and step['rows']):
+            yield from step['text'].splitlines()[-N_SHOWN:]
+        if step['failed']:
+            yield f'FAILED: {step["failed"]}'
+        yield '```'
 
 
 if __name__ == '__main__':
