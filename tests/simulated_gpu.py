@@ -30,7 +30,6 @@ import weakref
 import torch
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NOT_OURS = (os.path.dirname(torch.__file__), os.path.abspath(__file__))
@@ -52,6 +51,7 @@ WAITS = {  # their results go to the host, or sizes of their results do
 MOVES = {'aten::_to_copy', 'aten::copy_'}
 INDEXING = {'aten::index', 'aten::index_put', 'aten::index_put_'}
 FILLS = {'aten::masked_fill', 'aten::masked_fill_', 'aten::index_fill', 'aten::index_fill_'}
+ASKED = WAITS | MOVES | INDEXING | FILLS | {'aten::where', 'aten::repeat_interleave'}
 
 
 class Counts:
@@ -77,8 +77,10 @@ def counted():
 
 def count(operation, args, kwargs, stays):
     """Count what CUDA does in an operation whose result `stays` on the device."""
-    named = dict(zip((argument.name for argument in operation._schema.arguments), args)) | kwargs
     name = operation._schema.name
+    if name not in ASKED:
+        return
+    named = dict(zip((argument.name for argument in operation._schema.arguments), args)) | kwargs
     n_copies = len(copied(name, named)) if stays else 0
     waits = must_wait(name, named, stays) or n_copies > 0 and not named.get('non_blocking')
     if not waits and not n_copies:
@@ -130,7 +132,25 @@ def is_mask(x):
 
 
 def tensors_of(x):
-    return [leaf for leaf in tree_leaves(x) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors in arguments, or in a result."""
+    if isinstance(x, torch.Tensor):
+        return [x]
+    if isinstance(x, dict):
+        x = x.values()
+    elif not isinstance(x, list | tuple):
+        return []
+    return [tensor for one in x for tensor in tensors_of(one)]
+
+
+def with_tensors(function, x):
+    """Return arguments, or a result, with function(tensor) in place of each tensor."""
+    if isinstance(x, torch.Tensor):
+        return function(x)
+    if isinstance(x, dict):
+        return {name: with_tensors(function, one) for name, one in x.items()}
+    if isinstance(x, list | tuple):
+        return type(x)([with_tensors(function, one) for one in x])
+    return x
 
 
 def our_line():
@@ -229,7 +249,7 @@ def simulate(operation, args, kwargs):
 
     # The same operation on the host
     on_host = {id(x.host): x for x in here}
-    args, kwargs = tree_map(lambda x: x.host if isinstance(x, OnDevice) else x, (args, kwargs))
+    args, kwargs = with_tensors(host_of, (args, kwargs))
     kwargs |= {'device': torch.device('cpu')} if device is not None else {}
     with _disable_current_modes():
         result = operation(*args, **kwargs)
@@ -237,12 +257,16 @@ def simulate(operation, args, kwargs):
     def back(x):
         if id(x) in on_host:
             return on_host[id(x)]
-        return OnDevice(x) if stays and isinstance(x, torch.Tensor) else x
+        return OnDevice(x) if stays else x
 
-    result = tree_map(back, result)
+    result = with_tensors(back, result)
     if recording is not None and stays:
         recording.add(operation, args, kwargs, result)
     return result
+
+
+def host_of(x):
+    return x.host if isinstance(x, OnDevice) else x
 
 
 def check_devices(name, args, tensors, here):
