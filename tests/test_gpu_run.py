@@ -31,6 +31,8 @@ gpt2 = loaded('gpt2')
 WRITTEN = {'passes': 64, 'first': 2.0, 'later': 0.5, 'peak_bytes': 2**30, 'of_limit': 0.125}
 TRAINED = {'name': 'ours', 'compiled': True, 'first': 36.0, 'seconds': 0.1, 'mfu': 0.313}
 TRAINED |= {'tokens_per_sec': 80000.0, 'peak_bytes': 2**31}
+PAIR = {'name': 'by_row', 'ratio': 1.04, 'ratios': [1.03, 1.04, 1.05], 'off_before': 0.003}
+PAIR |= {'off_after': 0.004, 'before': {'seconds': 0.104}, 'after': TRAINED}
 MACHINE = {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1', 'GiB': 79.1}
 MACHINE |= {'driver': '580', 'CUDA': '13.0', 'python': '3.12', 'numpy': '2', 'dtype': 'bfloat16'}
 MACHINE |= {'device type': 'cuda'}
@@ -59,6 +61,8 @@ def gpu(tmp_path, monkeypatch):
                 row = WRITTEN
             elif 'generation' in words:
                 row = {'name': 'static cache'} | WRITTEN
+            elif 'results/gpu/candidates.py' in words:
+                row = PAIR
             figures = {'config': config | options, 'rows': [row]}
             with open(options['out'], 'w') as f:
                 json.dump(figures, f)
@@ -104,13 +108,15 @@ def test_all_that_is_said_is_kept(gpu, tmp_path):
 
 
 def test_figures_stand_in_tables(gpu):
-    _, page = gpu('--parts=generation,training')
+    _, page = gpu('--parts=generation,training,candidates', '--minutes=30')
     generation = section(page, 'generation')
     assert '| GPT-2 | 32 | static cache | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
     assert '| encoder | 32 | cuda_graphs=True | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
     assert '\nsaid\n' not in generation
     training = section(page, 'training')
     assert '| ours | 64 | True | 36.0 | 100.0 | 80,000 | 31.3% | 2.00 |' in training
+    pair = '| by_row | 32 | 104.0 | 100.0 | 1.040 | 1.030 1.040 1.050 | 3.0e-03 | 4.0e-03 |'
+    assert pair in section(page, 'candidates')
     wide = [line for line in page.splitlines() if len(line) > 100]
     assert [line for line in wide if not line.startswith(('|', '$'))] == []
 
@@ -173,7 +179,7 @@ def test_a_command_is_ended_at_its_limit(tmp_path):
 
 @pytest.mark.parametrize('toy', [False, True])
 def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
-    ran, _ = gpu(f'--toy={toy}')
+    ran, _ = gpu(f'--toy={toy}', f'--parts={",".join(run.PARTS)}')
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     monkeypatch.undo()  # commands run now
     assert len(ran) > 24
@@ -183,7 +189,7 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
     for (program, _), args in one_of_a_kind.items():
         if program == 'anyorder.extras.puzzles make':
             script(program, *args, '--n_train=-1', code=1)
-        elif program == 'results/gpu/gpt2.py':
+        elif program in ('results/gpu/gpt2.py', 'results/gpu/candidates.py'):
             said = script(os.path.join(ROOT, program), *args, '--device=nowhere', code=1).stderr
             assert 'nowhere' in said
         elif program != 'pytest':

@@ -3,6 +3,7 @@ stopped.
 
     python results/gpu/run.py
     python results/gpu/run.py --minutes=9.5
+    python results/gpu/run.py --parts=candidates
     python results/gpu/run.py --device=cpu --toy=True --out=out/gpu_toy
 
 Needs torch 2.11 or newer and requirements.txt, but no network.
@@ -55,9 +56,13 @@ PARTS = {
     'sudoku': (
         'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'
     ),
+    'candidates': (
+        'Which change would make training faster? Each by itself, in turns with the update as it '
+        'is. One is kept only where such a pair shows that it pays.'
+    ),
 }
 
-parts = 'equalities,generation,training,ensemble,small,sudoku'  # in this order
+parts = 'equalities,generation,training,ensemble,small,sudoku'  # or candidates, with commas
 minutes = 12.0  # all commands together
 out = 'out/gpu'  # page, outputs and checkpoints
 device = 'auto'  # 'cuda', 'cpu', ...
@@ -105,12 +110,24 @@ generation_encoder_1024 120 8 {texts} --batch_size=32 --n_steps=1024 --network=e
 generation_mixed_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=mixed
 generation_two_stream_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=two_stream \\
     --windows=
+
+candidates_by_row 150 {pair_gib} {pair} by_row --batch_size={pair_rows}
+candidates_token_loss 150 {pair_gib} {pair} token_loss --batch_size={pair_rows}
+candidates_linear_cross_entropy 150 {pair_gib} {pair} linear_cross_entropy \\
+    --batch_size={pair_rows}
+candidates_residual 150 {pair_gib} {pair} residual --batch_size={pair_rows}
+candidates_graph 60 4 {pair} graph {quickstart} --n_updates=100 --compile=False
+candidates_one_hot 150 {pair_gib} {pair} one_hot --batch_size={pair_rows}
+candidates_index_add 150 {pair_gib} {pair} index_add --batch_size={pair_rows}
 """
 FIELDS = {
     'speed': '-m anyorder.extras.speed',
     'texts': '{speed} sample {small} --repeats=1 {kept}',
     'train': '{speed} train {small} --plain=False --n_updates=10 {kept}',
     'gpt2': 'results/gpu/gpt2.py {kept}',
+    'pair': 'results/gpu/candidates.py {kept}',
+    'quickstart': '--n_layer=2 --n_head=3 --n_embd=96 --block_size=64 --vocab_size=320 '
+    '--n_tokens=257 --optimizer=muon:0.04',
     'kept': '--out={out}/{name}.json',
     'learn': 'train.py config/sudoku.py {data} {sudoku} {updates} --out_dir={out}',
     'solve': '-m anyorder.extras.puzzles solve {data} --orders=random,margin --n_puzzles=200',
@@ -123,7 +140,8 @@ FIELDS = {
 TRAINED = {'sudoku': (25, 20736, 2)}
 NO_DEVICE = ('-m anyorder.extras.puzzles make',)
 TINY = '--n_layer=1 --n_head=2 --n_embd=32'
-TIMED = f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --repeats=1'
+TIMED_ONCE = f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257'
+TIMED = f'{TIMED_ONCE} --repeats=1'
 # how a command begins, and what comes last in a toy run, and so overrides what stands before
 TOY = {
     '-m pytest': "-k 'paper and steps'",
@@ -131,6 +149,8 @@ TOY = {
     '-m anyorder.extras.speed sample': f'{TIMED} --batch_size=2 --n_steps=8 --plain=8',
     '-m anyorder.extras.speed ensemble': f'{TIMED} --n_positions=8 --n_contexts=2 --n_plain=4',
     'results/gpu/gpt2.py': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
+    'results/gpu/candidates.py': f'{TIMED_ONCE} --batch_size=2 --n_updates=1 --turns=2 '
+    '--compile=False',
     'train.py': f'{TINY} --batch_size=2 --compile=False --max_iters=2 --eval_interval=1 '
     '--warmup_iters=1 --eval_iters=1',
     '-m anyorder.extras.puzzles make': '--n_train=200',
@@ -208,7 +228,7 @@ def job_of(line, results, config):
     if waits and not learned:
         return None
     fields = {'name': name, 'updates': learned, 'out': shlex.quote(config.out)}
-    fields |= many_rows(results['machine']['GiB'])
+    fields |= rows_that_fit(results['machine']['GiB'])
     there = results['machine']['GiB']
     needed = float(filled(need, fields))
     if there is not None and needed > there:
@@ -226,11 +246,16 @@ def job_of(line, results, config):
     return Job(name, int(limit), command)
 
 
-def many_rows(gib):
-    """Return the fields of the largest batch that is written: 512 rows took 23.1 GiB."""
+def rows_that_fit(gib):
+    """Return the fields of batches that a small device has in a smaller size.
+
+    512 rows of texts took 23.1 GiB; a pair of updates has a second model beside the first."""
+    fields = {'many': 512, 'many_gib': 25, 'pair_rows': 32, 'pair_gib': 27}
     if gib is None or gib < 25:
-        return {'many': 256, 'many_gib': 13}
-    return {'many': 512, 'many_gib': 25}
+        fields |= {'many': 256, 'many_gib': 13}
+    if gib is None or gib < 27:
+        fields |= {'pair_rows': 16, 'pair_gib': 17}
+    return fields
 
 
 def filled(text, fields):
@@ -403,8 +428,36 @@ def training_table(steps):
             yield table_row(row['name'], rows, row['compiled'], *speed, peak)
 
 
+def candidates_table(steps):
+    yield table_row(
+        'change',
+        'rows',
+        'ms before',
+        'ms after',
+        'before / after',
+        'by turns',
+        'off before',
+        'off after',
+        'tokens/s',
+        'MFU',
+    )
+    yield '|---|---|---|---|---|---|---|---|---|---|'
+    for step in steps:
+        for row in step['rows']:
+            arms = [f'{1000 * row[arm]["seconds"]:.1f}' for arm in ('before', 'after')]
+            turns = ' '.join(f'{ratio:.3f}' for ratio in row['ratios'])
+            off = [f'{row[name]:.1e}' for name in ('off_before', 'off_after')]
+            speed = [f'{row["after"]["tokens_per_sec"]:,.0f}', f'{row["after"]["mfu"]:.1%}']
+            rows = step['config']['batch_size']
+            yield table_row(row['name'], rows, *arms, f'{row["ratio"]:.3f}', turns, *off, *speed)
+
+
 # how a part makes a table of its steps
-TABLES = {'generation': generation_table, 'training': training_table}
+TABLES = {
+    'generation': generation_table,
+    'training': training_table,
+    'candidates': candidates_table,
+}
 N_SHOWN = 24  # last lines of a command
 
 

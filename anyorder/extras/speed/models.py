@@ -49,6 +49,15 @@ def training_step(config, device, dtype, network='decoder'):
     """Return (model with random weights, whether it is compiled, a function that makes an update).
 
     The update is that of train.py."""
+    state, split, run = start_training(config, device, dtype, network)
+    compiled = wants_compile(config, device)
+    if compiled:
+        state.run_model = torch.compile(state.model)
+    return state.model, compiled, partial(update, state, split, 1e-3, run)
+
+
+def start_training(config, device, dtype, network='decoder'):
+    """Return (the TrainState of a model with random weights, random tokens, options of update)."""
     model = lean(random_model(config, device, network).train())
     l2r_ratio = 0.0 if model.slots.masked_loss else 0.1
     run = Config(
@@ -62,13 +71,13 @@ def training_step(config, device, dtype, network='decoder'):
     )
     optimizer, rate = optimizer_in(config)
     optimizers = make_optimizers(model, optimizer, 1e-3, rate or MUON_RATE, 0.05, (0.9, 0.95))
-    split = Split(random_tokens(config))
-    state = TrainState(model, optimizers, EMA(model, 0.9999))
+    return TrainState(model, optimizers, EMA(model, 0.9999)), Split(random_tokens(config)), run
+
+
+def wants_compile(config, device):
     asked = 'auto' if config.compile else False
     compiled, _ = resolve_compile(asked, device, float('inf'), 2000)
-    if compiled:
-        state.run_model = torch.compile(model)
-    return model, compiled, partial(update, state, split, 1e-3, run)
+    return compiled
 
 
 def plain_step(config, device):
