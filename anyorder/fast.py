@@ -1,11 +1,12 @@
 """What makes a model faster and leaves its answers equal up to rounding?
 
-Three changes; weights keep their names:
+Changes of a model; weights keep their names:
 
     lean(model)            to train with: less memory for the loss, AdaLN once per position, no slow
                            attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a
                            table
+    compiled(network)      a frozen network whose chains of small operations are compiled
     graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs"""
 
 import copy
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from model import AOGPT, AdaLN, Head, SelfAttention
+from model import AOGPT, AdaLN, Block, Head, SelfAttention, take
 
 
 def product_dtype(x):
@@ -238,6 +239,13 @@ class FrozenLinear(nn.Module):
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
         return F.linear(x, self.weight, self.bias)
 
+    def unpack(self):
+        """Go back to weights that a compiler can read."""
+        if self.packed:
+            self.weight = self.weight.to_dense()
+            self.packed = False
+            self.plain = None
+
     def one_row(self, x):
         """Return the outputs of one row x (..., C), in the same shape."""
         twice = x.reshape(1, -1).repeat(2, 1)  # one column alone takes twice as long as two
@@ -270,6 +278,66 @@ class AdaLNTable(nn.Module):
 
     def forward(self, target, wtpe):
         return F.embedding(target, self.table)
+
+
+# --------------------------------------------------------------------------------------------------
+# to write much with
+
+
+def compiled(network):
+    """Return a frozen network itself, the two parts of whose blocks round attention are compiled.
+
+    On a GPU their norms, gates and activations are then few kernels in place of many. The first
+    pass takes seconds more. Attention and the cache stay as they are: a compiled function that
+    writes into a cache would copy it."""
+    for block in network.transformer.h:
+        block.__class__ = CompiledBlock
+        for module in block.modules():
+            if isinstance(module, FrozenLinear):
+                module.unpack()
+    return network
+
+
+class CompiledBlock(Block):
+    """A block whose parts before and after attention are compiled, once for all blocks and sizes.
+
+    Both treat each slot by itself, so that all slots of all rows are rows of one matrix. Its height
+    alone is dynamic: a compiler makes the fastest kernels for widths that it knows."""
+
+    def before_attention(self, x, modulation, answering, rotary):
+        if rotary is not None:
+            rotary = [list(map(as_rows, cos_sin)) for cos_sin in rotary]
+        half = compiled_form(Block.before_attention)
+        found = half(self, as_rows(x), as_rows(modulation), None, rotary)
+        q, k, v = [part.unflatten(0, x.shape[:2]) for part in found]
+        return take(q, answering), k, v
+
+    def after_attention(self, x, modulation, y):
+        half = compiled_form(Block.after_attention)
+        found = half(self, as_rows(x), as_rows(modulation), as_rows(y))
+        return found.unflatten(0, x.shape[:2])
+
+
+def as_rows(x):
+    """Return x (B, S, ...) as (B S, ...), whose size the compiler is not to count on."""
+    if x is None:
+        return None
+    x = x.flatten(0, 1)
+    if len(x) > 1:  # one row has a graph of its own
+        torch._dynamo.mark_dynamic(x, 0)
+    return x
+
+
+@cache
+def compiled_form(function):
+    """Return the function, compiled when it first runs, and anew for each network and dtype."""
+    compiled = torch.compile(function, dynamic=False)
+
+    def run(*args):
+        with torch._dynamo.config.patch(recompile_limit=64):  # beyond which it would run as it is
+            return compiled(*args)
+
+    return run
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+"""A compiled network answers as the eager one, and few graphs serve all blocks and sizes."""
+
+import shutil
+from functools import partial
+
+import pytest
+import torch
+from conftest import make_model
+from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
+
+from anyorder import fast
+from anyorder.fast import compiled, freeze
+from anyorder.machine.devices import compiler_of
+from anyorder.orders import sample_order
+from model import KVCache
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that are compiled, by a backend that needs no compiler."""
+    found = []
+
+    def keep(graph, inputs):
+        found.append(graph)
+        return torch._dynamo.lookup_backend('aot_eager')(graph, inputs)
+
+    monkeypatch.setattr(torch, 'compile', partial(torch.compile, backend=keep))
+    forget()
+    yield found
+    forget()
+
+
+@pytest.fixture
+def compiler():
+    if shutil.which(compiler_of(torch.device('cpu'))) is None:
+        pytest.skip('no compiler')
+    forget()
+    yield
+    forget()
+
+
+def forget():
+    """Forget all that is compiled."""
+    torch.compiler.reset()
+    fast.compiled_form.cache_clear()
+
+
+def difference(network, other, n_rows, n_tokens=11):
+    """Return the largest difference of their logits, over passes of many sizes."""
+    N = network.config.block_size
+    g = torch.Generator().manual_seed(n_rows)
+    idx = torch.randint(n_tokens, (n_rows, N), generator=g)
+    order = sample_order(n_rows, N, generator=g)
+    largest = 0.0
+    caches = [None, None]
+    if network.slots.cached:
+        dtype = network.lm_head.dtype
+        caches = [KVCache(network.config, n_rows, dtype=dtype) for _ in range(2)]
+    for known, n in ((0, 1), (1, 1), (2, 3), (5, 7), (12, 2), (14, 8), (22, 1), (23, 1)):
+        with torch.no_grad():
+            a = network.predict(idx, order, known, n, caches[0])
+            b = other.predict(idx, order, known, n, caches[1])
+        largest = max(largest, float((a - b)[..., :n_tokens].abs().max()))
+    return largest
+
+
+SOME = [VARIANTS[0], VARIANTS[6], FINAL[0], TWO_STREAM[1], dict(attention='bidirectional')]
+
+
+@pytest.mark.parametrize('variant', SOME, ids=name_of)
+def test_compiled_answers_as_eager(graphs, variant):
+    model = make_model(block_size=24, n_layer=3, **variant)
+    network = freeze(model)
+    assert compiled(network) is network
+    for n_rows in (3, 1):
+        assert difference(network, freeze(model), n_rows) < 1e-10
+    assert 0 < len(graphs) <= 4
+
+
+def test_one_graph_of_each_half_serves_all_blocks_and_sizes(graphs):
+    model = make_model(block_size=24, n_layer=12)
+    network = compiled(freeze(model))
+    for n_rows in (2, 5, 16, 7):
+        assert difference(network, freeze(model), n_rows) < 1e-10
+    assert len(graphs) == 2
+
+    # weights are no constants: another network of these sizes has no other graphs
+    model = make_model(1, block_size=24, n_layer=2)
+    assert difference(compiled(freeze(model)), freeze(model), 3) < 1e-10
+    assert len(graphs) == 2
+
+    # but one slot of one row has
+    difference(network, network, 1)
+    assert len(graphs) == 4
+
+
+@pytest.mark.slow
+def test_more_networks_than_a_compiler_keeps_by_itself_are_compiled(graphs):
+    for n_embd in range(8, 88, 8):
+        network = compiled(freeze(make_model(n_embd=n_embd, block_size=24, n_layer=1)))
+        difference(network, network, 2)
+    assert len(graphs) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_the_compiler_of_a_cpu_answers_as_eager(compiler, dtype, tolerance):
+    model = make_model(block_size=24, n_layer=3, n_embd=32, rotary=True).float()
+    network = compiled(freeze(model, dtype))
+    assert difference(network, freeze(model, dtype), 3) < tolerance
