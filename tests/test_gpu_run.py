@@ -229,6 +229,16 @@ def test_a_machine_says_what_it_is():
         run.machine_of('nowhere')
 
 
+def test_the_driver_is_what_nvidia_smi_says(monkeypatch):
+    machine = loaded('machine')
+    asked = subprocess.CompletedProcess([], 0, stdout='580.65.06\n')
+    monkeypatch.setattr(subprocess, 'run', lambda *_, **__: asked)
+    assert machine.driver(0) == '580.65.06'
+    monkeypatch.undo()
+    monkeypatch.setenv('PATH', '')
+    assert machine.driver(0) == 'unknown'
+
+
 # --------------------------------------------------------------------------------------------------
 # GPT-2
 

@@ -8,8 +8,9 @@
 A change is put in from outside, and none of them is used elsewhere: one is kept only where such a
 pair shows that it pays. Tests prove in float64 that each leaves loss and gradients as they are, or
 the weights after updates. Both updates have the same weights and batches. `off by` is the distance
-of their gradients from those of float32, as a share of the latter; of `graph` it is the distance of
-the weights after the updates of a turn."""
+of their gradients from those of float32, as a share of the latter. Of `graph` it is the distance of
+the weights after all updates, as a share of their way: rounding with AdamW, up to some percent with
+Muon, which rounds its steps to bfloat16."""
 
 import os
 import sys
