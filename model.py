@@ -185,9 +185,10 @@ class Slots:
     def span(cls, known, first, counts, T, n_visits):
         """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, (B,) each on the host. Say
-        visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6 and 7 read visit 4, and end is
-        8. Slot 5 would read it with one token a step, too: kept is 6, and 6 and 7 run again."""
+        It runs slots up to end - 1 and a cache keeps `kept` of them, on the host: (B,) each, or of
+        several steps (steps, B). Say visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6
+        and 7 read visit 4, and end is 8. Slot 5 would read it with one token a step, too: kept is
+        6, and 6 and 7 run again."""
         end = (first + counts).clamp(max=T)
         kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
         # Slots after `known` do not see each other
@@ -215,14 +216,23 @@ class Slots:
 
 
 class RowRanges(NamedTuple):
-    """The visits `first` to `last` that a `predict` answers, and the slots from `start` to before
-    `end` that run: (B,) on the host, where sizes are counted without a wait, or (B, 1)."""
+    """The visits `first` to `last` that a pass answers, and the slots from `start` to before `end`
+    that run: (B,), or (steps, B), on the host, where sizes are counted without a wait, or (B, 1) on
+    the device."""
 
     known: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
     start: torch.Tensor
     end: torch.Tensor
+
+    @classmethod
+    def of(cls, known, first, counts, end, length, T):
+        """Plan `counts` answers; slots run from the first that a cache of `length` does not have,
+        or the first target."""
+        last = (first + counts).clamp(max=T) - 1
+        start = torch.minimum(length, first).minimum(end - 1)
+        return cls(known, first, last, start, end)
 
     def to(self, device):  # by one copy
         stacked = torch.stack(self).to(device, non_blocking=True)
@@ -561,27 +571,33 @@ class Network(nn.Module):
             )
         self._check_kind(known, first, cache)
 
-        # Which slots run: from the first that is not cached, or the first target
+        # Which slots run
         counts = counts.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
-        start = torch.zeros_like(known)
-        if cache is not None:
-            start = torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        last = (first + counts).clamp(max=T) - 1
-        ranges = RowRanges(known, first, last, start, end).to(idx.device)
-
-        # One pass
-        number = ranges.numbers(int((end - start).max()))
+        length = torch.zeros_like(known) if cache is None else cache.length.cpu()
+        ranges = RowRanges.of(known, first, counts, end, length, T)
         n_keys = None
         if needs_mask or cache is not None:
             n_keys = int(end.max())
-        slots = self.slots(order, ranges.known, ranges.visits(n), number, n_keys, ranges.end)
-        x = self.trunk(idx, order, slots, cache)
+        size = int((ranges.end - ranges.start).max()), n, n_keys
+
+        # One pass
+        x = self.answer(idx, order, ranges.to(idx.device), size, cache)
         if cache is not None:
             cache.length = kept
         if picked is not None:
             x = x[picked]
         return (head or self.lm_head)(x)
+
+    def answer(self, idx, order, ranges, size, cache=None):
+        """Return the last hidden states (B, n, C) of a pass whose plan is on the device.
+
+        No number comes from the host or goes there. `ranges` is a RowRanges of (B, 1) and `size`
+        (S, n, n_keys) at least as wide; n_keys is None without a mask."""
+        S, n, n_keys = size
+        number = ranges.numbers(S)
+        slots = self.slots(order, ranges.known, ranges.visits(n), number, n_keys, ranges.end)
+        return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
         """Return (B, T), if shapes fit."""

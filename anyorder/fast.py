@@ -6,10 +6,10 @@ Changes of a model; weights keep their names:
                            attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a
                            table
-    compiled(network)      a frozen network whose chains of small operations are compiled
-    graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs"""
+    compiled(network)      a frozen network whose chains of small operations are compiled"""
 
 import copy
+import weakref
 from contextlib import nullcontext
 from functools import cache
 
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anyorder.machine.graphs import has_graphs
 from model import AOGPT, AdaLN, Block, Head, SelfAttention, take
 
 
@@ -195,6 +196,8 @@ def freeze(model, dtype=None):
     for module in list(model.modules()):
         for name, child in module.named_children():
             setattr(module, name, frozen(child, model.transformer, dtype))
+    model.graphs = has_graphs(model.device)  # whether steps are recorded, see machine/graphs.py
+    model.workspace = None  # what writing keeps, see generation/workspace.py
     return model.eval()
 
 
@@ -280,6 +283,52 @@ class AdaLNTable(nn.Module):
         return F.embedding(target, self.table)
 
 
+def kept_frozen(model):
+    """Return freeze(model), on a device with graphs the same as before while no weight changes.
+
+    Elsewhere a copy costs no more than to look at all weights."""
+    is_ours = isinstance(model, AOGPT) and not isinstance(model.lm_head, FrozenHead)
+    if not is_ours or not has_graphs(model.device):
+        return freeze(model)
+    state = product_dtype(model), bits_of(model)
+    if model not in KEPT or KEPT[model][0] != state:
+        KEPT[model] = state, freeze(model)
+    return KEPT[model][1]
+
+
+KEPT = weakref.WeakKeyDictionary()  # model: (its state, the frozen copy), which goes with it
+
+
+def bits_of(model):
+    """Return the sum of the bits of each weight, whoever has changed it; one wait."""
+    sums = []
+    for p in model.parameters():
+        integer = INTEGER[p.element_size()]
+        sums.append(p.detach().view(integer).sum(dtype=torch.long))
+    return torch.stack(sums).tolist()
+
+
+INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
+class CountedTrunk:
+    """The trunk of a network, and a count of the slots that it has run.
+
+    The padding of short rows is not counted."""
+
+    def __init__(self, trunk):
+        self.trunk = trunk
+        self.n_slots = 0
+
+    def __call__(self, idx, order, slots, cache=None):
+        n_content = slots.number.size(1)  # queries come after the content
+        for visit in slots.visit.tensor_split([n_content], 1):
+            if visit.size(1):  # on the device, without a wait for it
+                n_more = visit.diff(dim=1).count_nonzero()
+                self.n_slots = self.n_slots + (len(visit) + n_more)
+        return self.trunk(idx, order, slots, cache)
+
+
 # --------------------------------------------------------------------------------------------------
 # to write much with
 
@@ -338,135 +387,3 @@ def compiled_form(function):
             return compiled(*args)
 
     return run
-
-
-# --------------------------------------------------------------------------------------------------
-# CUDA graphs
-
-
-def graphed(model):
-    """Return the model itself, whose steps with a cache are replayed as CUDA graphs.
-
-    They are padded to few sizes, see StepGraphs."""
-    why_not = None
-    if model.device.type == 'cpu':
-        why_not = f'the device is {model.device}'
-    elif not model.slots.cached:
-        why_not = f'attention={model.config.attention} has none'
-    if why_not is not None:
-        raise ValueError(f'cuda_graphs is for a network with a cache on a GPU: {why_not}')
-    model.trunk = StepGraphs(model.trunk)
-    return model
-
-
-class StepGraphs:
-    """The trunk as CUDA graphs, one launch for hundreds of kernels.
-
-    The first call of a size runs eagerly, the second is recorded, later ones are replayed. Graphs
-    hold for one cache; another cache starts anew."""
-
-    def __init__(self, trunk):
-        self.trunk = trunk
-        self.cache = None
-        self.recorded = {}  # by the shapes of the inputs; None after the first call
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, idx, order, slots, cache=None):
-        if cache is None:
-            return self.trunk(idx, order, slots)
-        if cache is not self.cache:
-            self.cache = cache
-            self.recorded = {}
-        n = slots.answering.size(1)
-        slots = padded(slots, cache)
-        inputs = {'idx': idx, 'order': order}
-        inputs |= {name: getattr(slots, name) for name in PLAN}
-        key = tuple(x.shape for x in inputs.values())
-        if key not in self.recorded:  # which also sets up what cannot be set up while recording
-            self.recorded[key] = None
-            return self.trunk(idx, order, slots, cache)[:, :n]
-        if self.recorded[key] is None:
-            self.recorded[key] = self.record(inputs, slots, cache)
-        return self.replay(inputs, *self.recorded[key])[:, :n]
-
-    def record(self, inputs, slots, cache):
-        """Return (graph, the inputs that it reads, the result that it writes)."""
-        graph = torch.cuda.CUDAGraph()
-        own = {name: x.clone() for name, x in inputs.items()}
-        plan = copy.copy(slots)
-        vars(plan).update({name: own[name] for name in PLAN})
-        with torch.cuda.graph(graph, pool=self.pool, stream=recording_stream(own['idx'].device)):
-            result = self.trunk(own['idx'], own['order'], plan, cache)
-        return graph, own, result
-
-    def replay(self, inputs, graph, own, result):
-        for name, x in inputs.items():
-            own[name].copy_(x)
-        graph.replay()
-        return result.clone()  # graphs share their memory
-
-
-recording_stream = cache(lambda device: torch.cuda.Stream(device))  # one for each device
-PLAN = (
-    'number',
-    'visit',
-    'target',
-    'reads',
-    'read_position',
-    'sees',
-    'answering',
-)  # tensors of Slots
-KEYS = 128  # a mask is as wide as the next multiple
-
-
-def padded(slots, cache):
-    """Return the plan in one of few sizes.
-
-    The last slot and the last answer repeat, and nothing sees the further keys."""
-    S = slots.number.size(1)
-    content = padded_range(S, slots.number.device)
-    answering = padded_range(slots.answering.size(1), slots.number.device)
-    plan = copy.copy(slots)
-    plan.number = slots.number[:, content]
-    has_queries = slots.visit.size(1) > S
-    if has_queries:  # two streams: the queries come after the content
-        every = torch.cat([content, S + answering])
-        queries = torch.arange(len(content), len(every), device=every.device)
-        plan.answering = queries.expand(len(slots.number), -1)
-    else:
-        every = content
-        plan.answering = slots.answering[:, answering]
-    for name in ('visit', 'target', 'reads', 'read_position'):
-        setattr(plan, name, getattr(slots, name)[:, every])
-    n_keys = slots.sees.size(-1)
-    width = min(-(-n_keys // KEYS) * KEYS, cache.k.size(3))
-    plan.sees = F.pad(slots.sees[:, :, every], (0, width - n_keys))
-    return plan
-
-
-def padded_range(n, device):
-    """Return 0 to n - 1, then n - 1 again up to pad_size(n)."""
-    return torch.arange(pad_size(n), device=device).clamp(max=n - 1)
-
-
-def pad_size(n):
-    """Return n rounded up to a power of two, above 64 to a multiple of 64."""
-    return -(-n // 64) * 64 if n > 64 else 1 << (n - 1).bit_length()
-
-
-class CountedTrunk:
-    """The trunk of a network, and a count of the slots that it has run.
-
-    The padding of short rows is not counted."""
-
-    def __init__(self, trunk):
-        self.trunk = trunk
-        self.n_slots = 0
-
-    def __call__(self, idx, order, slots, cache=None):
-        n_content = slots.number.size(1)  # queries come after the content
-        for visit in slots.visit.tensor_split([n_content], 1):
-            if visit.size(1):  # on the device, without a wait for it
-                n_more = visit.diff(dim=1).count_nonzero()
-                self.n_slots = self.n_slots + (len(visit) + n_more)
-        return self.trunk(idx, order, slots, cache)

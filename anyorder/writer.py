@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.fast import freeze, graphed
+from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
@@ -91,8 +91,7 @@ class Writer:
         # a decoder without its cache runs every slot anew, as it was trained
         if self.use_cache or not self.model.slots.cached:
             network = freeze(self.model, getattr(torch, self.dtype))
-        if self.cuda_graphs:
-            network = graphed(network)
+        network.graphs = self.cuda_graphs
         return network
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import make_model
 from test_model import FINAL, TWO_STREAM, VARIANTS, close, name_of
 
-from anyorder.fast import attention_kernels, freeze, lean, pad_size, padded
+from anyorder.fast import attention_kernels, freeze, lean
 from anyorder.orders import sample_order
 from model import KVCache
 
@@ -185,43 +185,6 @@ def test_frozen_steps_in_bfloat16_are_near(batch, n):
         expected = model.predict(idx, order, known, n)
         assert logits.shape == expected.shape
         assert (logits - expected).abs().max() < 0.3
-
-
-def test_padded_sizes_are_few():
-    sizes = [pad_size(n) for n in range(1, 1025)]
-    for n, size in enumerate(sizes, 1):
-        assert n <= size < n + max(n, 64)
-    assert sizes == sorted(sizes)
-    assert sizes[:5] == [1, 2, 4, 4, 8]
-    assert len(set(sizes)) == 22
-
-
-@pytest.mark.parametrize('variant', [{}, *FINAL])
-@pytest.mark.parametrize('n', [1, 3])
-def test_padded_steps_answer_as_the_others(batch, n, variant):
-    """The sizes of CUDA graphs, which a CPU does not have.
-
-    Rows are unequal, some end, and tails are reordered."""
-    idx, order = batch
-    plain = make_model(**variant)
-    model = make_model(**variant)
-    trunk = model.trunk
-
-    def padded_trunk(idx, order, slots, cache):
-        return trunk(idx, order, padded(slots, cache), cache)[:, :n]
-
-    model.trunk = padded_trunk
-    cache = KVCache(model.config, 5, dtype=torch.float64)
-    g = torch.Generator().manual_seed(3)
-    for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
-        now = torch.tensor(known)
-        logits = model.predict(idx, order, now, n, cache)
-        expected = plain.predict(idx, order, now, n)
-        for r, k in enumerate(known):
-            n_left = 9 - k
-            torch.testing.assert_close(logits[r, :n_left], expected[r, :n_left], **close)
-            order[r, k:] = order[r, k:][torch.randperm(n_left, generator=g)]
-        cache.length = now
 
 
 def test_a_frozen_model_has_one_dtype():

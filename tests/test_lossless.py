@@ -13,10 +13,11 @@ from test_model import TWO_STREAM, VARIANTS
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise
 from anyorder.generation.fill import fill, generate
+from anyorder.generation.plan import Cells, Plan
 from anyorder.generation.unmasking import Lossless
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of
-from model import AOGPT
+from model import AOGPT, Slots
 
 DRAWINGS = [
     dict(temperature=0),
@@ -252,6 +253,12 @@ def test_noise_belongs_to_seed_position_and_token():
 # ---- what a pass accepts
 
 
+def bounds_of(canvas, n):
+    """The Bounds of a pass over the next n (B,) visits of which some have drafts."""
+    plan = Plan(Slots, Lossless(int(n)), canvas, canvas.n_visits.unsqueeze(1), None)
+    return plan.bounds(0)
+
+
 def accepted(order, known, n_drafts, drafts, tokens):
     """(n_new, tokens of the visits behind `known`, n_drafts) of one row after a pass over these
     cells."""
@@ -259,12 +266,13 @@ def accepted(order, known, n_drafts, drafts, tokens):
     canvas = Canvas(torch.zeros_like(order), order, known, [0])
     canvas.n_drafts = torch.tensor([n_drafts])
     n = torch.tensor([len(tokens)])
-    row, column, visit = canvas.cells(n)
-    position = canvas.order[row, visit]
+    bounds = bounds_of(canvas, n)
+    cells = Cells.of(bounds.first, n, len(tokens), 8)
+    row = cells.row
+    position = canvas.order[row, cells.visit]
     canvas.idx[0, position[:n_drafts]] = torch.tensor(drafts, dtype=torch.long)
-    n_new, sure = Lossless().accept(canvas, row, column, position, torch.tensor(tokens), n)
-    assert sure.tolist() == list(range(int(n_new)))
-    return int(n_new), canvas.idx[row, position].tolist(), int(canvas.n_drafts)
+    n_new = int(Lossless().accept(canvas, bounds, cells, position, torch.tensor(tokens)))
+    return n_new, canvas.idx[row, position].tolist(), len(tokens) - n_new
 
 
 FAR = [0, 2, 4, 6, 1, 3, 5, 7]  # no two of the first four visits stand side by side

@@ -12,10 +12,11 @@ import torch
 from conftest import make_model
 from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
-from anyorder.fast import freeze, graphed, lean
+from anyorder.fast import freeze, lean
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, generate
+from anyorder.generation.fill import fill, generate, steps
+from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import Given
 from anyorder.likelihood.ensemble import Groups, ensemble_block_nll
 from anyorder.likelihood.nll import block_nll, conditional_logprob
@@ -278,7 +279,18 @@ def test_batches_are_drawn_without_a_wait(cuda):
 # ---- CUDA graphs
 
 
-@pytest.mark.parametrize('variant', [{}, *FINAL], ids=name_of)
+def network_of(model, dtype=None, graphs=True):
+    network = freeze(model, dtype)
+    network.graphs = graphs
+    return network
+
+
+def replayed(network):
+    """How many steps of a network are graphs."""
+    return sum(graph is not None for graph in network.workspace.graphs.recorded.values())
+
+
+@pytest.mark.parametrize('variant', [{}, *FINAL, ENCODER], ids=name_of)
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_graphs_replay_what_steps_are(cuda, variant, dtype):
     """The same forced text, scored with graphs and without: the steps of few and of many targets,
@@ -288,25 +300,80 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
     if dtype != torch.float64:
         model = model.float()
     found = []
-    for network in (freeze(model, dtype), graphed(freeze(model, dtype))):
+    for graphs in (False, True):
+        network = network_of(model, dtype, graphs)
         for n_steps in (64, 9):
             canvas = Canvas(idx, order, torch.tensor([0, 20, 63]), range(3))
             fill(network, canvas, Given(n_steps), Drawing(scores=True))
             found.append(canvas.logprob)
-    assert network.trunk.recorded
+    assert replayed(network)
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype]
-    for plain, replayed in zip(found[:2], found[2:]):
-        assert (plain - replayed).abs().max() < tolerance
+    for plain, other in zip(found[:2], found[2:]):
+        assert (plain - other).abs().max() < tolerance
 
 
-@pytest.mark.parametrize(
-    'how',
-    [dict(n_steps=16), dict(n_steps=16, policy='margin'), dict(unmask='lossless', window=8)],
-    ids=str,
-)
+WITH_GRAPHS = [
+    dict(n_steps=16),
+    dict(n_steps=16, policy='margin', order_noise=0.1),
+    dict(policy='top_prob', threshold=0.01),
+    dict(unmask='lossless', window=8),
+    dict(n_steps=16, top_p=0.9),
+    dict(n_steps=16, revise=1),
+]
+
+
+@pytest.mark.parametrize('how', WITH_GRAPHS, ids=str)
 def test_text_with_graphs_is_text_without(cuda, how):
     idx, order = (x.to(cuda) for x in texts(3))
     model = make_model(**REAL).to(cuda)
-    plain = generate(freeze(model), idx, order, 5, seeds=range(3), **how)
-    replayed = generate(graphed(freeze(model)), idx, order, 5, seeds=range(3), **how)
-    assert torch.equal(plain, replayed)
+    plain = generate(network_of(model, graphs=False), idx, order, 5, seeds=range(3), **how)
+    network = network_of(model)
+    for _ in range(3):  # eagerly, recorded, replayed
+        assert torch.equal(plain, generate(network, idx, order, 5, seeds=range(3), **how))
+    assert replayed(network)
+
+
+def test_graphs_of_two_models_and_of_another_batch(cuda):
+    """By turns, and after a larger cache has taken the place of the first one."""
+    idx, order = (x.to(cuda) for x in texts(6))
+    models = [make_model(**REAL).to(cuda), make_model(**REAL, rotary=True).to(cuda)]
+    networks = [network_of(model) for model in models]
+    for rows in (3, 3, 3, 6, 6, 6, 2, 2, 3):
+        for model, network in zip(models, networks):
+            text = idx[:rows], order[:rows], 5, 16
+            plain = generate(network_of(model, graphs=False), *text, seeds=range(rows))
+            assert torch.equal(plain, generate(network, *text, seeds=range(rows)))
+
+
+def test_what_is_kept_is_for_these_weights(cuda):
+    """The second text of a model is written by what the first one left, until its weights change,
+    whoever changes them."""
+    idx, order = (x.to(cuda) for x in texts(3))
+    model = make_model(**REAL).to(cuda)
+    for change in (lambda p: p, lambda p: p.data.mul_(1.5), lambda p: p.data.neg_()):
+        change(model.lm_head.weight)
+        plain = generate(network_of(model, graphs=False), idx, order, 5, 16, seeds=range(3))
+        for _ in range(3):
+            assert torch.equal(plain, generate(model, idx, order, 5, 16, seeds=range(3)))
+
+
+@pytest.mark.parametrize('policy', ['given', 'margin'])
+def test_nothing_waits_for_a_step(cuda, policy):
+    """Of a text whose steps are planned."""
+    idx, order = (x.to(cuda) for x in texts(3))
+    network = network_of(make_model(**REAL).to(cuda))
+    canvas = Canvas(idx, order, 5, range(3))
+    unmasking = unmasking_of(n_steps=16, policy=policy)
+    for graphs in (False, True):
+        network.graphs = graphs
+        for _ in range(3):
+            part = canvas.take(torch.arange(3))
+            running = steps(network, part, unmasking, Drawing())
+            next(running)
+            torch.cuda.set_sync_debug_mode('error')
+            try:
+                for _ in range(13):
+                    next(running)
+            finally:
+                torch.cuda.set_sync_debug_mode('default')
+            running.close()

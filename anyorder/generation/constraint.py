@@ -25,14 +25,13 @@ class Constraint:
         if not callable(allowed):
             self.allowed = torch.as_tensor(allowed).to(device)
 
-    def mask(self, logits, part, row, visit, n_tokens, scores):
-        """Put -inf into logits (m, V) of cells (row, visit) for the tokens that are not allowed
-        there.
+    def mask(self, logits, part, cells, n_tokens, scores):
+        """Put -inf into the logits (m, V) of Cells for the tokens that are not allowed there.
 
         V is at least n_tokens. Raises ValueError where nothing is allowed, and, if it `scores`,
         where the token that stands there is not."""
-        text = part.rows.to(row.device)[row]  # (m,), as are the next ones
-        place = part.order[row, visit]
+        text = part.rows.to(logits.device)[cells.row]  # (m,), as are the next ones
+        place = part.order[cells.row, cells.visit]
         rows = self.rows[text]
         positions = self.starts[text] + place
         may = self.tokens_at(rows, positions)
@@ -45,13 +44,15 @@ class Constraint:
 
         # What is to be revealed must be possible
         if scores:
-            token = part.idx[row, place]
+            token = part.idx[cells.row, place]
             best = logits.gather(1, token.unsqueeze(1))[:, 0]
             what = 'the token that is scored is not'
         else:
             best = logits.amax(1)
             what = 'no token is'
         wrong = best == -torch.inf
+        if cells.is_real is not None:
+            wrong &= cells.is_real
         if wrong.any():
             i = int(wrong.long().argmax())
             raise ValueError(

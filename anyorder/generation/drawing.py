@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
+from anyorder.generation.plan import is_exact
 from anyorder.machine.devices import widest
-from anyorder.seeds import random_bits
+from anyorder.seeds import hashed, random_bits
 from model import float32_or_better
+
+NOISE = hashed('noise of tokens')  # the name of its random numbers
 
 
 @dataclass(frozen=True)
@@ -67,38 +70,36 @@ class Drawing:
 
 
 class TokenNoise:
-    """Gives the cells of each pass their noise, and keeps it: it costs more than a copy.
+    """Gives the cells of each pass their noise. A CPU keeps it: it costs more than a copy.
 
-    cells  (m,) on the host, increasing: row and visit of each cell of the last pass, as one number
-    noise  (m, V) on the device: their noise"""
+    numbers  (m,) increasing: row and visit of each cell of the last pass, as one number
+    noise    (m, V) their noise"""
 
-    def __init__(self, vocab_size, device):
-        self.cells = torch.tensor([-1])  # no cell has this number
-        self.noise = torch.empty(1, vocab_size, device=device)
+    def __init__(self, vocab_size):
+        self.numbers = torch.tensor([-1])  # no cell has this number
+        self.noise = torch.empty(1, vocab_size)
 
-    def __call__(self, part, n_targets, row, position):
-        """Return the noise (m, V) of the next n_targets (B,) visits, the cells (row, position)."""
-        columns = torch.arange(int(n_targets.max()))
-        visit = part.known.unsqueeze(1) + columns  # (B, most)
-        numbers = part.rows.unsqueeze(1) * part.order.size(1) + visit
-        is_target = visit < (part.known + n_targets).unsqueeze(1)
-        cells = numbers[is_target]
+    def __call__(self, part, cells, position):
+        """Return the noise (m, V) of the Cells at these positions (m,)."""
+        keys = part.keys[cells.row]
+        vocab_size = self.noise.size(1)
+        if not is_exact(keys.device):
+            return token_noise(keys, position, vocab_size)
 
         # Copy the noise of known cells, draw that of others
-        place = torch.searchsorted(self.cells, cells).clamp(max=len(self.cells) - 1)
-        is_new = self.cells[place] != cells
-        place = place.to(row.device, non_blocking=True)
-        new = is_new.nonzero()[:, 0].to(row.device, non_blocking=True)
+        numbers = part.rows[cells.row] * part.order.size(1) + cells.visit
+        place = torch.searchsorted(self.numbers, numbers).clamp(max=len(self.numbers) - 1)
+        new = (self.numbers[place] != numbers).nonzero()[:, 0]
         noise = self.noise[place]
-        noise[new] = token_noise(part.keys[row[new]], position[new], noise.size(1))
-        self.cells = cells
+        noise[new] = token_noise(keys[new], position[new], vocab_size)
+        self.numbers = numbers
         self.noise = noise
         return noise
 
 
 def token_noise(keys, position, vocab_size):
     """Return standard Gumbel noise (m, vocab_size) by the key of a row, a position and a token."""
-    cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
+    cell_keys = random_bits(keys, NOISE, position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
     bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
@@ -126,8 +127,10 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 def keep_largest(logits, top_k, top_p, width=1024):
     """Return logits (n, V), -inf for what top_k and top_p cut.
 
-    Without top_k the `width` largest are sorted first: a full sort costs more than the network."""
+    Without top_k a CPU first sorts the `width` largest: a full sort costs more than the network."""
     V = logits.size(-1)
+    if not is_exact(logits.device):  # to ask whether they suffice is a wait
+        width = V
     dtype = widest(logits.device)
     values, kept = logits.topk(min(top_k or width, V))  # (n, k), the largest first
     denominator = values if top_k else logits

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from anyorder.generation.plan import Cells
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
@@ -116,6 +117,7 @@ def misfit(model, canvas):
     part.known = part.n_visits - n_blanks.cpu()
 
     row, column, visit = part.cells(part.n_blanks)  # (m,) each
+    cells = Cells(row, column, visit, None, None)
     logits = model.predict(
         part.idx,
         part.order,
@@ -125,7 +127,7 @@ def misfit(model, canvas):
         picked=(row, column),
     )
     if part.allowed is not None:
-        part.allowed.mask(logits, part, row, visit, model.config.n_real, False)
+        part.allowed.mask(logits, part, cells, model.config.n_real, False)
 
     position = part.order[row, visit]
     token = part.idx[row, position]

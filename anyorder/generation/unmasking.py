@@ -2,16 +2,19 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from anyorder.fast import split_rows
+from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
-from anyorder.machine.devices import widest
 from anyorder.orders import given_first
-from anyorder.seeds import uniform
+from anyorder.seeds import hashed, uniform
 from configurator import check_choice
 from model import float32_or_better
+
+NOISE = hashed('noise')  # the name of its random numbers
 
 
 class Unmasking:
@@ -38,14 +41,29 @@ class Unmasking:
         number. What is drawn is a function of a row's seed and of names of the round."""
         raise NotImplementedError
 
-    def reveal(self, passes, part, n_new):
-        """Make one pass by the Passes, and say what is revealed of the rows of the Canvas `part`.
+    @property
+    def law(self):
+        """What decides, besides sizes, which operations a step does: hashable."""
+        return type(self)
 
-        What is revealed is left as the next visits in part.order: fill.write counts on it.
+    def n_targets(self, part, known, n_new):
+        """Return how many visits are answered in steps that reveal n_new: (steps, B) on the host,
+        as is `known`, the visits of the Canvas `part` that are known before them."""
+        return n_new
 
-        n_new    (B,) on the host: the most that the step may reveal of each row
-        returns  n_new (B,) on the host; the cells (row, position), (m,) each, that are revealed;
-                 their tokens (m,); their logits (m, V), or None without passes.with_logprob"""
+    def kept(self, slots, known, kept):
+        """Return how many slots a cache keeps after such steps; `kept` is what Slots.span says."""
+        return kept
+
+    def step(self, passes, part, bounds, size):
+        """Make a step of the rows of the Canvas `part` by the Passes, as planned: see plan.Bounds
+        and plan.Size. Return n_new (B,) on the host if the plan does not say it.
+
+        What is revealed is left as the next visits in part.order: fill.write counts on it."""
+        return passes.launch(self.reveal, part, bounds, size)
+
+    def reveal(self, passes, part, bounds, size):
+        """Run the pass of a step and write what it reveals. The host does not wait for it."""
         raise NotImplementedError
 
 
@@ -67,11 +85,9 @@ class Given(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         return scheduled_ends(self, n_blanks, seeds, *names)
 
-    def reveal(self, passes, part, n_new):
-        (row, _, visit), logits = passes.run(part, n_new)
-        position = part.order[row, visit]
-        token = passes.draw(part, row, position, logits)
-        return n_new, (row, position), token, logits
+    def reveal(self, passes, part, bounds, size):
+        x, cells = passes.read(part, bounds, size)
+        passes.draw(part, bounds, passes.logits(part, x, cells), cells)
 
 
 @dataclass(frozen=True)
@@ -124,71 +140,107 @@ class Adaptive(Unmasking):
             return unlimited_ends(n_blanks)
         return scheduled_ends(self, n_blanks, seeds, *names)
 
-    def reveal(self, passes, part, n_new):
-        _, logits = passes.run(part, self.n_scored(part))
-        n_new, logits = self.choose(part, logits, n_new)
-        passes.forget_target(part)  # the next visit is another than the pass was told
-        row, _, visit = part.cells(n_new)
-        position = part.order[row, visit]
-        token = passes.draw(part, row, position, logits)
-        return n_new, (row, position), token, logits
+    @property
+    def law(self):
+        return type(self), self.score, self.noise, self.threshold
 
-    def n_scored(self, part):
-        """Return (B,): among how many next blanks a step chooses."""
+    def n_targets(self, part, known, n_new):
+        """Return among how many next blanks the steps choose."""
+        n_blanks = part.n_visits - known
         if self.block_length is None:
-            return part.n_blanks
-        n_done = (part.known - part.n_prompt) % self.block_length  # of the block
-        return torch.minimum(part.n_blanks, self.block_length - n_done)
+            return n_blanks
+        n_done = (known - part.n_prompt) % self.block_length  # of the block
+        return torch.minimum(n_blanks, self.block_length - n_done)
+
+    def kept(self, slots, known, kept):
+        if slots.targets_in_keys:  # slot n_known ran for another target than the one that is chosen
+            return known
+        return kept
+
+    def step(self, passes, part, bounds, size):
+        if self.threshold is None:
+            return super().step(passes, part, bounds, size)
+        choice = passes.launch(self.choose, part, bounds, size)
+        n_new = choice.n_new.cpu()  # waits for the device
+        size = size.with_reveals(n_new)
+        passes.launch(self.draw, part, bounds, size, choice)
+        return n_new
+
+    def reveal(self, passes, part, bounds, size):
+        choice = self.choose(passes, part, bounds, size)
+        self.draw(passes, part, bounds, size, choice)
 
     def score_blanks(self, logits, token):
         """Return scores (m,) of logits (m, V); an oracle looks at tokens (m,) that stand there."""
         return confidence(logits, self.score)
 
-    def choose(self, part, logits, n_new):
+    def choose(self, passes, part, bounds, size):
         """Choose the blanks of a step, which become the next ones in part.order.
 
-        One row of k known visits, n_scored 4 and n_new 2:
+        One row of k known visits, n_targets 4 and n_new 2:
 
             visit      k    k+1  k+2  k+3
             column     0    1    2    3
             order      p    q    r    s       as it is given
             score      .1   .7   .2   .9
             best       3    1    2    0       columns, the largest score first
-            order      s    q  | r    p       as it is left: s and q are revealed
+            order      s    q    r    p       as it is left: s and q are revealed
 
-        Takes logits (m, V) of the n_scored blanks and n_new (B,) of the schedule. Returns n_new
-        (B,) and the logits of these blanks."""
-        n_scored = self.n_scored(part)
-        device = logits.device
-        row, column, visit = part.cells(n_scored)
-        position = part.order[row, visit]
+        Returns a Choice."""
+        x, cells = passes.read(part, bounds, size)
+        position = part.order[cells.row, cells.visit]
+        found, logits = passes.score(self.score_blanks, part, x, cells, position)
 
         # A table of the scores, -inf after the blanks of a row
-        size = (len(part), int(n_scored.max()))
-        score = torch.full(size, -torch.inf, dtype=widest(device), device=device)  # (B, most)
-        score[row, column] = self.score_blanks(logits, part.idx[row, position]).to(score.dtype)
+        B, T = part.order.shape
+        score = found.new_full((B, size.targets), -torch.inf)
+        cells.write(score, cells.column, found)
+        n_new = bounds.n_new
         is_sure = None
         if self.threshold is not None:
             is_sure = score >= self.threshold
         if self.noise:
-            n_steps = part.n_steps.to(device, non_blocking=True)  # (B,)
-            u = uniform(part.keys[row], 'noise', n_steps[row], position)  # (m,)
-            score[row, column] += self.noise * gumbel_noise(u)
+            u = uniform(part.keys[cells.row], NOISE, bounds.n_steps[cells.row], position)  # (m,)
+            cells.write(score, cells.column, found + self.noise * gumbel_noise(u))
 
         # The best come first, and before all others the sure ones
-        best = score.argsort(dim=1, descending=True, stable=True)  # (B, most) columns
+        best = score.argsort(dim=1, descending=True, stable=True)  # (B, targets) columns
         if is_sure is not None:
             best, n_sure, _ = given_first(best, is_sure)
-            n_new = n_sure.cpu().clamp(min=1)  # waits for the device
-        n_known = visit - column  # (m,) of the row of each cell
-        part.order[row, visit] = part.order[row, n_known + best[row, column]]
+            n_new = n_sure.clamp(min=1).minimum(bounds.n_targets)
+        column = torch.arange(T, device=best.device) - bounds.first.unsqueeze(1)  # (B, T) of visits
+        is_scored = (column >= 0) & (column < bounds.n_targets.unsqueeze(1))
+        from_column = best.gather(1, column.clamp(0, size.targets - 1))
+        from_visit = bounds.first.unsqueeze(1) + from_column
+        moved = part.order.gather(1, from_visit.clamp(max=T - 1))
+        part.order.copy_(torch.where(is_scored, moved, part.order))
+        return Choice(x, logits, cells.start, best, n_new)
 
-        # The logits stand where they were, those of row r from starts[r] on
-        starts = n_scored.cumsum(0) - n_scored  # (B,)
-        starts = starts.to(device, non_blocking=True)
-        row, column, _ = part.cells(n_new)
-        revealed = starts[row] + best[row, column]
-        return n_new, logits[revealed]
+    def draw(self, passes, part, bounds, size, choice):
+        """Draw the tokens of the blanks that are chosen."""
+        cells = Cells.of(bounds.first, choice.n_new, size.reveals, part.order.size(1))
+        at = choice.start[cells.row] + choice.best[cells.row, cells.column]
+        if choice.logits is None:
+            logits = passes.logits(part, choice.x[at], cells)
+        else:
+            logits = choice.logits[at]
+        passes.draw(part, bounds, logits, cells)
+
+
+class Choice(NamedTuple):
+    """Which blanks a step reveals.
+
+    x       (m, C) the hidden states of all that were scored
+    logits  (m, V) theirs, or None where they are many
+    start   (B,) the first of each row among these
+    best    (B, targets) columns, the best first
+    n_new   (B,) how many of them are revealed"""
+
+    x: torch.Tensor
+    logits: torch.Tensor | None
+    start: torch.Tensor
+    best: torch.Tensor
+    n_new: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -214,19 +266,29 @@ class Lossless(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         return unlimited_ends(n_blanks)
 
-    def reveal(self, passes, part, n_new):
-        n_targets = n_new.clamp(max=self.window)
-        (row, column, visit), logits = passes.run(part, n_targets)
-        position = part.order[row, visit]
-        token = passes.draw_by_noise(part, n_targets, row, position, logits)
-        n_new, revealed = self.accept(part, row, column, position, token, n_targets)
-        passes.keep_slots(part.known + n_new)  # slots after these read drafts
-        cells = row[revealed], position[revealed]
-        logits = logits[revealed] if passes.with_logprob else None
-        return n_new, cells, token[revealed], logits
+    def n_targets(self, part, known, n_new):
+        return n_new.clamp(max=self.window)
 
-    def accept(self, part, row, column, position, token, n_targets):
-        """Say which cells of a pass are revealed. Writes part.idx and part.n_drafts.
+    def step(self, passes, part, bounds, size):
+        n_new = super().step(passes, part, bounds, size).cpu()  # the only wait for the device
+        part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new
+        passes.keep_slots(part.known + n_new)  # slots after these read drafts
+        return n_new
+
+    def reveal(self, passes, part, bounds, size):
+        x, cells = passes.read(part, bounds, size)
+        position = part.order[cells.row, cells.visit]
+        logits = passes.logits(part, x, cells)
+        token = passes.token_by_noise(part, cells, position, logits)
+        n_new = self.accept(part, bounds, cells, position, token)
+        new, number = cells.those(cells.column < n_new[cells.row])
+        if passes.with_logprob:
+            logits = logits[number]
+        passes.write(part, bounds, new, position[number], token[number], logits)
+        return n_new
+
+    def accept(self, part, bounds, cells, position, token):
+        """Say how many cells of a pass are revealed. Writes part.idx.
 
         The pass drew a token for every cell, given the drafts before it. A draft is right if this
         is the same. The step reveals the right drafts before the first wrong one, and the new token
@@ -239,39 +301,31 @@ class Lossless(Unmasking):
                      right  wrong  wrong  right
             idx        a      x    | c      d      e      n_new 2; c stays: beside it b was wrong
 
-        Cells (row, column, position) and their new tokens are (m,) each, n_targets (B,) of each
-        row. Returns n_new (B,) and which cells are revealed."""
+        Cells have positions and new tokens (m,). Returns n_new (B,)."""
         B, N = part.order.shape
-        most = int(n_targets.max())
-        device = token.device
+        row = cells.row
+        column = cells.column
 
         # Compare the tokens with the drafts
         draft = part.idx[row, position]
-        was_draft = column < part.n_drafts.to(device)[row]
+        n_drafts = bounds.known - bounds.first
+        was_draft = column < n_drafts[row]
         right = was_draft & (token == draft)
         wrong = was_draft & (token != draft)
 
         # Count the right drafts before the first wrong one
-        leading = torch.zeros(B, most, dtype=torch.long, device=device)
-        leading[row, column] = right.long()
+        leading = token.new_zeros(B, N)
+        cells.write(leading, column, right.long())
         n_right = leading.cumprod(1).sum(1)  # (B,)
-        n_new = torch.minimum(n_right.cpu() + 1, n_targets)  # the only wait for the device
 
         # Keep a draft beside which the pass read a wrong one, of a column before its own
         # (by position + 1, so that both ends have neighbours: the column if wrong, else N)
-        wrong_at = torch.full((B, N + 2), N, device=device)
-        wrong_at[row, position + 1] = torch.where(wrong, column, N)
+        wrong_at = token.new_full((B, N + 2), N)
+        cells.write(wrong_at, position + 1, torch.where(wrong, column, N))
         beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
         misled = beside < column
-        part.idx[row, position] = torch.where(misled & was_draft, draft, token)
-        part.n_drafts = n_targets - n_new
-
-        # Of the m cells, the first n_new of each row
-        columns = torch.arange(most)
-        is_target = columns < n_targets.unsqueeze(1)  # (B, most)
-        is_new = columns < n_new.unsqueeze(1)
-        revealed = is_new[is_target].nonzero()[:, 0]
-        return n_new, revealed.to(device, non_blocking=True)
+        cells.write(part.idx, position, torch.where(misled & was_draft, draft, token))
+        return torch.minimum(n_right + 1, bounds.n_targets)
 
 
 # The checks of fields. Their texts name the options of commands

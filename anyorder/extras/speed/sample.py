@@ -44,7 +44,7 @@ import torch
 from anyorder.extras.speed.models import MIB, STEPS, about, numbers_or_none, random_model
 from anyorder.extras.speed.peak import peak_memory
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
-from anyorder.fast import freeze, graphed
+from anyorder.fast import freeze
 from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
 from anyorder.generation.fill import fill
 from anyorder.machine.devices import autocast, resolve_device, seconds
@@ -89,8 +89,7 @@ def measured_rows(model, numbers, config, device, dtype):
     """Yield {'passes', 'first', 'later', 'peak_bytes', and more} of each number of steps, then of
     each window of lossless unmasking."""
     network = freeze(model)
-    if config.cuda_graphs:
-        network = graphed(network)
+    network.graphs = config.cuda_graphs
     seeds = range(config.batch_size)
     order = sample_order(config.batch_size, config.block_size, device=device)
     ours = partial(generate, network, torch.zeros_like(order), order, seeds=seeds)

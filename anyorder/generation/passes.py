@@ -1,0 +1,141 @@
+"""What does a step do on the device? It reads, draws and writes by tensors, and asks nothing."""
+
+from functools import partial
+
+import torch
+
+from anyorder.fast import split_rows
+from anyorder.generation.drawing import TokenNoise, token_logprob
+from anyorder.generation.plan import Cells
+from anyorder.machine.devices import widest
+from model import KVCache
+
+BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, and so on
+
+
+class Passes:
+    """The passes of an Unmasking over the rows of a canvas, and what they need."""
+
+    def __init__(self, network, workspace, unmasking, drawing, with_logprob):
+        self.network = network
+        self.workspace = workspace
+        self.cache = workspace.cache
+        self.drawing = drawing
+        self.with_logprob = with_logprob
+        self.law = unmasking.law, drawing, with_logprob
+        self.noise = TokenNoise(network.config.vocab_size)
+
+    def begin(self, part):
+        """Return the rows in their places, with prompts of unequal lengths read."""
+        if self.cache is not None:
+            read_prompts(self.network, part, self.cache)
+        return self.workspace.place(part)
+
+    def launch(self, function, part, bounds, size, *found):
+        """Return function(self, part, bounds, size, *found), in one launch if there are graphs.
+
+        found  a tuple of tensors or None that an earlier launch returned, or nothing"""
+        graphs = self.workspace.graphs
+        if graphs is None:
+            return function(self, part, bounds, size, *found)
+        bounds = self.workspace.place_bounds(bounds)
+        places = [x.data_ptr() for one in found for x in one if x is not None]
+        is_cast = torch.is_autocast_enabled(part.idx.device.type)
+        key = self.law, function.__name__, size, part.idx.shape, is_cast, *places
+        return graphs.run(key, partial(function, self, part, bounds, size, *found))
+
+    def read(self, part, bounds, size):
+        """Run a pass. Return the hidden states (m, C) of the visits that it answers, and Cells."""
+        x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        cells = Cells.of(bounds.first, bounds.n_targets, size.targets, part.order.size(1))
+        return x[cells.row, cells.column], cells
+
+    def logits(self, part, x, cells):
+        """Return the logits (m, V) of hidden states (m, C), -inf for what is not allowed."""
+        logits = self.network.lm_head(x)
+        if part.allowed is not None:
+            n_real = self.network.config.n_real
+            part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place
+        return logits
+
+    def score(self, function, part, x, cells, position):
+        """Return function(logits, token) (m,), in the widest dtype, of cells and what stands there.
+
+        Where they are many, some cells at a time: also returned are the logits (m, V), or None."""
+        token = part.idx[cells.row, position]
+        number = torch.arange(len(x), device=x.device)
+        parts = split_rows(self.network.config.vocab_size, number)[0]
+        found = []
+        for some in parts:
+            logits = self.logits(part, x[some], cells.at(some))
+            found.append(function(logits, token[some]))
+        if len(parts) > 1:
+            logits = None
+        return torch.cat(found).to(widest(x.device)), logits
+
+    def draw(self, part, bounds, logits, cells):
+        """Draw the tokens of cells by the numbers of their positions, and write them. A scored text
+        keeps its own."""
+        position = part.order[cells.row, cells.visit]
+        if self.drawing.scores:
+            token = part.idx[cells.row, position]
+        else:
+            token = self.drawing.tokens(logits, part.u[cells.row, position])
+        self.write(part, bounds, cells, position, token, logits)
+
+    def token_by_noise(self, part, cells, position, logits):
+        """Draw tokens (m,) by the noise of their cells. A scored text keeps its own."""
+        if self.drawing.scores:
+            return part.idx[cells.row, position]
+        noise = partial(self.noise, part, cells, position)
+        return self.drawing.tokens_by_noise(logits, noise)
+
+    def write(self, part, bounds, cells, position, token, logits):
+        """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
+        that scores, else by the untempered model."""
+        cells.write(part.idx, position, token)
+        cells.write(part.step, position, bounds.n_steps[cells.row])
+        if not self.with_logprob:
+            return
+        if self.drawing.scores:
+            logits = self.drawing.tempered(logits)
+        logprob = token_logprob(logits, token)
+        cells.write(part.logprob, position, logprob.to(part.logprob.dtype))
+
+    def keep_slots(self, n_slots):
+        """Keep only the first n_slots (B,) of each row in the cache."""
+        if self.cache is not None:
+            self.cache.length = n_slots
+
+    def keep_rows(self, part, left):
+        """Keep only the rows where `left` (B,) is True, and return them."""
+        if self.cache is not None:
+            self.cache.keep(left.nonzero()[:, 0])
+        return self.workspace.place(part.take(left))
+
+
+def read_prompts(network, part, cache):
+    """Read prompts whose lengths differ by BUCKET or more into the cache, so that each costs its
+    own tokens."""
+    if not len(part) or part.known.max() - part.known.min() < BUCKET:
+        return
+    buckets = part.known // BUCKET  # (B,)
+    for bucket in buckets.unique():
+        near = buckets == bucket
+        rows = near.nonzero()[:, 0]
+        prompts = part.take(near)
+        n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
+        own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
+        no_head = slice(0)  # only fills the cache
+        network.predict(
+            prompts.idx,
+            prompts.order,
+            prompts.known,
+            1,
+            cache=own,
+            n_visits=prompts.known,
+            picked=no_head,
+        )
+        cache.k[:, rows, :, :n] = own.k
+        cache.v[:, rows, :, :n] = own.v
+        cache.length[rows] = own.length

@@ -1,0 +1,166 @@
+"""A step is a function of tensors, of few sizes: as devices run it, here on the CPU."""
+
+import copy
+
+import pytest
+import torch
+from conftest import make_model
+from test_model import TWO_STREAM, name_of
+
+from anyorder.generation import Given, Lossless, drawing, fill, plan
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.fill import generate
+from anyorder.generation.passes import Passes
+from anyorder.generation.plan import Plan, pad_size
+from anyorder.orders import sample_order
+from model import ATTENTION, AOGPTConfig, KVCache
+
+ENCODER = dict(attention='bidirectional')
+MIXED = dict(attention='mixed')
+NETWORKS = [{}, TWO_STREAM[1], ENCODER, MIXED, dict(target_position='input'), dict(rotary=True)]
+FIXED = [
+    dict(n_steps=5),
+    dict(n_steps=20),
+    dict(n_steps=5, schedule='cosine'),
+    dict(n_steps=6, unmask='binomial'),
+    dict(n_steps=6, policy='margin'),
+    dict(n_steps=20, policy='entropy', order_noise=0.5),
+    dict(n_steps=10, policy='top_prob', block_length=4),
+    dict(n_steps=6, policy='margin', unmask='binomial'),
+    dict(n_steps=5, top_k=3, temperature=0.7),
+    dict(n_steps=5, top_p=0.7),
+    dict(n_steps=4, temperature=0.0),
+]
+READ = [
+    dict(policy='top_prob', threshold=0.2),
+    dict(policy='margin', threshold=0.1, order_noise=0.3),
+    dict(unmask='lossless', window=4),
+    dict(unmask='lossless', window=32),
+    dict(n_steps=6, revise=2),
+]
+
+
+@pytest.fixture
+def as_on_devices(monkeypatch):
+    """Have the CPU run padded steps, of rows that stay, as a device does."""
+
+    def put():
+        for module in (plan, fill, drawing):
+            monkeypatch.setattr(module, 'is_exact', lambda device: False)
+
+    return put
+
+
+def text(model, how, B=5, N=20):
+    """(idx, trace) of rows with prompts of unequal lengths, of which one is full."""
+    g = torch.Generator().manual_seed(1)
+    idx = torch.randint(11, (B, N), generator=g)
+    order = sample_order(B, N, generator=g)
+    known = torch.tensor([0, 7, N - 1, N, 3])[:B]
+    return generate(model, idx, order, known, seeds=range(B), return_trace=True, **how)
+
+
+def assert_same(one, other):
+    assert torch.equal(one[0], other[0])
+    for name in ('order', 'step'):
+        assert torch.equal(one[1][name], other[1][name])
+    assert (one[1]['logprob'] - other[1]['logprob']).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+def test_padded_steps_write_the_same_text(as_on_devices, variant):
+    model = make_model(block_size=20, **variant)
+    hows = [how for how in FIXED + READ if not (model.slots.masked_loss and 'window' in how)]
+    exact = [text(model, how) for how in hows]
+    as_on_devices()
+    for how, one in zip(hows, exact):
+        assert_same(text(model, how), one)
+
+
+ONE_GRAPH = [
+    FIXED[0],
+    FIXED[5],
+    dict(n_steps=5, policy='margin', top_k=3),
+    dict(n_steps=5, top_p=0.7),
+    READ[0],
+    READ[2],
+]
+
+
+@pytest.mark.parametrize(
+    'variant',
+    [{}, *[pytest.param(variant, marks=pytest.mark.slow) for variant in NETWORKS[1:]]],
+    ids=name_of,
+)
+def test_a_step_is_one_graph(as_on_devices, monkeypatch, variant):
+    """torch.compile finds no number that the host would have to know."""
+    model = make_model(block_size=8, n_layer=1, **variant)
+    hows = [how for how in ONE_GRAPH if not (model.slots.masked_loss and 'window' in how)]
+    plain = [text(model, how, 2, 8) for how in hows]
+    as_on_devices()
+    monkeypatch.setattr(Passes, 'launch', launch_compiled)
+    for how, one in zip(hows, plain):
+        assert_same(text(model, how, 2, 8), one)
+
+
+def launch_compiled(passes, function, part, bounds, size, *found):
+    torch.compiler.reset()
+
+    def step():
+        return function(passes, part, bounds, size, *found)
+
+    return torch.compile(step, backend='aot_eager', fullgraph=True)()
+
+
+@pytest.mark.parametrize('kind, most', [('linear', 9), ('cosine', 26)])
+@pytest.mark.parametrize('n_steps', [64, 256, 1024])
+def test_steps_have_few_sizes(as_on_devices, kind, most, n_steps):
+    """Of 32 x 1024 tokens: so many graphs are recorded."""
+    as_on_devices()
+    assert 1 < len({*planned(Given(n_steps, kind)).sizes}) <= most
+
+
+def planned(unmasking, B=32, N=1024, prompt=0):
+    """The Plan of a text that a decoder of small width writes."""
+    config = AOGPTConfig(block_size=N, vocab_size=8, n_layer=1, n_head=1, n_embd=2)
+    order = sample_order(B, N, 'l2r')
+    canvas = Canvas(torch.zeros_like(order), order, prompt, range(B))
+    ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)
+    return Plan(ATTENTION['causal'], unmasking, canvas, ends, KVCache(config, B))
+
+
+def test_a_plan_ends_where_rows_are_put_away(as_on_devices):
+    prompts = torch.tensor([0, 10, 20, 30])
+    assert len(planned(Given(64), 4, 64, prompts)) == 34  # the fourth row is finished
+    as_on_devices()
+    assert len(planned(Given(64), 4, 64, prompts)) == 44  # the third is, too
+
+
+def test_padded_sizes_are_few():
+    sizes = [pad_size(n) for n in range(1, 1025)]
+    for n, size in enumerate(sizes, 1):
+        assert n <= size < n + max(n, 64)
+    assert sizes == sorted(sizes)
+    assert sizes[:5] == [1, 2, 4, 4, 8]
+    assert len(set(sizes)) == 22
+
+
+def test_what_is_kept_of_a_cache_is_what_a_pass_keeps():
+    """The plan of all steps at once says of each what `predict` says of it alone."""
+    model = make_model(block_size=12)
+    idx, order = torch.zeros(3, 12, dtype=torch.long), sample_order(3, 12)
+    canvas = Canvas(idx, order, torch.tensor([0, 2, 5]), range(3))
+    ends = canvas.known.unsqueeze(1) + Given(3).ends(canvas.n_blanks.tolist(), canvas.seeds)
+    cache = KVCache(model.config, 3, dtype=torch.float64)
+    whole = Plan(model.slots, Given(3), canvas, ends, copy.copy(cache))
+    known = canvas.known
+    for i in range(3):
+        model.predict(idx, order, known, whole.n_new[i], cache)
+        assert torch.equal(cache.length, whole.kept[i])
+        known = ends[:, i]
+
+
+def test_a_window_is_one_size(as_on_devices):
+    as_on_devices()
+    (size,) = planned(Lossless(24)).sizes
+    assert size[:2] == (32, 32)
