@@ -291,9 +291,13 @@ def kept_frozen(model):
     if not is_ours or not has_graphs(model.device):
         return freeze(model)
     state = product_dtype(model), bits_of(model)
-    if model not in KEPT or KEPT[model][0] != state:
-        KEPT[model] = state, freeze(model)
-    return KEPT[model][1]
+    known, network = KEPT.get(model, (None, None))
+    if known != state:
+        network = None  # its memory is given back first
+        KEPT.pop(model, None)
+        network = freeze(model)
+        KEPT[model] = state, network
+    return network
 
 
 KEPT = weakref.WeakKeyDictionary()  # model: (its state, the frozen copy), which goes with it

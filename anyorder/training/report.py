@@ -6,6 +6,7 @@ import shlex
 import torch
 
 from anyorder.checkpoint import model_from_checkpoint
+from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
@@ -140,10 +141,11 @@ def samples(model, tokenizer, config):
     positions = range(config.block_size)
     blank = ([0 for _ in positions], [False for _ in positions])  # tokens, and which are known
     _, width = config.get('shape') or (0, 0)  # of a picture
+    network = freeze(model)
     texts = []
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         canvas = Canvas.of_texts([blank], order, seed, model.device)
-        fill(model, canvas, Given(config.block_size), Drawing())
+        fill(network, canvas, Given(config.block_size), Drawing())
         text = shown_text(canvas.idx[0].tolist(), tokenizer, width)
         texts.append((titles.get(kind, 'in its own order'), visible(text)))
     return texts
