@@ -8,7 +8,9 @@ import sys
 
 import pytest
 import simulated_gpu
+from simulated_gpu import counted
 
+from anyorder import Writer
 from anyorder.tokens.prepared import prepare
 
 SMALL = [
@@ -95,7 +97,7 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
         waited = gpu(*sample, '--out=gpu.json')
         assert 'replayed' not in waited
         waited = {line: n for line, n in waited.items() if 'load_state_dict' not in line}
-        assert max(waited.values()) == 4  # at the end: none in a step
+        assert max(waited.values()) <= 2  # before the first step and at the end
         if order == 'random':
             assert gpu(str(tmp_path / 'graphs.py'))['replayed'] == 13
         script(*sample, '--out=cpu.json', '--device=cpu')
@@ -109,3 +111,26 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
     gpu(*estimate, '--out=gpu.json')
     script(*estimate, '--out=cpu.json', '--device=cpu')
     same(*results('results'), 'nats_per_token')
+
+
+def counts_of(running):
+    """[Counts] of what each next(running) does, until it ends."""
+    found = []
+    while True:
+        with counted() as counts:
+            if next(running, None) is None:
+                return found
+        found.append(counts)
+
+
+def test_a_stop_is_looked_for_with_one_read_a_step(simulated, ckpt):
+    def body(device):
+        writer = Writer(ckpt)
+        way, page = writer.asked(None, None, dict(order='l2r', stop='never', length=12))
+        (scroll,) = writer.scrolls(writer.read('a', way, page, 2, 1), 1, 2, page)
+        first, *others = counts_of(writer.write(scroll, way))
+        assert len(others) > 5
+        for counts in others:
+            assert counts.waits.total() <= 1, counts.waits
+
+    simulated(body)

@@ -153,8 +153,9 @@ class Canvas:
 
     def lists(self):
         """Return [tokens, order, step, logprob] of each row, lists without padding."""
-        whole = [x.tolist() for x in (self.idx, self.order, self.step, self.logprob)]
-        rows = zip(*whole)
+        whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
+        tables = torch.stack(whole).cpu()  # one wait
+        rows = zip(*tables[:3].long().tolist(), tables[3].tolist())
         return [without_padding(row, n) for row, n in zip(rows, self.n_visits.tolist())]
 
 
