@@ -266,6 +266,18 @@ FAULTS['anyorder/generation/plan.py'] = 'test_plan test_generation test_unmaskin
     ['if n_cached', 'if True'],
 ]
 
+FAULTS['anyorder/generation/workspace.py'] = 'test_simulated_gpu', [
+    ['kept.n_rows < B', 'False'],
+    ['network.workspace = None', 'pass'],
+    ['place[:B, :N].copy_(getattr(part, name))', 'getattr(part, name)'],
+    ['Bounds(*self.bounds[:, :B].copy_(torch.stack(bounds)))', 'bounds'],
+]
+
+FAULTS['anyorder/machine/graphs.py'] = 'test_simulated_gpu', [
+    ['graph.replay()', 'pass'],
+    ['pool=self.pool, stream=self.stream', 'pool=self.pool'],
+]
+
 FAULTS['anyorder/generation/revise.py'] = 'test_revise', [
     ['n_written + GROUPS - 1', 'n_written'],
     ['is_worst & (worst.values < 0) & rows', 'is_worst & rows'],

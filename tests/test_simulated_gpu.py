@@ -8,9 +8,14 @@ import sys
 
 import pytest
 import simulated_gpu
+import torch
+from conftest import make_model
 from simulated_gpu import counted
 
 from anyorder import Writer
+from anyorder.fast import freeze
+from anyorder.generation import Canvas, Drawing, generate, unmasking_of
+from anyorder.generation.fill import steps
 from anyorder.tokens.prepared import prepare
 
 SMALL = [
@@ -113,17 +118,97 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
     same(*results('results'), 'nats_per_token')
 
 
-def counts_of(running):
-    """[Counts] of what each next(running) does, until it ends."""
+# ---- steps in a fork of this process
+
+NEVER = [
+    dict(schedule='linear'),
+    dict(schedule='cosine'),
+    dict(schedule=[1, 2, 4, 7, 9]),
+    dict(unmask='binomial'),
+    dict(policy='top_prob'),
+    dict(policy='margin'),
+    dict(policy='entropy'),
+]
+THRESHOLD = dict(policy='margin', threshold=0.4)
+LOSSLESS = dict(unmask='lossless', window=3)
+TWO_STREAM = dict(target_position='two_stream')
+MASKED = [dict(attention='mixed'), dict(attention='bidirectional')]
+
+
+def cases(*ways):
+    """Parameters (variant, how): of the plain network, and slow ones of others that can."""
+    found = [({}, how) for how in ways]
+    others = [(variant, how) for variant in (TWO_STREAM, *MASKED) for how in ways]
+    found += [
+        pytest.param(variant, how, marks=pytest.mark.slow)
+        for variant, how in others
+        if variant is TWO_STREAM or how is not LOSSLESS
+    ]
+    return pytest.mark.parametrize('variant, how', found, ids=str)
+
+
+def small(device, seed=0, **variant):
+    return make_model(seed, block_size=12, n_layer=1, **variant).float().to(device)
+
+
+def texts(device, n, seed=1):
+    """(idx, order) of n rows of 12 positions."""
+    g = torch.Generator().manual_seed(seed)
+    idx = torch.randint(11, (n, 12), generator=g)
+    return idx.to(device), torch.rand(n, 12, generator=g).argsort(-1).to(device)
+
+
+def running(network, device, n_known, how):
+    """(the canvas of two rows, the generator of its steps)."""
+    canvas = Canvas(*texts(device, 2, n_known), torch.tensor([n_known] * 2), range(2))
+    chosen = unmasking_of(**dict(n_steps=5, schedule='linear', policy='given') | how)
+    return canvas, steps(network, canvas, chosen, Drawing())
+
+
+def counts_of(steps):
+    """[Counts] of what each next(steps) does, until they end."""
     found = []
     while True:
         with counted() as counts:
-            if next(running, None) is None:
+            if next(steps, None) is None:
                 return found
         found.append(counts)
 
 
-def test_a_stop_is_looked_for_with_one_read_a_step(simulated, ckpt):
+@cases(*NEVER)
+def test_no_step_waits(simulated, variant, how):
+    """Not in the first call, nor where steps are recorded, nor in a later call; and the plan of all
+    steps is one copy to the device."""
+
+    def body(device):
+        network = freeze(small(device, **variant))
+        for _ in range(3):
+            _, several = running(network, device, 3, how)
+            first, *others = counts_of(several)
+            assert not first.waits
+            assert first.copies.total() <= 2  # the plan, and which rows run
+            assert len(others) > 2
+            for counts in others:
+                assert (counts.waits, counts.copies) == ({}, {})
+        assert simulated_gpu.Graph.n_replays
+
+    simulated(body)
+
+
+@cases(THRESHOLD, LOSSLESS)
+def test_a_step_that_depends_on_logits_waits_once(simulated, variant, how):
+    def body(device):
+        network = freeze(small(device, **variant))
+        for _ in range(3):
+            _, several = running(network, device, 3, how)
+            for counts in counts_of(several):
+                assert counts.waits.total() == 1, counts.waits
+        assert simulated_gpu.Graph.n_replays
+
+    simulated(body)
+
+
+def test_a_stop_is_looked_for_with_one_wait(simulated, ckpt):
     def body(device):
         writer = Writer(ckpt)
         way, page = writer.asked(None, None, dict(order='l2r', stop='never', length=12))
@@ -131,6 +216,52 @@ def test_a_stop_is_looked_for_with_one_read_a_step(simulated, ckpt):
         first, *others = counts_of(writer.write(scroll, way))
         assert len(others) > 5
         for counts in others:
-            assert counts.waits.total() <= 1, counts.waits
+            assert counts.waits.total() == 1, counts.waits
+
+    simulated(body)
+
+
+@cases(NEVER[0], NEVER[5], THRESHOLD, LOSSLESS)
+def test_two_models_by_turns(simulated, variant, how):
+    """Each is recorded, with another number of rows recorded again, and writes what it writes
+    without graphs."""
+
+    def body(device):
+        models = [small(device, seed, **variant) for seed in (0, 1)]
+        recorded = [freeze(model) for model in models]
+        plain = [freeze(model) for model in models]
+        for network in plain:
+            network.graphs = False
+        for n in (2, 2, 3, 3, 2):
+            known = torch.tensor([3, 0, 8][:n])
+            text = dict(n_steps=5, seeds=range(n), return_trace=True) | how
+            for network, other in zip(recorded, plain):
+                got, trace = generate(network, *texts(device, n), known, **text)
+                want, traced = generate(other, *texts(device, n), known, **text)
+                assert torch.equal(got, want)
+                for name in ('order', 'step'):
+                    assert torch.equal(trace[name], traced[name])
+                assert torch.allclose(trace['logprob'], traced['logprob'], atol=1e-4)
+        assert simulated_gpu.Graph.n_replays
+
+    simulated(body)
+
+
+def test_two_texts_of_a_model_by_turns(simulated):
+    def body(device):
+        network = freeze(small(device))
+        alone = []
+        for n_known in (3, 2):
+            canvas, several = running(network, device, n_known, NEVER[0])
+            assert len(counts_of(several)) == 5
+            alone.append(canvas.idx)
+        (one, steps_of_one), (other, steps_of_other) = [
+            running(network, device, n_known, NEVER[0]) for n_known in (3, 2)
+        ]
+        for _ in zip(steps_of_one, steps_of_other, strict=True):
+            pass
+        assert torch.equal(one.idx, alone[0])
+        assert torch.equal(other.idx, alone[1])
+        assert simulated_gpu.Graph.n_replays
 
     simulated(body)
