@@ -28,7 +28,7 @@ n_samples = 2  # for each prompt
 score = False  # do not write: score the text of [[=text]] blanks
 # in which order, how many at a time
 order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/unmasking.py:SCORES
-n_steps = 1024  # forward passes of a stretch; as many as tokens, or more: one token a step
+n_steps = 1024  # forward passes of a stretch; as many as tokens is one token a step
 schedule = 'linear'  # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'  # by schedule; 'binomial', drawn; 'lossless', the text of lossless:1 in few passes
 revise = 0  # rounds, at most, in which the eighth of the text that fits least is written again
@@ -42,9 +42,10 @@ seed = 1337  # sample r is a function of seed + r
 batch_size = 32  # samples at a time; less wants less memory
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
+compile = 'auto'  # True, or 'auto' where it pays; False also means no CUDA graphs
 out = ''  # a file for the samples: .json, or for their tokens alone .npy, .jsonl
 html = ''  # a page (.html) that replays the samples
-watch = False  # redraw the first sample of each batch in the terminal as it is revealed
+watch = False  # redraw the first sample of each batch in the terminal
 metrics = ''  # 'text': entropy and repetition; a checkpoint or gpt2-large: its perplexity too
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -94,7 +95,9 @@ def main(config):
     check_files(config, page, judge_name)
 
     # Open the model
-    writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
+    writer = Writer(
+        config.ckpt, config.weights, config.device, config.dtype, compile=config.compile
+    )
     judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
     way = Way(Order.of(order_text, writer.checkpoint.run), unmasking, drawing)
     page = writer.with_decoded_stops(page)
@@ -107,6 +110,7 @@ def main(config):
 
     # Write
     result = begin_result(writer, order_text, way, config)
+    result['compile'] = writer.compile_for(texts, way, page, config.batch_size)
     write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
 
     # Say what was written, and how
@@ -189,7 +193,7 @@ def write_all(writer, prompts, texts, way, page, result, config):
                 for r, sample in enumerate(batch, len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start
-                if show:  # it slows the writing down for the eye
+                if show:  # which waits for the eye
                     result['seconds'] -= show.waited
                 if time.perf_counter() - saved > SAVED_EVERY:
                     saved = time.perf_counter()

@@ -343,12 +343,25 @@ def compiled(network):
     On a GPU their norms, gates and activations are then few kernels in place of many. The first
     pass takes seconds more. Attention and the cache stay as they are: a compiled function that
     writes into a cache would copy it."""
+    if not can_compile(network):
+        raise ValueError(
+            'compile=True is for a network of this project, and a decoder wants its cache for it: '
+            'use compile=False'
+        )
+    if isinstance(network.transformer.h[0], CompiledBlock):
+        return network
+    network.workspace = None  # whose graphs are of the network as it was
     for block in network.transformer.h:
         block.__class__ = CompiledBlock
         for module in block.modules():
             if isinstance(module, FrozenLinear):
                 module.unpack()
     return network
+
+
+def can_compile(network):
+    """Return whether a network is one that `freeze` has made."""
+    return isinstance(network, AOGPT) and isinstance(network.lm_head, FrozenHead)
 
 
 class CompiledBlock(Block):

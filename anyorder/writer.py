@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.fast import freeze
+from anyorder.fast import can_compile, compiled, freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
@@ -20,7 +20,7 @@ from anyorder.generation.scroll import Scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
-from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of, stream
 from anyorder.tokens.prompts import parse_prompts
@@ -55,7 +55,7 @@ class Writer:
     needed."""
 
     def __init__(
-        self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False
+        self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, compile='auto'
     ):
         """Open a checkpoint.
 
@@ -63,21 +63,18 @@ class Writer:
         weights   'ema' or 'raw', by default the EMA if there is one; the others are as in sample.py
 
         Raises ValueError when it is no checkpoint, or the device not there."""
-        if cuda_graphs and not use_cache:
-            raise ValueError(
-                'cuda_graphs is for a decoder with a cache on a GPU: use_cache is False'
-            )
         if weights not in (None, 'ema', 'raw'):
             raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights = weights or self.checkpoint.weights
         self.use_cache = use_cache
-        self.cuda_graphs = cuda_graphs
+        self.compile = compile
         self.tokenizer = self.checkpoint.tokenizer
         self.block_size = self.checkpoint.config.block_size
         self.prefix = getattr(self.checkpoint.config, 'prefix', ())  # the model's, before each text
         self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]  # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
+        resolve_compile_to_write(compile, self.device, 0)  # raises what is wrong now
         self.autocast = partial(autocast, self.device, self.dtype)
 
     @cached_property
@@ -90,9 +87,41 @@ class Writer:
         network = self.model
         # a decoder without its cache runs every slot anew, as it was trained
         if self.use_cache or not self.model.slots.cached:
-            network = freeze(self.model, getattr(torch, self.dtype))
-        network.graphs = self.cuda_graphs
+            with self.autocast():  # the tables of AdaLN are products, too
+                network = freeze(self.model, getattr(torch, self.dtype))
+        if self.compile is False:
+            network.graphs = False
+        if self.compile is True:
+            compiled(network)
         return network
+
+    def compile_for(self, texts, way, page, batch_size):
+        """Compile the network if that pays for these texts. Return what a table says of it."""
+        n_passes = self.planned_passes(texts, way, page, batch_size)
+        compiles, why = resolve_compile_to_write(self.compile, self.device, n_passes)
+        if compiles and not can_compile(self.network):
+            return 'not compiled: a network without a cache, or of others'
+        if compiles:
+            compiled(self.network)
+        said = f'compiled: {why}' if compiles else f'not compiled: {why}'
+        if getattr(self.network, 'graphs', False):
+            said = f'CUDA graphs, {said}'
+        return said
+
+    def planned_passes(self, texts, way, page, batch_size):
+        """Return how many forward passes these texts take, as far as a schedule says it."""
+        unmasking = way.unmasking
+        if isinstance(unmasking, Revised):
+            unmasking = unmasking.base
+        context = page.context or self.block_size // 2
+        total = 0
+        for r in range(0, len(texts), batch_size):
+            n_blanks = max(text.known.count(False) for text in texts[r : r + batch_size])
+            n_first = min(n_blanks, self.block_size)
+            n_stretches = 1 + -(-(n_blanks - n_first) // (self.block_size - context))
+            ends = unmasking.ends([n_first], [0])
+            total += n_stretches * ends.size(1)
+        return total
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
         """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the
@@ -120,6 +149,7 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         texts = self.read(prompt, way, page, n or 1, seed)
+        self.compile_for(texts, way, page, batch_size)
         n_blanks = sum(text.known.count(False) for text in texts)
         found = []
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:  # seconds

@@ -12,6 +12,7 @@ from anyorder import fast
 from anyorder.fast import compiled, freeze
 from anyorder.machine.devices import compiler_of
 from anyorder.orders import sample_order
+from anyorder.writer import Writer
 from model import KVCache
 
 
@@ -108,3 +109,49 @@ def test_the_compiler_of_a_cpu_answers_as_eager(compiler, dtype, tolerance):
     model = make_model(block_size=24, n_layer=3, n_embd=32, rotary=True).float()
     network = compiled(freeze(model, dtype))
     assert difference(network, freeze(model, dtype), 3) < tolerance
+
+
+def test_a_writer_compiles_as_asked(graphs, ckpt):
+    eager = Writer(ckpt, compile=False)
+    assert eager.network.graphs is False
+    texts = eager.infill('a[[5]]b', n=2, order='random')
+    assert not graphs
+    assert Writer(ckpt, compile=True).infill('a[[5]]b', n=2, order='random') == texts
+    assert graphs
+
+    without = Writer(ckpt, use_cache=False, compile=True)
+    with pytest.raises(ValueError, match='compile=True'):
+        without.infill('a')
+
+
+@pytest.mark.parametrize(
+    'how, planned',
+    [
+        (dict(n_steps=4, length=20), 3 * 4),
+        (dict(n_steps=100, length=20), 3 * 19),  # one token a step
+        (dict(n_steps=4, length=100, context=8), 3 * 4 * 4),  # of 99 blanks 32, 24, 24 and 19
+        (dict(n_steps=4, length=20, order='margin', revise=2), 3 * 4),
+        (dict(unmask='lossless', length=20), 3),
+        (dict(order='margin:0.9', length=20), 3),
+    ],
+)
+def test_auto_compiles_by_the_passes_that_are_planned(graphs, ckpt, monkeypatch, how, planned):
+    asked = []
+
+    def resolve(compile, device, n_passes):
+        asked.append((compile, n_passes))
+        return n_passes > 0, 'because'
+
+    monkeypatch.setattr('anyorder.writer.resolve_compile_to_write', resolve)
+    writer = Writer(ckpt)
+    writer.infill('a', n=5, batch_size=2, **how)
+    assert asked == [('auto', 0), ('auto', planned)]
+    assert graphs
+
+
+def test_a_compiled_network_forgets_what_was_recorded_of_the_eager_one(graphs):
+    network = freeze(make_model())
+    network.workspace = 'graphs of the eager network'
+    assert compiled(network).workspace is None
+    network.workspace = 'graphs of the compiled network'
+    assert compiled(network).workspace == 'graphs of the compiled network'

@@ -54,7 +54,7 @@ def gpu(tmp_path, monkeypatch):
             raise subprocess.CalledProcessError(3, words)
         options = dict(word[2:].split('=', 1) for word in words if word.startswith('--'))
         if options.get('out', '').endswith('.json'):
-            config = {'batch_size': '32', 'cuda_graphs': True}
+            config = {'batch_size': '32', 'compile': 'auto'}
             row = TRAINED
             if 'sample' in words:
                 config['network'] = 'decoder'
@@ -111,7 +111,7 @@ def test_figures_stand_in_tables(gpu):
     _, page = gpu('--parts=generation,training,candidates', '--minutes=30')
     generation = section(page, 'generation')
     assert '| GPT-2 | 32 | static cache | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
-    assert '| encoder | 32 | cuda_graphs=True | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
+    assert '| encoder | 32 | compile=auto | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
     assert '\nsaid\n' not in generation
     training = section(page, 'training')
     assert '| ours | 64 | True | 36.0 | 100.0 | 80,000 | 31.3% | 2.00 |' in training

@@ -32,15 +32,7 @@ SMALL = [
 ]
 
 
-WITH_GRAPHS = """
-import json
-from anyorder import Writer
-
-writer = Writer('cpu/ckpt.pt', cuda_graphs=True)
-texts = writer.infill('a', n=2, order='random', top_k=50)
-with open('gpu.json', 'w') as f:
-    json.dump({'samples': [text.sample for text in texts]}, f)
-"""
+WEIGHTS = 'load_state_dict'  # waits once for each
 
 
 def waits(said):
@@ -96,20 +88,20 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
         files = (tmp_path / name for name in ('gpu.json', 'cpu.json'))
         return [json.loads(path.read_text())[key] for path in files]
 
-    (tmp_path / 'graphs.py').write_text(WITH_GRAPHS)
     for order in ('margin', 'random'):
         sample = ['sample.py', '--ckpt=cpu/ckpt.pt', '--top_k=50', '--prompt=a', f'--order={order}']
-        waited = gpu(*sample, '--out=gpu.json')
-        assert 'replayed' not in waited
-        waited = {line: n for line, n in waited.items() if 'load_state_dict' not in line}
-        assert max(waited.values()) <= 2  # before the first step and at the end
-        if order == 'random':
-            assert gpu(str(tmp_path / 'graphs.py'))['replayed'] == 13
         script(*sample, '--out=cpu.json', '--device=cpu')
-        there, here = results('samples')
-        for key in ('tokens', 'order'):
-            assert [s[key] for s in there] == [s[key] for s in here]
-        same(there, here, 'nats')
+        for compile in ('auto', 'False'):
+            waited = gpu(*sample, '--out=gpu.json', f'--compile={compile}')
+            assert ('replayed' in waited) is (compile == 'auto')
+            waits_of_line = [
+                n for line, n in waited.items() if line.startswith('waited') and WEIGHTS not in line
+            ]
+            assert max(waits_of_line) <= 2  # before the first step and at the end
+            there, here = results('samples')
+            for key in ('tokens', 'order'):
+                assert [s[key] for s in there] == [s[key] for s in here]
+            same(there, here, 'nats')
 
     estimates = '--estimates=l2r,any,ensemble:3'
     estimate = ['eval_ppl.py', '--ckpt=cpu/ckpt.pt', estimates, '--n_blocks=3']

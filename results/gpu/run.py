@@ -73,14 +73,15 @@ toy = False  # sizes for a CPU: tries the commands, says nothing of speed
 COMMANDS = """
 equalities 240 4 -m pytest -o addopts= -q tests/test_on_device.py
 
-generation_32 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --cuda_graphs=True \\
+generation_32 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=True \\
     --plain=64,256 --repeats=2
-generation_32_eager 60 8 {texts} --batch_size=32 --n_steps=64 --plain= --windows=
+generation_32_graphs 60 8 {texts} --batch_size=32 --n_steps=64 --compile=auto --plain= --windows=
+generation_32_eager 60 8 {texts} --batch_size=32 --n_steps=64 --compile=False --plain= --windows=
 generation_encoder 90 8 {texts} --batch_size=32 --n_steps=64,256 --network=encoder
 generation_mixed 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=mixed
 generation_two_stream 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=two_stream --windows=
-generation_1 60 4 {texts} --batch_size=1 --n_steps=64,1024 --cuda_graphs=True --plain= --windows=
-generation_many 60 {many_gib} {texts} --batch_size={many} --n_steps=64 --cuda_graphs=True \\
+generation_1 60 4 {texts} --batch_size=1 --n_steps=64,1024 --compile=True --plain= --windows=
+generation_many 60 {many_gib} {texts} --batch_size={many} --n_steps=64 --compile=auto \\
     --plain= --windows=
 generation_gpt2 150 8 {gpt2} generation --repeats=1
 
@@ -238,7 +239,7 @@ def job_of(line, results, config):
     if not command.startswith(NO_DEVICE):
         command += f' --device={config.device}'
     if config.device == 'cpu':
-        command = command.replace(' --cuda_graphs=True', '')
+        command = command.replace(' --compile=True', '')
     if config.toy:
         more = [f' {more}' for start, more in TOY.items() if command.startswith(start)]
         command += ''.join(more)
@@ -395,7 +396,7 @@ def generation_table(steps):
         config = step['config']
         for row in step['rows']:
             network = config.get('network', 'GPT-2')
-            way = row.get('name') or f'cuda_graphs={config["cuda_graphs"]}'
+            way = row.get('name') or f'compile={config["compile"]}'
             if 'window' in row:
                 way += f', lossless, window {row["window"]}'
             yield table_row(network, config['batch_size'], way, row['passes'], *times(row))
