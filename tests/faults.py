@@ -231,11 +231,11 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
 FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities extras/test_frontier', [
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['known_after[part.rows, min', 'known_after[torch.arange(len(part)), min'],
-    ['yield (plan.n_steps[i], n_new, part)', 'yield (plan.n_steps[i] + 1, n_new, part)'],
+    ['yield (n_steps, n_new, part)', 'yield (n_steps + 1, n_new, part)'],
     ['left = part.n_blanks > 0', 'left = (part.n_blanks > 0).all() & (part.n_blanks > 0)'],
     ['unmasking.check_network(model.slots, model.config.block_size)', 'pass'],
     ['n_done += plan.number[i] + 1', 'n_done += plan.number[i]'],
-    ['torch.where(is_running, plan.n_steps[i] + 1, part.n_steps)', 'plan.n_steps[i]'],
+    ['torch.where(is_running, plan.n_steps[i], part.n_steps)', 'plan.n_steps[i]'],
     ['if part.n_visits is not n_visits', 'if False'],
     ['passes.keep_slots(plan.kept[i])', 'pass'],
 ]

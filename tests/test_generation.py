@@ -691,7 +691,7 @@ def test_generation_runs_on_one_frozen_copy(monkeypatch):
         calls.append('linear')
         return linear(*args)
 
-    monkeypatch.setattr('anyorder.generation.fill.freeze', freeze_counted)
+    monkeypatch.setattr('anyorder.generation.fill.kept_frozen', freeze_counted)
     monkeypatch.setattr(torch.nn.Linear, 'forward', linear_counted)
     generate(model, text, sample_order(2, 8), 0, 4)
     # the tables of two blocks and the final layer

@@ -13,7 +13,7 @@ from test_model import TWO_STREAM, VARIANTS
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.plan import Cells, Plan
+from anyorder.generation.plan import Bounds, Cells, Plan
 from anyorder.generation.unmasking import Lossless
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of
@@ -256,7 +256,7 @@ def test_noise_belongs_to_seed_position_and_token():
 def bounds_of(canvas, n):
     """The Bounds of a pass over the next n (B,) visits of which some have drafts."""
     plan = Plan(Slots, Lossless(int(n)), canvas, canvas.n_visits.unsqueeze(1), None)
-    return plan.bounds(0)
+    return Bounds(*plan.table[0])
 
 
 def accepted(order, known, n_drafts, drafts, tokens):

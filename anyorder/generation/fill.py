@@ -78,9 +78,9 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
     use_cache     False runs every slot anew, up to rounding the same
     with_logprob  keep the log-probability of each token
-    Yields (step, n_new, part) after each step: `part` is the canvas of the rows that ran, step (B,)
-    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed. A caller
-    stops rows early by part.stop_rows."""
+    Yields (step, n_new, part) after each step: `part` is the canvas of the rows that run, step (B,)
+    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed. A device may
+    keep finished rows there, which reveal 0. A caller stops rows early by part.stop_rows."""
     if model.training:
         raise ValueError(
             'writing needs a model in evaluation mode (model.eval()): '
@@ -108,14 +108,16 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
             for i, size in enumerate(plan.sizes):
                 # Reveal, and write down
                 passes.keep_slots(plan.kept[i])
-                n_new = unmasking.step(passes, part, plan.bounds(i), size)
+                n_new = unmasking.step(passes, part, plan.table[i], size)
                 if n_new is None:
                     n_new = plan.n_new[i]
                 is_running = part.n_blanks > 0
+                n_steps = torch.where(is_running, plan.n_steps[i], part.n_steps)
                 n_visits = part.n_visits
                 part.known = part.known + n_new
-                yield plan.n_steps[i], n_new, part
-                part.n_steps = torch.where(is_running, plan.n_steps[i] + 1, part.n_steps)
+                part.n_steps = n_steps
+                yield n_steps, n_new, part
+                part.n_steps = n_steps + is_running
                 if part.n_visits is not n_visits:  # the caller has stopped rows
                     break
             n_done += plan.number[i] + 1

@@ -6,7 +6,7 @@ import torch
 
 from anyorder.fast import split_rows
 from anyorder.generation.drawing import TokenNoise, token_logprob
-from anyorder.generation.plan import Cells
+from anyorder.generation.plan import Bounds, Cells
 from anyorder.machine.devices import widest
 from model import KVCache
 
@@ -31,14 +31,15 @@ class Passes:
             read_prompts(self.network, part, self.cache)
         return self.workspace.place(part)
 
-    def launch(self, function, part, bounds, size, *found):
+    def launch(self, function, part, numbers, size, *found):
         """Return function(self, part, bounds, size, *found), in one launch if there are graphs.
 
-        found  a tuple of tensors or None that an earlier launch returned, or nothing"""
+        numbers  (8, B) the Bounds
+        found    a tuple of tensors or None that an earlier launch returned, or nothing"""
         graphs = self.workspace.graphs
         if graphs is None:
-            return function(self, part, bounds, size, *found)
-        bounds = self.workspace.place_bounds(bounds)
+            return function(self, part, Bounds(*numbers), size, *found)
+        bounds = Bounds(*self.workspace.place_numbers(numbers))
         places = [x.data_ptr() for one in found for x in one if x is not None]
         is_cast = torch.is_autocast_enabled(part.idx.device.type)
         key = self.law, function.__name__, size, part.idx.shape, is_cast, *places

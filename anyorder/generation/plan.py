@@ -138,9 +138,6 @@ class Plan:
     def __len__(self):
         return len(self.sizes)
 
-    def bounds(self, step):
-        return Bounds(*self.table[step])
-
 
 def is_due(n_left, n_rows, exact):
     """Return whether finished rows are to be put away: all at once, elsewhere than on a CPU once

@@ -55,8 +55,9 @@ class Scroll:
             self.rows.append(Row(tokens, known, own, *more))
         self.with_drafts = False
         self.written = self.rows  # those on the canvas
-        self.step = None  # (B,) and the Canvas of the rows that ran the last step
+        self.step = None  # (B,) and the Canvas of the rows of the last step
         self.part = None
+        self.ran = None  # (B,) which of them it has written
 
     def steps(self, network, way, use_cache=True, device='cpu', with_drafts=False):
         """Write the texts in a Way. Yield after each step the number of tokens that it revealed.
@@ -69,6 +70,7 @@ class Scroll:
                 return
             canvas = self.next_canvas(way.order, device)
             for self.step, n_new, self.part in way.steps(network, canvas, use_cache):
+                self.ran = n_new > 0
                 self.take_down_step()
                 yield int(n_new.sum())
                 self.end_rows()
@@ -116,7 +118,8 @@ class Scroll:
         if self.with_drafts:
             self.note_drafts()
         if self.with_drafts or self.stops:
-            for r, lists in zip(self.part.rows.tolist(), self.part.lists()):
+            part = self.part.take(self.ran)
+            for r, lists in zip(part.rows.tolist(), part.lists()):
                 self.written[r].take_down(*lists)
 
     def note_drafts(self):
@@ -145,7 +148,8 @@ class Scroll:
         """Return what Watch is to show of the first text after the last step; None: it did not
         run."""
         row = self.rows[0]
-        if self.written[0] is not row or self.part.rows[0] != 0:
+        ran = self.part.rows[0] == 0 and self.ran[0]
+        if self.written[0] is not row or not ran:
             return None
         row.take_down(*self.part.lists()[0])
         now = row.n_steps + int(self.step[0])

@@ -55,12 +55,12 @@ class Unmasking:
         """Return how many slots a cache keeps after such steps; `kept` is what Slots.span says."""
         return kept
 
-    def step(self, passes, part, bounds, size):
-        """Make a step of the rows of the Canvas `part` by the Passes, as planned: see plan.Bounds
-        and plan.Size. Return n_new (B,) on the host if the plan does not say it.
+    def step(self, passes, part, numbers, size):
+        """Make a step of the rows of the Canvas `part` by the Passes, as planned: by `numbers`
+        (8, B), see plan.Bounds, and plan.Size. Return n_new (B,) on the host if no plan says it.
 
         What is revealed is left as the next visits in part.order: fill.write counts on it."""
-        return passes.launch(self.reveal, part, bounds, size)
+        return passes.launch(self.reveal, part, numbers, size)
 
     def reveal(self, passes, part, bounds, size):
         """Run the pass of a step and write what it reveals. The host does not wait for it."""
@@ -157,13 +157,13 @@ class Adaptive(Unmasking):
             return known
         return kept
 
-    def step(self, passes, part, bounds, size):
+    def step(self, passes, part, numbers, size):
         if self.threshold is None:
-            return super().step(passes, part, bounds, size)
-        choice = passes.launch(self.choose, part, bounds, size)
+            return super().step(passes, part, numbers, size)
+        choice = passes.launch(self.choose, part, numbers, size)
         n_new = choice.n_new.cpu()  # waits for the device
         size = size.with_reveals(n_new)
-        passes.launch(self.draw, part, bounds, size, choice)
+        passes.launch(self.draw, part, numbers, size, choice)
         return n_new
 
     def reveal(self, passes, part, bounds, size):
@@ -269,8 +269,8 @@ class Lossless(Unmasking):
     def n_targets(self, part, known, n_new):
         return n_new.clamp(max=self.window)
 
-    def step(self, passes, part, bounds, size):
-        n_new = super().step(passes, part, bounds, size).cpu()  # the only wait for the device
+    def step(self, passes, part, numbers, size):
+        n_new = super().step(passes, part, numbers, size).cpu()  # the only wait for the device
         part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new
         passes.keep_slots(part.known + n_new)  # slots after these read drafts
         return n_new

@@ -56,7 +56,7 @@ class Workspace:
         shape = self.n_rows, self.n_positions
         self.places = {name: getattr(part, name).new_empty(shape) for name in TABLES}
         self.keys = part.keys.new_empty(self.n_rows)
-        self.bounds = part.keys.new_empty(len(Bounds._fields), self.n_rows)
+        self.numbers = part.keys.new_empty(len(Bounds._fields), self.n_rows)
         self.graphs = Graphs(part.idx.device)
 
     def for_rows(self, n):
@@ -80,7 +80,6 @@ class Workspace:
         placed.keys = self.keys[:B].copy_(part.keys)
         return placed
 
-    def place_bounds(self, bounds):
-        """Return the Bounds of a step where graphs read them."""
-        B = len(bounds.known)
-        return Bounds(*self.bounds[:, :B].copy_(torch.stack(bounds)))
+    def place_numbers(self, numbers):
+        """Return the Bounds of a step, (8, B), where graphs read them."""
+        return self.numbers[:, : numbers.size(1)].copy_(numbers)
