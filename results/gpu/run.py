@@ -75,7 +75,8 @@ equalities 240 4 -m pytest -o addopts= -q tests/test_on_device.py
 
 generation_32 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=True \\
     --plain=64,256 --repeats=2
-generation_32_graphs 60 8 {texts} --batch_size=32 --n_steps=64 --compile=auto --plain= --windows=
+generation_32_graphs 60 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=auto \\
+    --plain= --windows=
 generation_32_eager 60 8 {texts} --batch_size=32 --n_steps=64 --compile=False --plain= --windows=
 generation_encoder 90 8 {texts} --batch_size=32 --n_steps=64,256 --network=encoder
 generation_mixed 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=mixed
@@ -356,7 +357,7 @@ def page(results, config):
     yield ''
     yield f'By `python results/gpu/run.py` of commit {", ".join(results["commits"])}.'
     yield ''
-    yield '| device | driver | CUDA | torch | Python | numpy | numbers |'
+    yield '| device | driver | CUDA | torch | Python | numpy | dtype |'
     yield '|---|---|---|---|---|---|---|'
     versions = [machine[name] or '-' for name in ('driver', 'CUDA', 'torch', 'python', 'numpy')]
     yield table_row(machine['device'] + memory, *versions, machine['dtype'])
@@ -386,7 +387,7 @@ def section(part, question, results):
     if part in TABLES and has_rows:
         yield ''
         yield from TABLES[part](steps.values())
-    yield from commands(steps.values(), part in TABLES)
+    yield from commands([*steps.values()], part in TABLES)
 
 
 def generation_table(steps):
@@ -463,16 +464,25 @@ N_SHOWN = 24  # last lines of a command
 
 
 def commands(steps, has_table):
-    """Yield the commands of a part, and what they said that no table says."""
+    """Yield the commands of a part, and what they said that its table does not say."""
+    told = [step for step in steps if has_table and step['rows'] and not step['failed']]
+    if told:
+        yield from fence([command_line(step) for step in told])
     for step in steps:
-        yield ''
-        yield '```'
-        yield f'$ {step["command"]}   ({step["seconds"]:,.0f} s)'
-        if step['failed'] or not (has_table and step['rows']):
-            yield from step['text'].splitlines()[-N_SHOWN:]
+        if step in told:
+            continue
+        said = [line.rstrip() for line in step['text'].splitlines()[-N_SHOWN:]]
         if step['failed']:
-            yield f'FAILED: {step["failed"]}'
-        yield '```'
+            said.append(f'FAILED: {step["failed"]}')
+        yield from fence([command_line(step), *said])
+
+
+def command_line(step):
+    return f'$ {step["command"]}   ({step["seconds"]:,.0f} s)'
+
+
+def fence(lines):
+    return ['', '```', *lines, '```']
 
 
 if __name__ == '__main__':
