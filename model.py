@@ -326,11 +326,12 @@ class SelfAttention(nn.Module):
             k, v = store(k, v)  # (B, keys, H, D)
 
         mask = slots.mask_of(answering)
-        streams = [q]
-        if mask is None:  # two streams are then two causal calls over the same keys
-            streams = q.split(k.size(1), 1)
-        y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
-        return y.flatten(2)  # (B, n, C)
+        if mask is not None or q.size(1) <= k.size(1):
+            return self.attend(q, k, v, mask, slots.causal).flatten(2)  # (B, n, C)
+        # two streams are then two causal calls over the same keys
+        streams = q.split(k.size(1), 1)
+        y = torch.cat([self.attend(stream, k, v, None, slots.causal) for stream in streams], 1)
+        return y.flatten(2)
 
     def project(self, y):
         return F.dropout(self.c_proj(y), self.dropout, self.training)

@@ -267,7 +267,7 @@ def accepted(order, known, n_drafts, drafts, tokens):
     canvas.n_drafts = torch.tensor([n_drafts])
     n = torch.tensor([len(tokens)])
     bounds = bounds_of(canvas, n)
-    cells = Cells.of(bounds.first, n, len(tokens), 8)
+    cells = Cells.of(bounds.first, n, len(tokens), 8, False)
     row = cells.row
     position = canvas.order[row, cells.visit]
     canvas.idx[0, position[:n_drafts]] = torch.tensor(drafts, dtype=torch.long)

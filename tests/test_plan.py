@@ -11,7 +11,7 @@ from anyorder.generation import Given, Lossless, drawing, fill, plan
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.passes import Passes
-from anyorder.generation.plan import Plan, pad_size
+from anyorder.generation.plan import Bounds, Plan, pad_size
 from anyorder.orders import sample_order
 from model import ATTENTION, AOGPTConfig, KVCache
 
@@ -103,8 +103,9 @@ def test_a_step_is_one_graph(as_on_devices, monkeypatch, variant):
         assert_same(text(model, how, 2, 8), one)
 
 
-def launch_compiled(passes, function, part, bounds, size, *found):
+def launch_compiled(passes, function, part, numbers, size, *found):
     torch.compiler.reset()
+    bounds = Bounds(*numbers)
 
     def step():
         return function(passes, part, bounds, size, *found)

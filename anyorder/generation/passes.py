@@ -48,7 +48,10 @@ class Passes:
     def read(self, part, bounds, size):
         """Run a pass. Return the hidden states (m, C) of the visits that it answers, and Cells."""
         x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
-        cells = Cells.of(bounds.first, bounds.n_targets, size.targets, part.order.size(1))
+        T = part.order.size(1)
+        cells = Cells.of(bounds.first, bounds.n_targets, size.targets, T, size.all_targets)
+        if size.all_targets:
+            return x.flatten(0, 1), cells
         return x[cells.row, cells.column], cells
 
     def logits(self, part, x, cells):

@@ -40,20 +40,15 @@ class Bounds(NamedTuple):
 
 class Size(NamedTuple):
     """How wide a step is: the slots, targets and keys of Network.answer, and how many blanks the
-    widest row reveals; exactly, or padded."""
+    widest row reveals, exactly or padded; whether all rows have as many targets, and reveals."""
 
     slots: int
     targets: int
     keys: int | None
     reveals: int
+    all_targets: bool = False
+    all_reveals: bool = False
     is_padded: bool = False
-
-    def with_reveals(self, n_new):
-        """Return the size of a step that reveals n_new (B,), which is on the host."""
-        reveals = int(n_new.max())
-        if self.is_padded:
-            reveals = pad_size(reveals)
-        return self._replace(reveals=reveals)
 
     def padded(self, n_cached):
         """Return one of few sizes, at least as large. A cache has n_cached slots; without one all
@@ -63,7 +58,20 @@ class Size(NamedTuple):
         if n_cached:
             slots = pad_size(slots)
             keys = min(round_up(keys, KEYS), n_cached)
-        return Size(slots, pad_size(self.targets), keys, pad_size(self.reveals), True)
+        targets = pad_size(self.targets)
+        return Size(slots, targets, keys, pad_size(self.reveals), is_padded=True)
+
+    def with_all(self, n_targets, n_new):
+        """Return the same, of rows that have n_targets at least, and reveal n_new."""
+        all_reveals = n_new == self.reveals
+        return self._replace(all_targets=n_targets == self.targets, all_reveals=all_reveals)
+
+    def with_reveals(self, n_new):
+        """Return the size of a step that reveals n_new (B,), which is on the host."""
+        reveals = int(n_new.max())
+        if self.is_padded:
+            reveals = pad_size(reveals)
+        return self._replace(reveals=reveals, all_reveals=False)
 
 
 def pad_size(n):
@@ -119,21 +127,26 @@ class Plan:
         end, kept, needs_mask = slots.span(known, first, counts, T, n_visits)
         self.kept = unmasking.kept(slots, known, kept)
         length = torch.zeros_like(known)
+        n_cached = 0
         if cache is not None:
+            n_cached = cache.k.size(3)
             length = torch.cat([cache.length.unsqueeze(0), self.kept[:-1]])
         ranges = RowRanges.of(known, first, counts, end, length, T)
         bounds = Bounds(*ranges, n_targets, self.n_new, self.n_steps)
         self.table = torch.stack(bounds, 1).to(part.idx.device, non_blocking=True)
 
         # How wide
-        widths = torch.stack([end - ranges.start, n_targets, end, self.n_new]).amax(2)  # (4, steps)
+        most = torch.stack([end - ranges.start, n_targets, end, self.n_new]).amax(2)  # (4, steps)
+        least = torch.stack([n_targets, self.n_new]).amin(2)
         has_mask = needs_mask or cache is not None
         self.sizes = []
-        for n_slots, targets, keys, n_revealed in widths.T.tolist():
-            size = Size(n_slots, targets, keys if has_mask else None, n_revealed)
+        for widest, least_of_rows in zip(most.T.tolist(), least.T.tolist()):
+            size = Size(*widest)
+            if not has_mask:
+                size = size._replace(keys=None)
             if not exact:
-                size = size.padded(cache.k.size(3) if cache is not None else 0)
-            self.sizes.append(size)
+                size = size.padded(n_cached)
+            self.sizes.append(size.with_all(*least_of_rows))
 
     def __len__(self):
         return len(self.sizes)
@@ -150,11 +163,11 @@ def is_due(n_left, n_rows, exact):
 class Cells(NamedTuple):
     """The blanks that a step answers or reveals, (m,) each on the device: row, column, visit.
 
-    Exactly so many are there on a CPU. Elsewhere each row has as many as the widest, so that the
-    host does not ask: the last one repeats.
+    Exactly so many are there where all rows have as many, and on a CPU. Elsewhere each row has as
+    many as the widest, so that the host does not ask: the last one repeats.
 
     start    (B,) the cells before those of a row
-    is_real  (m,) whether the row has any; None: all have"""
+    is_real  (m,) whether the row has any; None: nothing repeats"""
 
     row: torch.Tensor
     column: torch.Tensor
@@ -163,18 +176,22 @@ class Cells(NamedTuple):
     is_real: torch.Tensor | None
 
     @classmethod
-    def of(cls, first, count, n, T):
-        """Return the cells of `count` (B,) visits from `first` (B,) on, at most n of a row."""
-        columns = torch.arange(n, device=first.device)
-        if is_exact(first.device):
+    def of(cls, first, count, n, T, all_have):
+        """Return the cells of `count` (B,) visits from `first` (B,) on, at most n of a row of T
+        visits; all_have says whether all rows have n."""
+        device = first.device
+        columns = torch.arange(n, device=device)
+        if is_exact(device) and not all_have:
             row, column = (columns < count.unsqueeze(1)).nonzero(as_tuple=True)
             return cls(row, column, first[row] + column, count.cumsum(0) - count, None)
-        start = torch.arange(0, len(first) * n, n, device=first.device)
+        row = torch.arange(len(first), device=device).repeat_interleave(n)
+        start = torch.arange(0, len(first) * n, n, device=device)
+        if all_have:
+            visit = first.unsqueeze(1) + columns
+            return cls(row, columns.repeat(len(first)), visit.flatten(), start, None)
         column = torch.minimum(columns, count.unsqueeze(1) - 1).clamp(min=0)  # (B, n)
         visit = (first.unsqueeze(1) + column).clamp(max=T - 1)
-        row = torch.arange(len(first), device=first.device).repeat_interleave(n)
-        is_real = (count > 0)[row]
-        return cls(row, column.flatten(), visit.flatten(), start, is_real)
+        return cls(row, column.flatten(), visit.flatten(), start, (count > 0)[row])
 
     def at(self, number):
         """Return the cells of these numbers."""
@@ -186,7 +203,9 @@ class Cells(NamedTuple):
         if is_exact(chosen.device):
             number = chosen.nonzero()[:, 0]
             return self.at(number), number
-        return self._replace(is_real=self.is_real & chosen), slice(None)
+        if self.is_real is not None:
+            chosen = self.is_real & chosen
+        return self._replace(is_real=chosen), slice(None)
 
     def write(self, table, position, values):
         """Write values (m,) into the table (B, N) at the positions (m,), in place."""

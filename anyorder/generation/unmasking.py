@@ -218,7 +218,8 @@ class Adaptive(Unmasking):
 
     def draw(self, passes, part, bounds, size, choice):
         """Draw the tokens of the blanks that are chosen."""
-        cells = Cells.of(bounds.first, choice.n_new, size.reveals, part.order.size(1))
+        T = part.order.size(1)
+        cells = Cells.of(bounds.first, choice.n_new, size.reveals, T, size.all_reveals)
         at = choice.start[cells.row] + choice.best[cells.row, cells.column]
         if choice.logits is None:
             logits = passes.logits(part, choice.x[at], cells)
