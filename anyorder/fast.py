@@ -356,7 +356,7 @@ def compiled(network):
             'compile=True is for a network of this project, and a decoder wants its cache for it: '
             'use compile=False'
         )
-    if isinstance(network.transformer.h[0], CompiledBlock):
+    if is_compiled(network):
         return network
     network.workspace = None  # whose graphs are of the network as it was
     for block in network.transformer.h:
@@ -370,6 +370,11 @@ def compiled(network):
 def can_compile(network):
     """Return whether a network is one that `freeze` has made."""
     return isinstance(network, AOGPT) and isinstance(network.lm_head, FrozenHead)
+
+
+def is_compiled(network):
+    """Return whether `compiled` has had this network."""
+    return can_compile(network) and isinstance(network.transformer.h[0], CompiledBlock)
 
 
 class CompiledBlock(Block):
@@ -393,10 +398,12 @@ class CompiledBlock(Block):
 
 
 def as_rows(x):
-    """Return x (B, S, ...) as (B S, ...), whose size the compiler is not to count on."""
-    if x is None:
-        return None
-    x = x.flatten(0, 1)
+    """Return x (B, S, ...) as (B S, ...), of_any_length."""
+    return None if x is None else of_any_length(x.flatten(0, 1))
+
+
+def of_any_length(x):
+    """Return x itself, whose first size a compiler is then not to count on."""
     if len(x) > 1:  # one row has a graph of its own
         torch._dynamo.mark_dynamic(x, 0)
     return x

@@ -10,8 +10,12 @@ from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
 from anyorder import fast
 from anyorder.fast import compiled, freeze
+from anyorder.generation import generate
+from anyorder.generation.drawing import token_noise
+from anyorder.generation.passes import compiled_noise
 from anyorder.machine.devices import compiler_of
 from anyorder.orders import sample_order
+from anyorder.seeds import keys_of
 from anyorder.writer import Writer
 from model import KVCache
 
@@ -101,6 +105,32 @@ def test_more_networks_than_a_compiler_keeps_by_itself_are_compiled(graphs):
         network = compiled(freeze(make_model(n_embd=n_embd, block_size=24, n_layer=1)))
         difference(network, network, 2)
     assert len(graphs) == 20
+
+
+def lossless_text(network, B=5, N=24):
+    order = sample_order(B, N, generator=torch.Generator().manual_seed(2))
+    known = torch.tensor([0, 7, 3, 20, 11])
+    return generate(
+        network, order % 11, order, known, seeds=range(B), unmask='lossless', return_trace=True
+    )
+
+
+def test_a_text_by_compiled_noise_is_that_by_eager_noise(graphs):
+    model = make_model(block_size=24)
+    expected, trace = lossless_text(freeze(model))
+    found, as_found = lossless_text(compiled(freeze(model)))
+    assert torch.equal(found, expected)
+    assert torch.equal(as_found['step'], trace['step'])
+    assert len(graphs) <= 7  # two halves and the noise, of many rows, of one, and of none
+
+
+@pytest.mark.slow
+def test_the_compiler_of_a_cpu_draws_the_noise_of_eager(compiler):
+    for m in (2, 77, 1, 500):
+        keys = keys_of(range(m))
+        position = torch.arange(m)
+        noise = token_noise(keys, position, 1001, compiled_noise)
+        torch.testing.assert_close(noise, token_noise(keys, position, 1001), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

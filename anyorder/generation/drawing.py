@@ -72,10 +72,12 @@ class Drawing:
 class TokenNoise:
     """Gives the cells of each pass their noise. A CPU keeps it: it costs more than a copy.
 
+    draw     noise_of_pairs, as it is or compiled
     numbers  (m,) increasing: row and visit of each cell of the last pass, as one number
     noise    (m, V) their noise"""
 
-    def __init__(self, vocab_size):
+    def __init__(self, vocab_size, draw):
+        self.draw = draw
         self.numbers = torch.tensor([-1])  # no cell has this number
         self.noise = torch.empty(1, vocab_size)
 
@@ -84,24 +86,28 @@ class TokenNoise:
         keys = part.keys[cells.row]
         vocab_size = self.noise.size(1)
         if not is_exact(keys.device):
-            return token_noise(keys, position, vocab_size)
+            return token_noise(keys, position, vocab_size, self.draw)
 
         # Copy the noise of known cells, draw that of others
         numbers = part.rows[cells.row] * part.order.size(1) + cells.visit
         place = torch.searchsorted(self.numbers, numbers).clamp(max=len(self.numbers) - 1)
         new = (self.numbers[place] != numbers).nonzero()[:, 0]
         noise = self.noise[place]
-        noise[new] = token_noise(keys[new], position[new], vocab_size)
+        noise[new] = token_noise(keys[new], position[new], vocab_size, self.draw)
         self.numbers = numbers
         self.noise = noise
         return noise
 
 
-def token_noise(keys, position, vocab_size):
+def token_noise(keys, position, vocab_size, draw=None):
     """Return standard Gumbel noise (m, vocab_size) by the key of a row, a position and a token."""
     cell_keys = random_bits(keys, NOISE, position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
+    return (draw or noise_of_pairs)(cell_keys, pairs, vocab_size)
+
+
+def noise_of_pairs(cell_keys, pairs, vocab_size):
     bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
     return gumbel(bits[:, :vocab_size] & (2**31 - 1))
 
