@@ -298,7 +298,8 @@ def kept_frozen(model):
     is_ours = isinstance(model, AOGPT) and not isinstance(model.lm_head, FrozenHead)
     if not is_ours or not has_graphs(model.device):
         return freeze(model)
-    state = product_dtype(model), bits_of(model)
+    places = [p.data_ptr() for p in model.parameters()]  # others once a model was moved
+    state = product_dtype(model), places, bits_of(model)
     known, network = KEPT.get(model, (None, None))
     if known != state:
         network = None  # its memory is given back first

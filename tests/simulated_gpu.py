@@ -307,7 +307,7 @@ any_stream = Stream()  # of all recordings that name none
 
 
 @contextlib.contextmanager
-def record(graph, pool=None, stream=None):
+def record(graph, pool=None, stream=None, capture_error_mode='global'):
     """In place of torch.cuda.graph."""
     global recording
     pool = pool or Pool()
@@ -317,11 +317,14 @@ def record(graph, pool=None, stream=None):
     if stream.pool not in (None, pool) and stream.pool.graphs:  # PyTorch issue 193402
         raise RuntimeError('graphs of two pools are recorded on one stream: they may share blocks')
     stream.pool = pool
+    graph.number = pool.n_recorded
+    pool.n_recorded += 1
     recording = graph
     try:
         yield
     finally:
         recording = None
+        graph.undo()
     graph.end(pool)
 
 
@@ -363,7 +366,7 @@ class Graph:
                 self.own[address(x.host)] = (x.host, weakref.ref(x.memory))
         self.operations.append((operation, args, kwargs, results))
 
-    def end(self, pool):
+    def undo(self):
         """Nothing was done, whatever was recorded."""
         with _disable_current_modes():
             for numbers, copy in self.before.values():
@@ -371,9 +374,9 @@ class Graph:
             for x, _ in self.own.values():
                 spoil(x)
         self.before = {}
+
+    def end(self, pool):
         self.pool = pool
-        self.number = pool.n_recorded
-        pool.n_recorded += 1
         pool.graphs[self.number] = self
 
     def replay(self):
@@ -448,6 +451,7 @@ def run(function):
     torch.cuda.graph = record
     torch.cuda.graph_pool_handle = Pool
     torch.cuda.Stream = Stream
+    torch.cuda.stream = contextlib.nullcontext
     torch.Generator = HostGenerator
     device = torch.device('sim:0')
     replace(devices.resolve_device, lambda device_name, dtype: (device, 'float32'))

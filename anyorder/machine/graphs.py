@@ -21,28 +21,44 @@ class Graphs:
 
     def __init__(self, device, most=256):
         self.most = most
-        self.recorded = OrderedDict()  # (graph, its result), or None after the first call
-        self.pool = torch.cuda.graph_pool_handle()
         # of this owner alone: captures into two pools on one stream share blocks (PyTorch 193402)
         self.stream = torch.cuda.Stream(device)
+        self.begin()
+
+    def begin(self):
+        """Begin without a graph. Their pool goes with the last of them, and is not used again."""
+        self.recorded = OrderedDict()  # (graph, its result), or None after the first call
+        self.pool = torch.cuda.graph_pool_handle()
 
     def run(self, key, function):
         """Call function(), and return its result."""
         if key not in self.recorded:
             result = function()
             self.recorded[key] = None
-            return result
-        if self.recorded[key] is None:
-            self.recorded[key] = self.record(function)
-        self.recorded.move_to_end(key)
-        graph, result = self.recorded[key]
-        graph.replay()
+        else:
+            if self.recorded[key] is None:
+                self.recorded[key] = self.record(function)
+            self.recorded.move_to_end(key)
+            graph, result = self.recorded[key]
+            graph.replay()
         if len(self.recorded) > self.most:
             self.recorded.popitem(last=False)
         return result
 
     def record(self, function):
+        """Return (graph, its result) of what function() would do."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            result = function()
+        recording = torch.cuda.graph(
+            graph,
+            pool=self.pool,
+            stream=self.stream,
+            capture_error_mode='thread_local',  # what other threads do meanwhile is none of ours
+        )
+        try:
+            # which goes back to the stream before it also where a recording fails to end
+            with torch.cuda.stream(self.stream), recording:
+                result = function()
+        except BaseException:
+            self.begin()
+            raise
         return graph, result
