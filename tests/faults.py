@@ -266,16 +266,38 @@ FAULTS['anyorder/generation/plan.py'] = 'test_plan test_generation test_unmaskin
     ['if n_cached', 'if True'],
 ]
 
-FAULTS['anyorder/generation/workspace.py'] = 'test_simulated_gpu', [
-    ['kept.n_rows < B', 'False'],
+FAULTS['anyorder/generation/workspace.py'] = 'test_workspace test_simulated_gpu', [
+    ['kept.n_rows >= B', 'True'],
+    ['kept.n_positions >= N', 'True'],
+    ['kept.memory.cache == memory.cache', 'True'],
+    ['most_rows = max(B, kept.n_rows)', 'pass'],
+    ['if not memory.fits(most_rows, most_positions)', 'if False'],
+    ['memory.look(kept.n_bytes)', 'memory.look()'],
     ['network.workspace = None', 'pass'],
+    ['other.n_rows * other.n_positions <= whole.n_rows * whole.n_positions', 'True'],
+    ['torch.inference_mode(False)', 'torch.no_grad()'],
+    ['lent.clear()', 'pass'],
+    ['vars(self.cache).clear()', 'pass'],
     ['place[:B, :N].copy_(getattr(part, name))', 'getattr(part, name)'],
-    ['Bounds(*self.bounds[:, :B].copy_(torch.stack(bounds)))', 'bounds'],
+    ['self.numbers[:, :numbers.size(1)].copy_(numbers)', 'numbers'],
 ]
 
-FAULTS['anyorder/machine/graphs.py'] = 'test_simulated_gpu', [
+FAULTS['anyorder/generation/memory.py'] = 'test_workspace', [
+    ['n = 2 * c.n_layer', 'n = c.n_layer'],
+    ['* self.cache.itemsize', ''],
+    ['self.free += n_kept', 'pass'],
+    ['needed > self.free', 'False'],
+    ['- torch.cuda.memory_allocated(device)', ''],
+    ['of_slot += size.keys * (1 + b)', 'pass'],
+    ['if self.cache is None', 'if False'],
+]
+
+FAULTS['anyorder/machine/graphs.py'] = 'test_workspace test_simulated_gpu', [
     ['graph.replay()', 'pass'],
-    ['pool=self.pool, stream=self.stream', 'pool=self.pool'],
+    ['pool=self.pool', 'pool=None'],
+    ['stream=self.stream', 'stream=None'],
+    ['self.recorded.move_to_end(key)', 'pass'],
+    ['len(self.recorded) > self.most', 'False'],
 ]
 
 FAULTS['anyorder/generation/revise.py'] = 'test_revise', [

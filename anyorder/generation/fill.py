@@ -13,7 +13,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.passes import Passes
-from anyorder.generation.plan import Plan, is_due, is_exact
+from anyorder.generation.plan import is_due, is_exact
 from anyorder.generation.workspace import workspace_of
 
 
@@ -104,7 +104,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
         n_done = 0  # steps
         while len(part):
             rest = known_after[part.rows, min(n_done, last) :]
-            plan = Plan(network.slots, unmasking, part, rest, passes.cache)
+            plan = passes.plan(part, rest)
             for i, size in enumerate(plan.sizes):
                 # Reveal, and write down
                 passes.keep_slots(plan.kept[i])

@@ -6,7 +6,7 @@ import torch
 
 from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
 from anyorder.generation.drawing import TokenNoise, noise_of_pairs, token_logprob
-from anyorder.generation.plan import Bounds, Cells
+from anyorder.generation.plan import Bounds, Cells, Plan
 from anyorder.machine.devices import widest
 from model import KVCache
 
@@ -20,6 +20,7 @@ class Passes:
         self.network = network
         self.workspace = workspace
         self.cache = workspace.cache
+        self.unmasking = unmasking
         self.drawing = drawing
         self.with_logprob = with_logprob
         self.law = unmasking.law, drawing, with_logprob
@@ -32,6 +33,17 @@ class Passes:
             read_prompts(self.network, part, self.cache)
         return self.workspace.place(part)
 
+    def plan(self, part, ends):
+        """Return the Plan of the rows, see there. At first see whether there is memory for it."""
+        plan = Plan(self.network.slots, self.unmasking, part, ends, self.cache)
+        sizes = plan.sizes
+        if getattr(self.unmasking, 'threshold', None) is not None:
+            sizes = [size._replace(reveals=1) for size in sizes]  # how many nobody knows yet
+        memory = self.workspace.memory
+        if not memory.sizes:
+            memory.check(sizes)
+        return plan
+
     def launch(self, function, part, numbers, size, *found):
         """Return function(self, part, bounds, size, *found), in one launch if there are graphs.
 
@@ -42,8 +54,9 @@ class Passes:
             return function(self, part, Bounds(*numbers), size, *found)
         bounds = Bounds(*self.workspace.place_numbers(numbers))
         places = [x.data_ptr() for one in found for x in one if x is not None]
-        is_cast = torch.is_autocast_enabled(part.idx.device.type)
-        key = self.law, function.__name__, size, part.idx.shape, is_cast, *places
+        device = part.idx.device.type
+        cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        key = self.law, function.__name__, size, part.idx.shape, cast, *places
         return graphs.run(key, partial(function, self, part, bounds, size, *found))
 
     def read(self, part, bounds, size):

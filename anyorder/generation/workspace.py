@@ -2,15 +2,20 @@
 and the graphs that read and write them."""
 
 import copy
+import threading
+import traceback
 from contextlib import contextmanager
 
 import torch
 
-from anyorder.fast import product_dtype
 from anyorder.generation.canvas import TABLES
+from anyorder.generation.memory import Memory
 from anyorder.generation.plan import Bounds
+from anyorder.machine.files import is_out_of_memory
 from anyorder.machine.graphs import Graphs
 from model import KVCache
+
+LENDING = threading.Lock()
 
 
 @contextmanager
@@ -18,36 +23,82 @@ def workspace_of(network, part, use_cache):
     """Lend the Workspace for the rows of the Canvas `part`.
 
     A frozen network that records its steps keeps one, of the most rows and positions that it ever
-    wrote; while it is lent, another text has its own. It goes with the network."""
-    cached = use_cache and network.slots.cached
-    B, N = part.order.shape
+    wrote. While it is lent, another text has its own, and the larger one is kept. It goes with the
+    network. Raises ValueError, and keeps none, if there is too little memory for it or for what is
+    done with it."""
+    B = len(part)
     is_kept = hasattr(network, 'workspace') and network.graphs and part.allowed is None and B > 0
-    if not is_kept:
-        yield Workspace(network, B, N, cached)
-        return
-    kept = network.workspace
-    network.workspace = None
-    if kept is None or kept.n_rows < B or kept.n_positions < N:
-        most_rows = max(B, kept.n_rows) if kept else B
-        most_positions = max(N, kept.n_positions) if kept else N
-        kept = None  # its memory is given back first
-        kept = Workspace(network, most_rows, most_positions, cached)
-        kept.keep_places(part)
+    memory = Memory(network, part, use_cache and network.slots.cached)
+    whole = None
+    lent = None
     try:
-        yield kept.for_rows(B)
+        if is_kept:
+            whole = take_kept(network, part, memory)
+            lent = whole.for_rows(B, memory)
+        else:
+            memory.look()
+            memory.check()
+            lent = Workspace(network, memory, *part.order.shape)
+        yield lent
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
+        whole = None
+        traceback.clear_frames(e.__traceback__)  # what a step has made
+        if lent is not None:
+            lent.clear()
+        raise ValueError(memory.too_little()) from None
     finally:
-        network.workspace = kept
+        if whole is not None:
+            keep(network, whole)
+
+
+def take_kept(network, part, memory):
+    """Take its Workspace from a network, or make one in which the rows fit, too."""
+    with LENDING:
+        kept = network.workspace
+        network.workspace = None
+    B, N = part.order.shape
+    most_rows = B
+    most_positions = N
+    if kept is not None and kept.memory.cache == memory.cache:
+        if kept.n_rows >= B and kept.n_positions >= N:
+            memory.look(kept.n_bytes)
+            return kept
+        most_rows = max(B, kept.n_rows)
+        most_positions = max(N, kept.n_positions)
+    kept = None  # its memory is given back first
+    memory.look()
+    memory.check()
+    if not memory.fits(most_rows, most_positions):
+        most_rows = B
+        most_positions = N
+    with torch.inference_mode(False):  # a text outside of it could not write what it makes
+        made = Workspace(network, memory, most_rows, most_positions)
+        made.keep_places(part)
+    return made
+
+
+def keep(network, whole):
+    """Have the network keep a Workspace, unless it has a larger one of a text that was written
+    meanwhile."""
+    with LENDING:
+        other = network.workspace
+        if other is None or other.n_rows * other.n_positions <= whole.n_rows * whole.n_positions:
+            network.workspace = whole
 
 
 class Workspace:
     """The cache of so many rows and positions; and if kept their tensors, and graphs."""
 
-    def __init__(self, network, n_rows, n_positions, cached):
+    def __init__(self, network, memory, n_rows, n_positions):
+        self.memory = memory
         self.n_rows = n_rows
         self.n_positions = n_positions
+        self.n_bytes = memory.cache_bytes(n_rows, n_positions)
         self.cache = None
-        if cached:
-            dtype = product_dtype(network)
+        if memory.cache is not None:
+            dtype = memory.cache
             self.cache = KVCache(network.config, n_rows, network.device, dtype, n_positions)
         self.graphs = None
 
@@ -59,15 +110,22 @@ class Workspace:
         self.numbers = part.keys.new_empty(len(Bounds._fields), self.n_rows)
         self.graphs = Graphs(part.idx.device)
 
-    def for_rows(self, n):
-        """Return the same, with an empty cache of n rows."""
+    def for_rows(self, n, memory):
+        """Return the same for a text of n rows and its Memory, with an empty cache."""
         lent = copy.copy(self)
+        lent.memory = memory
         if self.cache is not None:
             lent.cache = copy.copy(self.cache)
             lent.cache.k = self.cache.k[:, :n].zero_()  # a masked NaN is still 0 * NaN
             lent.cache.v = self.cache.v[:, :n].zero_()
             lent.cache.length = torch.zeros(n, dtype=torch.long)
         return lent
+
+    def clear(self):
+        """Let go of all, whoever still has this Workspace, as a traceback does."""
+        if self.cache is not None:
+            vars(self.cache).clear()
+        vars(self).clear()
 
     def place(self, part):
         """Return the rows `part` of a canvas in the tensors that graphs read and write."""

@@ -1,0 +1,104 @@
+"""How much memory of its device does a text need to be written, and how much is free?"""
+
+import torch
+
+from anyorder.fast import product_dtype
+from anyorder.generation.canvas import TABLES
+
+
+class Memory:
+    """What the rows of a canvas need, and what is free before the first step.
+
+    cache   the dtype of their cache, None without one
+    free    bytes, None where the device does not say it
+    sizes   [steps] of plan.Size, once they are planned"""
+
+    def __init__(self, network, part, cached):
+        self.config = network.config
+        self.device = part.idx.device
+        self.shape = part.order.shape
+        self.dtype = torch.float32
+        if hasattr(network, 'dtype'):  # networks of others do not say it
+            self.dtype = product_dtype(network)
+        self.cache = self.dtype if cached else None
+        tables = [getattr(part, name) for name in TABLES]
+        self.row_bytes = sum(x.nbytes for x in tables)
+        self.free = None
+        self.sizes = []
+
+    def look(self, n_kept=0):
+        """Find out what is free, n_kept bytes that the network keeps among it."""
+        self.free = free_bytes(self.device)
+        if self.free is not None:
+            self.free += n_kept
+
+    def fits(self, n_rows, n_positions):
+        """Return whether the cache of so many rows and positions may be made."""
+        return self.free is None or self.cache_bytes(n_rows, n_positions) <= self.free
+
+    def check(self, sizes=()):
+        """Raise ValueError if there is too little for rows, cache and steps of these sizes."""
+        self.sizes = sizes
+        if self.free is None:
+            return
+        needed = sum(self.parts().values())
+        if needed > self.free:
+            raise ValueError(self.too_little())
+
+    def parts(self):
+        """Return {what: bytes}. The rows are there twice, as they are put away and as they run."""
+        steps = [self.step_bytes(size) for size in self.sizes]
+        return {
+            'the cache': self.cache_bytes(*self.shape),
+            'the rows': 2 * self.row_bytes,
+            'the widest step': max(steps, default=0),
+        }
+
+    def cache_bytes(self, n_rows, n_positions):
+        """Return the bytes of 2 L B N C numbers, keys and values."""
+        if self.cache is None:
+            return 0
+        c = self.config
+        n = 2 * c.n_layer * c.n_embd
+        return n * n_rows * n_positions * self.cache.itemsize
+
+    def step_bytes(self, size):
+        """Return about what a step needs: what a block makes, or the logits with two float32 copies
+        of them."""
+        B = self.shape[0]
+        b = self.dtype.itemsize
+        width = getattr(self.config, 'n_embd', 0)
+        of_slot = 20 * width * b
+        if size.keys:
+            of_slot += size.keys * (1 + b)  # a mask of bits and of numbers
+        n_answers = min(size.targets, size.reveals)
+        of_logits = self.config.vocab_size * (b + 8)
+        return B * max(size.slots * of_slot, n_answers * of_logits)
+
+    def too_little(self):
+        """Return the line of an error that says what is needed, what is free and the way out."""
+        B, N = self.shape
+        parts = [f'about {gib(n)} for {what}' for what, n in self.parts().items()]
+        there = f'{self.device} has'
+        if self.free is not None:
+            there += f' free, {gib(self.free)}'
+        smaller = 'a smaller batch_size or length'
+        if self.dtype.itemsize > 2:
+            smaller += ', or dtype=bfloat16'
+        return (
+            f'to write {B} texts of {N} tokens at a time takes more memory than {there}: '
+            f'{", ".join(parts)}; choose {smaller}'
+        )
+
+
+def free_bytes(device):
+    """Return how much memory a GPU has free, with what PyTorch has reserved and does not use; None
+    for another device."""
+    if device.type != 'cuda':
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def gib(n):
+    return f'{n / 2**30:.3g} GiB'

@@ -1,0 +1,405 @@
+"""What writing keeps on a GPU: one workspace for each network, for the next text, given back when
+the network goes; and what is said where memory is short. On the simulated GPU."""
+
+import gc
+import weakref
+
+import pytest
+import simulated_gpu
+import torch
+from conftest import make_model
+from test_simulated_gpu import small, texts
+
+from anyorder import fast
+from anyorder.fast import freeze
+from anyorder.generation import Canvas, Drawing, generate, memory, unmasking_of, workspace
+from anyorder.generation.fill import steps
+from anyorder.machine.graphs import Graphs
+
+FIXED = dict(n_steps=5)
+WAYS = [FIXED, dict(policy='margin', threshold=0.4), dict(unmask='lossless', window=3)]
+
+
+def text(network, device, n=2, **how):
+    """The tokens of n rows."""
+    idx, order = texts(device, n)
+    return generate(network, idx, order, 3, seeds=range(n), **(how or FIXED)).tolist()
+
+
+def begun(network, device, n_done, n=2, **how):
+    """A text of n rows of which so many steps have run: (its canvas, its generator)."""
+    canvas = Canvas(*texts(device, n), 3, range(n))
+    how = dict(schedule='linear', policy='given') | (how or FIXED)
+    several = steps(network, canvas, unmasking_of(**how), Drawing())
+    for _ in range(n_done):
+        next(several)
+    return canvas, several
+
+
+def left_to_right(network, device, n, length):
+    """Write n rows of so many positions."""
+    order = torch.arange(length, device=device).repeat(n, 1)
+    return generate(network, torch.zeros_like(order), order, 0, length, seeds=range(n))
+
+
+def refuse(monkeypatch, free):
+    """Have the device say that so many bytes are free."""
+    monkeypatch.setattr(memory, 'free_bytes', lambda device: free)
+
+
+# ---- what is kept
+
+
+@pytest.mark.parametrize('frozen', [False, True])
+def test_it_goes_with_its_network(simulated, frozen):
+    """Nothing of cache and graphs is left."""
+
+    def body(device):
+        gc.collect()
+        before = len(simulated_gpu.memories)
+        model = small(device)
+        weights = len(simulated_gpu.memories)
+        network = freeze(model) if frozen else model
+        for how in WAYS:
+            for _ in range(3):
+                text(network, device, **how)
+        assert simulated_gpu.Graph.n_replays
+        gc.collect()
+        assert len(simulated_gpu.memories) > weights
+        if frozen:
+            kept = weakref.ref(network.workspace)
+            pool = weakref.ref(network.workspace.graphs.pool)
+            del network
+            gc.collect()
+            assert kept() is None
+            assert pool() is None
+            assert len(simulated_gpu.memories) == weights
+        network = None
+        del model
+        gc.collect()
+        assert len(simulated_gpu.memories) == before
+
+    simulated(body)
+
+
+def test_a_larger_text_replaces_it_and_a_smaller_one_uses_it(simulated):
+    def body(device):
+        network = freeze(small(device))
+        want = {n: text(freeze(small(device)), device, n) for n in (1, 2, 3)}
+        for _ in range(2):
+            assert text(network, device, 2) == want[2]
+        kept = weakref.ref(network.workspace)
+        assert (kept().n_rows, kept().n_positions) == (2, 12)
+        assert text(network, device, 1) == want[1]
+        assert network.workspace is kept()
+        left_to_right(network, device, 2, 8)
+        assert network.workspace is kept()
+        for _ in range(2):
+            assert text(network, device, 3) == want[3]
+        assert kept() is None
+        assert (network.workspace.n_rows, network.workspace.n_positions) == (3, 12)
+
+    simulated(body)
+
+
+def test_rows_and_positions_are_the_most_of_all_texts(simulated):
+    def body(device):
+        network = freeze(small(device))
+        for n, length in ((4, 6), (2, 12)):
+            left_to_right(network, device, n, length)
+        assert (network.workspace.n_rows, network.workspace.n_positions) == (4, 12)
+
+    simulated(body)
+
+
+def test_of_two_texts_by_turns_the_larger_workspace_is_kept(simulated):
+    def body(device):
+        for last in (2, 3):
+            network = freeze(small(device))
+            want = {n: text(network, device, n) for n in (2, 3)}
+            network.workspace = None
+            running = {n: begun(network, device, 2, n) for n in (2, 3)}
+            assert network.workspace is None
+            for n in (5 - last, last):
+                canvas, several = running[n]
+                assert len(list(several)) == 3
+                assert canvas.idx.tolist() == want[n]
+            assert network.workspace.n_rows == 3
+
+    simulated(body)
+
+
+class OwnError(Exception):
+    pass
+
+
+def closed(several):
+    several.close()
+
+
+def forgotten(several):
+    pass
+
+
+def failed(several):
+    with pytest.raises(OwnError):
+        for _ in several:
+            raise OwnError
+
+
+@pytest.mark.parametrize('end', [closed, forgotten, failed])
+def test_a_text_that_ends_early_gives_it_back(simulated, end):
+    def body(device):
+        network = freeze(small(device))
+        for how in WAYS:
+            want = text(network, device, **how)
+            for n_done in (1, 2, 2):
+                kept = network.workspace
+                _, several = begun(network, device, n_done, **how)
+                assert network.workspace is None
+                end(several)
+                del several
+                assert network.workspace is kept
+                assert text(network, device, **how) == want
+
+    simulated(body)
+
+
+def raising(error, network, n_calls):
+    """Have the head of a network raise an error in its call of this number, from 0. A list gets how
+    many pieces of memory there are then."""
+    seen = []
+
+    def look(*_):
+        nonlocal n_calls
+        n_calls -= 1
+        if n_calls < 0:
+            handle.remove()
+            seen.append(len(simulated_gpu.memories))
+            raise error
+
+    handle = network.lm_head.register_forward_pre_hook(look)
+    return seen
+
+
+@pytest.mark.parametrize('how', WAYS[:2], ids=str)
+def test_an_interrupted_step_leaves_it_usable(simulated, how):
+    """Where a step runs, and where it is recorded: first of all, and when others are."""
+
+    def body(device):
+        want = text(freeze(small(device)), device, **how)
+        for n_texts in (0, 1):  # that were written before
+            for n_calls in (0, 1):
+                network = freeze(small(device))
+                for _ in range(n_texts):
+                    text(network, device, **how)
+                raising(KeyboardInterrupt, network, n_calls)
+                with pytest.raises(KeyboardInterrupt):
+                    text(network, device, **how)
+                assert network.workspace is not None
+                for _ in range(2):
+                    assert text(network, device, **how) == want
+
+    simulated(body)
+
+
+def test_it_is_of_one_dtype_and_with_or_without_a_cache(simulated):
+    def body(device):
+        network = freeze(small(device))
+        kinds = []
+        for use_cache in (True, True, False, True):
+            idx, order = texts(device, 2)
+            generate(network, idx, order, 3, 5, use_cache=use_cache, seeds=range(2))
+            kept = network.workspace
+            kinds.append(kept.cache and kept.cache.k.dtype)
+        assert kinds == [torch.float32, torch.float32, None, torch.float32]
+        with torch.autocast(device.type, torch.bfloat16):
+            text(network, device)
+        assert network.workspace.cache.k.dtype == torch.bfloat16
+
+    simulated(body)
+
+
+def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):
+    """On the CPU, as no simulated tensor is of inference mode."""
+
+    class Eager:
+        def __init__(self, device):
+            pass
+
+        def run(self, key, function):
+            return function()
+
+    monkeypatch.setattr(fast, 'has_graphs', lambda device: True)
+    monkeypatch.setattr(workspace, 'Graphs', Eager)
+    device = torch.device('cpu')
+    network = freeze(small(device))
+    with torch.inference_mode():
+        want = text(network, device)
+    assert text(network, device) == want
+    with torch.inference_mode():
+        assert text(network, device) == want
+
+
+def test_a_model_that_was_moved_is_frozen_anew(simulated):
+    """Its graphs would read where its weights were."""
+
+    def body(device):
+        model = small(device)
+        want = [text(model, device) for _ in range(2)]
+        numbers = [p.clone() for p in model.parameters()]
+        for p, there in zip(model.parameters(), numbers):
+            p.data = there
+        assert [text(model, device) for _ in range(2)] == want
+
+    simulated(body)
+
+
+# ---- graphs
+
+
+def test_a_recording_that_fails_does_not_end_all_recordings(simulated):
+    def body(device):
+        x = torch.zeros(3, device=device)
+        graphs = Graphs(device)
+
+        def fails():
+            x.add_(1)
+            raise OwnError
+
+        def adds():
+            return x.add_(1).sum()
+
+        graphs.recorded['wrong'] = None
+        with pytest.raises(OwnError):
+            graphs.run('wrong', fails)
+        assert x.tolist() == [0] * 3
+        assert [graphs.run('right', adds).item() for _ in range(4)] == [3, 6, 9, 12]
+        with pytest.raises(OwnError):
+            graphs.recorded['wrong'] = None
+            graphs.run('wrong', fails)
+        assert [graphs.run('right', adds).item() for _ in range(3)] == [15, 18, 21]
+
+    simulated(body)
+
+
+def test_the_graph_used_least_lately_goes(simulated):
+    def body(device):
+        x = torch.zeros(3, device=device)
+        graphs = Graphs(device, most=2)
+
+        def run(n):
+            return graphs.run(n, lambda: (x + n).sum()).item()
+
+        for n in (1, 1, 2, 2, 1, 3, 3):
+            assert run(n) == 3 * n
+        assert [*graphs.recorded] == [1, 3]
+        for n in range(10):
+            run(n)
+        assert len(graphs.recorded) == 2
+
+    simulated(body)
+
+
+# ---- too little memory
+
+GIB = 2**30
+
+
+def test_too_little_memory_is_said_before_the_first_token(simulated, monkeypatch):
+    def body(device):
+        network = freeze(small(device))
+        want = text(network, device, 4)
+        network.workspace = None
+        cache = 2 * 12 * network.config.n_embd * 4  # of one row
+        for free in (0, 3 * cache):
+            refuse(monkeypatch, free)
+            canvas, several = begun(network, device, 0, 4)
+            with pytest.raises(ValueError, match='batch_size') as e:
+                next(several)
+            assert memory.gib(4 * cache) in str(e.value)
+            assert memory.gib(free) in str(e.value)
+            assert '\n' not in str(e.value)
+            assert torch.equal(canvas.step, torch.full_like(canvas.step, -1))
+        refuse(monkeypatch, GIB)
+        text(network, device, 1)
+        assert text(network, device, 4) == want
+
+    simulated(body)
+
+
+def test_a_step_that_is_too_wide_is_said_before_the_first_token(simulated, monkeypatch):
+    """Where the cache would fit; a text of more steps needs less."""
+
+    def body(device):
+        network = freeze(small(device))
+        idx, order = texts(device, 4)
+        refuse(monkeypatch, 40_000)
+        with pytest.raises(ValueError, match='widest step'):
+            generate(network, idx, order, 0, 1, seeds=range(4))
+        assert network.workspace.n_rows == 4
+        generate(network, idx, order, 0, 12, seeds=range(4))
+
+    simulated(body)
+
+
+def test_the_most_rows_and_positions_are_kept_where_they_fit(simulated, monkeypatch):
+    def body(device):
+        network = freeze(make_model(block_size=12, n_layer=4).float().to(device))
+        refuse(monkeypatch, 30_000)  # 49,152 would be 8 x 12
+        for n, length in ((8, 2), (2, 12)):
+            left_to_right(network, device, n, length)
+        assert (network.workspace.n_rows, network.workspace.n_positions) == (2, 12)
+
+    simulated(body)
+
+
+def test_what_pytorch_cannot_allocate_is_said_in_the_same_line(simulated):
+    """In the first call of a step and while it is recorded; then a smaller text is written, even
+    before the traceback is gone, and the memory of what failed is not there any more."""
+
+    def body(device):
+        for n_texts in (0, 1):
+            network = freeze(small(device))
+            want = text(freeze(small(device)), device, 2)
+            for _ in range(n_texts):
+                text(network, device, 3)
+            gc.collect()
+            error = torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB')
+            seen = raising(error, network, 1 - n_texts)
+            try:
+                text(network, device, 3)
+            except ValueError as e:
+                assert 'batch_size' in str(e)
+                assert network.workspace is None
+                assert len(simulated_gpu.memories) < seen[0]
+                assert text(network, device, 2) == want
+            else:
+                raise AssertionError
+            for _ in range(2):
+                assert text(network, device, 2) == want
+
+    simulated(body)
+
+
+def test_on_a_cpu_too(monkeypatch):
+    def none(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
+
+    model = make_model(block_size=12)
+    order = torch.arange(12).repeat(2, 1)
+    want = generate(model, order, order, 3, 5, seeds=range(2)).tolist()
+    monkeypatch.setattr(workspace, 'KVCache', none)
+    with pytest.raises(ValueError, match='batch_size'):
+        generate(model, order, order, 3, 5, seeds=range(2))
+    monkeypatch.undo()
+    assert generate(model, order, order, 3, 5, seeds=range(2)).tolist() == want
+
+
+def test_what_a_gpu_has_free(monkeypatch):
+    """With what PyTorch has reserved and does not use."""
+    numbers = dict(mem_get_info=(5, 99), memory_reserved=30, memory_allocated=10)
+    for name, value in numbers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert memory.free_bytes(torch.device('cuda')) == 25
+    assert memory.free_bytes(torch.device('cpu')) is None
