@@ -139,11 +139,12 @@ class Rows(torch.autograd.Function):
 
 class LeanAttention(SelfAttention):
     """Attention with detours round what is slow in PyTorch: bfloat16 on CPUs, cuDNN, and a mask
-    that every layer would turn into numbers."""
+    that every layer turns into numbers on a GPU."""
 
     def forward(self, q, k, v, slots, answering, store):
         sees = slots.sees
-        if sees is not None and sees.dtype == torch.bool and not torch.is_grad_enabled():
+        is_new = sees is not None and sees.dtype == torch.bool and q.device.type != 'cpu'
+        if is_new and not torch.is_grad_enabled():
             numbers = torch.zeros_like(sees, dtype=q.dtype)
             slots.sees = numbers.masked_fill_(~sees, -torch.inf)  # the plan is of this pass alone
         return super().forward(q, k, v, slots, answering, store)
