@@ -37,13 +37,13 @@ class Memory:
         return self.free is None or self.cache_bytes(n_rows, n_positions) <= self.free
 
     def check(self, sizes=()):
-        """Raise ValueError if there is too little for rows, cache and steps of these sizes."""
+        """Raise MemoryError if there is too little for rows, cache and steps of these sizes."""
         self.sizes = sizes
         if self.free is None:
             return
         needed = sum(self.parts().values())
         if needed > self.free:
-            raise ValueError(self.too_little())
+            raise MemoryError
 
     def parts(self):
         """Return {what: bytes}. The rows are there twice, as they are put away and as they run."""

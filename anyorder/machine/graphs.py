@@ -1,8 +1,11 @@
 """How is a function of tensors that stay in place launched as one? By CUDA graphs."""
 
-from collections import OrderedDict
+import weakref
+from collections import OrderedDict, defaultdict
 
 import torch
+
+IDLE = defaultdict(list)  # {device: streams of owners that have gone}
 
 
 def has_graphs(device):
@@ -21,8 +24,11 @@ class Graphs:
 
     def __init__(self, device, most=256):
         self.most = most
-        # of this owner alone: captures into two pools on one stream share blocks (PyTorch 193402)
-        self.stream = torch.cuda.Stream(device)
+        # of this owner alone: captures into two pools on one stream share blocks (PyTorch 193402);
+        # then of another owner: PyTorch keeps a workspace of cuBLAS for each stream it ever had
+        idle = IDLE[device]
+        self.stream = idle.pop() if idle else torch.cuda.Stream(device)
+        weakref.finalize(self, idle.append, self.stream)
         self.begin()
 
     def begin(self):
