@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.graphs import has_graphs
+from anyorder.seeds import random_bits
 from model import AOGPT, AdaLN, Block, Head, SelfAttention, take
 
 
@@ -199,6 +201,8 @@ def freeze(model, dtype=None):
         if dtype not in (None, model.lm_head.dtype):
             raise ValueError(f'the model is frozen in {model.lm_head.dtype} already, got {dtype}')
         return model
+    if model.device.type == 'cpu':
+        keep_freed_memory()
     dtype = dtype or product_dtype(model)
     weights = {id(p): p for p in model.parameters()}
     model = lean(copy.deepcopy(model, weights))  # modules of its own, the same weights
@@ -314,11 +318,16 @@ KEPT = weakref.WeakKeyDictionary()  # model: (its state, the frozen copy), which
 
 
 def bits_of(model):
-    """Return the sum of the bits of each weight, whoever has changed it; one wait."""
+    """Return two numbers of each weight, from all of its bits and where they are, whoever has
+    changed them. One wait."""
     sums = []
     for p in model.parameters():
-        integer = INTEGER[p.element_size()]
-        sums.append(p.detach().view(integer).sum(dtype=torch.long))
+        bits = p.detach().view(INTEGER[p.element_size()])
+        bits = bits.view(len(p), -1)
+        for dim in (0, 1):
+            of_lines = bits.sum(dim, dtype=torch.long)
+            places = torch.arange(len(of_lines), device=p.device)
+            sums.append((of_lines * random_bits(places, 'lines')).sum())
     return torch.stack(sums).tolist()
 
 

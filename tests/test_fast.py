@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import make_model
 from test_model import FINAL, TWO_STREAM, VARIANTS, close, name_of
 
-from anyorder.fast import attention_kernels, freeze, lean
+from anyorder.fast import attention_kernels, bits_of, freeze, lean
 from anyorder.orders import sample_order
 from model import KVCache
 
@@ -193,6 +193,24 @@ def test_a_frozen_model_has_one_dtype():
     assert freeze(frozen, torch.float32) is frozen
     with pytest.raises(ValueError, match='frozen in torch.float32 already, got torch.bfloat16'):
         freeze(frozen, torch.bfloat16)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_bits_of_weights_tell_every_change(dtype):
+    """Also of places alone, which no sum would tell."""
+    model = make_model().to(dtype)
+    known = [bits_of(model)]
+    for name in ('lm_head.weight', 'lm_head.bias', 'transformer.h.0.ln_1.weight'):
+        x = model.get_parameter(name).data
+        x[0] = 2 * x[0] + 1
+        known.append(bits_of(model))
+        x[[0, 1]] = x[[1, 0]]
+        known.append(bits_of(model))
+    x = model.lm_head.weight.data
+    x[2] = x[2].flip(0)
+    known.append(bits_of(model))
+    assert len({*map(tuple, known)}) == len(known) == 8
+    assert bits_of(model) == known[-1]
 
 
 def test_a_network_of_others_keeps_its_buffers_as_exact_as_they_are():
