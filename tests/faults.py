@@ -288,7 +288,10 @@ FAULTS['anyorder/generation/memory.py'] = 'test_workspace', [
     ['self.free += n_kept', 'pass'],
     ['needed > self.free', 'False'],
     ['- torch.cuda.memory_allocated(device)', ''],
-    ['of_slot += size.keys * (1 + b)', 'pass'],
+    ['of_slot += size.keys * (1 + self.dtype.itemsize)', 'pass'],
+    ['5 * of_one if', 'of_one if'],
+    ['of_one += self.dtype.itemsize', 'pass'],
+    ['n_scored * of_one', '0'],
     ['if self.cache is None', 'if False'],
 ]
 

@@ -2,6 +2,7 @@
 the network goes; and what is said where memory is short. On the simulated GPU."""
 
 import gc
+import itertools
 import weakref
 
 import pytest
@@ -9,12 +10,23 @@ import simulated_gpu
 import torch
 from conftest import make_model
 from test_simulated_gpu import small, texts
+from torch.profiler import ProfilerActivity, profile
 
 from anyorder import fast
 from anyorder.fast import freeze
-from anyorder.generation import Canvas, Drawing, generate, memory, unmasking_of, workspace
-from anyorder.generation.fill import steps
+from anyorder.generation import (
+    Canvas,
+    Drawing,
+    drawing,
+    fill,
+    generate,
+    memory,
+    plan,
+    unmasking_of,
+    workspace,
+)
 from anyorder.machine.graphs import Graphs
+from model import KVCache
 
 FIXED = dict(n_steps=5)
 WAYS = [FIXED, dict(policy='margin', threshold=0.4), dict(unmask='lossless', window=3)]
@@ -30,7 +42,7 @@ def begun(network, device, n_done, n=2, **how):
     """A text of n rows of which so many steps have run: (its canvas, its generator)."""
     canvas = Canvas(*texts(device, n), 3, range(n))
     how = dict(schedule='linear', policy='given') | (how or FIXED)
-    several = steps(network, canvas, unmasking_of(**how), Drawing())
+    several = fill.steps(network, canvas, unmasking_of(**how), Drawing())
     for _ in range(n_done):
         next(several)
     return canvas, several
@@ -356,6 +368,60 @@ def test_a_step_that_is_too_wide_is_said_before_the_first_token(simulated, monke
     simulated(body)
 
 
+def test_what_is_kept_is_free_for_the_next_text(simulated, monkeypatch):
+    def body(device):
+        network = freeze(small(device))
+        left_to_right(network, device, 2, 12)
+        least = sum(network.workspace.memory.parts().values())
+        refuse(monkeypatch, least - network.workspace.n_bytes)
+        left_to_right(network, device, 2, 12)
+        refuse(monkeypatch, least - network.workspace.n_bytes - 1)
+        with pytest.raises(ValueError, match='batch_size'):
+            left_to_right(network, device, 2, 12)
+
+    simulated(body)
+
+
+WIDE = dict(vocab_size=5000)
+DEEP = dict(n_embd=64)
+STEPS = [  # whose logits are the most, or a block
+    (WIDE, 0, dict(n_steps=4)),
+    (WIDE, 0, dict(n_steps=4, top_p=0.9)),
+    (WIDE, 0, dict(n_steps=64, policy='margin')),
+    (WIDE, 0, dict(policy='margin', threshold=0.99)),
+    (DEEP, 200, dict(n_steps=64)),
+    (DEEP | dict(attention='mixed'), 200, dict(n_steps=64)),
+]
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('variant, n_known, how', STEPS, ids=str)
+def test_the_first_step_takes_what_is_planned(monkeypatch, variant, n_known, how, dtype):
+    """On the CPU, where all allocations are known, with the padded steps of a device."""
+    for module in (plan, fill, drawing):
+        monkeypatch.setattr(module, 'is_exact', lambda device: False)
+    monkeypatch.setattr(memory, 'SCORED', 2**24)  # as split_rows has on a CPU
+    planned = []
+    check = memory.Memory.check
+
+    def noted(self, *args):
+        planned.append(self)
+        check(self, *args)
+
+    monkeypatch.setattr(memory.Memory, 'check', noted)
+    network = freeze(make_model(block_size=256, **variant).float(), dtype)
+    order = torch.arange(256).repeat(4, 1)
+    canvas = Canvas(torch.zeros_like(order), order, n_known, range(4))
+    how = dict(schedule='linear', policy='given') | how
+    drawn = Drawing(top_p=how.pop('top_p', 1.0))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        next(fill.steps(network, canvas, unmasking_of(**how), drawn))
+    events = [one for one in seen.profiler.kineto_results.events() if one.name() == '[memory]']
+    events.sort(key=lambda one: one.start_ns())
+    taken = max(itertools.accumulate(one.nbytes() for one in events))
+    assert sum(planned[0].parts().values()) == pytest.approx(taken, rel=0.25)
+
+
 def test_the_most_rows_and_positions_are_kept_where_they_fit(simulated, monkeypatch):
     def body(device):
         network = freeze(make_model(block_size=12, n_layer=4).float().to(device))
@@ -367,9 +433,17 @@ def test_the_most_rows_and_positions_are_kept_where_they_fit(simulated, monkeypa
     simulated(body)
 
 
-def test_what_pytorch_cannot_allocate_is_said_in_the_same_line(simulated):
+def test_what_pytorch_cannot_allocate_is_said_in_the_same_line(simulated, monkeypatch):
     """In the first call of a step and while it is recorded; then a smaller text is written, even
     before the traceback is gone, and the memory of what failed is not there any more."""
+    caches = []
+
+    class Noted(KVCache):
+        def __init__(self, *args):
+            super().__init__(*args)
+            caches.append(weakref.ref(self.k.memory))
+
+    monkeypatch.setattr(workspace, 'KVCache', Noted)
 
     def body(device):
         for n_texts in (0, 1):
@@ -379,6 +453,7 @@ def test_what_pytorch_cannot_allocate_is_said_in_the_same_line(simulated):
                 text(network, device, 3)
             gc.collect()
             error = torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB')
+            caches.clear()
             seen = raising(error, network, 1 - n_texts)
             try:
                 text(network, device, 3)
@@ -386,6 +461,7 @@ def test_what_pytorch_cannot_allocate_is_said_in_the_same_line(simulated):
                 assert 'batch_size' in str(e)
                 assert network.workspace is None
                 assert len(simulated_gpu.memories) < seen[0]
+                assert not any(one() for one in caches)
                 assert text(network, device, 2) == want
             else:
                 raise AssertionError

@@ -5,6 +5,8 @@ import torch
 from anyorder.fast import product_dtype
 from anyorder.generation.canvas import TABLES
 
+SCORED = 2**26  # logits that are scored at a time, see fast.split_rows
+
 
 class Memory:
     """What the rows of a canvas need, and what is free before the first step.
@@ -25,6 +27,7 @@ class Memory:
         self.row_bytes = sum(x.nbytes for x in tables)
         self.free = None
         self.sizes = []
+        self.sorts = False
 
     def look(self, n_kept=0):
         """Find out what is free, n_kept bytes that the network keeps among it."""
@@ -36,9 +39,12 @@ class Memory:
         """Return whether the cache of so many rows and positions may be made."""
         return self.free is None or self.cache_bytes(n_rows, n_positions) <= self.free
 
-    def check(self, sizes=()):
-        """Raise MemoryError if there is too little for rows, cache and steps of these sizes."""
+    def check(self, sizes=(), sorts=False):
+        """Raise MemoryError if there is too little for rows, cache and steps of these sizes.
+
+        sorts  whether a step sorts the logits, as top_p wants them"""
         self.sizes = sizes
+        self.sorts = sorts
         if self.free is None:
             return
         needed = sum(self.parts().values())
@@ -63,17 +69,23 @@ class Memory:
         return n * n_rows * n_positions * self.cache.itemsize
 
     def step_bytes(self, size):
-        """Return about what a step needs: what a block makes, or the logits with two float32 copies
-        of them."""
-        B = self.shape[0]
-        b = self.dtype.itemsize
+        """Return about what a step needs at once: what a block makes, or the logits."""
         width = getattr(self.config, 'n_embd', 0)
-        of_slot = 20 * width * b
+        of_slot = 20 * width * self.dtype.itemsize
         if size.keys:
-            of_slot += size.keys * (1 + b)  # a mask of bits and of numbers
-        n_answers = min(size.targets, size.reveals)
-        of_logits = self.config.vocab_size * (b + 8)
-        return B * max(size.slots * of_slot, n_answers * of_logits)
+            of_slot += size.keys * (1 + self.dtype.itemsize)  # a mask of bits and of numbers
+        return max(self.shape[0] * size.slots * of_slot, self.logit_bytes(size))
+
+    def logit_bytes(self, size):
+        """Return about what the logits of a step need, of the answers or of scores."""
+        n = self.shape[0] * self.config.vocab_size
+        n_scored = min(n * size.targets, SCORED)
+        n_drawn = n * min(size.targets, size.reveals)
+        of_one = 2 * max(self.dtype.itemsize, 4)  # in float32, and their probabilities
+        if self.dtype.itemsize < 4:
+            of_one += self.dtype.itemsize
+        of_drawn = 5 * of_one if self.sorts else of_one
+        return max(n_drawn * of_drawn, n_scored * of_one)
 
     def too_little(self):
         """Return the line of an error that says what is needed, what is free and the way out."""

@@ -41,7 +41,7 @@ class Passes:
             sizes = [size._replace(reveals=1) for size in sizes]  # how many nobody knows yet
         memory = self.workspace.memory
         if not memory.sizes:
-            memory.check(sizes)
+            memory.check(sizes, self.drawing.top_p < 1)
         return plan
 
     def launch(self, function, part, numbers, size, *found):
