@@ -57,8 +57,9 @@ PARTS = {
         'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'
     ),
     'candidates': (
-        'Which change would make training faster? Each by itself, in turns with the update as it '
-        'is. One is kept only where such a pair shows that it pays.'
+        'Which attention is the fastest for few queries, and which change would make training '
+        'faster? Each by itself, in turns with the update as it is. One is kept only where such a '
+        'pair shows that it pays.'
     ),
 }
 
@@ -113,6 +114,7 @@ generation_mixed_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=mixe
 generation_two_stream_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=two_stream \\
     --windows=
 
+candidates_attention 240 4 results/gpu/attention.py
 candidates_by_row 150 {pair_gib} {pair} by_row --batch_size={pair_rows}
 candidates_token_loss 150 {pair_gib} {pair} token_loss --batch_size={pair_rows}
 candidates_linear_cross_entropy 150 {pair_gib} {pair} linear_cross_entropy \\
@@ -153,6 +155,7 @@ TOY = {
     'results/gpu/gpt2.py': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
     'results/gpu/candidates.py': f'{TIMED_ONCE} --batch_size=2 --n_updates=1 --turns=2 '
     '--compile=False',
+    'results/gpu/attention.py': f'{TINY} --block_size=64 --batch_size=2 --n_keys=64 --repeats=1',
     'train.py': f'{TINY} --batch_size=2 --compile=False --max_iters=2 --eval_interval=1 '
     '--warmup_iters=1 --eval_iters=1',
     '-m anyorder.extras.puzzles make': '--n_train=200',
