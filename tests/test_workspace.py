@@ -25,7 +25,7 @@ from anyorder.generation import (
     unmasking_of,
     workspace,
 )
-from anyorder.machine.graphs import Graphs
+from anyorder.machine.graphs import Graphs, has_graphs
 from model import KVCache
 
 FIXED = dict(n_steps=5)
@@ -234,13 +234,16 @@ def test_it_is_of_one_dtype_and_with_or_without_a_cache(simulated):
 
 
 def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):
-    """On the CPU, as no simulated tensor is of inference mode."""
+    """On the CPU, as no simulated tensor is of inference mode; and its graphs are others, whose
+    compiled parts are compiled before they are recorded."""
+    keys = []
 
     class Eager:
         def __init__(self, device):
             pass
 
         def run(self, key, function):
+            keys.append(key)
             return function()
 
     monkeypatch.setattr(fast, 'has_graphs', lambda device: True)
@@ -249,7 +252,11 @@ def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatc
     network = freeze(small(device))
     with torch.inference_mode():
         want = text(network, device)
+    inside = {*keys}
+    keys.clear()
     assert text(network, device) == want
+    assert len({*keys}) == len(inside)
+    assert inside.isdisjoint(keys)
     with torch.inference_mode():
         assert text(network, device) == want
 
@@ -269,6 +276,14 @@ def test_a_model_that_was_moved_is_frozen_anew(simulated):
 
 
 # ---- graphs
+
+
+def test_graphs_are_of_one_maker(monkeypatch):
+    monkeypatch.setattr(torch.version, 'hip', None)
+    assert has_graphs(torch.device('cuda', 1))
+    assert not has_graphs(torch.device('cpu'))
+    monkeypatch.setattr(torch.version, 'hip', '7.0')
+    assert not has_graphs(torch.device('cuda'))
 
 
 def test_a_recording_that_fails_does_not_end_all_recordings(simulated):

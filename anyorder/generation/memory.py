@@ -90,15 +90,15 @@ class Memory:
     def too_little(self):
         """Return the line of an error that says what is needed, what is free and the way out."""
         B, N = self.shape
-        parts = [f'about {gib(n)} for {what}' for what, n in self.parts().items()]
+        parts = [f'{gib(n)} for {what}' for what, n in self.parts().items()]
         there = f'{self.device} has'
         if self.free is not None:
-            there += f' free, {gib(self.free)}'
+            there = f'the {gib(self.free)} that are free on {self.device}'
         smaller = 'a smaller batch_size or length'
         if self.dtype.itemsize > 2:
             smaller += ', or dtype=bfloat16'
         return (
-            f'to write {B} texts of {N} tokens at a time takes more memory than {there}: '
+            f'{B} texts of {N} tokens at a time need more memory than {there}: about '
             f'{", ".join(parts)}; choose {smaller}'
         )
 

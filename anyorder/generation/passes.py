@@ -56,7 +56,8 @@ class Passes:
         places = [x.data_ptr() for one in found for x in one if x is not None]
         device = part.idx.device.type
         cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        key = self.law, function.__name__, size, part.idx.shape, cast, *places
+        mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
+        key = self.law, function.__name__, size, part.idx.shape, mode, *places
         return graphs.run(key, partial(function, self, part, bounds, size, *found))
 
     def read(self, part, bounds, size):

@@ -9,8 +9,8 @@ IDLE = defaultdict(list)  # {device: streams of owners that have gone}
 
 
 def has_graphs(device):
-    """Return whether a device can record what it runs and do it again."""
-    return device.type == 'cuda'
+    """Return whether a device can record what it runs and do it again: a GPU of Nvidia's."""
+    return device.type == 'cuda' and torch.version.hip is None
 
 
 class Graphs:
