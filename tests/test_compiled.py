@@ -10,7 +10,7 @@ from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
 from anyorder import fast
 from anyorder.fast import compiled, freeze
-from anyorder.generation import generate
+from anyorder.generation import drawing, fill, generate, plan
 from anyorder.generation.drawing import token_noise
 from anyorder.generation.passes import compiled_noise
 from anyorder.machine.devices import compiler_of
@@ -122,6 +122,36 @@ def test_a_text_by_compiled_noise_is_that_by_eager_noise(graphs):
     assert torch.equal(found, expected)
     assert torch.equal(as_found['step'], trace['step'])
     assert len(graphs) <= 7  # two halves and the noise, of many rows, of one, and of none
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('variant', SOME, ids=name_of)
+def test_padded_steps_of_every_kind_write_the_same_compiled(graphs, monkeypatch, variant):
+    """As a device runs them: of few sizes."""
+    for module in (plan, fill, drawing):
+        monkeypatch.setattr(module, 'is_exact', lambda device: False)
+    model = make_model(block_size=96, **variant)
+    networks = [freeze(model), compiled(freeze(model))]
+    ways = [
+        dict(n_steps=8),
+        dict(n_steps=96),
+        dict(n_steps=9, unmask='binomial'),
+        dict(n_steps=8, policy='margin'),
+        dict(policy='top_prob', threshold=0.3),
+        dict(n_steps=6, revise=1),
+    ]
+    if variant.get('attention', 'causal') == 'causal':
+        ways.append(dict(unmask='lossless', window=8))
+    for how in ways:
+        expected, found = [text_of(network, **how) for network in networks]
+        assert torch.equal(found, expected)
+    assert 0 < len(graphs) <= 7
+
+
+def text_of(network, B=4, N=96, **how):
+    order = sample_order(B, N, generator=torch.Generator().manual_seed(2))
+    known = torch.tensor([0, 7, 50, 3])
+    return generate(network, order % 11, order, known, seeds=range(B), **how)
 
 
 @pytest.mark.slow
