@@ -17,6 +17,7 @@ from anyorder.fast import freeze
 from anyorder.generation import (
     Canvas,
     Drawing,
+    Given,
     drawing,
     fill,
     generate,
@@ -383,6 +384,38 @@ def test_a_step_that_is_too_wide_is_said_before_the_first_token(simulated, monke
     simulated(body)
 
 
+@pytest.fixture
+def planned(monkeypatch):
+    """[Memory] of each text that is checked."""
+    found = []
+    check = memory.Memory.check
+
+    def noted(self, sizes=(), *args):
+        check(self, sizes, *args)
+        if sizes:
+            found.append(self)
+
+    monkeypatch.setattr(memory.Memory, 'check', noted)
+    return found
+
+
+def test_graphs_are_planned_beside_a_step_of_another_size(simulated, planned):
+    def body(device):
+        network = freeze(small(device))
+        order = torch.arange(12, device=device).repeat(2, 1)
+        for graphs in (True, False):
+            network.graphs = graphs
+            for ends in ([12], [8, 10, 12]):
+                canvas = Canvas(order, order, 0, range(2))
+                fill.fill(network, canvas, Given(schedule=ends), Drawing())
+        one, two, *eager = [found.parts() for found in planned]
+        assert one['the graphs'] == 0
+        assert 0 < two['the graphs'] < two['the widest step']
+        assert [*one] == [*eager[0], 'the graphs']
+
+    simulated(body)
+
+
 def test_what_is_kept_is_free_for_the_next_text(simulated, monkeypatch):
     def body(device):
         network = freeze(small(device))
@@ -411,19 +444,11 @@ STEPS = [  # whose logits are the most, or a block
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('variant, n_known, how', STEPS, ids=str)
-def test_the_first_step_takes_what_is_planned(monkeypatch, variant, n_known, how, dtype):
+def test_the_first_step_takes_what_is_planned(monkeypatch, planned, variant, n_known, how, dtype):
     """On the CPU, where all allocations are known, with the padded steps of a device."""
     for module in (plan, fill, drawing):
         monkeypatch.setattr(module, 'is_exact', lambda device: False)
     monkeypatch.setattr(memory, 'SCORED', 2**24)  # as split_rows has on a CPU
-    planned = []
-    check = memory.Memory.check
-
-    def noted(self, *args):
-        planned.append(self)
-        check(self, *args)
-
-    monkeypatch.setattr(memory.Memory, 'check', noted)
     network = freeze(make_model(block_size=256, **variant).float(), dtype)
     order = torch.arange(256).repeat(4, 1)
     canvas = Canvas(torch.zeros_like(order), order, n_known, range(4))

@@ -28,6 +28,7 @@ class Memory:
         self.free = None
         self.sizes = []
         self.sorts = False
+        self.records = False
 
     def look(self, n_kept=0):
         """Find out what is free, n_kept bytes that the network keeps among it."""
@@ -39,12 +40,14 @@ class Memory:
         """Return whether the cache of so many rows and positions may be made."""
         return self.free is None or self.cache_bytes(n_rows, n_positions) <= self.free
 
-    def check(self, sizes=(), sorts=False):
+    def check(self, sizes=(), sorts=False, records=False):
         """Raise MemoryError if there is too little for rows, cache and steps of these sizes.
 
-        sorts  whether a step sorts the logits, as top_p wants them"""
+        sorts    whether a step sorts the logits, as top_p wants them
+        records  whether steps become graphs, which do not give back what they need"""
         self.sizes = sizes
         self.sorts = sorts
+        self.records = records
         if self.free is None:
             return
         needed = sum(self.parts().values())
@@ -52,13 +55,18 @@ class Memory:
             raise MemoryError
 
     def parts(self):
-        """Return {what: bytes}. The rows are there twice, as they are put away and as they run."""
-        steps = [self.step_bytes(size) for size in self.sizes]
-        return {
+        """Return {what: bytes}. The rows are there twice, as they are put away and as they run.
+
+        Graphs share the memory of the widest. A step of another size runs beside them at first."""
+        steps = sorted(self.step_bytes(size) for size in {*self.sizes})
+        found = {
             'the cache': self.cache_bytes(*self.shape),
             'the rows': 2 * self.row_bytes,
-            'the widest step': max(steps, default=0),
+            'the widest step': sum(steps[-1:]),
         }
+        if self.records:
+            found['the graphs'] = sum(steps[-2:-1])
+        return found
 
     def cache_bytes(self, n_rows, n_positions):
         """Return the bytes of 2 L B N C numbers, keys and values."""

@@ -41,7 +41,8 @@ class Passes:
             sizes = [size._replace(reveals=1) for size in sizes]  # how many nobody knows yet
         memory = self.workspace.memory
         if not memory.sizes:
-            memory.check(sizes, self.drawing.top_p < 1)
+            records = self.workspace.graphs is not None
+            memory.check(sizes, self.drawing.top_p < 1, records)
         return plan
 
     def launch(self, function, part, numbers, size, *found):
