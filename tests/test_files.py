@@ -372,6 +372,7 @@ def test_a_folder_may_still_have_to_be_made(tmp_path):
         MemoryError(),
         RuntimeError('CUDA out of memory.'),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`'),
     ],
 )
 def test_out_of_memory_is_known_by_its_words(error):

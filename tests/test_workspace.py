@@ -143,6 +143,22 @@ def test_of_two_texts_by_turns_the_larger_workspace_is_kept(simulated):
     simulated(body)
 
 
+def test_texts_by_turns_are_those_that_are_written_alone(simulated):
+    """Whichever has the kept workspace, and its graphs."""
+
+    def body(device):
+        for how in WAYS:
+            network = freeze(small(device))
+            want = {n: text(network, device, n, **how) for n in (2, 3)}
+            for _ in range(2):
+                several = {n: begun(network, device, 0, n, **how) for n in (2, 3)}
+                for _ in itertools.zip_longest(several[2][1], several[3][1]):
+                    pass
+                assert {n: canvas.idx.tolist() for n, (canvas, _) in several.items()} == want
+
+    simulated(body)
+
+
 class OwnError(Exception):
     pass
 

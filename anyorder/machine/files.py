@@ -114,7 +114,7 @@ def is_of_system(e):
 def is_out_of_memory(e):
     """Return whether an exception says so. PyTorch raises several classes, in words that depend on
     device and system."""
-    words = ('out of memory', 'allocate memory', 'not enough memory')
+    words = ('out of memory', 'allocate memory', 'not enough memory', 'ALLOC_FAILED')
     return isinstance(e, MemoryError) or any(said in str(e) for said in words)
 
 
