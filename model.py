@@ -307,7 +307,7 @@ class SelfAttention(nn.Module):
         self.k_norm = make_head_norm(config)
 
     def qkv(self, x, answering, rotary):
-        qkv = self.c_attn(x).view(*x.shape[:-1], 3, self.n_head, -1)
+        qkv = self.c_attn(x).view(*x.shape[:-1], 3, self.n_head, x.size(-1) // self.n_head)
         q, k, v = qkv.unbind(-3)  # (B, S, H, D)
         q = take(q, answering)
         q = self.q_norm(q).to(v.dtype)  # autocast may give float32

@@ -64,7 +64,8 @@ class MaskedModel(Network):
 
     Texts of unequal length take a call each, as some networks read padding. A step is a call on
     whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict,
-    trunk, n_parameters, device, config, slots, training and parameters, and for nothing else."""
+    answer, trunk, lm_head, n_parameters, device, config, slots, training and parameters, whether it
+    has a dtype, graphs and a workspace, and for nothing else."""
 
     def __init__(self, network, config):
         super().__init__(config)

@@ -12,10 +12,8 @@ PART = 2**26  # logits that the loss works out at a time, see fast.split_rows
 # What a forward pass keeps of a slot in a block, in multiples of the width C: (numbers in float32,
 # numbers in the dtype of the products). tests/extras/test_memory.py counts the numbers of EAGER
 EAGER = {
-    'block': (
-        2,
-        15,
-    ),  # the residual stream 2; what four products read 7, qkv 3, attention 1, c_fc 4
+    # the residual stream 2; what four products read 7, attention's result among them, qkv 3, c_fc 4
+    'block': (2, 14),
     'norm of q, k': (0, 2),
     'AdaLN': (2, 10),  # norms 2; 1 + scale 2, what is gated 2, shifts, scales and gates 6
 }
@@ -168,6 +166,8 @@ def slot_bytes(config, b, compiled, cuda=True):
             n_float32 += 2  # copies of q and k
         if not cuda:
             n_float32 += 4  # on a CPU a norm is several operations
+    if config.target_position == 'two_stream' and not compiled:
+        n_product += 1  # the results of both, and both as one
     statistics = FLOAT * (2 + 3 * config.n_head)
     return (FLOAT * n_float32 + b * n_product) * config.n_embd + statistics
 
