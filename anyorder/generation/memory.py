@@ -92,7 +92,9 @@ class Memory:
         of_one = 2 * max(self.dtype.itemsize, 4)  # in float32, and their probabilities
         if self.dtype.itemsize < 4:
             of_one += self.dtype.itemsize
-        of_drawn = 5 * of_one if self.sorts else of_one
+        of_drawn = of_one
+        if self.sorts:
+            of_drawn += 32  # columns and sums of 8 bytes
         return max(n_drawn * of_drawn, n_scored * of_one)
 
     def too_little(self):
