@@ -321,13 +321,16 @@ def bits_of(model):
     """Return two numbers of each weight, from all of its bits and where they are, whoever has
     changed them. One wait."""
     sums = []
+    weights = {}  # of so many lines: else a thousand launches more
     for p in model.parameters():
         bits = p.detach().view(INTEGER[p.element_size()])
         bits = bits.view(len(p), -1)
         for dim in (0, 1):
             of_lines = bits.sum(dim, dtype=torch.long)
-            places = torch.arange(len(of_lines), device=p.device)
-            sums.append((of_lines * random_bits(places, 'lines')).sum())
+            n = len(of_lines)
+            if n not in weights:
+                weights[n] = random_bits(torch.arange(n, device=p.device), 'lines')
+            sums.append((of_lines * weights[n]).sum())
     return torch.stack(sums).tolist()
 
 

@@ -97,14 +97,16 @@ class Writer:
 
     def compile_for(self, texts, way, page, batch_size):
         """Compile the network if that pays for these texts. Return what a table says of it."""
-        n_passes = self.planned_passes(texts, way, page, batch_size)
+        n_passes = 0
+        if self.compile == 'auto':
+            n_passes = self.planned_passes(texts, way, page, batch_size)
         compiles, why = resolve_compile_to_write(self.compile, self.device, n_passes)
         if compiles and not can_compile(self.network):
             return 'not compiled: a network without a cache, or of others'
         if compiles:
             compiled(self.network)
         said = f'compiled: {why}' if compiles else f'not compiled: {why}'
-        if getattr(self.network, 'graphs', False):
+        if getattr(self.network, 'graphs', False) and page.allowed is None:
             said = f'CUDA graphs, {said}'
         return said
 
@@ -119,8 +121,7 @@ class Writer:
             n_blanks = max(text.known.count(False) for text in texts[r : r + batch_size])
             n_first = min(n_blanks, self.block_size)
             n_stretches = 1 + -(-(n_blanks - n_first) // (self.block_size - context))
-            ends = unmasking.ends([n_first], [0])
-            total += n_stretches * ends.size(1)
+            total += n_stretches * passes_of(unmasking, n_first)
         return total
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
@@ -365,6 +366,14 @@ class Writer:
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)
+
+
+def passes_of(unmasking, n):
+    """Return how many passes a schedule has for n blanks; of listed ends, how many are listed."""
+    schedule = getattr(unmasking, 'schedule', '')
+    if not isinstance(schedule, str):
+        return len(schedule)
+    return unmasking.ends([n], [0]).size(1)
 
 
 def check_rows(prompts, lengths, n_row):

@@ -192,6 +192,7 @@ def test_a_writer_compiles_as_asked(graphs, ckpt):
         (dict(n_steps=4, length=100, context=8), 3 * 4 * 4),  # of 99 blanks 32, 24, 24 and 19
         (dict(n_steps=4, length=20, order='margin', revise=2), 3 * 4),
         (dict(unmask='lossless', length=20), 3),
+        (dict(schedule=[1, 3], length=4), 3 * 2),
         (dict(order='margin:0.9', length=20), 3),
     ],
 )

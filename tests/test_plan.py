@@ -7,7 +7,7 @@ import torch
 from conftest import make_model
 from test_model import TWO_STREAM, name_of
 
-from anyorder.generation import Given, Lossless, drawing, fill, plan
+from anyorder.generation import Drawing, Given, Lossless, drawing, fill, plan
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.passes import Passes
@@ -165,3 +165,47 @@ def test_a_window_is_one_size(as_on_devices):
     as_on_devices()
     (size,) = planned(Lossless(24)).sizes
     assert size[:2] == (32, 32)
+
+
+def test_finished_rows_ask_for_no_position_behind_their_text(as_on_devices):
+    """A device keeps a row that is finished, and its constraint ends with its text."""
+    model = make_model(block_size=20)
+    order = torch.arange(20).repeat(3, 1)
+    seen = []
+
+    def allowed(rows, positions):
+        seen.append(int(positions.max()))
+        return torch.ones(len(rows), 11, dtype=torch.bool)
+
+    short = torch.ones(5, 11, dtype=torch.bool)
+    short[:, 4:] = False
+    found = []
+    for constraint in (short, allowed):
+        for put in (lambda: None, as_on_devices):
+            put()
+            lengths = torch.tensor([3, 5, 5])
+            canvas = Canvas(torch.zeros_like(order), order, 0, range(3), lengths, constraint)
+            fill.fill(model, canvas, Given(5), Drawing())
+            found.append(canvas.idx)
+        found[-2:] = [torch.equal(*found[-2:])]
+    assert found == [True, True]
+    assert max(seen) == 4
+    assert canvas.n_visits.tolist() == [3, 5, 5]
+
+
+def test_what_is_left_is_planned_anew_only_where_a_row_stops(monkeypatch):
+    plans = []
+
+    def counted(*args):
+        plans.append(args)
+        return Plan(*args)
+
+    monkeypatch.setattr('anyorder.generation.passes.Plan', counted)
+    model = make_model(block_size=20)
+    order = torch.arange(20).repeat(3, 1)
+    canvas = Canvas(torch.zeros_like(order), order, 0, range(3))
+    for step, _, part in fill.steps(model, canvas, Given(20), Drawing()):
+        done = torch.zeros(len(part), dtype=torch.bool)
+        done[0] = int(step[0]) == 7
+        part.stop_rows(done)
+    assert len(plans) == 2

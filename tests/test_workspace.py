@@ -233,7 +233,7 @@ def test_an_interrupted_step_leaves_it_usable(simulated, how):
     simulated(body)
 
 
-def test_it_is_of_one_dtype_and_with_or_without_a_cache(simulated):
+def test_it_is_of_one_dtype_and_of_one_cache(simulated):
     def body(device):
         network = freeze(small(device))
         kinds = []
@@ -242,7 +242,7 @@ def test_it_is_of_one_dtype_and_with_or_without_a_cache(simulated):
             generate(network, idx, order, 3, 5, use_cache=use_cache, seeds=range(2))
             kept = network.workspace
             kinds.append(kept.cache and kept.cache.k.dtype)
-        assert kinds == [torch.float32, torch.float32, None, torch.float32]
+        assert kinds == 4 * [torch.float32]  # a decoder without its cache has no graphs
         with torch.autocast(device.type, torch.bfloat16):
             text(network, device)
         assert network.workspace.cache.k.dtype == torch.bfloat16

@@ -23,7 +23,7 @@ class Canvas:
     idx       (B, N) tokens; in blanks they mean nothing, are drafts, or the text to be scored
     order     (B, N) positions: the known ones, the blanks, and padding from n_visits on
     step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
-    logprob   (B, N) log p in nats of each revealed token, see Passes.logprob
+    logprob   (B, N) log p in nats of each revealed token, see Passes.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
     keys      (B,) of keys_of: the seeds for draws on the device
@@ -140,8 +140,12 @@ class Canvas:
         return part
 
     def stop_rows(self, done):
-        """Write nothing more in the rows where `done` (B,) is True."""
-        self.n_visits = torch.where(done, self.known, self.n_visits)
+        """Write nothing more in the rows where `done` (B,) is True.
+
+        Another n_visits tells fill.write to plan anew what is left."""
+        n_visits = torch.where(done, self.known, self.n_visits)
+        if not torch.equal(n_visits, self.n_visits):
+            self.n_visits = n_visits
 
     def put(self, part):
         """Write rows that `take` gave back to their places; n_visits stays."""

@@ -28,12 +28,16 @@ class Constraint:
     def mask(self, logits, part, cells, n_tokens, scores):
         """Put -inf into the logits (m, V) of Cells for the tokens that are not allowed there.
 
-        V is at least n_tokens. Raises ValueError where nothing is allowed, and, if it `scores`,
-        where the token that stands there is not."""
+        V is at least n_tokens. Raises ValueError where nothing is allowed, and, if the text that
+        stands there is scored (`scores`), where its token is not."""
         text = part.rows.to(logits.device)[cells.row]  # (m,), as are the next ones
         place = part.order[cells.row, cells.visit]
         rows = self.rows[text]
         positions = self.starts[text] + place
+        if cells.is_real is not None:  # a finished row may have no such position: ask of another
+            one = cells.is_real.long().argmax()
+            rows = torch.where(cells.is_real, rows, rows[one])
+            positions = torch.where(cells.is_real, positions, positions[one])
         may = self.tokens_at(rows, positions)
         if may.dtype != torch.bool or may.shape != (len(logits), n_tokens):
             raise ValueError(

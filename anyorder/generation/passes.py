@@ -23,7 +23,7 @@ class Passes:
         self.unmasking = unmasking
         self.drawing = drawing
         self.with_logprob = with_logprob
-        self.law = unmasking.law, drawing, with_logprob
+        self.graph_key = unmasking.graph_key, drawing, with_logprob
         draw = compiled_noise if is_compiled(network) else noise_of_pairs
         self.noise = TokenNoise(network.config.vocab_size, draw)
 
@@ -37,7 +37,7 @@ class Passes:
         """Return the Plan of the rows, see there. At first see whether there is memory for it."""
         plan = Plan(self.network.slots, self.unmasking, part, ends, self.cache)
         sizes = plan.sizes
-        if getattr(self.unmasking, 'threshold', None) is not None:
+        if self.unmasking.threshold is not None:
             sizes = [size._replace(reveals=1) for size in sizes]  # how many nobody knows yet
         memory = self.workspace.memory
         if not memory.sizes:
@@ -58,7 +58,7 @@ class Passes:
         device = part.idx.device.type
         cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
-        key = self.law, function.__name__, size, part.idx.shape, mode, *places
+        key = self.graph_key, function.__name__, size, part.idx.shape, mode, *places
         return graphs.run(key, partial(function, self, part, bounds, size, *found))
 
     def read(self, part, bounds, size):

@@ -51,8 +51,8 @@ class Size(NamedTuple):
     is_padded: bool = False
 
     def padded(self, n_cached):
-        """Return one of few sizes, at least as large. A cache has n_cached slots; without one all
-        slots run."""
+        """Return one of few sizes, at least as large. A cache has n_cached slots; without one, 0,
+        the slots stay as many as they are: all, of an encoder."""
         slots = self.slots
         keys = self.keys
         if n_cached:

@@ -15,6 +15,8 @@ from configurator import check_choice
 from model import float32_or_better
 
 NOISE = hashed('noise')  # the name of its random numbers
+# fields that the plan reads, and no step
+PLANNED = ('n_steps', 'schedule', 'binomial', 'block_length', 'window')
 
 
 class Unmasking:
@@ -23,6 +25,7 @@ class Unmasking:
     adaptive = False  # whether the model chooses the order
     binomial = False  # whether every row draws how many blanks a step reveals
     block_length = None  # of the blocks in which the model chooses
+    threshold = None  # of the scores: how many blanks a step reveals follows from them
     rewrites = False  # whether tokens may become others: drafts, or what is revised
 
     def check_network(self, slots, n, scores=False):
@@ -42,9 +45,10 @@ class Unmasking:
         raise NotImplementedError
 
     @property
-    def law(self):
-        """What decides, besides sizes, which operations a step does: hashable."""
-        return type(self)
+    def graph_key(self):
+        """What decides, besides its size, which operations a step does."""
+        read = {name: value for name, value in vars(self).items() if name not in PLANNED}
+        return repr((type(self), read))
 
     def n_targets(self, part, known, n_new):
         """Return how many visits are answered in steps that reveal n_new: (steps, B) on the host,
@@ -140,10 +144,6 @@ class Adaptive(Unmasking):
             return unlimited_ends(n_blanks)
         return scheduled_ends(self, n_blanks, seeds, *names)
 
-    @property
-    def law(self):
-        return type(self), self.score, self.noise, self.threshold
-
     def n_targets(self, part, known, n_new):
         """Return among how many next blanks the steps choose."""
         n_blanks = part.n_visits - known
@@ -190,6 +190,8 @@ class Adaptive(Unmasking):
         x, cells = passes.read(part, bounds, size)
         position = part.order[cells.row, cells.visit]
         found, logits = passes.score(self.score_blanks, part, x, cells, position)
+        if self.threshold is not None and passes.workspace.graphs is not None:
+            logits = None  # the graph of each size would keep them for the next launch
 
         # A table of the scores, -inf after the blanks of a row
         B, T = part.order.shape

@@ -27,8 +27,12 @@ def workspace_of(network, part, use_cache):
     network. Raises ValueError, and keeps none, if there is too little memory for it or for what is
     done with it."""
     B = len(part)
-    is_kept = hasattr(network, 'workspace') and network.graphs and part.allowed is None and B > 0
-    memory = Memory(network, part, use_cache and network.slots.cached)
+    lacks_cache = network.slots.cached and not use_cache
+    can_record = hasattr(network, 'workspace') and network.graphs
+    if part.allowed is not None or lacks_cache:
+        can_record = False  # a constraint asks the host; without its cache each step has a size
+    is_kept = can_record and B > 0
+    memory = Memory(network, part, network.slots.cached and not lacks_cache)
     whole = None
     lent = None
     try:
