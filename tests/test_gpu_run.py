@@ -42,14 +42,18 @@ MACHINE |= {'device type': 'cuda'}
 def gpu(tmp_path, monkeypatch):
     """gpu(*options) records the commands of the parts, and returns them and the page.
 
-    gpu.fails are words of commands that fail, gpu.machine is what machine.py says."""
+    gpu.fails are words of commands that fail, gpu.needs has the seconds that those with a word
+    need, gpu.machine is what machine.py says."""
     ran = []
     fails = []
     machine = dict(MACHINE)
 
-    def record(words, stdout, **_):
+    def record(words, stdout, timeout, **_):
         ran.append(words[1:])
         print('said\n  1%\r100%', file=stdout)
+        for word, needed in run_parts.needs.items():
+            if word in words and timeout < needed:
+                raise subprocess.TimeoutExpired(words, timeout)
         if any(word in words for word in fails):
             raise subprocess.CalledProcessError(3, words)
         options = dict(word[2:].split('=', 1) for word in words if word.startswith('--'))
@@ -61,6 +65,9 @@ def gpu(tmp_path, monkeypatch):
                 row = WRITTEN
             elif 'generation' in words:
                 row = {'name': 'static cache'} | WRITTEN
+            elif 'results/gpu/call.py' in words:
+                row = {'name': 'generate(model), given', 'network': 'decoder', 'weights': 0.003}
+                row |= {key: WRITTEN[key] for key in ('passes', 'first', 'later', 'peak_bytes')}
             elif 'results/gpu/candidates.py' in words:
                 row = PAIR
             figures = {'config': config | options, 'rows': [row]}
@@ -82,6 +89,7 @@ def gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(run, 'machine_of', lambda device: dict(machine))
     monkeypatch.chdir(tmp_path)
     run_parts.fails = fails
+    run_parts.needs = {}
     run_parts.machine = machine
     return run_parts
 
@@ -100,6 +108,10 @@ def test_all_that_is_said_is_kept(gpu, tmp_path):
     assert '\nsaid\n100%\n' in section(page, 'ensemble')
     kept = json.loads((tmp_path / 'out' / 'results.json').read_text())
     assert len(kept['steps']) == len(ran)
+
+
+def test_a_network_learns_as_long_as_its_rate_allows(gpu):
+    ran, _ = gpu('--parts=sudoku')
     n = 25 * 80000 // (256 * 81)
     trained = [words for words in ran if words[:2] == ['train.py', 'config/sudoku.py']]
     assert len(trained) == 3
@@ -111,7 +123,9 @@ def test_figures_stand_in_tables(gpu):
     _, page = gpu('--parts=generation,training,candidates', '--minutes=30')
     generation = section(page, 'generation')
     assert '| GPT-2 | 32 | static cache | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
-    assert '| encoder | 32 | compile=auto | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
+    assert '| encoder | 32 | compile=True | 64 | 2.00 | 0.500 | 7.81 | 12.5% |' in generation
+    looked = 'generate(model), given, of which to look at the weights 3.0 ms'
+    assert f'| decoder | 32 | {looked} | 64 | 2.00 | 0.500 | 7.81 |  |' in generation
     assert '\nsaid\n' not in generation
     training = section(page, 'training')
     assert '| ours | 64 | True | 36.0 | 100.0 | 80,000 | 31.3% | 2.00 |' in training
@@ -137,17 +151,48 @@ def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
 def test_what_does_not_fit_into_the_minutes_is_left_and_the_command_that_goes_on_is_said(
     gpu, capsys, tmp_path
 ):
-    options = ('--parts=training,ensemble', '--minutes=1.6')  # 96 s
+    options = ('--parts=equalities,training,ensemble', '--minutes=0.85')  # 51 s
     ran, page = gpu(*options)
-    assert [words[0] for words in ran] == ['results/gpu/gpt2.py'] * 3 + ['-m'] * 2
+    assert [words[0] for words in ran] == ['-m', 'results/gpu/gpt2.py', '-m', '-m']
     said = capsys.readouterr().out
-    assert 'left for later: training_32, training_64, training_16; this goes on:\n' in said
+    assert 'left for later: equalities, training_64, training_64_gpt2; this goes on:\n' in said
     go_on = shlex.split(said.splitlines()[-1])
     assert go_on[:2] == ['python', 'results/gpu/run.py']
     assert {*go_on[2:]} == {f'--out={tmp_path}/out', *options}
     assert page.count('Not measured.') == len(run.PARTS) - 2
-    gpu('--parts=training,ensemble')
+    gpu('--parts=equalities,training,ensemble')
     assert 'left for later' not in capsys.readouterr().out
+
+
+def test_a_command_is_ended_with_the_minutes_and_is_then_left_for_later(gpu, capsys):
+    gpu.needs['ensemble'] = 60  # of 90 that it may take; 20 are expected
+    _, page = gpu('--parts=ensemble', '--minutes=0.5')
+    assert 'FAILED: was ended with the minutes' in section(page, 'ensemble')
+    said = capsys.readouterr().out
+    assert 'left for later: ensemble; this goes on:\n' in said
+    assert '0 commands finished' in said
+    ran, page = gpu('--parts=ensemble')
+    assert len(ran) == 1
+    assert 'FAILED' not in page
+    gpu.needs['config/quickstart.py'] = 1000  # its limit ends it, not the minutes
+    _, page = gpu('--parts=small')
+    assert 'FAILED: took more than 120 s' in section(page, 'small')
+    assert 'left for later' not in capsys.readouterr().out
+
+
+def test_what_is_run_unasked_takes_twelve_minutes_on_an_h100_as_expected():
+    seconds = {}
+    for line in re.sub(r'\\\n *', '', run.COMMANDS).splitlines():
+        if line:
+            name, expected, limit, _, _ = line.split(maxsplit=4)
+            assert int(expected) <= int(limit), name
+            seconds.setdefault(run.part_of(name), []).append(int(expected))
+    assert seconds.keys() == run.PARTS.keys()
+    unasked = [n for part in run.parts.split(',') for n in seconds[part]]
+    assert 600 <= sum(unasked) <= 60 * run.minutes
+    with open(os.path.join(ROOT, 'results', 'gpu', 'README.md'), encoding='utf-8') as f:
+        said = re.findall(r'\| `(\w+)` \| (\d+) s \|', f.read())
+    assert {part: int(n) for part, n in said} == {part: sum(n) for part, n in seconds.items()}
 
 
 def test_a_small_device_runs_what_it_has_memory_for(gpu, capsys, tmp_path):
@@ -171,10 +216,12 @@ def test_a_small_device_runs_what_it_has_memory_for(gpu, capsys, tmp_path):
 @pytest.mark.slow
 def test_a_command_is_ended_at_its_limit(tmp_path):
     slow = 'import time; print("began", flush=True); time.sleep(60)'
-    kept = run.run(run.Job('slow', 1, shlex.join(['-c', slow])), tmp_path)
-    assert kept['seconds'] < 30
-    assert kept['text'] == 'began\n'
-    assert kept['failed'] == 'took more than 1 s'
+    command = shlex.join(['-c', slow])
+    for limit, left, why in [(1, 9, 'took more than 1 s'), (9, 1, run.MINUTES_ENDED)]:
+        kept = run.run(run.Job('slow', 1, limit, command), tmp_path, left)
+        assert kept['seconds'] < 30
+        assert kept['text'] == 'began\n'
+        assert kept['failed'] == why
 
 
 @pytest.mark.parametrize('toy', [False, True])
@@ -293,3 +340,20 @@ def test_without_transformers_texts_are_left_out(script, monkeypatch):
     monkeypatch.setitem(sys.modules, 'transformers', None)
     program = os.path.join(ROOT, 'results', 'gpu', 'gpt2.py')
     assert 'left out' in script(program, 'generation', *TINY, '--device=cpu').stdout
+
+
+# --------------------------------------------------------------------------------------------------
+# a user's calls
+
+
+@pytest.mark.parametrize('policy', ['given', 'margin'])
+def test_a_users_calls_are_timed(script, tmp_path, policy):
+    program = os.path.join(ROOT, 'results', 'gpu', 'call.py')
+    how = ['--batch_size=2', '--n_steps=3,9', f'--policy={policy}', '--device=cpu']
+    said = script(program, *TINY, '--n_tokens=11', *how, '--out=kept.json').stdout
+    rows = json.loads((tmp_path / 'kept.json').read_text())['rows']
+    assert [row['passes'] for row in rows] == [3, 9, 3, 9]
+    assert ['weights' in row for row in rows] == [True, True, False, False]
+    for row in rows:
+        assert row['name'] in said
+        assert min(row['first'], row['later']) > 0

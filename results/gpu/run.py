@@ -8,12 +8,12 @@ stopped.
 
 Needs torch 2.11 or newer and requirements.txt, but no network.
 
-Commands run in the order of their worth. One begins when all of its limit is left of the minutes,
-and is ended at its limit; what was left for later is said at the end, with the command that goes
-on. What is finished is not run again; what failed, was ended or interrupted is. Another `out`
-measures anew. After every command results.json in `out` has all commands, their seconds and what
-they said. The page NAME.md beside it says the same; NAME is the device's. What wants more memory
-than the device has is left out with a line on the page."""
+Commands run in the order of their worth. One begins when the seconds that it is expected to take
+are left of the minutes, and is ended at its limit, or with the minutes. What was left for later is
+said at the end, with the command that goes on. What is finished is not run again; what failed, was
+ended or interrupted is. Another `out` measures anew. After every command results.json in `out` has
+all commands, their seconds and what they said. The page NAME.md beside it says the same; NAME is
+the device's. What wants more memory than the device has is left out with a line on the page."""
 
 import os
 import sys
@@ -56,6 +56,11 @@ PARTS = {
     'sudoku': (
         'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'
     ),
+    'updates': 'Updates of 16 rows: how fast are those of GPT-2, and ours without torch.compile?',
+    'steps': (
+        'Texts by other networks in 256 and 1,024 steps; and by the policy margin, whose steps '
+        'have more sizes: how long does its first call take?'
+    ),
     'candidates': (
         'Which attention is the fastest for few queries, and which change would make training '
         'faster? Each by itself, in turns with the update as it is. One is kept only where such a '
@@ -63,72 +68,81 @@ PARTS = {
     ),
 }
 
-parts = 'equalities,generation,training,ensemble,small,sudoku'  # or candidates, with commas
+parts = 'equalities,generation,training,ensemble,small'  # or others of PARTS, with commas
 minutes = 12.0  # all commands together
 out = 'out/gpu'  # page, outputs and checkpoints
 device = 'auto'  # 'cuda', 'cpu', ...
 toy = False  # sizes for a CPU: tries the commands, says nothing of speed
 
-# PART_name, seconds at most, GiB that a GPU must have, and what stands behind `python`; names in
-# braces are of FIELDS
+# PART_name, seconds expected on an H100 (see README.md), seconds at most, GiB that a GPU must have,
+# and what stands behind `python`; names in braces are of FIELDS
 COMMANDS = """
-equalities 240 4 -m pytest -o addopts= -q tests/test_on_device.py
+equalities 60 150 4 -m pytest -o addopts= -q tests/test_on_device.py
 
-generation_32 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=True \\
+generation_32 40 120 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=True \\
     --plain=64,256 --repeats=2
-generation_32_graphs 60 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=auto \\
+generation_encoder 25 75 8 {texts} --batch_size=32 --n_steps=64 --network=encoder --compile=True
+generation_32_graphs 20 60 8 {texts} --batch_size=32 --n_steps=64,256,1024 --compile=auto \\
     --plain= --windows=
-generation_32_eager 60 8 {texts} --batch_size=32 --n_steps=64 --compile=False --plain= --windows=
-generation_encoder 90 8 {texts} --batch_size=32 --n_steps=64,256 --network=encoder
-generation_mixed 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=mixed
-generation_two_stream 60 8 {texts} --batch_size=32 --n_steps=64,256 --network=two_stream --windows=
-generation_1 60 4 {texts} --batch_size=1 --n_steps=64,1024 --compile=True --plain= --windows=
-generation_many 60 {many_gib} {texts} --batch_size={many} --n_steps=64 --compile=auto \\
+generation_call 25 60 8 {call} --n_steps=64,1024
+generation_1 20 60 4 {texts} --batch_size=1 --n_steps=64,1024 --compile=True --plain= --windows=
+generation_mixed 15 60 8 {texts} --batch_size=32 --n_steps=64 --network=mixed
+generation_two_stream 15 60 8 {texts} --batch_size=32 --n_steps=64 --network=two_stream --windows=
+generation_many 15 60 {many_gib} {texts} --batch_size={many} --n_steps=64 --compile=auto \\
     --plain= --windows=
-generation_gpt2 150 8 {gpt2} generation --repeats=1
+generation_gpt2 60 150 8 {gpt2} generation --repeats=1
+generation_encoder_graphs 15 60 8 {texts} --batch_size=32 --n_steps=64 --network=encoder \\
+    --compile=auto
+generation_32_eager 15 60 8 {texts} --batch_size=32 --n_steps=64 --compile=False --plain= --windows=
 
-training_32 120 23 {train} --batch_size=32
-training_32_gpt2 90 23 {gpt2} training --batch_size=32
-training_64 120 43 {train} --batch_size=64
-training_64_gpt2 90 43 {gpt2} training --batch_size=64
-training_16 120 14 {train} --batch_size=16
-training_16_gpt2 90 14 {gpt2} training --batch_size=16
-training_16_eager 60 16 {train} --batch_size=16 --compile=False
+training_32 50 120 23 {train} --batch_size=32
+training_32_gpt2 50 90 23 {gpt2} training --batch_size=32
+training_64 55 120 43 {train} --batch_size=64
+training_16 50 120 14 {train} --batch_size=16
+training_64_gpt2 55 90 43 {gpt2} training --batch_size=64
 
-ensemble 90 4 {speed} ensemble {small} --n_positions=64
+ensemble 20 90 4 {speed} ensemble {small} --n_positions=64
 
-small 120 2 train.py config/quickstart.py --data_dir={out}/data --out_dir={out}/small
+small 50 120 2 train.py config/quickstart.py --data_dir={out}/data --out_dir={out}/small
 
-sudoku_data 90 0 -m anyorder.extras.puzzles make sudoku {data} \\
+sudoku_data 30 90 0 -m anyorder.extras.puzzles make sudoku {data} \\
     --n_train=16000 --n_val=100 --n_test=200
-sudoku_rate 60 4 {speed} train --plain=False {sudoku} --vocab_size=64 --n_tokens=10 {kept}
-sudoku_decoder 75 4 {learn}/sudoku_decoder --network=decoder,gate_init=1
-sudoku_decoder_solved 60 4 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
-sudoku_encoder 75 4 {learn}/sudoku_encoder --network=encoder,gate_init=1
-sudoku_encoder_solved 60 4 {solve} --ckpt={out}/sudoku_encoder/ckpt.pt
-sudoku_mixed 75 4 {learn}/sudoku_mixed --network=mixed,gate_init=1
-sudoku_mixed_solved 60 4 {solve} --ckpt={out}/sudoku_mixed/ckpt.pt
+sudoku_rate 15 60 4 {speed} train --plain=False {sudoku} --vocab_size=64 --n_tokens=10 {kept}
+sudoku_decoder 45 75 4 {learn}/sudoku_decoder --network=decoder,gate_init=1
+sudoku_decoder_solved 20 60 4 {solve} --ckpt={out}/sudoku_decoder/ckpt.pt
+sudoku_encoder 45 75 4 {learn}/sudoku_encoder --network=encoder,gate_init=1
+sudoku_encoder_solved 20 60 4 {solve} --ckpt={out}/sudoku_encoder/ckpt.pt
+sudoku_mixed 45 75 4 {learn}/sudoku_mixed --network=mixed,gate_init=1
+sudoku_mixed_solved 20 60 4 {solve} --ckpt={out}/sudoku_mixed/ckpt.pt
 
-generation_encoder_1024 120 8 {texts} --batch_size=32 --n_steps=1024 --network=encoder
-generation_mixed_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=mixed
-generation_two_stream_1024 90 8 {texts} --batch_size=32 --n_steps=1024 --network=two_stream \\
+updates_16_gpt2 50 90 14 {gpt2} training --batch_size=16
+updates_16_eager 15 60 16 {train} --batch_size=16 --compile=False
+
+steps_margin 40 120 20 {call} --n_steps=64,256 --policy=margin
+steps_encoder 40 90 8 {texts} --batch_size=32 --n_steps=256 --network=encoder --compile=True
+steps_mixed 30 90 8 {texts} --batch_size=32 --n_steps=256 --network=mixed
+steps_two_stream 20 90 8 {texts} --batch_size=32 --n_steps=256 --network=two_stream --windows=
+steps_encoder_1024 100 180 8 {texts} --batch_size=32 --n_steps=1024 --network=encoder
+steps_mixed_1024 80 150 8 {texts} --batch_size=32 --n_steps=1024 --network=mixed
+steps_two_stream_1024 50 120 8 {texts} --batch_size=32 --n_steps=1024 --network=two_stream \\
     --windows=
 
-candidates_attention 240 4 results/gpu/attention.py
-candidates_by_row 150 {pair_gib} {pair} by_row --batch_size={pair_rows}
-candidates_token_loss 150 {pair_gib} {pair} token_loss --batch_size={pair_rows}
-candidates_linear_cross_entropy 150 {pair_gib} {pair} linear_cross_entropy \\
+candidates_attention 90 240 4 results/gpu/attention.py
+candidates_by_row 90 150 {pair_gib} {pair} by_row --batch_size={pair_rows}
+candidates_token_loss 90 150 {pair_gib} {pair} token_loss --batch_size={pair_rows}
+candidates_linear_cross_entropy 90 150 {pair_gib} {pair} linear_cross_entropy \\
     --batch_size={pair_rows}
-candidates_residual 150 {pair_gib} {pair} residual --batch_size={pair_rows}
-candidates_graph 60 4 {pair} graph {quickstart} --n_updates=100 --compile=False
-candidates_one_hot 150 {pair_gib} {pair} one_hot --batch_size={pair_rows}
-candidates_index_add 150 {pair_gib} {pair} index_add --batch_size={pair_rows}
+candidates_residual 90 150 {pair_gib} {pair} residual --batch_size={pair_rows}
+candidates_graph 30 60 4 {pair} graph {quickstart} --n_updates=100 --compile=False
+candidates_one_hot 90 150 {pair_gib} {pair} one_hot --batch_size={pair_rows}
+candidates_index_add 90 150 {pair_gib} {pair} index_add --batch_size={pair_rows}
 """
 FIELDS = {
     'speed': '-m anyorder.extras.speed',
     'texts': '{speed} sample {small} --repeats=1 {kept}',
     'train': '{speed} train {small} --plain=False --n_updates=10 {kept}',
     'gpt2': 'results/gpu/gpt2.py {kept}',
+    'call': 'results/gpu/call.py {kept}',
     'pair': 'results/gpu/candidates.py {kept}',
     'quickstart': '--n_layer=2 --n_head=3 --n_embd=96 --block_size=64 --vocab_size=320 '
     '--n_tokens=257 --optimizer=muon:0.04',
@@ -153,6 +167,7 @@ TOY = {
     '-m anyorder.extras.speed sample': f'{TIMED} --batch_size=2 --n_steps=8 --plain=8',
     '-m anyorder.extras.speed ensemble': f'{TIMED} --n_positions=8 --n_contexts=2 --n_plain=4',
     'results/gpu/gpt2.py': f'{TIMED} --batch_size=2 --n_updates=1 --compile=False',
+    'results/gpu/call.py': f'{TIMED_ONCE} --batch_size=2 --n_steps=8',
     'results/gpu/candidates.py': f'{TIMED_ONCE} --batch_size=2 --n_updates=1 --turns=2 '
     '--compile=False',
     'results/gpu/attention.py': f'{TINY} --block_size=64 --batch_size=2 --n_keys=64 --repeats=1',
@@ -221,13 +236,14 @@ def open_results(config, machine):
 
 class Job(NamedTuple):
     name: str
-    limit: int  # seconds
+    expected: int  # seconds on one H100
+    limit: int  # seconds at most
     command: str  # what stands behind `python`
 
 
 def job_of(line, results, config):
     """Return the Job of a line of COMMANDS; None if it waits for another, or is too large."""
-    name, limit, need, command = line.split(maxsplit=3)
+    name, expected, limit, need, command = line.split(maxsplit=4)
     learned = updates(part_of(name), results['steps'])
     waits = part_of(name) in TRAINED and not name.endswith(('_rate', '_data'))
     if waits and not learned:
@@ -248,7 +264,7 @@ def job_of(line, results, config):
         more = [f' {more}' for start, more in TOY.items() if command.startswith(start)]
         command += ''.join(more)
         limit = 300
-    return Job(name, int(limit), command)
+    return Job(name, int(expected), int(limit), command)
 
 
 def rows_that_fit(gib):
@@ -282,21 +298,27 @@ def updates(part, steps):
 
 
 def run_in_time(job, results, config, end):
-    """Run a job that is not finished; return False if not all of its limit is left until `end`."""
+    """Run a job that is not finished; return False if there is too little time for it until `end`.
+
+    It begins when the seconds are left that it is expected to take."""
     done = results['steps'].get(job.name)
     if done and not done['failed'] and done['command'] == f'python {job.command}':
         return True
-    if end - time.monotonic() < job.limit:
+    left = end - time.monotonic()
+    if left < job.expected:
         return False
     print(f'python {job.command}', flush=True)
-    step = results['steps'][job.name] = run(job, config.out)
+    step = results['steps'][job.name] = run(job, config.out, left)
     print(f'    {step["seconds"]:,.0f} s {step["failed"]}', flush=True)
     keep(results, config)
-    return True
+    return step['failed'] != MINUTES_ENDED
 
 
-def run(job, out):
-    """Run a job, whose output goes to a file in `out`.
+MINUTES_ENDED = 'was ended with the minutes'
+
+
+def run(job, out, left):
+    """Run a job, for at most `left` seconds. Its output goes to a file in `out`.
 
     Returns {'command', 'seconds', 'failed': why or '', 'text', and what its --out has: 'config',
     'rows'}."""
@@ -306,13 +328,16 @@ def run(job, out):
     path = Path(out, f'{job.name}.txt')
     began = time.perf_counter()
     words = [sys.executable, *shlex.split(job.command)]
+    limit = min(job.limit, left)
     with open(path, 'w', encoding='utf-8') as f:
         try:
-            subprocess.run(words, stdout=f, stderr=f, timeout=job.limit, check=True)
+            subprocess.run(words, stdout=f, stderr=f, timeout=limit, check=True)
         except subprocess.CalledProcessError as e:
             failed = f'ended with code {e.returncode}'
         except subprocess.TimeoutExpired:
-            failed = f'took more than {job.limit} s'
+            failed = MINUTES_ENDED
+            if limit == job.limit:
+                failed = f'took more than {limit} s'
     seconds = round(time.perf_counter() - began, 1)
     said = path.read_bytes().decode(errors='replace').replace('\r\n', '\n')
     if failed and 'out of memory' in said:
@@ -338,8 +363,9 @@ def page_path(results, config):
 
 def report(steps, later, config):
     """Say what was made, and how to go on. What failed ends the program."""
-    failed = [name for name, step in steps.items() if step['failed']]
-    print(f'{len(steps) - len(failed)} commands finished, see {config.out}', flush=True)
+    failed = [name for name, step in steps.items() if step['failed'] and name not in later]
+    finished = [name for name, step in steps.items() if not step['failed']]
+    print(f'{len(finished)} commands finished, see {config.out}', flush=True)
     if later:
         options = [f'--{name}={config[name]}' for name in config if name in config.typed]
         print(f'left for later: {", ".join(later)}; this goes on:')
@@ -399,8 +425,10 @@ def generation_table(steps):
     for step in steps:
         config = step['config']
         for row in step['rows']:
-            network = config.get('network', 'GPT-2')
+            network = row.get('network') or config.get('network', 'GPT-2')
             way = row.get('name') or f'compile={config["compile"]}'
+            if 'weights' in row:
+                way += f', of which to look at the weights {1000 * row["weights"]:.1f} ms'
             if 'window' in row:
                 way += f', lossless, window {row["window"]}'
             yield table_row(network, config['batch_size'], way, row['passes'], *times(row))
@@ -460,7 +488,9 @@ def candidates_table(steps):
 # how a part makes a table of its steps
 TABLES = {
     'generation': generation_table,
+    'steps': generation_table,
     'training': training_table,
+    'updates': training_table,
     'candidates': candidates_table,
 }
 N_SHOWN = 24  # last lines of a command
