@@ -212,6 +212,30 @@ def raising(error, network, n_calls):
     return seen
 
 
+def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
+    """20 positions are as 17 in a model of 64; of 6 rows 3 are left, which a fourth makes 4."""
+
+    def body(device):
+        network = freeze(make_model(block_size=64, n_layer=1).float().to(device))
+        for length in (20, 20, 17):
+            left_to_right(network, device, 2, length)
+        n_graphs = len(network.workspace.graphs.recorded)
+        left_to_right(network, device, 2, 19)
+        assert len(network.workspace.graphs.recorded) == n_graphs
+
+        order = torch.arange(20, device=device).repeat(6, 1)
+        known = torch.tensor([15, 15, 15, 3, 3, 3])
+        canvas = Canvas(torch.zeros_like(order), order, known, range(6))
+        sizes = []
+        for _, _, part in fill.steps(network, canvas, Given(20), Drawing()):
+            sizes.append(len(part))
+        assert {*sizes} == {6, 4}
+        assert (canvas.known == 20).all()
+        assert canvas.n_steps.tolist() == [5, 5, 5, 17, 17, 17]
+
+    simulated(body)
+
+
 @pytest.mark.parametrize('how', WAYS[:2], ids=str)
 def test_an_interrupted_step_leaves_it_usable(simulated, how):
     """Where a step runs, and where it is recorded: first of all, and when others are."""

@@ -148,10 +148,11 @@ class Canvas:
             self.n_visits = n_visits
 
     def put(self, part):
-        """Write rows that `take` gave back to their places; n_visits stays."""
+        """Write rows that `take` gave back to their places; n_visits stays. They may be wider."""
         at = part.rows.to(self.idx.device, non_blocking=True)
+        N = self.idx.size(1)
         for name in TABLES:
-            getattr(self, name)[at] = getattr(part, name)
+            getattr(self, name)[at] = getattr(part, name)[:, :N]
         self.known = self.known.index_put((part.rows,), part.known)
         self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
 

@@ -13,7 +13,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.passes import Passes
-from anyorder.generation.plan import is_due, is_exact
+from anyorder.generation.plan import filled_up, is_due, is_exact
 from anyorder.generation.workspace import workspace_of
 
 
@@ -127,7 +127,10 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
 def put_finished(part, canvas, passes):
     """Put rows without blanks back into the whole canvas, if it is due. Return the others."""
     left = part.n_blanks > 0
-    if not is_due(int(left.sum()), len(part), is_exact(part.idx.device)):
+    exact = is_exact(part.idx.device)
+    if not is_due(int(left.sum()), len(part), exact):
         return part
     canvas.put(part.take(~left))
+    if not exact:
+        left = filled_up(left)
     return passes.keep_rows(part, left)

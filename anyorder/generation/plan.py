@@ -160,6 +160,15 @@ def is_due(n_left, n_rows, exact):
     return n_left <= n_rows // 2
 
 
+def filled_up(left):
+    """Return the rows `left` (B,), and as many others as make one of few numbers of rows."""
+    n_left = int(left.sum())
+    if n_left == 0:
+        return left
+    others = (~left).nonzero()[:, 0][: pad_size(n_left) - n_left]
+    return left.index_fill(0, others, True)
+
+
 class Cells(NamedTuple):
     """The blanks that a step answers or reveals, (m,) each on the device: row, column, visit.
 

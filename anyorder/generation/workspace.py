@@ -10,12 +10,13 @@ import torch
 
 from anyorder.generation.canvas import TABLES
 from anyorder.generation.memory import Memory
-from anyorder.generation.plan import Bounds
+from anyorder.generation.plan import Bounds, round_up
 from anyorder.machine.files import is_out_of_memory
 from anyorder.machine.graphs import Graphs
 from model import KVCache
 
 LENDING = threading.Lock()
+POSITIONS = 64  # texts are rounded up to a multiple, as far as the model has positions
 
 
 @contextmanager
@@ -64,13 +65,13 @@ def take_kept(network, part, memory):
         network.workspace = None
     B, N = part.order.shape
     most_rows = B
-    most_positions = N
+    most_positions = min(round_up(N, POSITIONS), network.config.block_size)
     if kept is not None and kept.memory.cache == memory.cache:
         if kept.n_rows >= B and kept.n_positions >= N:
             memory.look(kept.n_bytes)
             return kept
         most_rows = max(B, kept.n_rows)
-        most_positions = max(N, kept.n_positions)
+        most_positions = max(most_positions, kept.n_positions)
     kept = None  # its memory is given back first
     memory.look()
     memory.check()
@@ -132,13 +133,19 @@ class Workspace:
         vars(self).clear()
 
     def place(self, part):
-        """Return the rows `part` of a canvas in the tensors that graphs read and write."""
+        """Return the rows `part` of a canvas in the tensors that graphs read and write.
+
+        Behind them is padding, so that texts of near lengths have the same graphs."""
         if self.graphs is None:
             return part
         placed = copy.copy(part)
         B, N = part.idx.shape
+        width = min(round_up(N, POSITIONS), self.n_positions)
         for name, place in self.places.items():
-            setattr(placed, name, place[:B, :N].copy_(getattr(part, name)))
+            place[:B, :N] = getattr(part, name)
+            place[:B, N:width] = 0
+            setattr(placed, name, place[:B, :width])
+        placed.order[:, N:] = torch.arange(N, width, device=placed.order.device)
         placed.keys = self.keys[:B].copy_(part.keys)
         return placed
 
