@@ -110,7 +110,9 @@ def main(config):
 
     # Write
     result = begin_result(writer, order_text, way, config)
-    result['compile'] = writer.compile_for(texts, way, page, config.batch_size)
+    said = writer.compile_for(texts, way, page, config.batch_size)
+    if said:
+        result['compile'] = said
     write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
 
     # Say what was written, and how

@@ -111,7 +111,7 @@ def describe(result, order_text, way, page, config):
         '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
         'cut off': cut,
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
-        'compile': result['compile'],
+        'compile': result.get('compile', ''),
     }
 
 

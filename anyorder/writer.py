@@ -96,7 +96,8 @@ class Writer:
         return network
 
     def compile_for(self, texts, way, page, batch_size):
-        """Compile the network if that pays for these texts. Return what a table says of it."""
+        """Compile the network if that pays for these texts. Return what a table says of it: on a
+        CPU nothing, unless it was asked for."""
         n_passes = 0
         if self.compile == 'auto':
             n_passes = self.planned_passes(texts, way, page, batch_size)
@@ -105,6 +106,8 @@ class Writer:
             return 'not compiled: a network without a cache, or of others'
         if compiles:
             compiled(self.network)
+        if self.compile == 'auto' and self.device.type == 'cpu':
+            return ''
         said = f'compiled: {why}' if compiles else f'not compiled: {why}'
         if getattr(self.network, 'graphs', False) and page.allowed is None:
             said = f'CUDA graphs, {said}'
