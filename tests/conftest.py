@@ -1,5 +1,6 @@
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import os
@@ -35,6 +36,10 @@ def pytest_addoption(parser):
         default='cpu',
         help='where the tests of test_on_device.py run: cpu, cuda, cuda:1, mps',
     )
+
+
+def pytest_collection_finish(session):
+    gc.freeze()  # modules and tests stay: to look through them for garbage takes long
 
 
 def make_model(seed=0, **config):
@@ -237,6 +242,7 @@ def simulated(forked):
 def fork_of(body, rank, world_size, port, said):
     """The life of a child of `forked`; does not return."""
     code = 1
+    gc.freeze()  # what is there already is none of its garbage, and slow to look through
     with open(said, 'w', buffering=1) as sys.stdout:
         sys.stderr = sys.stdout
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -251,8 +251,7 @@ def simulate(operation, args, kwargs):
     on_host = {id(x.host): x for x in here}
     args, kwargs = with_tensors(host_of, (args, kwargs))
     kwargs |= {'device': torch.device('cpu')} if device is not None else {}
-    with _disable_current_modes():
-        result = operation(*args, **kwargs)
+    result = operation(*args, **kwargs)
 
     def back(x):
         if id(x) in on_host:
@@ -420,6 +419,11 @@ def spoil(x):
 # the device
 
 
+# Here, and not in each fork: it goes through all operations
+AUTOCAST = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
+AUTOCAST.fallback(torch.library.fallthrough_kernel)
+
+
 class Module(backend_registration._DummyBackendModule):
     def get_amp_supported_dtype(self):
         return [torch.bfloat16]
@@ -442,8 +446,6 @@ def run(function):
     A test calls it in a fork. What runs backward wants a process of its own: autograd does not know
     a device that comes after its first use."""
     backend_registration._setup_privateuseone_for_python_backend('sim', backend_module=Module())
-    autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
-    autocast.fallback(torch.library.fallthrough_kernel)
     sys.path.insert(0, ROOT)
     from anyorder.machine import devices
 

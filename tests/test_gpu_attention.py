@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from configurator import configure
 attention = loaded('attention')
 sys.modules[attention.__name__] = attention  # FlexAttention looks for it
 TINY = ['--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=24', '--batch_size=3']
+slow = partial(pytest.param, marks=pytest.mark.slow)
 ON_A_CPU = ['sdpa', 'sdpa of a mask of bools', 'flex by the mask', 'flex by slots', 'two products']
 
 
 @pytest.mark.parametrize('name', ON_A_CPU)
-@pytest.mark.parametrize('n, n_keys', [(1, 1), (1, 9), (2, 24), (5, 17)])
+@pytest.mark.parametrize('n, n_keys', [(1, 9), (5, 17), slow(1, 1), slow(2, 24)])
 def test_each_way_is_the_attention_of_the_slots(name, n, n_keys):
     config = configure(vars(attention), TINY)
     for asked in attention.asked_layers(n, n_keys, config, torch.device('cpu'), torch.float32):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, program_of
+from conftest import ROOT, one_line, program_of
 from torch.utils.flop_counter import FlopCounterMode
 
 from configurator import configure
@@ -28,6 +28,7 @@ def loaded(name):
 run = loaded('run')
 gpt2 = loaded('gpt2')
 
+MACHINE_PROGRAM = os.path.join(ROOT, 'results', 'gpu', 'machine.py')
 WRITTEN = {'passes': 64, 'first': 2.0, 'later': 0.5, 'peak_bytes': 2**30, 'of_limit': 0.125}
 TRAINED = {'name': 'ours', 'compiled': True, 'first': 36.0, 'seconds': 0.1, 'mfu': 0.313}
 TRAINED |= {'tokens_per_sec': 80000.0, 'peak_bytes': 2**31}
@@ -267,12 +268,23 @@ def test_another_machine_wants_another_folder(gpu):
         gpu('--parts=ensemble')
 
 
+@pytest.mark.slow
 def test_a_machine_says_what_it_is():
-    found = run.machine_of('cpu')
+    assert run.machine_of('cpu')['torch'] == torch.__version__
+
+
+def test_what_a_machine_says(script):
+    found = json.loads(script(MACHINE_PROGRAM, '--device=cpu').stdout)
     assert found['device type'] == 'cpu'
     assert found['torch'] == torch.__version__
     assert found.keys() == MACHINE.keys() | {'processes'}
-    with pytest.raises(ValueError, match='nowhere'):
+
+
+def test_a_machine_without_the_device_is_one_line(script, monkeypatch):
+    said = script(MACHINE_PROGRAM, '--device=nowhere', code=1).stderr
+    asked = subprocess.CompletedProcess([], 1, stderr=said)
+    monkeypatch.setattr(subprocess, 'run', lambda *_, **__: asked)
+    with one_line('^(?!error: ).*nowhere'):
         run.machine_of('nowhere')
 
 

@@ -127,9 +127,11 @@ TWO_STREAM = dict(target_position='two_stream')
 MASKED = [dict(attention='mixed'), dict(attention='bidirectional')]
 
 
-def cases(*ways):
+def cases(*ways, slow=()):
     """Parameters (variant, how): of the plain network, and slow ones of others that can."""
     found = [({}, how) for how in ways]
+    found += [pytest.param({}, how, marks=pytest.mark.slow) for how in slow]
+    ways += slow
     others = [(variant, how) for variant in (TWO_STREAM, *MASKED) for how in ways]
     found += [
         pytest.param(variant, how, marks=pytest.mark.slow)
@@ -213,23 +215,29 @@ def test_a_stop_is_looked_for_with_one_wait(simulated, ckpt):
     simulated(body)
 
 
-@cases(NEVER[0], NEVER[5], THRESHOLD, LOSSLESS)
+@cases(NEVER[0], THRESHOLD, LOSSLESS, slow=(NEVER[5],))
 def test_two_models_by_turns(simulated, variant, how):
     """Each is recorded, with another number of rows recorded again, and writes what it writes
     without graphs."""
 
     def body(device):
         models = [small(device, seed, **variant) for seed in (0, 1)]
-        recorded = [freeze(model) for model in models]
-        plain = [freeze(model) for model in models]
-        for network in plain:
-            network.graphs = False
-        for n in (2, 2, 3, 3, 2):
-            known = torch.tensor([3, 0, 8][:n])
+
+        def write(network, n):
+            known = torch.tensor([8, 6, 9][:n])
             text = dict(n_steps=5, seeds=range(n), return_trace=True) | how
-            for network, other in zip(recorded, plain):
-                got, trace = generate(network, *texts(device, n), known, **text)
-                want, traced = generate(other, *texts(device, n), known, **text)
+            return generate(network, *texts(device, n), known, **text)
+
+        plain = []
+        for model in models:
+            network = freeze(model)
+            network.graphs = False
+            plain.append({n: write(network, n) for n in (2, 3)})
+        recorded = [freeze(model) for model in models]
+        for n in (2, 2, 3, 3, 2):
+            for network, wanted in zip(recorded, plain):
+                got, trace = write(network, n)
+                want, traced = wanted[n]
                 assert torch.equal(got, want)
                 for name in ('order', 'step'):
                     assert torch.equal(trace[name], traced[name])

@@ -4,6 +4,7 @@ the network goes; and what is said where memory is short. On the simulated GPU."
 import gc
 import itertools
 import weakref
+from functools import partial
 
 import pytest
 import simulated_gpu
@@ -31,6 +32,8 @@ from model import KVCache
 
 FIXED = dict(n_steps=5)
 WAYS = [FIXED, dict(policy='margin', threshold=0.4), dict(unmask='lossless', window=3)]
+slow = partial(pytest.param, marks=pytest.mark.slow)
+way = partial(pytest.mark.parametrize, 'how', ids=str)
 
 
 def text(network, device, n=2, **how):
@@ -143,18 +146,18 @@ def test_of_two_texts_by_turns_the_larger_workspace_is_kept(simulated):
     simulated(body)
 
 
-def test_texts_by_turns_are_those_that_are_written_alone(simulated):
+@way([WAYS[0], *map(slow, WAYS[1:])])
+def test_texts_by_turns_are_those_that_are_written_alone(simulated, how):
     """Whichever has the kept workspace, and its graphs."""
 
     def body(device):
-        for how in WAYS:
-            network = freeze(small(device))
-            want = {n: text(network, device, n, **how) for n in (2, 3)}
-            for _ in range(2):
-                several = {n: begun(network, device, 0, n, **how) for n in (2, 3)}
-                for _ in itertools.zip_longest(several[2][1], several[3][1]):
-                    pass
-                assert {n: canvas.idx.tolist() for n, (canvas, _) in several.items()} == want
+        network = freeze(small(device))
+        want = {n: text(network, device, n, **how) for n in (2, 3)}
+        for _ in range(2):
+            several = {n: begun(network, device, 0, n, **how) for n in (2, 3)}
+            for _ in itertools.zip_longest(several[2][1], several[3][1]):
+                pass
+            assert {n: canvas.idx.tolist() for n, (canvas, _) in several.items()} == want
 
     simulated(body)
 
@@ -178,19 +181,19 @@ def failed(several):
 
 
 @pytest.mark.parametrize('end', [closed, forgotten, failed])
-def test_a_text_that_ends_early_gives_it_back(simulated, end):
+@way([WAYS[0], slow(WAYS[1])])
+def test_a_text_that_ends_early_gives_it_back(simulated, how, end):
     def body(device):
         network = freeze(small(device))
-        for how in WAYS[:2]:
-            want = text(network, device, **how)
-            for n_done in (1, 2):
-                kept = network.workspace
-                _, several = begun(network, device, n_done, **how)
-                assert network.workspace is None
-                end(several)
-                del several
-                assert network.workspace is kept
-                assert text(network, device, **how) == want
+        want = text(network, device, **how)
+        for n_done in (1, 2):
+            kept = network.workspace
+            _, several = begun(network, device, n_done, **how)
+            assert network.workspace is None
+            end(several)
+            del several
+            assert network.workspace is kept
+            assert text(network, device, **how) == want
 
     simulated(body)
 
@@ -236,7 +239,7 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
     simulated(body)
 
 
-@pytest.mark.parametrize('how', WAYS[:2], ids=str)
+@way([WAYS[0], slow(WAYS[1])])
 def test_an_interrupted_step_leaves_it_usable(simulated, how):
     """Where a step runs, and where it is recorded: first of all, and when others are."""
 
