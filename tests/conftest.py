@@ -19,6 +19,8 @@ os.environ['OMP_NUM_THREADS'] = (
     '1'  # tensors of a few numbers: a second thread only waits, also in processes
 )
 
+gc.disable()  # until all tests are collected
+
 import pytest
 import torch
 
@@ -39,7 +41,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish(session):
-    gc.freeze()  # modules and tests stay: to look through them for garbage takes long
+    """Modules and tests stay: to look through them for garbage takes long."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def make_model(seed=0, **config):

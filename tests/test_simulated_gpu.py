@@ -215,7 +215,7 @@ def test_a_stop_is_looked_for_with_one_wait(simulated, ckpt):
     simulated(body)
 
 
-@cases(NEVER[0], THRESHOLD, LOSSLESS, slow=(NEVER[5],))
+@cases(NEVER[0], THRESHOLD, slow=(NEVER[5], LOSSLESS))
 def test_two_models_by_turns(simulated, variant, how):
     """Each is recorded, with another number of rows recorded again, and writes what it writes
     without graphs."""

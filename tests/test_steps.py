@@ -80,7 +80,7 @@ def test_padded_steps_write_the_same_text(as_on_devices, variant):
         assert_same(text(model, how), one)
 
 
-ONE_GRAPH = [dict(n_steps=2), READ[0]]
+ONE_GRAPH = [dict(n_steps=1), READ[0]]
 MORE_GRAPHS = [
     FIXED[0],
     FIXED[5],
