@@ -411,7 +411,7 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_options test_unmasking test_g
     ['misled = beside < column', 'misled = beside < N'],
     ['torch.where(misled & was_draft, draft', 'torch.where(misled, draft'],
     ['was_draft, draft, token)', 'was_draft, token, draft)'],
-    ['part.n_blanks.clamp(max=self.window) - n_new', '(part.n_blanks.clamp(max=self.window) - n_new - 1).clamp(min=0)'],
+    ['self.n_targets(part, part.known, part.n_blanks) - n_new', '(self.n_targets(part, part.known, part.n_blanks) - n_new - 1).clamp(min=0)'],
 ]
 
 FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [

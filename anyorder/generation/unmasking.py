@@ -274,7 +274,7 @@ class Lossless(Unmasking):
 
     def step(self, passes, part, numbers, size):
         n_new = super().step(passes, part, numbers, size).cpu()  # the only wait for the device
-        part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new
+        part.n_drafts = self.n_targets(part, part.known, part.n_blanks) - n_new
         passes.keep_slots(part.known + n_new)  # slots after these read drafts
         return n_new
 
