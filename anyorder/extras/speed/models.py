@@ -93,6 +93,14 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=np.uint16)
 
 
+def times_of(write, device, repeats):
+    """Return {'first', 'later': seconds of calls, 'peak_bytes'}."""
+    peak_memory(device, reset=True)
+    first = seconds(write, device, 1)
+    later = seconds(write, device, repeats)
+    return {'first': first, 'later': later, 'peak_bytes': peak_memory(device)}
+
+
 def times_of_update(step, config, device):
     """Return {'first', 'seconds', 'peak_bytes'} of a call of `step`.
 

@@ -41,8 +41,7 @@ from functools import partial
 
 import torch
 
-from anyorder.extras.speed.models import MIB, STEPS, about, numbers_or_none, random_model
-from anyorder.extras.speed.peak import peak_memory
+from anyorder.extras.speed.models import MIB, STEPS, about, numbers_or_none, random_model, times_of
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.fast import compiled, freeze
 from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
@@ -115,14 +114,6 @@ def measured_rows(model, numbers, compiles, config, device, dtype):
         write = partial(write_drafts, network, order, window, config.seed)
         row = times_of(write, device, config.repeats)
         yield {'passes': write(), 'window': window} | row
-
-
-def times_of(write, device, repeats):
-    """Return {'first', 'later': seconds of calls, 'peak_bytes'}."""
-    peak_memory(device, reset=True)
-    first = seconds(write, device, 1)
-    later = seconds(write, device, repeats)
-    return {'first': first, 'later': later, 'peak_bytes': peak_memory(device)}
 
 
 HEADING = (
