@@ -37,7 +37,8 @@ class Canvas:
     seeds     [B] ints: every random number of a row is a function of its own seed
     n_steps   (B,) steps that each row has run
     rows      (B,) which rows of the whole canvas these are, see take
-    allowed   the Constraint on its tokens, or None"""
+    allowed   the Constraint on its tokens, or None
+    language  the Language of its texts, or None"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
@@ -75,6 +76,7 @@ class Canvas:
         self.allowed = None
         if allowed is not None:
             self.allowed = Constraint(allowed, self)
+        self.language = None
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
@@ -137,6 +139,8 @@ class Canvas:
         for name in BY_ROW:
             setattr(part, name, getattr(self, name)[chosen])
         part.seeds = [self.seeds[r] for r in chosen.tolist()]
+        if self.language is not None:
+            part.language = self.language.take(at)
         return part
 
     def stop_rows(self, done):
@@ -155,6 +159,8 @@ class Canvas:
             getattr(self, name)[at] = getattr(part, name)[:, :N]
         self.known = self.known.index_put((part.rows,), part.known)
         self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
+        if self.language is not None:
+            self.language.put(at, part.language)
 
     def lists(self):
         """Return [tokens, order, step, logprob] of each row, lists without padding."""

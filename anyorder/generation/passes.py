@@ -10,6 +10,7 @@ from anyorder.generation.plan import Bounds, Cells, Plan
 from anyorder.machine.devices import widest
 from model import KVCache
 
+KEPT = 2**28  # logits of a step that are kept until the last of them is known: 1 GiB in float32
 BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, and so on
 
 
@@ -78,30 +79,83 @@ class Passes:
             part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place
         return logits
 
-    def score(self, function, part, x, cells, position):
+    def answers(self, part, bounds, x, cells):
+        """Return the logits of all cells of a step, which its language is shown, too."""
+        logits = self.logits(part, x, cells)
+        if part.language is not None:
+            part.language.begin_step(part, bounds.first)
+            part.language.observe(cells, part.order[cells.row, cells.visit], logits)
+        return logits
+
+    def score(self, function, part, bounds, x, cells):
         """Return function(logits, token) (m,), in the widest dtype, of cells and what stands there.
 
         Where they are many, some cells at a time: also returned are the logits (m, V), or None."""
+        position = part.order[cells.row, cells.visit]
         token = part.idx[cells.row, position]
         number = torch.arange(len(x), device=x.device)
         parts = split_rows(self.network.config.vocab_size, number)[0]
+        kept = {}
+        if part.language is not None:  # whose law of a blank depends on all that are answered
+            kept = self.observe_parts(part, bounds, x, cells, parts)
         found = []
-        for some in parts:
-            logits = self.logits(part, x[some], cells.at(some))
-            found.append(function(logits, token[some]))
+        for i, some in enumerate(parts):
+            logits = kept.pop(i, None)
+            if logits is None:
+                logits = self.logits(part, x[some], cells.at(some))
+            law = logits
+            if part.language is not None:
+                law = part.language.law(cells.at(some), position[some], logits)
+            found.append(function(law, token[some]))
         if len(parts) > 1:
             logits = None
         return torch.cat(found).to(widest(x.device)), logits
 
-    def draw(self, part, bounds, logits, cells):
-        """Draw the tokens of cells by the numbers of their positions, and write them. A scored text
-        keeps its own."""
+    def observe_parts(self, part, bounds, x, cells, parts):
+        """Show all cells of a step to the language, some at a time: the numbers in `parts`.
+
+        Return {number of a part: its logits}, of as many as are kept."""
+        part.language.begin_step(part, bounds.first)
+        kept = {}
+        n_kept = 0
+        for i, some in enumerate(parts):
+            own = cells.at(some)
+            logits = self.logits(part, x[some], own)
+            part.language.observe(own, part.order[own.row, own.visit], logits)
+            n_kept += logits.numel()
+            if n_kept <= KEPT:
+                kept[i] = logits
+        return kept
+
+    def draw(self, part, bounds, size, logits, cells):
+        """Draw the tokens of cells, and write them. Under a language column after column: each
+        given the ones before it, they have their joint law."""
+        if part.language is None:
+            self.draw_each(part, bounds, logits, cells)
+            return
+        for column in range(size.reveals):
+            one, number = cells.in_column(column)
+            position = part.order[one.row, one.visit]
+            own = logits[number]
+            law = part.language.law(one, position, own)
+            token = self.draw_each(part, bounds, law, one)
+            part.language.reveal(one, position, token)
+            if self.with_logprob:
+                nats = token_logprob(own, token) - token_logprob(law, token)
+                if one.is_real is not None:
+                    nats = torch.where(one.is_real, nats, 0.0)
+                part.language.weigh(one.row, nats)
+
+    def draw_each(self, part, bounds, logits, cells):
+        """Draw the tokens (m,) of cells by the numbers of their positions, write and return them. A
+        scored text keeps its own."""
         position = part.order[cells.row, cells.visit]
         if self.drawing.scores:
             token = part.idx[cells.row, position]
         else:
             token = self.drawing.tokens(logits, part.u[cells.row, position])
         self.write(part, bounds, cells, position, token, logits)
+        return token
 
     def token_by_noise(self, part, cells, position, logits):
         """Draw tokens (m,) by the noise of their cells. A scored text keeps its own."""

@@ -216,6 +216,20 @@ class Cells(NamedTuple):
             chosen = self.is_real & chosen
         return self._replace(is_real=chosen), slice(None)
 
+    def in_column(self, column):
+        """Return the cells of one column, at most one a row, and their numbers among these."""
+        if is_exact(self.row.device):
+            number = (self.column == column).nonzero()[:, 0]
+            return self.at(number), number
+        number = self.start + column
+        one = self.at(number)
+        is_real = one.is_real
+        if is_real is not None:  # a column that repeats is an earlier one
+            is_real = is_real & (one.column == column)
+        start = torch.arange(len(number), device=number.device)
+        column = torch.zeros_like(one.column)
+        return Cells(one.row, column, one.visit, start, is_real), number
+
     def write(self, table, position, values):
         """Write values (m,) into the table (B, N) at the positions (m,), in place."""
         if self.is_real is not None:

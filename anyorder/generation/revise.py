@@ -130,6 +130,10 @@ def misfit(model, canvas):
         part.allowed.mask(logits, part, cells, model.config.n_real, False)
 
     position = part.order[row, visit]
+    if part.language is not None:
+        part.language.begin_step(part, part.known.to(device))
+        part.language.observe(cells, position, logits)
+        logits = part.language.law(cells, position, logits)
     token = part.idx[row, position]
     written = logits.gather(1, token.unsqueeze(1))[:, 0]
     beaten = logits.amax(1) - written

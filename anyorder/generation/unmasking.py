@@ -27,6 +27,7 @@ class Unmasking:
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of the scores: how many blanks a step reveals follows from them
     rewrites = False  # whether tokens may become others: drafts, or what is revised
+    draws_in_turn = True  # whether tokens of a step may be drawn one given the other
 
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless such a network can write, or score, n positions so."""
@@ -91,7 +92,8 @@ class Given(Unmasking):
 
     def reveal(self, passes, part, bounds, size):
         x, cells = passes.read(part, bounds, size)
-        passes.draw(part, bounds, passes.logits(part, x, cells), cells)
+        logits = passes.answers(part, bounds, x, cells)
+        passes.draw(part, bounds, size, logits, cells)
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,7 @@ class Adaptive(Unmasking):
 
         Returns a Choice."""
         x, cells = passes.read(part, bounds, size)
-        position = part.order[cells.row, cells.visit]
-        found, logits = passes.score(self.score_blanks, part, x, cells, position)
+        found, logits = passes.score(self.score_blanks, part, bounds, x, cells)
         if self.threshold is not None and passes.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
@@ -202,6 +203,7 @@ class Adaptive(Unmasking):
         if self.threshold is not None:
             is_sure = score >= self.threshold
         if self.noise:
+            position = part.order[cells.row, cells.visit]
             u = uniform(part.keys[cells.row], NOISE, bounds.n_steps[cells.row], position)  # (m,)
             cells.write(score, cells.column, found + self.noise * gumbel_noise(u))
 
@@ -227,7 +229,7 @@ class Adaptive(Unmasking):
             logits = passes.logits(part, choice.x[at], cells)
         else:
             logits = choice.logits[at]
-        passes.draw(part, bounds, logits, cells)
+        passes.draw(part, bounds, size, logits, cells)
 
 
 class Choice(NamedTuple):
@@ -254,6 +256,7 @@ class Lossless(Unmasking):
 
     window: int = 32
     rewrites = True
+    draws_in_turn = False
 
     def __post_init__(self):
         if type(self.window) is not int or self.window < 1:

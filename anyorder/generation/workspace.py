@@ -30,7 +30,8 @@ def workspace_of(network, part, use_cache):
     B = len(part)
     lacks_cache = network.slots.cached and not use_cache
     can_record = hasattr(network, 'workspace') and network.graphs
-    if part.allowed is not None or lacks_cache:
+    is_free = part.allowed is None and part.language is None
+    if lacks_cache or not is_free:
         can_record = False  # a constraint asks the host; without its cache each step has a size
     is_kept = can_record and B > 0
     memory = Memory(network, part, network.slots.cached and not lacks_cache)
