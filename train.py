@@ -191,6 +191,7 @@ class Data:
         self.splits = meta.splits
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta.splits[split].sha256 for split in ('train', 'val')}
+        self.counts = start.counts_of(self.train, self.tokenizer.n_tokens)
         # (n, N) tokens that validations measure, and which of them are given
         n_blocks = config.eval_iters * config.batch_size
         self.blocks, self.given = all_blocks(self.val, config.block_size, n_blocks)
@@ -280,6 +281,7 @@ def save(state, data, folder, config):
         set=data.kind,
         data=data.hashes['train'],
         val_data=data.hashes['val'],
+        counts=data.counts,
         environment=folder.environment,
     )
 

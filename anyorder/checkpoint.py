@@ -38,7 +38,13 @@ FORMATS = {
 MASKED_FAMILY = 'anyorder.extras.masked.families:masked_family'
 
 # entries that a file may have, and their types
-KINDS = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
+KINDS = {
+    'model': dict,
+    'model_args': dict,
+    'config': dict,
+    'tokenizer': str,
+    'counts': torch.Tensor,
+}
 
 
 def entries_of(model, ema=None, keep=True, **entries):
@@ -272,7 +278,9 @@ class Checkpoint:
     iter_num   updates of its weights, or '?'
     weights    'ema' or 'raw', which to use unless told otherwise
     set        what is known of its data, see set_of
-    tokenizer  of its data"""
+    tokenizer  of its data
+    counts     (n_tokens,) int64: how often each token stands in its training set, or in the part of
+               it that was counted; None: the checkpoint does not say it"""
 
     def __init__(self, name):
         """Open a path or hf:OWNER/REPO[/path.pt]. Raises ValueError when it is none, or of another
@@ -286,6 +294,7 @@ class Checkpoint:
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
         self.set = set_of(self.entries)
         self.tokenizer = tokenizer_of(name, self.entries)
+        self.counts = self.entries.get('counts')
 
     def model(self, weights='ema', device='cpu'):
         """Return model_from_checkpoint of it."""

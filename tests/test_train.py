@@ -6,13 +6,15 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 from toy_runs import TOY, assert_same_runs, equal, log, resume, run
 
 import train
-from anyorder.checkpoint import load_checkpoint, model_from_checkpoint
+from anyorder.checkpoint import Checkpoint, load_checkpoint, model_from_checkpoint
+from anyorder.datasets import open_split
 from anyorder.likelihood.nll import block_nll
 from anyorder.machine.devices import resolve_compile
 from anyorder.machine.terminal import one_line_errors
@@ -118,6 +120,9 @@ def test_a_run_leaves_a_whole_checkpoint(data):
     assert checkpoint['config']['dtype'] in ('float32', 'bfloat16')
     wanted = AOGPTConfig(16, 320, 2, 2, 16, n_tokens=257, gate_init=1.0)
     assert model_from_checkpoint(checkpoint).config == wanted
+    split, _ = open_split('data', 'pydocs', 'train')
+    counts = Checkpoint('out/ckpt.pt').counts
+    assert counts.tolist() == np.bincount(split.packed, minlength=257).tolist()
 
 
 def test_a_run_says_what_came_out(data, capsys):

@@ -15,6 +15,7 @@ GROUP = 1 << 4  # documents whose lengths are added up to find where one begins
 PART = 1 << 18  # tokens that are looked at together where all are: small beside a set
 DOCUMENTS = 1 << 14  # whose prompts are looked at together
 CHECKED = 1 << 25  # tokens of a split that are compared with n_tokens: all would take minutes
+COUNTED = 1 << 26  # tokens of a split that are counted
 
 
 def parts_of(tokens):
@@ -53,6 +54,11 @@ class Split:
     @property
     def mark(self):
         return 1 << 8 * self.packed.itemsize - 1
+
+    @property
+    def mask(self):
+        """The bits of a token that say which one it is."""
+        return self.mark - 1 if self.marked else 0xFFFF
 
     @cached_property
     def longest(self):
@@ -145,8 +151,7 @@ def read_split(directory, meta, split):
             raise ValueError(f'{path} does not end with the end of a document: {again}')
 
     # The ids
-    mask = found.mark - 1 if found.marked else 0xFFFF
-    largest = largest_id(tokens, mask)
+    largest = largest_id(tokens, found.mask)
     if largest >= meta.n_tokens:
         raise ValueError(
             f'{path} has the token {largest}, {meta.tokenizer} tokens are below '
@@ -158,18 +163,31 @@ def read_split(directory, meta, split):
 
 
 def largest_id(tokens, mask):
-    """Return the largest id (tokens & mask) of (n,) tokens.
-
-    Where there are more than CHECKED, 64 pieces are looked at, spread evenly."""
-    n_pieces = 64 if len(tokens) > CHECKED else 1
-    size = min(len(tokens), CHECKED) // n_pieces
-    step = len(tokens) - size  # of all pieces but the first together
+    """Return the largest id (tokens & mask) of (n,) tokens; of more than CHECKED, of some."""
     largest = 0
-    for i in range(n_pieces):
-        start = i * step // max(1, n_pieces - 1)
-        for _, part in parts_of(tokens[start : start + size]):
-            largest = max(largest, int((part & mask).max()))
+    for part in parts_of_some(tokens, CHECKED):
+        largest = max(largest, int((part & mask).max()))
     return largest
+
+
+def split_counts(split, n_tokens):
+    """Return (n_tokens,) int64: how often each token stands in a Split; of more than COUNTED tokens
+    some are counted."""
+    counts = np.zeros(n_tokens, np.int64)
+    for part in parts_of_some(split.packed.reshape(-1), COUNTED):
+        counts += np.bincount(part & split.mask, minlength=n_tokens)
+    return counts
+
+
+def parts_of_some(tokens, most):
+    """Yield pieces of (n,) tokens: of more than `most` so many, in 64 places spread evenly."""
+    n_places = 64 if len(tokens) > most else 1
+    size = min(len(tokens), most) // n_places
+    step = len(tokens) - size  # of all places but the first together
+    for i in range(n_places):
+        start = i * step // max(1, n_places - 1)
+        for _, part in parts_of(tokens[start : start + size]):
+            yield part
 
 
 def check_length(split, block_size, name):

@@ -17,6 +17,7 @@ from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
+from anyorder.tokens.sets import split_counts
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
 from anyorder.training.update import TrainState, lr_of, make_optimizers
@@ -335,6 +336,14 @@ def start_model(config, checkpoint, n_tokens):
             f'{model.config.n_real}: it was trained with the tokenizer {checkpoint.tokenizer.name}'
         )
     return model
+
+
+def counts_of(split, n_tokens):
+    """Return sets.split_counts as a tensor, in the process that saves it; None in the others."""
+    rank, _ = processes()
+    if rank > 0:
+        return None
+    return torch.from_numpy(split_counts(split, n_tokens))
 
 
 def started_from(config, checkpoint, model):

@@ -58,6 +58,7 @@ class MaskedCheckpoint:
     order = Order()
     iter_num = '?'
     weights = 'raw'
+    counts = None
 
     def __init__(self, name):
         """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError unless it is understood."""
