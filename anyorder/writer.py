@@ -23,7 +23,7 @@ from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of, stream
-from anyorder.tokens.prompts import parse_prompts
+from anyorder.tokens.prompts import has_pattern, has_rest, parse_prompts, read_pattern
 from anyorder.tokens.shown import token_texts
 
 PAGE = [field.name for field in fields(Page)]
@@ -37,6 +37,7 @@ class LaidOut(NamedTuple):
     known: list  # of bools
     open_blanks: list  # [start, end] of each [[..]]
     lengths: list  # what its sample says of the [[?]]
+    patterns: list  # (start, end, Pattern) of each part that matches one
 
 
 class Text(str):
@@ -134,15 +135,16 @@ class Writer:
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
         prompt     [[n]] is n blank tokens, [[?]] as many as fit best between the texts around it,
-                   [[2-12]] so of 2 to 12; [[..]] is what is left of the length, and without a blank
-                   the text is continued. Or an array (N,) or (rows, N) of tokens, in which -1 is a
+                   [[2-12]] so of 2 to 12; [[/P/]], [[n/P/]] and [[2-12/P/]] match the regular
+                   expression P; [[..]] is what is left of the length, and without a blank the text
+                   is continued. Or an array (N,) or (rows, N) of tokens, in which -1 is a
                    blank. A line on stderr says what the tokenizer cannot spell, and that a space
                    before a blank is a token by itself; of [[=text]] it goes into the blank
         way        how the text is written, a Way; or its parts among the options: order, n_steps,
                    schedule, unmask, window, threshold, order_noise, block_length, revise,
                    temperature, top_k, top_p, score
         page       what it is written on, a Page; or its fields among the options: length, context,
-                   stop, allowed, blank_length, length_prior
+                   stop, allowed, blank_length, length_prior, pattern
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
                    list of positions; or the model's choice by one of unmasking.SCORES, as 'margin',
@@ -193,9 +195,10 @@ class Writer:
         return way, self.with_decoded_stops(page or Page(**of_page))
 
     def with_decoded_stops(self, page):
-        """Return the page, checked, with its stops as this model's tokens are decoded."""
+        """Return the page, checked, with its stops as this model's tokens are decoded, and its
+        Pattern."""
         page.check(self.block_size)
-        return replace(page, stop=self.stops(page.stop))
+        return replace(page, stop=self.stops(page.stop), pattern=read_pattern(page.pattern))
 
     def read(self, prompt, way, page, n, seed):
         """Return the texts of infill's prompt, laid out; n of each text, or n times all rows."""
@@ -255,9 +258,10 @@ class Writer:
     def conditional(self, prompt, n_orders, seed):
         """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
         templates = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
-        if any(template.unknown for template in templates):
+        if any(template.unknown or template.matching for template in templates):
             raise ValueError(
-                'a text that is scored has blanks of known lengths: write [[n]] in place of [[?]]'
+                'a text that is scored has blanks of known lengths without a pattern: write [[n]] '
+                'in place of [[?]] and [[/pattern/]]'
             )
         parsed = [template.lay_out()[:3] for template in templates]
         if not all(any(answer) for _, _, answer in parsed):
@@ -287,9 +291,10 @@ class Writer:
                 'a text is scored, and revised, as a whole: leave out stop, or else score and '
                 'revise'
             )
+        check_patterns(prompts, way.unmasking, page)
         n_row = self.checkpoint.set.get('row_length')
         length = page.length or n_row or self.block_size
-        templates = parse_prompts(prompts, self.tokenizer, length, self.prefix)
+        templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
         parsed = [template.lay_out()[:3] for template in templates]
         lengths = [
             template.length if template.unknown else len(tokens)
@@ -303,6 +308,7 @@ class Writer:
         slots = self.checkpoint.config.slots
         way.unmasking.check_network(slots, longest, way.drawing.scores)
         check_blanks(parsed, way, page, self.tokenizer.n_tokens)
+        check_matches(templates, self.tokenizer, way.drawing.scores)
         return templates
 
     def lengths(self, page):
@@ -323,8 +329,10 @@ class Writer:
         with self.autocast(), bar:
             chosen = lengths.choose(network, templates, seeds)
             for template, (chosen_lengths, said) in zip(templates, chosen):
-                tokens, known, _, _, open_blanks = template.lay_out(chosen_lengths)
-                texts.append(LaidOut(tokens, known, open_blanks, said))
+                text = template.lay_out(chosen_lengths)
+                if chosen_lengths:
+                    check_match(text, self.tokenizer)
+                texts.append(LaidOut(text.tokens, text.known, text.rest, said, text.patterns))
                 bar.update()
         return texts
 
@@ -359,7 +367,10 @@ class Writer:
         seeds = seeds_of(seed, len(texts))
         for r in range(0, len(texts), batch_size):
             batch = slice(r, r + batch_size)
-            yield Scroll(texts[batch], seeds[batch], self.tokenizer, self.block_size, page, r)
+            scroll = Scroll(texts[batch], seeds[batch], self.tokenizer, self.block_size, page, r)
+            if self.checkpoint.counts is not None:
+                scroll.stand_in = self.checkpoint.counts + 1
+            yield scroll
 
     def write(self, scroll, way, with_drafts=False):
         """Write the texts of a Scroll. Yield after each step the number of tokens that it
@@ -377,6 +388,47 @@ def passes_of(unmasking, n):
     if not isinstance(schedule, str):
         return len(schedule)
     return unmasking.ends([n], [0]).size(1)
+
+
+def check_patterns(prompts, unmasking, page):
+    """Raise ValueError where these prompts, or the page, have patterns that cannot be kept to."""
+    in_blanks = [prompt for prompt in prompts if has_pattern(prompt)]
+    if not in_blanks and page.pattern is None:
+        return
+    if not unmasking.draws_in_turn:
+        raise ValueError(
+            'lossless unmasking draws all its drafts at once, which a pattern forbids: choose '
+            'unmask=fixed or binomial, or leave out the pattern'
+        )
+    if in_blanks and page.pattern is not None:
+        raise ValueError(
+            'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
+            'in place of [[/pattern/]]'
+        )
+    if page.stop and not (in_blanks and all(map(has_rest, in_blanks))):
+        raise ValueError(
+            'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
+            '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
+        )
+
+
+def check_matches(templates, tokenizer, scores):
+    """Raise ValueError unless check_match finds nothing wrong with the Templates whose blanks have
+    their lengths."""
+    for template in templates:
+        if not template.unknown:
+            check_match(template.lay_out(), tokenizer, scores)
+
+
+def check_match(text, tokenizer, scores=False):
+    """Raise ValueError where a part of the Layout cannot match its pattern, or, if the text in the
+    blanks is scored, does not."""
+    for start, end, pattern in text.patterns:
+        tokens = text.tokens[start:end]
+        if not scores:
+            known = text.known[start:end]
+            tokens = [token if is_known else -1 for token, is_known in zip(tokens, known)]
+        pattern.check(tokens, tokenizer)
 
 
 def check_rows(prompts, lengths, n_row):

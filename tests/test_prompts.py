@@ -1,14 +1,20 @@
 """Prompts with blanks: text, files, and the tokens that they become."""
 
+import re
+
 import numpy as np
 import pytest
 from conftest import one_line
 
 from anyorder.tokens.prompts import (
     behind_beginning,
+    has_pattern,
+    has_rest,
     parse_prompt,
     parse_prompts,
+    read_pattern,
     read_prompts,
+    split_blanks,
     typed,
 )
 from anyorder.tokens.tokenizers import Bytes, Symbols, get_tokenizer
@@ -43,6 +49,133 @@ def test_parsing_of_blanks(prompt, length, laid_out):
         else:
             shown += chr(token).upper() if is_answer else '_'
     assert shown == laid_out
+
+
+class Zeros:
+    """In place of Pattern, in an environment without its library: texts of zeros that match."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __eq__(self, other):
+        return isinstance(other, Zeros) and self.text == other.text
+
+    @classmethod
+    def of_schema(cls, schema):
+        return cls(f'schema {schema}')
+
+    def lengths(self, tokenizer, most):
+        return [bool(re.fullmatch(self.text, n * '0')) for n in range(most + 1)]
+
+
+@pytest.fixture
+def zeros(monkeypatch):
+    monkeypatch.setattr('anyorder.Pattern', Zeros, raising=False)
+
+
+@pytest.mark.parametrize(
+    'prompt, pieces, patterns',
+    [
+        ('a[[/0+/]]b', ['a', (1, None), 'b'], ['0+']),
+        ('[[8/0+/]]', ['', 8, ''], ['0+']),
+        ('a [[2-12/[0-9]+/]].', ['a ', (2, 12), '.'], ['[0-9]+']),
+        ('[[/a]]b/]]c', ['', (1, None), 'c'], ['a]]b']),
+        ('[[/[[0]+/]]', ['', (1, None), ''], ['[[0]+']),
+        (r'[[/a\/]]b/]]', ['', (1, None), ''], ['a/]]b']),
+        (r'[[/a\\/]]b', ['', (1, None), 'b'], [r'a\\']),
+        (r'[[/\\\/\./]]', ['', (1, None), ''], [r'\\/\.']),
+        ('[[/a\nb/]]', ['', (1, None), ''], ['a\nb']),
+        ('[[[2/0/]]]', ['[', 2, ']'], ['0']),
+        (r'\[[/0/]][[/1/]]', ['[[/0/]]', (1, None), ''], ['1']),
+        ('[[/0/]][[2]][[3/1/]]', ['', (1, None), '', 2, '', 3, ''], ['0', '1']),
+        (r'[[/\[[0-9]\]/]]', ['', (1, None), ''], [r'\[[0-9]\]']),
+        ('[[=/a/]]', ['', '/a/', ''], []),
+        ('[[///]]', ['', (1, None), ''], ['/']),
+    ],
+)
+def test_a_pattern_ends_at_the_first_slash_before_brackets(prompt, pieces, patterns):
+    found, of_blanks = split_blanks(prompt)
+    assert [value for value, _ in found] == pieces
+    assert [*of_blanks.values()] == patterns
+    assert has_pattern(prompt) == bool(patterns)
+    for i in of_blanks:
+        assert found[i][1] in ('blank', 'unknown')
+
+
+@pytest.mark.parametrize('prompt', ['[[//]]', '[[/a]]', '[[0/a/]]', '[[?/a/]]', '[[../a/]]'])
+def test_what_is_no_blank_with_a_pattern_is_refused(prompt):
+    with one_line(r'a blank is .*\[\[/pattern/\]\]'):
+        parse_prompt(prompt, Bytes(), 20)
+    assert not has_pattern(prompt)
+
+
+def test_the_open_blanks_of_a_prompt_are_found_as_they_are_typed():
+    assert has_rest('[[/0/]] a[[..]]')
+    assert not has_rest(r'\[[..]]')
+    assert not has_rest('[[/[[..]]/]]')
+    assert not has_rest([1, -1]) and not has_pattern(np.array([1, -1]))
+
+
+@pytest.mark.parametrize(
+    'prompt, piece, lengths',
+    [
+        ('[[/0{3}/]]', (3, 'blank'), [3]),
+        ('[[2-12/0{3}/]]', (3, 'blank'), [3]),
+        ('[[3/0*/]]', (3, 'blank'), [3]),
+        ('[[/0{3}|0{5}|0{30}/]]b', ((3, None), 'unknown'), [3, 5]),
+        ('[[4-12/(00)+/]]b', ((4, 12), 'unknown'), [4, 6, 8, 10, 12]),
+        ('[[4-9/(00)+/]]b', ((4, 8), 'unknown'), [4, 6, 8]),
+        ('[[/0*/]]b', ((1, None), 'unknown'), [*range(1, 21)]),
+    ],
+)
+def test_a_pattern_says_which_lengths_its_blank_may_have(zeros, prompt, piece, lengths):
+    template = parse_prompt(f'a{prompt}', Bytes(), 20)
+    assert template.pieces[1] == piece
+    assert [*template.matching] == [1]
+    assert template.matching[1].lengths == lengths
+    assert [n for n in range(1, 21) if template.may_have(1, n)] == lengths
+    n = lengths[0]
+    assert template.lay_out().patterns == [(1, 1 + n, template.matching[1].pattern)]
+
+
+def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(zeros):
+    template = parse_prompt('a[[1-3]]b[[2/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
+    assert len(template.unknown) == 2
+    one, two = [matching.pattern for matching in template.matching.values()]
+    assert template.lay_out((3, 2)).patterns == [(5, 7, one), (17, 19, two)]
+    template.pattern = Zeros('.*')  # of the whole
+    assert template.lay_out((3, 2)).patterns == [(0, 20, template.pattern)]
+
+
+@pytest.mark.parametrize(
+    'prompt, said',
+    [
+        ('[[4/0{3}|0{7}/]]', 'no text of 4 tokens .* nearest that can match: 3 and 7'),
+        ('[[4-6/0{3}/]]', 'no text of 4 to 6 tokens .* nearest that can match: 3$'),
+        ('[[/0{30}/]]', 'no text of 1 to 20 tokens .* nearest that can match: 30'),
+        ('[[2/1/]]', 'no length up to 68 can match'),
+        ('[[99999999/0*/]]', 'does not fit into length=20'),
+        ('[[50-60/0*/]]', 'does not fit into length=20'),
+        ('[[/0+/]]', 'no text follows'),
+        ('[[..]][[/0+/]]b', r'right behind a \[\[\.\.'),
+        ('abcdefghij[[2-12/0+/]]klm', 'has room for 7'),
+    ],
+)
+def test_a_length_that_cannot_match_is_one_line(zeros, prompt, said):
+    with one_line(said):
+        parse_prompt(prompt, Bytes(), 20)
+
+
+def test_a_pattern_is_named_by_a_text_a_path_or_a_schema(zeros, tmp_path):
+    assert read_pattern('') is None and read_pattern(None) is None
+    assert read_pattern(r'a\n') == Zeros(r'a\n')  # as it is typed
+    for path in (tmp_path / 'a.json', f'{tmp_path}/a.json'):
+        assert read_pattern(path) == Zeros(f'schema {tmp_path}/a.json')
+    assert read_pattern({'type': 'null'}) == Zeros("schema {'type': 'null'}")
+    pattern = Zeros('0')
+    assert read_pattern(pattern) is pattern
+    with one_line('pattern must be'):
+        read_pattern(3)
 
 
 @pytest.mark.parametrize(

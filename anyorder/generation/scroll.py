@@ -37,7 +37,8 @@ class Scroll:
         """Prepare the texts.
 
         texts     [(tokens, known)] of lists; after them may stand the [[start, end], ...] of open
-                  blanks, and what the sample is to say of its lengths
+                  blanks, what the sample is to say of its lengths, and the (start, end, Pattern) of
+                  parts that match a pattern
         seed      row r is a function of seed + r, or, if it is a list, of seed[r]
         page      a Page whose `stop` is a list. The positions of `allowed` count from the start of
                   the text as it is then
@@ -53,6 +54,7 @@ class Scroll:
             if more and not self.stops:
                 more[0] = ()  # all blanks are one part
             self.rows.append(Row(tokens, known, own, *more))
+        self.stand_in = None  # (n_tokens,) weights of tokens of blanks that no step has answered
         self.with_drafts = False
         self.written = self.rows  # those on the canvas
         self.step = None  # (B,) and the Canvas of the rows of the last step
@@ -77,6 +79,9 @@ class Scroll:
             for row, lists in zip(self.written, canvas.lists()):
                 row.take_down(*lists)
                 row.n_steps = 1 + max(row.step)
+            if canvas.language is not None:
+                for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
+                    row.log_weight += nats
 
     def goes_on(self, row):
         """End the parts of a row that are written. Return whether a part is left."""
@@ -111,6 +116,10 @@ class Scroll:
             rows = [self.n_before + self.rows.index(row) for row in self.written]
             starts = [row.start for row in self.written]
             canvas.allowed = Constraint(self.allowed, canvas, rows, starts)
+        parts = [part for r, row in enumerate(self.written) for part in row.to_match(r)]
+        if parts:
+            pattern = parts[0][-1]  # any of them opens the room of patterns
+            canvas.language = pattern.language(parts, canvas, self.tokenizer, self.stand_in)
         return canvas
 
     def take_down_step(self):
@@ -164,6 +173,10 @@ class Scroll:
         drafts     if they are kept
         stretches  [[start, end], ...] where a text did not fit into the model, or has parts
         lengths    a dict for each blank that found its length, see Lengths.choose
+        patterns   [[start, end, pattern], ...] of the parts that match one
+        log_weight of such a text: log p - log q in nats, p as if there were no pattern and q of the
+                   law by which it was drawn; a weight if that is the law of the model, untempered
+                   and whole
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
@@ -178,6 +191,9 @@ class Scroll:
             sample['stretches'] = row.spans
         if row.lengths:
             sample['lengths'] = row.lengths
+        if row.patterns:
+            sample['patterns'] = [[*place, pattern.text] for *place, pattern in row.patterns]
+            sample['log_weight'] = row.log_weight
         if self.stops:
             sample['stopped'] = row.n_open == 0
         return sample
@@ -198,15 +214,19 @@ class Row:
                    if it is not the written token
     order          the positions as visited; known ones after the first stretch from left to right
     lengths        what its sample says of the lengths that were chosen for its blanks
+    patterns       [(start, end, Pattern)] of parts that match one: none goes beyond its part
+    log_weight     see samples
     spans          [[start, end], ...] of its stretches
     n_steps        steps of the stretches that are written
     size           positions of its template"""
 
-    def __init__(self, tokens, known, seed, open=(), lengths=()):
+    def __init__(self, tokens, known, seed, open=(), lengths=(), patterns=()):
         n = len(tokens)
         self.size = n
         self.seed = seed
         self.lengths = lengths
+        self.patterns = [*patterns]
+        self.log_weight = 0.0
         self.tokens = list(tokens)
         self.known = list(known)
         self.step = [-1 for _ in tokens]
@@ -257,6 +277,21 @@ class Row:
             seed = derive_seed(self.seed, 'stretch', start)
         return self.tokens[start:end], self.known[start:end], seed
 
+    def to_match(self, number):
+        """Return what of the last stretch is to match a pattern, where a blank of it is left.
+
+        number   of the row on the canvas
+        returns  [(number, where it begins on the canvas, its tokens, -1 in blanks, Pattern)]: it
+                 may begin before the canvas, where all is known, and end behind it"""
+        first, last = self.spans[-1]
+        parts = []
+        for start, end, pattern in self.patterns:
+            if not all(self.known[max(start, first) : min(end, last)]):
+                tokens = zip(self.tokens[start:end], self.known[start:end])
+                tokens = [token if is_known else -1 for token, is_known in tokens]
+                parts.append((number, start - first, tokens, pattern))
+        return parts
+
     def take_down(self, tokens, order, step, logprob):
         """Write down what a stretch has revealed until now, in its own positions and steps."""
         visits = [self.start + i for i in order]
@@ -292,6 +327,11 @@ class Row:
         self.order = order
         self.spans = [[start, min(stop, n)] for start, stop in self.spans]
         self.parts = [[first - n_cut, later - n_cut] for first, later in self.parts]
+        moved = []
+        for start, stop, pattern in self.patterns:
+            shift = n_cut if start >= end else 0
+            moved.append((start - shift, stop - shift, pattern))
+        self.patterns = moved
         self.seed = derive_seed(self.seed, 'part')
 
 

@@ -91,7 +91,8 @@ class Page:
     stop          texts that end a text, or its [[..]], see scroll.Scroll
     blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
     length_prior  of the lengths that a [[?]] may have, see lengths.read_prior
-    allowed       which tokens may stand where, see Constraint; None: all"""
+    allowed       which tokens may stand where, see Constraint; None: all
+    pattern       what the whole text matches, see prompts.read_pattern; None: any text"""
 
     length: int = 0
     context: int = 0
@@ -99,6 +100,7 @@ class Page:
     blank_length: str = 'likely'
     length_prior: Any = 'uniform'
     allowed: Any = None
+    pattern: Any = None
 
     def check(self, block_size):
         """Raise ValueError for what does not fit into a model of `block_size` positions."""

@@ -83,7 +83,8 @@ class Lengths:
         returns  (n [K] increasing, (K,) float64)"""
         size = network.config.block_size
         least, most = self.bounds(template, lengths, size)
-        n = [m for m in range(least, most + 1) if self.weight(m)]
+        i = template.unknown[len(lengths)]
+        n = [m for m in range(least, most + 1) if template.may_have(i, m) and self.weight(m)]
         if not n:
             raise ValueError(
                 f'length_prior gives no weight to a length of {least} to {most} tokens'
@@ -106,14 +107,14 @@ class Lengths:
         """Return the least and the most tokens of the next blank, for `size` positions."""
         i = template.unknown[len(lengths)]
         (least, most), _ = template.pieces[i]
-        if (most or 0) >= size:
+        if (most or least) >= size:
             raise ValueError(
                 f'a blank that finds its length has at most {size - 1} tokens, one less than the '
-                f'model, got {most}: choose fewer'
+                f'model, got {most or least}: choose fewer'
             )
         if not most:
             longest = LONGEST if self.prior is None else len(self.prior)
-            most = min(longest, size // 2)
+            most = min(least + longest - 1, max(least, size // 2))
         left = template.length - sum(template.sizes(lengths))
         return least, min(most, least + left)
 

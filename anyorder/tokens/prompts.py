@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import anyorder
 from anyorder.machine.files import read_text, reading
 from anyorder.tokens.sources import is_text
 from configurator import home
@@ -63,6 +64,27 @@ def read_lines(path):
     return prompts
 
 
+def read_pattern(pattern):
+    """Return the Pattern that an option means, None for '' and None.
+
+    pattern  a Pattern, a regular expression, or a JSON schema: a dict or the path of a .json"""
+    if pattern is None or pattern == '':
+        return None
+    if isinstance(pattern, anyorder.Pattern):
+        return pattern
+    if isinstance(pattern, dict):
+        return anyorder.Pattern.of_schema(pattern)
+    if not isinstance(pattern, str | os.PathLike):
+        raise ValueError(
+            'pattern must be a regular expression, a JSON schema or the path of one, or a Pattern, '
+            f'got {pattern!r:.60}'
+        )
+    text = os.fspath(pattern)
+    if text.endswith('.json'):
+        return anyorder.Pattern.of_schema(home(text))
+    return anyorder.Pattern(text)
+
+
 def behind_beginning(found, prefix):
     """Return the spans of a whole text without the tokens `prefix`, which its model puts before
     every text: a text that is written with its beginning, as chat templates are, has it once."""
@@ -73,8 +95,8 @@ def behind_beginning(found, prefix):
     return found
 
 
-def parse_prompts(prompts, tokenizer, length, prefix=()):
-    """Return the Template of each prompt, see parse_prompt.
+def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
+    """Return the Template of each prompt, see parse_prompt, which is to match a pattern as a whole.
 
     If there are several, an error says which prompt is wrong. One line each says that tokens are
     unknown, and that a blank stands behind a space."""
@@ -82,10 +104,12 @@ def parse_prompts(prompts, tokenizer, length, prefix=()):
     spelling = tokenizer.spelling()
     for n, prompt in enumerate(prompts, 1):
         try:
-            rows.append(parse_prompt(prompt, tokenizer, length, prefix, spelling))
+            template = parse_prompt(prompt, tokenizer, length, prefix, spelling)
         except ValueError as e:
             said = f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)
             raise ValueError(said) from None
+        template.pattern = pattern
+        rows.append(template)
     spelling.say()
     return rows
 
@@ -99,9 +123,15 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     Raises ValueError for another kind of blank and for a prompt that is too long."""
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
-    pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
+    pieces, patterns = split_blanks(prompt)
+    pieces = spaces_into_blanks(pieces, tokenizer)
     spelling = spelling or tokenizer.spelling()
-    return Template(encode_pieces(pieces, tokenizer, prefix, spelling), length)
+    pieces = encode_pieces(pieces, tokenizer, prefix, spelling)
+    matching = {}
+    for i, text in patterns.items():
+        matching[i] = Matching.of(text, pieces[i], tokenizer, length)
+        pieces[i] = matching[i].piece
+    return Template(pieces, length, matching)
 
 
 def row_pieces(row, n_tokens):
@@ -122,50 +152,82 @@ def is_token_or_blank(token, n_tokens):
     return -1 <= token < n_tokens and token % 1 == 0
 
 
-BLANK = re.compile(r'\[\[(\.\.|\?|=.+|[1-9]\d{0,17}(-\d{1,18})?)\]\]', flags=re.DOTALL)
+SIZE = r'[1-9]\d{0,17}(?:-\d{1,18})?'
+BLANK = re.compile(rf'\[\[(\.\.|\?|=.+|{SIZE})\]\]', flags=re.DOTALL)
+PATTERN = r'/(?:\\.|[^\\])+?/'  # in which \/ is a slash
+MATCHING_BLANK = re.compile(rf'\[\[({SIZE})?({PATTERN})\]\]', flags=re.DOTALL)
+PART = re.compile(rf'(\\\[\[|\[\[(?:{SIZE})?{PATTERN}\]\]|\[\[(?!\[).*?\]\])', flags=re.DOTALL)
 
 
 def split_blanks(prompt):
-    """Return the pieces of a prompt, as in a Template, but with texts.
+    """Return the pieces of a prompt, as in a Template, but with texts; and the pattern of each
+    blank that has one, {number of the piece: text}.
 
-    A blank ends at the first ]]; \\[[ is a plain [[."""
+    A blank ends at the first ]], with a pattern at the first /]]; \\[[ is a plain [[."""
     if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
     pieces = [('', 'known')]
-    for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
-        blank = BLANK.fullmatch(part)
+    patterns = {}
+    for part in PART.split(prompt):
+        blank = MATCHING_BLANK.fullmatch(part)
         if blank:
-            pieces += [read_blank(blank), ('', 'known')]
+            patterns[len(pieces)] = with_slashes(blank[2][1:-1])
+        else:
+            blank = BLANK.fullmatch(part)
+        if blank:
+            pieces += [read_blank(blank[1] or '?'), ('', 'known')]
             continue
         if '[[' in part and part != r'\[[':
             raise ValueError(
-                'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]] '
+                'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]]; one '
+                'that matches a pattern is [[/pattern/]], [[n/pattern/]] or [[2-12/pattern/]] '
                 f'(\\[[ is a plain [[), got {part[:40]!r}'
             )
         before, _ = pieces[-1]
         pieces[-1] = (before + plain(part), 'known')
     if len(pieces) == 1:
         pieces.append((0, 'rest'))
-    return pieces
+    return pieces, patterns
 
 
-def read_blank(found):
-    """Return the piece of what BLANK has found."""
-    text = found[1]
+def has_pattern(prompt):
+    """Whether a prompt has a blank that matches a pattern."""
+    return any(map(MATCHING_BLANK.fullmatch, typed_blanks(prompt)))
+
+
+def has_rest(prompt):
+    """Whether a prompt has a [[..]]."""
+    return '[[..]]' in typed_blanks(prompt)
+
+
+def typed_blanks(prompt):
+    """Return the blanks of a prompt as they are typed, none of a row."""
+    if not isinstance(prompt, str):
+        return []
+    return [part for part in PART.split(prompt) if part.startswith('[[')]
+
+
+def with_slashes(pattern):
+    r"""Return a pattern with a slash for each \/."""
+    return re.sub(r'\\(.)', lambda found: found[1 if found[1] == '/' else 0], pattern, flags=re.S)
+
+
+def read_blank(text):
+    """Return the piece of what stands in a blank."""
     if text == '..':
         return 0, 'rest'
     if text == '?':
         return (1, None), 'unknown'
     if text[0] == '=':
         return plain(text[1:]), 'answer'
-    if not found[2]:
+    least, dash, most = text.partition('-')
+    if not dash:
         return int(text), 'blank'
-    least, most = map(int, text.split('-'))
-    if least > most:
+    if int(least) > int(most):
         raise ValueError(
-            f'a blank has from its least to its most tokens, as [[2-12]], got {found[0]}'
+            f'a blank has from its least to its most tokens, as [[2-12]], got [[{text}]]'
         )
-    return (least, most), 'unknown'
+    return (int(least), int(most)), 'unknown'
 
 
 def plain(text):
@@ -230,6 +292,49 @@ def is_lone_space(text, found, tokenizer):
     return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
 
 
+class Matching(NamedTuple):
+    """What is known of a blank that matches a pattern.
+
+    pattern  the Pattern
+    lengths  the numbers of tokens that it may have, increasing: texts of these can match
+    piece    as in a Template. If one length alone can match, it is no blank of unknown length"""
+
+    pattern: object
+    lengths: list
+    piece: tuple
+
+    @classmethod
+    def of(cls, text, piece, tokenizer, length):
+        """Return what matches the pattern `text` on the blank `piece`, of at most `length` tokens.
+
+        Raises ValueError for a wrong pattern, and where nothing of these lengths matches."""
+        pattern = anyorder.Pattern(text)
+        size, kind = piece
+        least, most = size if kind == 'unknown' else (size, size)
+        longest = min(most or length, length)
+        can_match = pattern.lengths(tokenizer, length)
+        lengths = [n for n in range(least, longest + 1) if can_match[n]]
+        if not lengths and least <= length:
+            raise ValueError(no_length(pattern, tokenizer, least, longest))
+        if len(lengths) == 1:
+            piece = (lengths[0], 'blank')
+        elif lengths:
+            piece = ((lengths[0], lengths[-1] if most else None), 'unknown')
+        return cls(pattern, lengths, piece)
+
+
+def no_length(pattern, tokenizer, least, most):
+    """Return in a line that nothing of `least` to `most` tokens matches, and what is nearest."""
+    looked_at = 2 * most + 64
+    can_match = np.flatnonzero(pattern.lengths(tokenizer, looked_at))
+    near = [*can_match[can_match < least][-1:], *can_match[can_match > most][:1]]
+    size = f'{least}' if least == most else f'{least} to {most}'
+    nearest = f'no length up to {looked_at} can match'
+    if near:
+        nearest = f'the nearest that can match: {" and ".join(map(str, near))}'
+    return f'no text of {size} tokens matches {pattern}; {nearest}'
+
+
 class Layout(NamedTuple):
     """The text of a Template, as lists.
 
@@ -237,13 +342,15 @@ class Layout(NamedTuple):
     known   (N,), whether the text stands
     answer  (N,), whether it is the text in [[=text]]
     starts  where each piece begins, and N
-    rest    the [start, end] of each [[..]]"""
+    rest    the [start, end] of each [[..]]
+    patterns  (start, end, Pattern) of each part that matches one"""
 
     tokens: list
     known: list
     answer: list
     starts: list
     rest: list
+    patterns: list
 
 
 class Template:
@@ -252,11 +359,15 @@ class Template:
     pieces   [(value, kind)]: tokens of kind 'known' or 'answer'; n 'blank' tokens; the (least,
              most) tokens of a blank of 'unknown' length, most None where it is not said; and
              'rest', [[..]], blanks that share equally what is left of the length
-    unknown  the numbers of the pieces whose length is unknown"""
+    unknown  the numbers of the pieces whose length is unknown
+    matching {number of a piece: Matching} of the blanks that match a pattern
+    pattern  the Pattern of the whole text, or None"""
 
-    def __init__(self, pieces, length):
+    def __init__(self, pieces, length, matching=None):
         self.pieces = pieces
         self.length = length
+        self.matching = matching or {}
+        self.pattern = None
         self.unknown = [i for i, (_, kind) in enumerate(pieces) if kind == 'unknown']
         n = sum(self.sizes())
         if n > length:
@@ -274,8 +385,9 @@ class Template:
                 )
             if self.is_behind_rest(i) or not self.has_text_behind(i):
                 raise ValueError(
-                    'nothing tells the length of a [[?]] that no text follows, or right behind a '
-                    '[[..]]: write text there, or [[n]], or [[..]] with a stop'
+                    'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
+                    'right behind a [[..]]: write text there, or how many tokens it has, as '
+                    '[[8]] or [[8/pattern/]], or [[..]] with a stop'
                 )
 
     def is_behind_rest(self, i):
@@ -289,6 +401,10 @@ class Template:
         """Whether text tells where the blank of piece i ends."""
         follows = self.pieces[i : self.end_of(i)]
         return any(value for value, kind in follows if kind == 'known')
+
+    def may_have(self, i, n):
+        """Whether the blank of piece i may have n tokens, as far as its pattern says."""
+        return i not in self.matching or n in self.matching[i].lengths
 
     def end_of(self, i):
         """Return the number of the piece before which ends what follows the blank of piece i: the
@@ -331,4 +447,8 @@ class Template:
         kinds = np.repeat(kinds, sizes)  # of each token
         known = (kinds == 'known').tolist()
         answer = (kinds == 'answer').tolist()
-        return Layout(tokens, known, answer, starts, [starts[i : i + 2] for i in rest])
+        patterns = [(*starts[i : i + 2], one.pattern) for i, one in self.matching.items()]
+        if self.pattern is not None:
+            patterns = [(0, starts[-1], self.pattern)]
+        rest = [starts[i : i + 2] for i in rest]
+        return Layout(tokens, known, answer, starts, rest, patterns)
