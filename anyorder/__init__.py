@@ -2,6 +2,9 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
+
+PATTERN = 'anyorder.extras.patterns.pattern:Pattern'  # imported where a pattern is asked for
 
 # they lie beside this folder, and many projects have files of these names
 for name in ('model', 'configurator'):
@@ -18,4 +21,6 @@ def __getattr__(name):
         from anyorder.writer import Writer  # not before: torch takes seconds
 
         return Writer
+    if name == 'Pattern':
+        return resolve_name(PATTERN)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -5,6 +5,7 @@
     hub        a folder that transformers loads; reading such folders, and GPT-2
     lm_eval    lm-evaluation-harness asks a model
     masked     masked models of others
+    patterns   regular expressions and JSON schemas that a text matches
     pictures   curves, figures, replays
     puzzles    sets of puzzles are made, and solved
     speed      generation, ensemble and training, timed; the cost of a run before it starts

@@ -1,0 +1,274 @@
+"""Which tokens may follow which, so that a text matches a pattern?
+
+outlines-core makes an automaton over bytes of a regular expression, in a process of its own. Every
+token leads from a state to another by its bytes, and tokens that lead from each state to the same
+one are a class."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+
+from anyorder.extras.patterns import build
+from anyorder.extras.patterns.spelled import spelled
+from anyorder.extras.patterns.syntax import why
+
+MOST_CELLS = 1 << 25  # states times classes of a table, 256 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A deterministic automaton over the tokens of a tokenizer: it accepts the texts, as tokens in
+    any division, that match a pattern.
+
+    next     (S, C) int64: the state behind each state and class of tokens, -1 where no text matches
+    start    the first state
+    final    (S,) bool: whether a text may end in a state
+    classes  (n_tokens,) int64: the class of each token. Tokens that are no text, as the end of one,
+             lead to -1 from everywhere
+    pattern  the Pattern that it is of
+
+    No two states accept the same, and from each of them a text can be completed."""
+
+    next: np.ndarray
+    start: int
+    final: np.ndarray
+    classes: np.ndarray
+    pattern: object
+
+    @property
+    def n_states(self):
+        return len(self.next)
+
+    @property
+    def n_classes(self):
+        return self.next.shape[1]
+
+    def read(self, tokens, state=None):
+        """Return the state behind these tokens, from a state or from the start; -1 where no text
+        that begins so matches."""
+        here = self.start if state is None else state
+        for token in tokens:
+            if here >= 0:
+                here = int(self.next[here, self.classes[token]])
+        return here
+
+    def lengths(self, most, state=None):
+        """Return (most + 1,) bool: which numbers of tokens lead from a state, or from the start,
+        to an end."""
+        sources, classes = np.nonzero(self.next >= 0)
+        edges = np.unique(np.stack([sources, self.next[sources, classes]]), axis=1)
+        reached = np.zeros(self.n_states, bool)
+        reached[self.start if state is None else state] = True
+        found = np.zeros(most + 1, bool)
+        for n in range(most + 1):
+            found[n] = (reached & self.final).any()
+            behind = edges[1, reached[edges[0]]]
+            reached = np.zeros(self.n_states, bool)
+            reached[behind] = True
+        return found
+
+
+def table_of(pattern, tokenizer):
+    """Return the Table of a Pattern over the tokens of a tokenizer.
+
+    Raises ValueError where no text matches, where the tokens spell none that does, and where the
+    table is too large."""
+    spelling = spelled(tokenizer)
+    by_bytes, final = byte_table(pattern)
+    start = 0
+    if spelling.separator:
+        by_bytes, final, start = behind_separator(by_bytes, final, spelling.separator)
+    of_bytes, byte_classes = merged_columns(by_bytes)
+    of_bytes, start, final = minimal(of_bytes, start, final)
+    if start < 0:
+        raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
+
+    found, classes = walk(of_bytes, byte_classes, spelling, pattern)
+    found, start, final = minimal(found, start, final)
+    if start < 0:
+        raise ValueError(
+            f'the tokens of {tokenizer.name} spell no text that matches {pattern}: write it in '
+            'the letters of the vocabulary'
+        )
+    found, merged = merged_columns(found)
+    arrays = found.astype(np.int64), final, merged[classes]
+    for array in arrays:
+        array.flags.writeable = False  # one table serves many texts
+    return Table(arrays[0], start, arrays[1], arrays[2], pattern)
+
+
+def byte_table(pattern):
+    """Return (next (S, 256) int64, final (S,) bool) of a Pattern over bytes, the first state first.
+
+    The automaton of outlines-core takes the first alternative that matches: that of a|ab never
+    reads ab to its end. A NUL behind the pattern keeps all alternatives until the text is over: the
+    states that read a NUL into an end are final, and NUL itself is in no text."""
+    try:
+        answer = ask('automaton', pattern.expression, pattern)
+    except Refused as e:
+        raise ValueError(f'{pattern} cannot be read: {why(pattern.text, str(e))}') from None
+    numbers = np.frombuffer(answer, np.int32)
+    states = numbers.reshape(-1, 257).astype(np.int64)
+    is_end = np.append(states[:, 0] > 0, False)  # the last is for -1
+    behind = states[:, 1:]
+    final = is_end[behind[:, 0]]
+    behind[:, 0] = -1
+    return behind, final
+
+
+class Refused(ValueError):
+    """The library's reason."""
+
+
+def ask(question, text, what):
+    """Return the bytes that build.py answers. `what` is meant by the text, for errors."""
+    if find_spec('outlines_core') is None:
+        raise ValueError('patterns need outlines-core: pip install outlines-core')
+    program = [sys.executable, os.path.abspath(build.__file__), question]
+    too_large = (
+        f'{what} is too large: its automaton takes more than {build.MOST_SECONDS} s, '
+        f'{build.MOST_BYTES // 10**9} GB or {build.MOST_STATES:,} states; write shorter counts, '
+        'or fewer alternatives behind what repeats'
+    )
+    try:
+        done = subprocess.run(
+            program,
+            input=text.encode(),
+            capture_output=True,
+            timeout=build.MOST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(too_large) from None
+    if done.returncode == build.REFUSED:
+        raise Refused(done.stderr.decode())
+    if done.returncode:
+        raise ValueError(too_large)
+    return done.stdout
+
+
+def behind_separator(by_bytes, final, separator):
+    """Return (next, final, start) of the texts of an automaton with a separator, one byte, before
+    them. A text without any token stays one."""
+    first = np.full((1, 256), -1)
+    first[0, separator[0]] = 0
+    return np.concatenate([by_bytes, first]), np.append(final, final[0]), len(by_bytes)
+
+
+def minimal(behind, start, final):
+    """Return (next, start, final) of the smallest automaton that accepts the same.
+
+    States that accept the same texts are one, found by Moore's rounds: two states differ if one of
+    them is final, or if a class leads them to states that differ. States that accept nothing are
+    -1, the start too, and those that nothing reaches are left out."""
+    n_states, n_classes = behind.shape
+    to = np.vstack([behind, np.full((1, n_classes), -1)])
+    to[to < 0] = n_states  # the dead state is the last one
+    rng = np.random.default_rng(0)
+    mark = rng.integers(-(2**62), 2**62, n_states + 2)
+    weight = rng.integers(-(2**62), 2**62, n_classes)
+
+    # groups of states that differ in nothing yet, compared by 64 bits of what is behind them
+    group = np.append(final, False).astype(np.int64)
+    n_groups = 0
+    while n_groups <= group.max():
+        n_groups = group.max() + 1
+        seen = mark[group[to]] @ weight + mark[group]
+        group = np.unique(seen, return_inverse=True)[1].ravel()
+
+    dead = group[n_states]
+    kept = np.unique(group[reached(to, start)])
+    kept = kept[kept != dead]
+    number = np.full(n_groups, -1)
+    number[kept] = np.arange(len(kept))
+    first = np.unique(group, return_index=True)[1][kept]
+    return number[group[to[first]]], int(number[group[start]]), np.append(final, False)[first]
+
+
+def reached(to, start):
+    """Return the states that some text leads to from the start."""
+    found = np.zeros(len(to), bool)
+    newest = np.array([start])
+    while newest.size:
+        found[newest] = True
+        behind = np.unique(to[newest])
+        newest = behind[~found[behind]]
+    return np.flatnonzero(found)
+
+
+def merged_columns(behind):
+    """Return (next (S, C), class of each column): equal columns become one."""
+    columns, classes = np.unique(behind, axis=1, return_inverse=True)
+    return columns, classes.ravel()
+
+
+def walk(of_bytes, byte_classes, spelling, pattern):
+    """Return (next (S, C), the class of each token): where the bytes of a token lead from each
+    state.
+
+    of_bytes      (S, B): the state behind a state and a class of bytes
+    byte_classes  (256,): the class of each byte
+    spelling      the Spelled of the tokens
+
+    All tokens are read side by side, a byte at a time. Those that have led each state to the same
+    one so far are together in a column, of which there are few."""
+    flat, starts, lengths = spelling.flat()
+    letters = byte_classes[flat]
+    columns = Columns(of_bytes, pattern)
+    at = np.zeros(len(lengths), np.int64)
+    left = np.flatnonzero(lengths)
+    for n in range(lengths.max()):
+        left = left[lengths[left] > n]
+        at[left] = columns.behind(at[left], letters[starts[left] + n])
+    at[lengths == 0] = columns.dead
+    used, classes = np.unique(at, return_inverse=True)
+    return columns.array()[used].T, classes.ravel()
+
+
+class Columns:
+    """Columns (S,): the state to which some bytes lead each state, -1 for none.
+
+    Number 0 are no bytes, number 1 those that lead nowhere."""
+
+    dead = 1
+
+    def __init__(self, of_bytes, pattern):
+        n_states, self.n_letters = of_bytes.shape
+        nowhere = np.full((1, self.n_letters), -1)
+        self.step = np.vstack([of_bytes, nowhere]).T.astype(np.int32)  # (B, S + 1), the last is -1
+        self.pattern = pattern
+        self.found = []
+        self.number = {}
+        self.known = {}  # {column times letters plus letter: column}
+        self.add(np.arange(n_states, dtype=np.int32))
+        self.add(np.full(n_states, -1, np.int32))
+
+    def add(self, column):
+        """Return the number of a column."""
+        key = column.tobytes()
+        if key not in self.number:
+            self.number[key] = len(self.found)
+            self.found.append(column)
+        if len(self.found) * len(column) > MOST_CELLS:
+            raise ValueError(
+                f'{self.pattern} is too large for these tokens: {len(column):,} states, and more '
+                f'than {len(self.found):,} classes of tokens; write a simpler pattern'
+            )
+        return self.number[key]
+
+    def behind(self, columns, letters):
+        """Return the columns behind columns (n,) and one letter of each (n,)."""
+        steps, inverse = np.unique(columns * self.n_letters + letters, return_inverse=True)
+        for one in steps[steps >= 0].tolist():
+            if one not in self.known:
+                column, letter = divmod(one, self.n_letters)
+                self.known[one] = self.add(self.step[letter][self.found[column]])
+        return np.array([self.known[one] for one in steps.tolist()])[inverse.ravel()]
+
+    def array(self):
+        """Return all columns (n, S)."""
+        return np.stack(self.found)

@@ -1,0 +1,79 @@
+"""What is the automaton of a regular expression over bytes?
+
+outlines-core answers in this process, which does nothing else: an automaton may take any time and
+any memory. The standard input holds the expression, or a JSON schema, and the standard output gets
+plain numbers, or an expression. The exit code says what came of it."""
+
+import array
+import sys
+
+REFUSED = 3  # the library says why, on the standard error
+TOO_LARGE = 4
+
+MOST_SECONDS = 10
+MOST_BYTES = 2_000_000_000
+MOST_STATES = 20_000
+
+
+def main(question):
+    set_limits()
+    text = sys.stdin.buffer.read().decode()
+    try:
+        answer = ANSWERS[question](text)
+    except MemoryError:
+        return TOO_LARGE
+    except (ValueError, TypeError) as e:
+        sys.stderr.write(str(e))
+        return REFUSED
+    sys.stdout.buffer.write(answer)
+    return 0
+
+
+def set_limits():
+    """Limit the time and the memory of this process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def automaton(expression):
+    """Return int32 numbers as bytes: for each state, the initial one first, whether it is final,
+    and the state behind each of the 256 bytes, -1 for none."""
+    from outlines_core import Index, Vocabulary
+
+    each_byte = {bytes([b]): [b] for b in range(256)}
+    index = Index(expression, Vocabulary(256, each_byte))  # 256 is the end of a text
+    ends = index.get_final_states()
+    edges = index.get_transitions()
+    first = index.get_initial_state()
+    states = dict.fromkeys([first, *edges, *ends])
+    if len(states) > MOST_STATES:
+        raise MemoryError
+    number = {state: i for i, state in enumerate(states)}
+
+    numbers = array.array('i')
+    for state in states:
+        row = array.array('i', [-1]) * 256
+        for byte, behind in edges.get(state, {}).items():
+            if byte < 256:
+                row[byte] = number[behind]
+        numbers.append(state in ends)
+        numbers += row
+    return numbers.tobytes()
+
+
+def expression_of(schema):
+    """Return the regular expression, in UTF-8, of a JSON schema."""
+    from outlines_core.json_schema import build_regex_from_schema
+
+    return build_regex_from_schema(schema).encode()
+
+
+ANSWERS = {'automaton': automaton, 'schema': expression_of}
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1]))

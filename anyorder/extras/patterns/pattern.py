@@ -1,0 +1,87 @@
+"""What is a pattern? A regular expression that a whole text matches."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from anyorder.extras.patterns.automaton import ask, table_of
+from anyorder.extras.patterns.syntax import check, without_ends
+from anyorder.machine.files import read_text
+
+TABLES = {}  # {(pattern, tokenizer.identity): Table}
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression that a whole text matches.
+
+    text  the expression, in the syntax of Rust's crate regex, without ^ at its start and $ at its
+          end, which it has in any case
+
+    `\\d`, `\\w` and `\\s` are those of Unicode, `.` is all but a new line. A text holds no NUL.
+    Raises ValueError for what no automaton knows: look-around, word boundaries, back-references,
+    and ^ or $ within."""
+
+    text: str
+
+    def __post_init__(self):
+        if not isinstance(self.text, str):
+            raise ValueError(
+                f'a pattern is a regular expression as a string, got {type(self.text).__name__}'
+            )
+        object.__setattr__(self, 'text', without_ends(self.text))
+        check(self.text, self)
+
+    @classmethod
+    def of_schema(cls, schema):
+        """Return the Pattern of the JSON that a schema allows, written without line breaks.
+
+        `schema` is a dict or the path of a file."""
+        what = f'the schema {str(schema)[:60]!r}'
+        if not isinstance(schema, dict):
+            what = f'the schema {os.fspath(schema)}'
+            schema = read_schema(schema)
+        return cls(ask('schema', json.dumps(schema), what).decode())
+
+    @classmethod
+    def of_option(cls, value):
+        """Return the Pattern that an option means: an expression, or FILE.json, a schema."""
+        return cls.of_schema(value) if value.endswith('.json') else cls(value)
+
+    def __str__(self):
+        """Show the pattern in a message."""
+        return f'the pattern {self.text[:60]!r}'
+
+    @property
+    def expression(self):
+        """The expression of which the automaton is made, see automaton.byte_table."""
+        has_comments = re.match(r'\(\?\w*x', self.text)
+        end = '\n' if has_comments else ''
+        return rf'(?:{self.text}{end})\x00'
+
+    def table(self, tokenizer):
+        """Return the Table of the pattern over the tokens of a tokenizer. See automaton.table_of
+        for the errors."""
+        key = self.text, tokenizer.identity
+        if key not in TABLES:
+            TABLES[key] = table_of(self, tokenizer)
+        return TABLES[key]
+
+    def lengths(self, tokenizer, most):
+        """Return (most + 1,) bool: which numbers of tokens can match."""
+        return self.table(tokenizer).lengths(most)
+
+    def matches(self, text, tokenizer):
+        """Return whether a text matches, as the tokens that a tokenizer makes of it."""
+        table = self.table(tokenizer)
+        state = table.read(tokenizer.encode(text))
+        return state >= 0 and bool(table.final[state])
+
+
+def read_schema(path):
+    """Return the JSON in a file."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as e:
+        raise ValueError(f'{path} is no JSON, as a schema must be: {e}') from None
