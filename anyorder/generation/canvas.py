@@ -140,7 +140,7 @@ class Canvas:
             setattr(part, name, getattr(self, name)[chosen])
         part.seeds = [self.seeds[r] for r in chosen.tolist()]
         if self.language is not None:
-            part.language = self.language.take(at)
+            part.language = self.language.take(chosen)
         return part
 
     def stop_rows(self, done):
