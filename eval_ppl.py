@@ -8,6 +8,7 @@ context-order ensemble, and the law by which sample.py writes.
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,random,FILE.json --n_orders=3
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,oracle --n_steps=0,32,16
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin/32,margin/32:.9,margin/32:.7
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=samples.json --estimates=sides --n_orders=16
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16
 
 l2r       left to right: -log p(x), exact
@@ -16,6 +17,7 @@ any       any order: the mean of -log p(x | sigma) over n_orders random orders s
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k), K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ... up to 16, or up to
           64 as ensemble:64; ensemble:64/4 lets 4 visits share a context, which is 4 times cheaper
+sides     of texts that the model wrote, FILE.json of sample.py, from two sides by n_orders draws
 accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py, or the
@@ -30,7 +32,7 @@ from configurator import Config, at_least, names_in, nearest, numbers
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
 # on what
-datasets = ''  # prepared sets by name, text files by path, with commas; '' is that of the training
+datasets = ''  # prepared sets by name, files by path, with commas; '' is that of the training
 split = ''  # of prepared sets; '' is val, and of zero-shot sets the one of published numbers
 data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
@@ -39,7 +41,7 @@ blanks = ''  # positions measured given all others, as 32:64,70; '' what the set
 # which estimates
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
 orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/unmasking.py:SCORES; oracle
-n_orders = 1  # any, iw, orders: orders a block
+n_orders = 1  # any, iw, sides, orders: orders a block
 n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
 n_steps = '0'  # numbers of passes, with commas; 0 is one token a step
@@ -260,9 +262,9 @@ def along(order, label, estimates, names, c, checkpoint):
 def check_estimate(estimate, datasets, slots):
     """Raise ValueError unless these data sets and such a network have a class of ESTIMATES."""
     name = estimate.name
-    if estimate.dataset and estimate.dataset not in datasets:
+    if not any(map(estimate.measures, datasets)):
         raise ValueError(
-            f'{name} is measured on {estimate.dataset}, which is not among {", ".join(datasets)}'
+            f'{name} is measured on {estimate.wants}, which is not among {", ".join(datasets)}'
         )
     if estimate.decoder_only and slots.masked_loss:
         raise ValueError(f"{name} is a decoder's: {estimate.decoder_only}")
@@ -300,6 +302,14 @@ def names_of_sets(c, checkpoint):
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     return names
+
+
+def check_texts(texts, estimates):
+    """Raise ValueError for a text that one of its estimates cannot measure."""
+    for text in texts:
+        for estimate in estimates:
+            if estimate.measures(text.name):
+                estimate.check(text)
 
 
 def open_journal(c, checkpoint, estimates, model, dtype):
@@ -348,7 +358,7 @@ def evaluate(model, text, estimates, journal):
     Estimates that do the same work share its nats, by way of the journal."""
     found = {}
     for estimate in estimates:
-        if estimate.dataset in (None, text.name):
+        if estimate.measures(text.name):
             found[estimate] = estimate.rows(estimate.measure(model, text, journal), text)
     return found
 
@@ -394,6 +404,7 @@ def main(config):
         for name in datasets:
             tokenizer = checkpoint.tokenizer
             texts.append(open_corpus(name, cut, tokenizer, data_dir, config.split, config.ckpt))
+    check_texts(texts, estimates)
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 
