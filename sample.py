@@ -6,26 +6,29 @@
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/digits/ckpt.pt --prompt=FILE:half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens; [[?]] or [[2-12]] as many as fit best; [[..]] what is left of
---length; [[=text]] a blank whose text --score measures. docs/sampling.md says what options mean."""
+Blanks of a prompt: [[n]] is n tokens; [[?]] or [[2-12]] as many as fit best; [[/P/]], [[n/P/]] or
+[[2-12/P/]] match a regular expression P; [[..]] what is left of --length; [[=text]] a blank whose
+text --score measures. docs/sampling.md says what options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
 
 # options that stay as typed, see configurator.py
-TEXTS = ('prompt', 'stop')
+TEXTS = ('prompt', 'pattern', 'stop')
 
 # which model
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
 # what to write
 prompt = ''  # text with blanks, \n a line end; or FILE:prompts.jsonl, FILE:rows.npy
+pattern = ''  # of the whole text: a regular expression, or FILE.json, a JSON schema
 length = 0  # tokens of a text, prompt included; 0 is the model's block_size
 context = 0  # of a longer text: what a stretch reads before its first blank; 0 is block_size / 2
 stop = ''  # text, or a JSON list of texts, with which [[..]] or the sample ends
 blank_length = 'likely'  # of a [[?]]: likely, draw or confidence; with a prior: likely:words
 n_samples = 2  # for each prompt
 score = False  # do not write: score the text of [[=text]] blanks
+weigh = False  # estimate how likely a text of the model matches, by weights of the samples
 # in which order, how many at a time
 order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/unmasking.py:SCORES
 n_steps = 1024  # forward passes of a stretch; as many as tokens is one token a step
@@ -58,12 +61,11 @@ import time
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
-from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
 from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
+from anyorder.likelihood.weighed import check_weigh, weigh_samples
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
@@ -76,8 +78,8 @@ from anyorder.report import (
     save,
     write_page,
 )
-from anyorder.tokens.prompts import prompts_path, read_prompts, typed
-from anyorder.writer import Writer
+from anyorder.tokens.prompts import prompts_path, read_pattern, read_prompts, typed
+from anyorder.writer import Writer, check_patterns
 
 SAVED_EVERY = 60  # seconds
 UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise')
@@ -91,6 +93,8 @@ def main(config):
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt)
     page = read_page(config)
+    check_patterns(prompts, unmasking, page)
+    check_weigh(prompts, page, drawing, config)
     judge_name = config.metrics if config.metrics != 'text' else ''
     check_files(config, page, judge_name)
 
@@ -118,6 +122,8 @@ def main(config):
     # Say what was written, and how
     samples = result['samples']
     print_samples(samples, writer, config)
+    if config.weigh:
+        result['weights'] = weigh_samples(samples, config.n_samples)
     about |= describe(result, order_text, way, page, config)
     if config.html:
         write_page(samples, about, writer, config)
@@ -127,7 +133,7 @@ def main(config):
         found = measure(samples, writer.tokenizer, judge, writer.device, n_each)
         result['metrics'], lines = found
         about |= lines
-        save(result, config.out)
+    save(result, config.out)
     print_table(about | {'written': config.out, 'page': config.html})
 
 
@@ -145,6 +151,7 @@ def read_page(config):
         blank_length,
         prior or 'uniform',
         allowed,
+        read_pattern(config.pattern),
     )
 
 
@@ -182,16 +189,12 @@ def write_all(writer, prompts, texts, way, page, result, config):
     n_blanks = sum(text.known.count(False) for text in texts)
     bar = progress(total=n_blanks, unit='token', leave=False, disable=config.watch)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
-    if is_plain(writer, texts, way, page, config):
-        batches = by_canvas(writer, texts, way, bar, config)
-    else:
-        batches = by_scroll(writer, texts, way, page, bar, show, config)
     samples = result['samples']
     start = time.perf_counter()
     saved = start
     try:
         with bar:
-            for batch in batches:
+            for batch in batches(writer, texts, way, page, bar, show, config):
                 for r, sample in enumerate(batch, len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start
@@ -204,39 +207,12 @@ def write_all(writer, prompts, texts, way, page, result, config):
         save(result, config.out)
 
 
-def by_canvas(writer, texts, way, bar, config):
-    """Yield the samples of each batch, written on a Canvas."""
-    for r in range(0, len(texts), config.batch_size):
-        batch = texts[r : r + config.batch_size]
-        rows = [(text.tokens, text.known) for text in batch]
-        canvas = Canvas.of_texts(rows, way.order, config.seed + r, writer.device)
-        with writer.autocast():
-            fill(writer.network, canvas, way.unmasking, way.drawing, bar=bar)
-        samples = [sample_of(*lists, writer.tokenizer) for lists in canvas.lists()]
-        for sample, text in zip(samples, batch):
-            if text.lengths:
-                sample['lengths'] = text.lengths
-        yield samples
-
-
-def is_plain(writer, texts, way, page, config):
-    """Whether each text has blanks on one Canvas, and nobody asks before they are written."""
-    is_asked = page.stop or page.allowed is not None or config.watch
-    if is_asked or keeps_drafts(way, config):
-        return False
-    fits = [len(text.known) <= writer.block_size and False in text.known for text in texts]
-    return all(fits)
-
-
-def keeps_drafts(way, config):
-    """Whether somebody sees what stood where other tokens are now."""
-    return way.unmasking.rewrites and bool(config.out or config.html or config.watch)
-
-
-def by_scroll(writer, texts, way, page, bar, show, config):
-    """Yield the samples of each batch, written on a Scroll: canvas after canvas."""
+def batches(writer, texts, way, page, bar, show, config):
+    """Yield the samples of each batch, written on a Scroll."""
+    # somebody sees what stood where other tokens are now
+    is_kept = way.unmasking.rewrites and bool(config.out or config.html or config.watch)
     for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
-        for n_new in writer.write(scroll, way, keeps_drafts(way, config)):
+        for n_new in writer.write(scroll, way, is_kept):
             bar.update(n_new)
             seen = scroll.first() if show else None
             if seen:

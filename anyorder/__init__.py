@@ -4,7 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 
-PATTERN = 'anyorder.extras.patterns.pattern:Pattern'  # imported where a pattern is asked for
+# imported when they are asked for: torch takes seconds, and patterns are a room of extras
+LATER = {'Writer': 'anyorder.writer:Writer', 'Pattern': 'anyorder.extras.patterns.pattern:Pattern'}
 
 # they lie beside this folder, and many projects have files of these names
 for name in ('model', 'configurator'):
@@ -17,10 +18,6 @@ for name in ('model', 'configurator'):
 
 
 def __getattr__(name):
-    if name == 'Writer':
-        from anyorder.writer import Writer  # not before: torch takes seconds
-
-        return Writer
-    if name == 'Pattern':
-        return resolve_name(PATTERN)
+    if name in LATER:
+        return resolve_name(LATER[name])
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

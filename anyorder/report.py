@@ -9,6 +9,7 @@ import numpy as np
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
+from anyorder.likelihood.weighed import weights_in_words
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import shown_text
 from anyorder.writer import as_rows
@@ -102,13 +103,16 @@ def describe(result, order_text, way, page, config):
     rate = total(samples, 'blanks') / result['seconds']
     time = f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
     mean = total(samples, 'nats') / total(samples, 'blanks')
-    law = law_in_words(config)
+    law = law_in_words(samples, config)
+    p_match = weights_in_words(result['weights']) if 'weights' in result else ''
     return {
         'order': f'{order_in_words(order_text, way, config)}, {steps}',
         'stretches': stretches,
         'stop': stopped,
+        'pattern': patterns_in_words(samples),
         'drawing': drawing,
         '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
+        'p(match)': p_match,
         'cut off': cut,
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
         'compile': result.get('compile', ''),
@@ -146,11 +150,19 @@ def steps_in_words(samples, unmasking, config):
     return f'{n_steps} {unit} for {n_blanks} tokens, {how}'
 
 
-def law_in_words(config):
+def patterns_in_words(samples):
+    """Return the patterns of the samples, each once."""
+    found = [text for sample in samples for *_, text in sample.get('patterns', ())]
+    return ', '.join(f'{text:.200}' for text in dict.fromkeys(found))
+
+
+def law_in_words(samples, config):
     """Return in words under which law the log-probabilities are."""
     law = 'this drawing' if config.score else 'untempered model'
     if config.revise:
         law += ', each when it was last written: not of the text'
+    if patterns_in_words(samples):
+        law += ', given that the text matches its pattern'
     if config.allowed:
         law += ', of the tokens that are allowed'
     return law

@@ -328,10 +328,10 @@ class Writer:
         texts = []
         with self.autocast(), bar:
             chosen = lengths.choose(network, templates, seeds)
-            for template, (chosen_lengths, said) in zip(templates, chosen):
+            for row, (template, (chosen_lengths, said)) in enumerate(zip(templates, chosen)):
                 text = template.lay_out(chosen_lengths)
                 if chosen_lengths:
-                    check_match(text, self.tokenizer)
+                    check_match(text, self.tokenizer, row)
                 texts.append(LaidOut(text.tokens, text.known, text.rest, said, text.patterns))
                 bar.update()
         return texts
@@ -415,20 +415,20 @@ def check_patterns(prompts, unmasking, page):
 def check_matches(templates, tokenizer, scores):
     """Raise ValueError unless check_match finds nothing wrong with the Templates whose blanks have
     their lengths."""
-    for template in templates:
+    for row, template in enumerate(templates):
         if not template.unknown:
-            check_match(template.lay_out(), tokenizer, scores)
+            check_match(template.lay_out(), tokenizer, row, scores)
 
 
-def check_match(text, tokenizer, scores=False):
+def check_match(text, tokenizer, row, scores=False):
     """Raise ValueError where a part of the Layout cannot match its pattern, or, if the text in the
-    blanks is scored, does not."""
+    blanks is scored, does not. Errors name the row."""
     for start, end, pattern in text.patterns:
         tokens = text.tokens[start:end]
         if not scores:
             known = text.known[start:end]
             tokens = [token if is_known else -1 for token, is_known in zip(tokens, known)]
-        pattern.check(tokens, tokenizer)
+        pattern.check(tokens, tokenizer, row)
 
 
 def check_rows(prompts, lengths, n_row):

@@ -422,7 +422,7 @@ FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
     ['(n[best[0]],', '(n[-1],'],
     ["blank', k)", "blank', 0)"],
     ['keys_of([seed])', 'keys_of([0])'],
-    [' if self.weight(m)', ''],
+    [' and self.weight(m)', ''],
     ['logp + weights.log()', 'logp - weights.log()'],
     ['cut = max(0,', 'cut = max(1,'],
     [', known, n_visits', ', ~known, n_visits'],

@@ -389,7 +389,7 @@ def test_help_names_the_keys_of_tables(command, tables):
     'command, most',
     [
         ('train', 38),
-        ('sample', 27),
+        ('sample', 29),
         ('eval_ppl', 20),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),

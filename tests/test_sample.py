@@ -124,7 +124,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatc
     options = [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9', '--batch_size=2']
     config = configure(vars(sample), [*options, '--out=o.json'])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr('anyorder.generation.fill.steps', interrupted)
+    monkeypatch.setattr('anyorder.generation.way.steps', interrupted)
     with pytest.raises(KeyboardInterrupt):
         sample.main(config)
     assert len(json.loads((tmp_path / 'o.json').read_text())['samples']) == 4

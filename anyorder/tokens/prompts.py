@@ -79,10 +79,10 @@ def read_pattern(pattern):
             'pattern must be a regular expression, a JSON schema or the path of one, or a Pattern, '
             f'got {pattern!r:.60}'
         )
-    text = os.fspath(pattern)
-    if text.endswith('.json'):
-        return anyorder.Pattern.of_schema(home(text))
-    return anyorder.Pattern(text)
+    path = os.fspath(pattern)
+    if path.endswith('.json'):
+        path = home(path)
+    return anyorder.Pattern.of_option(path)
 
 
 def behind_beginning(found, prefix):
@@ -312,27 +312,14 @@ class Matching(NamedTuple):
         size, kind = piece
         least, most = size if kind == 'unknown' else (size, size)
         longest = min(most or length, length)
-        can_match = pattern.lengths(tokenizer, length)
-        lengths = [n for n in range(least, longest + 1) if can_match[n]]
-        if not lengths and least <= length:
-            raise ValueError(no_length(pattern, tokenizer, least, longest))
+        if least > length:
+            return cls(pattern, [], piece)  # which does not fit, as its Template says
+        lengths = pattern.lengths_between(tokenizer, least, longest)
         if len(lengths) == 1:
-            piece = (lengths[0], 'blank')
-        elif lengths:
-            piece = ((lengths[0], lengths[-1] if most else None), 'unknown')
-        return cls(pattern, lengths, piece)
-
-
-def no_length(pattern, tokenizer, least, most):
-    """Return in a line that nothing of `least` to `most` tokens matches, and what is nearest."""
-    looked_at = 2 * most + 64
-    can_match = np.flatnonzero(pattern.lengths(tokenizer, looked_at))
-    near = [*can_match[can_match < least][-1:], *can_match[can_match > most][:1]]
-    size = f'{least}' if least == most else f'{least} to {most}'
-    nearest = f'no length up to {looked_at} can match'
-    if near:
-        nearest = f'the nearest that can match: {" and ".join(map(str, near))}'
-    return f'no text of {size} tokens matches {pattern}; {nearest}'
+            return cls(pattern, lengths, (lengths[0], 'blank'))
+        if most:
+            most = lengths[-1]
+        return cls(pattern, lengths, ((lengths[0], most), 'unknown'))
 
 
 class Layout(NamedTuple):

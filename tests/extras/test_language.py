@@ -13,6 +13,7 @@ from anyorder.extras.patterns.automaton import Table
 from anyorder.extras.patterns.language import Language, Span
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.plan import Cells
+from anyorder.tokens.tokenizers import Symbols
 
 N = 6
 V = 4
@@ -33,6 +34,7 @@ TABLE = Table(
     final=np.array([False, False, False, True, False, False, True]),
     classes=np.array([2, 1, 3, 0, 4]),  # the last token is no text
     pattern='the pattern',
+    tokenizer=Symbols('letters', ['a', 'b', 'ab', 'c', 'end']),
 )
 TEXTS = torch.tensor([*itertools.product(range(V), repeat=N)])
 MATCHES = torch.tensor([bool(TABLE.final[TABLE.read(text)]) for text in TEXTS.tolist()])

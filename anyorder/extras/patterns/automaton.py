@@ -29,7 +29,7 @@ class Table:
     final    (S,) bool: whether a text may end in a state
     classes  (n_tokens,) int64: the class of each token. Tokens that are no text, as the end of one,
              lead to -1 from everywhere
-    pattern  the Pattern that it is of
+    pattern, tokenizer  those that it is of
 
     No two states accept the same, and from each of them a text can be completed."""
 
@@ -38,6 +38,7 @@ class Table:
     final: np.ndarray
     classes: np.ndarray
     pattern: object
+    tokenizer: object
 
     @property
     def n_states(self):
@@ -98,7 +99,7 @@ def table_of(pattern, tokenizer):
     arrays = found.astype(np.int64), final, merged[classes]
     for array in arrays:
         array.flags.writeable = False  # one table serves many texts
-    return Table(arrays[0], start, arrays[1], arrays[2], pattern)
+    return Table(arrays[0], start, arrays[1], arrays[2], pattern, tokenizer)
 
 
 def byte_table(pattern):

@@ -1,6 +1,37 @@
 """Why does no text match? The line for whoever asked for it."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
+
+
+class Text(NamedTuple):
+    """A whole text that is to match, in the form of a language.Span."""
+
+    row: int
+    start: int
+    table: Any
+    state: int
+
+
+def check_text(table, tokens, row=0):
+    """Raise ValueError unless tokens in the blanks, -1, make a text of these tokens that matches.
+
+    row  of the text, for the message"""
+    sources, classes = np.nonzero(table.next >= 0)
+    sources, ends = np.unique(np.stack([sources, table.next[sources, classes]]), axis=1)
+    states = np.zeros(table.n_states, bool)
+    states[table.start] = True
+    for token in tokens:
+        if token < 0:
+            behind = ends[states[sources]]
+        else:
+            behind = table.next[states, table.classes[token]]
+        states = np.zeros(table.n_states, bool)
+        states[behind[behind >= 0]] = True
+    if not (states & table.final).any():
+        anything = np.ones(table.n_classes, bool)
+        raise_why(Text(row, 0, table, table.start), tokens, [anything for _ in tokens])
 
 
 def raise_why(span, tokens, allowed):
@@ -12,7 +43,7 @@ def raise_why(span, tokens, allowed):
     n = len(tokens)
     lengths = table.lengths(n + table.n_states, span.state)
     if not lengths[n]:
-        raise ValueError(f'no text of {n_tokens(n)} matches {table.pattern}: {nearest(lengths, n)}')
+        raise ValueError(no_length(table.pattern, lengths, n, n))
     may_follow = [table.final]  # from the last place to the first: states from which a text ends
     for classes in reversed(allowed):
         may_follow.append(edges_of(table, classes) @ may_follow[-1])
@@ -46,13 +77,20 @@ def edges_of(table, classes):
     return found
 
 
-def nearest(lengths, n):
-    """Say which of the lengths that match are the nearest to n, which does not."""
+def no_length(pattern, lengths, least, most):
+    """Return the line that says that no text of `least` to `most` tokens matches; of the `lengths`
+    (n,) bool that do it says the nearest."""
     matching = np.flatnonzero(lengths)
-    shorter = matching[matching < n]
-    longer = matching[matching > n]
+    shorter = matching[matching < least]
+    longer = matching[matching > most]
     near = [*shorter[-1:], *longer[:1]]
-    return f'the nearest lengths that do are {" and ".join(map(str, near))}'
+    size = n_tokens(most)
+    if least < most:
+        size = f'{least} to {size}'
+    return (
+        f'no text of {size} matches {pattern}: the nearest lengths that do are '
+        f'{" and ".join(map(str, near))}'
+    )
 
 
 def n_tokens(n):
@@ -62,8 +100,5 @@ def n_tokens(n):
 
 
 def shown(token, table):
-    """Return a token as its text, if the table has the tokenizer, and else as its number."""
-    tokenizer = getattr(table, 'tokenizer', None)
-    if tokenizer is None:
-        return token
-    return repr(tokenizer.decode([token]))
+    """Return a token as its text."""
+    return repr(table.tokenizer.decode([token]))

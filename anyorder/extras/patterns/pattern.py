@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from anyorder.extras.patterns.automaton import ask, table_of
+from anyorder.extras.patterns.contradictions import check_text, no_length
 from anyorder.extras.patterns.syntax import check, without_ends
 from anyorder.machine.files import read_text
 
@@ -77,6 +78,31 @@ class Pattern:
         table = self.table(tokenizer)
         state = table.read(tokenizer.encode(text))
         return state >= 0 and bool(table.final[state])
+
+    def lengths_between(self, tokenizer, least, most):
+        """Return [n, ...] of the numbers of tokens from `least` to `most` that can match.
+
+        Raises ValueError if there is none, with the nearest."""
+        table = self.table(tokenizer)
+        can_match = table.lengths(most + table.n_states)
+        found = [n for n in range(least, most + 1) if can_match[n]]
+        if not found:
+            raise ValueError(no_length(self, can_match, least, most))
+        return found
+
+    def check(self, tokens, tokenizer, row=0):
+        """Raise ValueError unless a text of these tokens, -1 in its blanks, can match: the line
+        names the nearest lengths, or the token that contradicts the pattern.
+
+        row  of the text, for the message"""
+        check_text(self.table(tokenizer), tokens, row)
+
+    @staticmethod
+    def language(parts, canvas, tokenizer, stand_in=None):
+        """Return the Language of a canvas, see parts.language_of."""
+        from anyorder.extras.patterns.parts import language_of  # torch takes seconds
+
+        return language_of(parts, canvas, tokenizer, stand_in)
 
 
 def read_schema(path):

@@ -1,0 +1,250 @@
+"""Patterns as users write them: in prompts and as an option. What is written matches, the numbers
+are those of the law, weights, wrong input."""
+
+import itertools
+import json
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model, one_line
+
+from anyorder import Writer
+from anyorder.checkpoint import save_checkpoint
+from anyorder.likelihood.lengths import Lengths
+from anyorder.likelihood.weighed import probability_of_match, weigh_samples, weights_in_words
+from anyorder.tokens.prompts import parse_prompt
+from anyorder.tokens.tokenizers import Bytes
+
+pytest.importorskip('outlines_core')
+
+slow = pytest.mark.slow
+DATE = r'(19|20)[0-9][0-9]-(0[1-9]|1[0-2])'
+WAYS = [
+    {'order': 'l2r'},
+    {'order': 'random', 'n_steps': 3},
+    {'order': 'margin', 'n_steps': 4},
+    {'order': 'margin/3:0.1'},
+    {'order': 'random', 'unmask': 'binomial', 'n_steps': 3},
+    {'order': 'random', 'revise': 2, 'n_steps': 4},
+    {'order': 'random', 'temperature': 0},
+    {'order': 'l2r', 'temperature': 0.7, 'top_k': 3, 'top_p': 0.9, 'n_steps': 3},
+]
+
+
+@pytest.fixture(scope='module')
+def writer(tmp_path_factory):
+    """A Writer of bytes with 32 positions."""
+    path = tmp_path_factory.mktemp('run') / 'ckpt.pt'
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(path, model, tokenizer='bytes', counts=torch.arange(257))
+    return Writer(path, device='cpu')
+
+
+@pytest.mark.parametrize('how', [WAYS[2], *(pytest.param(how, marks=slow) for how in WAYS)])
+def test_a_date_is_written_in_its_blank(writer, how):
+    for text in writer.infill(f'On [[/{DATE}/]].', n=2, seed=2, **how):
+        assert re.fullmatch(rf'On {DATE}\.', text)
+        assert text.sample['patterns'] == [[3, 10, DATE]]
+
+
+@slow
+@pytest.mark.parametrize('how', WAYS)
+def test_what_is_written_in_a_blank_matches_its_pattern(writer, how):
+    prompt = f'a [[/{DATE}/]], [[2]][[3-6/(bc)+|[x/]{{5}}/]].[[4/\\/[^]]{{2}}]/]]'
+    for text in writer.infill(prompt, n=3, seed=2, **how):
+        whole = rf'a {DATE}, (?s:.*)((bc)+|[x/]{{5}})\./[^]]{{2}}]'
+        written = bytes(t for t in text.sample['tokens'] if t < 256).decode('latin-1')
+        assert re.fullmatch(whole, written)
+        (first, last, pattern), *_ = text.sample['patterns']
+        assert re.fullmatch(DATE, written[first:last])
+        assert pattern == DATE
+
+
+@slow
+@pytest.mark.parametrize('how', WAYS[:4])
+def test_a_whole_text_matches_stretch_by_stretch(writer, how):
+    """80 tokens for a model of 32: the state and what stands behind go from stretch to stretch."""
+    pattern = r'(ab[cd]|e){3,20}x{30,60}(yz)*!'
+    texts = writer.infill('abc[[..]]!', n=2, length=80, context=6, pattern=pattern, **how)
+    for text in texts:
+        assert re.fullmatch(pattern, text) and len(text) == 80
+        assert len(text.sample['stretches']) > 2
+
+
+def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
+    prompt = f'[[/{DATE}/]][[..]]-[[/{DATE}/]][[..]]-[[/{DATE}/]]'
+    texts = writer.infill(prompt, n=3, stop=list('0123456789abcdefghijkl'), length=50, seed=1)
+    assert len({len(text.sample['tokens']) for text in texts}) > 1
+    for text in texts:
+        assert len(text.sample['patterns']) == 3
+        for start, end, _ in text.sample['patterns']:
+            assert re.fullmatch(DATE, bytes(text.sample['tokens'][start:end]).decode())
+
+
+@slow
+def test_the_probabilities_of_all_texts_that_match_are_one(writer):
+    """Under several ways of writing, by the score of each text."""
+    texts = [''.join(one) for one in itertools.product('ab', repeat=3)]
+    texts = [text for text in texts if re.fullmatch('a*ba*|bb+', text)]
+    prompts = [f'x[[={text}]]y' for text in texts]
+    for how in WAYS[:4]:
+        nats = writer.logprob(prompts, seed=[3 for _ in prompts], pattern='x(a*ba*|bb+)y', **how)
+        assert sum(map(math.exp, nats)) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_text_that_is_written_has_the_probability_that_is_scored(writer):
+    how = {'order': 'margin', 'n_steps': 4, 'pattern': DATE, 'seed': 5}
+    text = writer.infill('1[[6]]', **how)
+    assert writer.logprob(f'1[[={text[1:]}]]', **how) == pytest.approx(text.logprob, abs=1e-4)
+
+
+@slow
+def test_the_mean_weight_is_the_probability_that_a_text_of_the_model_matches(writer):
+    """By 16 samples of one token a step, and by all 36 texts that match."""
+    how = {'order': 'l2r', 'seed': 1}
+    pattern = '[a-f]x|[a-e][fg][hij]'
+    matching = [f'{a}{b}{c}' for a in 'abcde' for b in 'fg' for c in 'hij']
+    want = sum(map(math.exp, writer.logprob([f'k[[={text}]]' for text in matching], **how)))
+    texts = writer.infill('k[[3]]', n=400, batch_size=400, pattern=f'k({pattern})', **how)
+    found = probability_of_match([text.sample['log_weight'] for text in texts])
+    error = abs(found['log_p_match'] - math.log(want))
+    assert error < 4 * found['standard_error'] < 1
+    for text in texts[:3]:
+        p = writer.logprob(f'k[[={text[1:]}]]', **how)
+        assert text.sample['log_weight'] == pytest.approx(p - text.logprob, abs=1e-3)
+
+
+def test_weights_in_numbers():
+    w = np.array([1.0, 2.0, 4.0, 1.0])
+    found = probability_of_match(np.log(w) - 900)
+    assert found['log_p_match'] == pytest.approx(math.log(2) - 900)
+    assert found['standard_error'] == pytest.approx(w.std(ddof=1) / 2 / 2)
+    assert found['effective_share'] == pytest.approx(8**2 / (4 * 22))
+    samples = [{'log_weight': math.log(one)} for one in (*w, 2, 2, 2, 2)]
+    of_prompts = weigh_samples(samples, 4)
+    assert [one['effective_share'] for one in of_prompts] == pytest.approx([64 / 88, 1])
+    assert '2, ' in weights_in_words(of_prompts)
+
+
+@slow
+def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):
+    prompt = 'ab[[2-9/(cd)+|e{5}/]]fgh'
+    template = parse_prompt(prompt, Bytes(), 32)
+    n, p = Lengths().probabilities(writer.network, template, ())
+    assert n == [2, 4, 5, 6, 8]
+    of_all = parse_prompt('ab[[2-9]]fgh', Bytes(), 32)
+    every, q = Lengths().probabilities(writer.network, of_all, ())
+    q = q[[every.index(one) for one in n]]
+    assert torch.allclose(p, q / q.sum(), rtol=1e-4)
+    prior = [0, 1, 0, 0, 1]
+    n, _ = Lengths(prior=tuple(prior)).probabilities(writer.network, template, ())
+    assert n == [2, 5]
+    drawn = writer.infill(prompt, n=20, blank_length='draw', length_prior=prior)
+    found = Counter(text.sample['lengths'][0]['length'] for text in drawn)
+    assert found.keys() <= {2, 5}
+
+
+@slow
+def test_rows_match_a_pattern_of_symbols(writer):
+    rows = np.full((3, 6), -1)
+    rows[:, 0] = 97
+    found = writer.infill(rows, pattern='a[bc]{5}', order='random', n_steps=2)
+    assert found.shape == (3, 6)
+    assert {*found[:, 1:].ravel()} <= {98, 99}
+
+
+@slow
+def test_a_schema_is_a_pattern(writer, tmp_path):
+    schema = {'type': 'object', 'properties': {'a': {'type': 'boolean'}}, 'required': ['a']}
+    path = tmp_path / 'schema.json'
+    path.write_text(json.dumps(schema))
+    for pattern in (schema, path, str(path)):
+        text = writer.infill('[[11]]', pattern=pattern)
+        assert json.loads(text)['a'] in (True, False)
+
+
+def test_blanks_that_no_step_has_answered_have_the_law_of_the_training_set(writer):
+    way, page = writer.asked(None, None, {})
+    texts = writer.read('[[3]]', way, page, 1, 0)
+    (scroll,) = writer.scrolls(texts, 0, 1, page)
+    assert torch.equal(scroll.stand_in, torch.arange(257) + 1)
+
+
+OF_PATTERNS = [
+    ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .* are 3 and 7'),
+    ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .* are 3$'),
+    ('[[/a{40}/]]', {}, 'no text of 1 to 32 tokens .* are 40'),
+    ('[[/a+/]]', {}, 'no text follows'),
+    ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .* are 4'),
+    ('ab[[3]]', {'pattern': '[ac]+'}, "token 'b' at position 1 of row 0 contradicts"),
+    ('ab[[2-3]]c', {'pattern': '[ac]+'}, "token 'b' at position 1 of row 0 contradicts"),
+    ('[[3]]', {'pattern': r'[a&&b]'}, 'fits no text'),
+    ('[[3]]', {'pattern': '('}, 'cannot be read'),
+    ('a[[=b]]', {'pattern': 'aa', 'score': True}, "'b' at position 1"),
+]
+WRONG = [
+    ('[[6]]', {'pattern': DATE}, 'no text of 6 tokens .* are 7'),
+    ('18[[5]]', {'pattern': DATE}, "token '8' at position 1 of row 0 contradicts"),
+    ('[[3]]', {'pattern': r'(?=a)a+'}, 'look'),
+    ('[[3]]', {'pattern': 3}, 'pattern must be'),
+    ('[[3]]', {'pattern': 'a+', 'unmask': 'lossless', 'order': 'l2r'}, 'lossless'),
+    ('[[3/a+/]]', {'unmask': 'lossless', 'order': 'l2r'}, 'lossless'),
+    ('[[..]]', {'pattern': 'a+', 'stop': 'b'}, 'leave out stop'),
+    ('[[3/a+/]]', {'stop': 'b'}, 'leave out stop'),
+    ('[[3/a+/]]', {'pattern': 'a+'}, 'leave out pattern'),
+    (f'[[7/{DATE}/]]', {'score': True}, 'wants the text of every blank'),
+    *(pytest.param(*wrong, marks=slow) for wrong in OF_PATTERNS),
+]
+
+
+@pytest.mark.parametrize('prompt, how, said', WRONG)
+def test_wrong_input_is_one_line_before_the_first_pass(writer, monkeypatch, prompt, how, said):
+    monkeypatch.setattr('anyorder.writer.Scroll', None)
+    with one_line(said):
+        writer.infill(prompt, **how)
+
+
+def test_a_text_beside_a_pattern_is_scored_from_left_to_right_without_it(writer):
+    with one_line('without a pattern'):
+        writer.logprob(f'a[[=b]][[/{DATE}/]]')
+
+
+def test_the_command_says_the_pattern_and_how_likely_it_is(writer, script, tmp_path):
+    ckpt = writer.checkpoint.name
+    options = ['--order=random', '--n_steps=3', '--out=o.json', '--weights=raw', f'--ckpt={ckpt}']
+    how = [f'--pattern={DATE}', '--prompt=[[7]]', '--n_samples=4', '--weigh']
+    said = script('sample.py', *options, *how).stdout
+    result = json.loads((tmp_path / 'o.json').read_text())
+    samples = result['samples']
+    assert all(re.fullmatch(DATE, sample['text']) for sample in samples)
+    (weights,) = result['weights']
+    found = probability_of_match([sample['log_weight'] for sample in samples])
+    assert weights == pytest.approx(found)
+    assert f'pattern         {DATE}\n' in said
+    assert f'effective share of the samples {weights["effective_share"]:.2f}' in said
+
+
+@pytest.mark.parametrize(
+    'options, said',
+    [
+        (['--weigh'], 'match a pattern'),
+        (['--weigh', '--pattern=a+', '--temperature=0.5'], 'leave out temperature'),
+        (['--weigh', '--pattern=a+', '--top_k=5'], 'leave out temperature'),
+        (['--weigh', '--pattern=a+', '--top_p=0.5'], 'leave out temperature'),
+        (['--weigh', '--pattern=a+', '--revise=1'], 'revise'),
+        (['--weigh', '--pattern=a+', '--prompt=[[=a]]', '--score'], 'score'),
+        (['--weigh', '--pattern=a+', '--n_samples=1'], 'needs 2 samples'),
+        (['--pattern=a+', '--order=l2r', '--unmask=lossless'], 'lossless'),
+        (['--pattern=(?=a)a'], 'look'),
+    ],
+)
+def test_wrong_options_are_one_line_before_the_checkpoint_is_opened(
+    script, tmp_path, options, said
+):
+    (tmp_path / 'none.pt').write_text('no checkpoint')
+    finished = script('sample.py', '--ckpt=none.pt', *options, code=1)
+    assert re.search(said, finished.stderr) and finished.stderr.count('\n') == 1
