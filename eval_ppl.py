@@ -22,8 +22,9 @@ accuracy  how many last words of LAMBADA's passages greedy decoding writes, left
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py, or the
 exact law by which the model writes in an order of its own choice: margin one token a step,
-margin/8 inside of blocks of 8, margin:0.9 by a threshold (arXiv 2603.01367). docs/likelihood.md
-says which of the numbers are exact, what may be compared, and how a text is cut."""
+margin/8 inside of blocks of 8, margin:0.9 by a threshold (arXiv 2603.01367), factor:1 and the like
+by a rule of anyorder/generation/rules.py. docs/likelihood.md says which of the numbers are exact,
+what may be compared, and how a text is cut."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, names_in, nearest, numbers
@@ -38,9 +39,9 @@ data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
 n_blocks = 0  # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
 blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
-# which estimates
+# which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
-orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/unmasking.py:SCORES; oracle
+orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; oracle
 n_orders = 1  # any, iw, sides, orders: orders a block
 n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
@@ -69,6 +70,7 @@ from anyorder.datasets import changed_since
 from anyorder.fast import freeze
 from anyorder.generation import Drawing, Unmasking, unmasking_of
 from anyorder.generation.options import choice_in
+from anyorder.generation.rules import RULES
 from anyorder.generation.way import Way, order_and_policy
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.ensemble import check_ensemble
@@ -100,13 +102,15 @@ class Asked(NamedTuple):
     order      what read_order gave; of a policy the order of its blocks, or the one that decides
                among equal scores
     said       what its label says of the passes; '': one token a step
-    unmasking, drawing  as in Written"""
+    unmasking, drawing  as in Written
+    one        the name of the row of one token a step, with which it is compared"""
 
     text: str
     order: str | list
     said: str
     unmasking: Unmasking
     drawing: Drawing
+    one: str = ''
 
     @property
     def is_tempered(self):
@@ -172,13 +176,14 @@ def read_ways(c):
         )
     ways = []
     for text in texts:
-        name, order, unmaskings = unmaskings_of(text, steps, c)
-        ways += [Asked(name, order, said, one, drawing) for said, one in unmaskings]
+        name, one, order, laws = laws_of(text, steps, c)
+        ways += [Asked(name, order, said, law, drawing, one) for said, law in laws]
     return ways
 
 
-def unmaskings_of(text, steps, c):
-    """Return of a row its name without a threshold, what read_order gave, and its laws.
+def laws_of(text, steps, c):
+    """Return of a row its name without a threshold, that of the row of one token a step, what
+    read_order gave, and its laws.
 
     A law is (what a label says of the passes, Unmasking)."""
     scored = text
@@ -191,9 +196,13 @@ def unmaskings_of(text, steps, c):
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
     policy = choice.get('policy', scored)
     order, _ = order_and_policy(policy, choice.get('block_length'))
-    if 'threshold' in choice:
-        said = f' >= {choice["threshold"]:g}'
-        return text.partition(':')[0], order, [(said, make(**choice))]
+    law = make(**choice)
+    if law.threshold is not None:
+        name, _, _ = text.partition(':')
+        if policy in RULES:
+            one = name.replace(policy, law.score)
+            return name, one, order, [(f':{law.threshold:g}', law)]
+        return name, name, order, [(f' >= {law.threshold:g}', law)]
 
     found = []
     if 0 in steps:
@@ -201,7 +210,7 @@ def unmaskings_of(text, steps, c):
     for n in dict.fromkeys(steps):
         if n:
             found.append((f' in {n}', make(n_steps=n, unmask=c.unmask, **choice)))
-    return text, order, found
+    return text, text, order, found
 
 
 def choose_estimates(names, ways, datasets, c, checkpoint):
@@ -232,7 +241,7 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         label = label_of(way, order, exact)
         if way.is_written or exact:
             law = Way(order, way.unmasking, way.drawing)
-            found = Written(c, checkpoint, names, label, law, of_one.get(way.text))
+            found = Written(c, checkpoint, names, label, law, of_one.get(way.one))
         else:
             found = along(order, label, estimates, names, c, checkpoint)
         if not way.said:

@@ -29,8 +29,8 @@ blank_length = 'likely'  # of a [[?]]: likely, draw or confidence; with a prior:
 n_samples = 2  # for each prompt
 score = False  # do not write: score the text of [[=text]] blanks
 weigh = False  # estimate how likely a text of the model matches, by weights of the samples
-# in which order, how many at a time
-order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/unmasking.py:SCORES
+# in which order, how many at a time; order may be a rule, anyorder/generation/rules.py:RULES
+order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/scores.py:SCORES
 n_steps = 1024  # forward passes of a stretch; as many as tokens is one token a step
 schedule = 'linear'  # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'  # by schedule; 'binomial', drawn; 'lossless', the text of lossless:1 in few passes

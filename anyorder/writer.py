@@ -147,7 +147,7 @@ class Writer:
                    stop, allowed, blank_length, length_prior, pattern
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
-                   list of positions; or the model's choice by one of unmasking.SCORES, as 'margin',
+                   list of positions; or the model's choice by one of scores.SCORES, as 'margin',
                    and as 'margin/32:0.9+0.5' its block_length, threshold and order_noise
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]"""

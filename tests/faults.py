@@ -350,10 +350,22 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts test_revise',
     ['since <= step', 'since < step'],
 ]
 
+FAULTS['anyorder/generation/scores.py'] = 'test_generation', [
+    ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
+    ['SCORES[score](float32_or_better(part))', 'SCORES[score](part)'],
+]
+
+FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking', [
+    ['(n + 1) * (1 - ranked) <= self.threshold', 'n * (1 - ranked) <= self.threshold'],
+    ['entropy.cumsum(1) - entropy', 'entropy.cumsum(1)'],
+    ['scatter(1, best, holds)', 'copy_(holds)'],
+    ['0 < number < math.inf', '0 <= number < math.inf'],
+]
+
 FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [
     ["refuse_blocks('an order that is given')", 'pass'],
     ['if self.order_noise:', 'if False:'],
-    ['lossless and self.policy in SCORES', 'False'],
+    ['lossless and self.policy in POLICIES', 'False'],
     ["self.unmask == 'binomial' and isinstance(self.schedule, str)", "self.unmask == 'binomial'"],
     ["self.unmask == 'binomial' and isinstance(self.schedule, str)", 'False'],
     ['unmasking = lossless or given', 'unmasking = given'],
@@ -391,8 +403,6 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_options test_unmasking test_g
     ['column < bounds.n_targets.unsqueeze(1)', 'column < T'],
     ['if slots.targets_in_keys', 'if False'],
     ['n_sure.clamp(min=1)', 'n_sure'],
-    ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
-    ['SCORES[score](float32_or_better(part))', 'SCORES[score](part)'],
     ['NOISE, bounds.n_steps[cells.row],', 'NOISE,'],
     ['bounds.n_steps[cells.row], position)', 'bounds.n_steps[cells.row], cells.visit)'],
     ['score >= self.threshold', 'score > self.threshold'],
@@ -499,8 +509,9 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
 ]
 
 FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
-    ['of_one.get(way.text)', 'None'],
-    ["text.partition(':')[0]", 'text'],
+    ['of_one.get(way.one)', 'None'],
+    ['of_one.get(way.one)', 'of_one.get(way.text)'],
+    ["text.partition(':')", '(text, 0, 0)'],
     ["of_ensemble['ensemble_block'] = int(width or 1)", 'pass'],
     ['N = block_size_of(config, checkpoint)', 'N = own'],
     ["'block_size': block_size_of(c, checkpoint)", "'block_size': checkpoint.config.block_size"],

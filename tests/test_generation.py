@@ -771,6 +771,6 @@ def test_confidence_is_the_same_in_parts(monkeypatch, policy):
     logits = torch.randn(3, 5, 7, dtype=torch.float64)
     whole = confidence(logits, policy)
     in_twos = lambda vocab_size, x: [x.split(2)]  # noqa: E731
-    monkeypatch.setattr('anyorder.generation.unmasking.split_rows', in_twos)
+    monkeypatch.setattr('anyorder.generation.scores.split_rows', in_twos)
     assert torch.equal(confidence(logits, policy), whole)
     assert whole.shape == (3, 5)

@@ -5,11 +5,12 @@ from conftest import one_line
 
 from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.revise import Revised
+from anyorder.generation.rules import RULES
 from anyorder.generation.unmasking import SCORES, Adaptive, Given, Lossless
 from anyorder.generation.way import order_and_unmasking
 
-# 'a, b or c': another score needs no change here
-SCORES_SAID = ' or '.join(', '.join(SCORES).rsplit(', ', 1))
+# 'a, b or c': another score or rule needs no change here
+POLICIES_SAID = ' or '.join(', '.join([*SCORES, *RULES]).rsplit(', ', 1))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_listed_ends_leave_nothing_to_draw():
 @pytest.mark.parametrize(
     'options, said',
     [
-        (dict(policy='best'), f"policy must be given, {SCORES_SAID}, got 'best'"),
+        (dict(policy='best'), f"policy must be given, {POLICIES_SAID}, got 'best'"),
         (dict(unmask='all'), "unmask must be fixed, binomial or lossless, got 'all'"),
         (dict(window=0), 'window must be an integer from 1, got 0'),
         (

@@ -122,14 +122,17 @@ NEVER = [
     dict(policy='entropy'),
 ]
 THRESHOLD = dict(policy='margin', threshold=0.4)
+BY_RULES = [dict(policy='factor'), dict(policy='eb', threshold=1.0)]
 LOSSLESS = dict(unmask='lossless', window=3)
 TWO_STREAM = dict(target_position='two_stream')
 MASKED = [dict(attention='mixed'), dict(attention='bidirectional')]
 
 
-def cases(*ways, slow=()):
-    """Parameters (variant, how): of the plain network, and slow ones of others that can."""
-    found = [({}, how) for how in ways]
+def cases(*ways, slow=(), alone=()):
+    """Parameters (variant, how): of the plain network, and slow ones of others that can; `alone`
+    are of the plain network, and slow but for the first."""
+    found = [({}, how) for how in [*ways, *alone[:1]]]
+    found += [pytest.param({}, how, marks=pytest.mark.slow) for how in alone[1:]]
     found += [pytest.param({}, how, marks=pytest.mark.slow) for how in slow]
     ways += slow
     others = [(variant, how) for variant in (TWO_STREAM, *MASKED) for how in ways]
@@ -189,7 +192,7 @@ def test_no_step_waits(simulated, variant, how):
     simulated(body)
 
 
-@cases(THRESHOLD, LOSSLESS)
+@cases(THRESHOLD, LOSSLESS, alone=BY_RULES)
 def test_a_step_that_depends_on_logits_waits_once(simulated, variant, how):
     def body(device):
         network = freeze(small(device, **variant))

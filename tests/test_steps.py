@@ -41,6 +41,7 @@ READ = [
     dict(unmask='lossless', window=32),
     dict(n_steps=6, revise=2),
 ]
+BY_RULES = [dict(policy='factor', threshold=1.5), dict(policy='eb', threshold=1.0, block_length=4)]
 
 
 @pytest.fixture
@@ -73,7 +74,9 @@ def assert_same(one, other):
 @pytest.mark.parametrize('variant', [{}, MIXED, *map(slow, OTHERS)], ids=name_of)
 def test_padded_steps_write_the_same_text(as_on_devices, variant):
     model = make_model(block_size=20, **variant)
-    hows = [how for how in FIXED + READ if not (model.slots.masked_loss and 'window' in how)]
+    hows = [
+        how for how in FIXED + READ + BY_RULES if not (model.slots.masked_loss and 'window' in how)
+    ]
     exact = [text(model, how) for how in hows]
     as_on_devices()
     for how, one in zip(hows, exact):
@@ -89,7 +92,7 @@ MORE_GRAPHS = [
     READ[2],
 ]
 GRAPHS = [({}, how) for how in ONE_GRAPH]
-GRAPHS += [slow({}, how) for how in MORE_GRAPHS]
+GRAPHS += [slow({}, how) for how in MORE_GRAPHS + BY_RULES]
 GRAPHS += [
     slow(variant, how)
     for variant in NETWORKS[1:]

@@ -13,10 +13,11 @@ from test_estimates import SEED, opened, options, text_of
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing
+from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import SCORES, Lossless
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.written import Oracle, written_nats
+from anyorder.likelihood.written import written_nats
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import Order, draw_orders
 from anyorder.tokens.blocks import Batch
@@ -82,7 +83,7 @@ def cut_logprob(p, token, top_p):
 
 def score_of(policy):
     if policy == 'oracle':
-        return Oracle('margin').score_blanks
+        return token_logprob
     return lambda logits, _: SCORES[policy](logits)
 
 
@@ -152,6 +153,19 @@ def test_what_passes_cost_is_paired_block_by_block():
     said = report(text, {it: [row] for it, row in zip(found, rows.values(), strict=True)}, Bytes())
     assert 'bounds, by means over what is drawn: any order x 2, any order in 3 x 2\n' in said
     assert said.count('more than one token a step, paired by block, in ') == 3
+
+
+def test_a_rule_is_compared_with_one_token_a_step_by_its_score():
+    model = make_model()
+    found = made('--orders=top_prob,factor:2,entropy/3,eb/3:1.5,eb')
+    rows = measured(model, found)
+    assert list(rows) == ['top_prob', 'factor:2', 'entropy/3', 'eb/3:1.5', 'eb:0.1']
+    for name, one in (('factor:2', 'top_prob'), ('eb/3:1.5', 'entropy/3')):
+        cost = rows[name]['nats_per_token'] - rows[one]['nats_per_token']
+        assert math.isclose(rows[name]['cost'], cost, abs_tol=1e-9)
+        assert 1 < rows[name]['passes'] < 9
+        assert not rows[name]['bound']
+    assert 'cost' not in rows['eb:0.1']
 
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():
@@ -315,6 +329,8 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
         (['--orders=margin+.5'], 'noise is drawn, so that orders=margin+.5 has no likelihood'),
         (['--orders=best'], "'best' is no order"),
         (['--orders=entropy:.5'], 'top_prob'),
+        (['--orders=factor:0'], 'a factor above 0'),
+        (['--orders=eb+.5'], 'noise is drawn'),
         (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
         (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'),
         (['--orders=margin', '--n_steps=-1'], 'n_steps must'),

@@ -1,12 +1,14 @@
 """How do commands and programs name an Unmasking? By options, which become one here alone."""
 
 import re
+from collections import ChainMap
 from dataclasses import dataclass
 from inspect import signature
 
 from anyorder.generation.revise import Revised, check_rounds
+from anyorder.generation.rules import RULES
+from anyorder.generation.scores import SCORES
 from anyorder.generation.unmasking import (
-    SCORES,
     Adaptive,
     Given,
     Lossless,
@@ -17,8 +19,9 @@ from anyorder.generation.unmasking import (
 )
 from configurator import check_choice, nearest
 
-# margin/32:0.9+0.5: a score, and maybe the block_length, threshold and order_noise of its choice
-CHOICE = re.compile(rf'({"|".join(SCORES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
+POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
+# margin/32:0.9+0.5: a policy, and maybe the block_length, threshold and order_noise of its choice
+CHOICE = re.compile(rf'({"|".join(POLICIES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
 LOSSLESS = re.compile(r'lossless(?::(\d+))?')  # lossless:64 has a window of 64
 
 
@@ -57,12 +60,12 @@ class Options:
 
     n_steps, schedule        as in Given
     policy                   'given': the next blanks of the order are revealed, see Given; a name
-                             of SCORES: the best of all, see Adaptive
+                             of SCORES: the best of all, see Adaptive; a name of RULES
     unmask                   'fixed': the schedule says how many; 'binomial': every row draws its
                              own numbers; 'lossless' or 'lossless:WINDOW': as many as one token a
                              step would draw, in place of n_steps and schedule, see Lossless
     order_noise              the noise of Adaptive
-    threshold, block_length  as in Adaptive
+    threshold, block_length  as in Adaptive; of a rule the number that it wants
     window                   as in Lossless
     revise                   the rounds of Revised"""
 
@@ -79,16 +82,18 @@ class Options:
     def unmasking(self):
         """Return what the options name. Those that are not used are checked as well."""
         given = Given(self.n_steps, self.schedule, self.is_binomial())
-        check_choice('policy', self.policy, 'given', *SCORES)
+        check_choice('policy', self.policy, 'given', *POLICIES)
         lossless = self.lossless()
-        if lossless and self.policy in SCORES:
+        if lossless and self.policy in POLICIES:
             raise ValueError(
                 f'lossless unmasking wants an order that is given: {self.policy} would have to '
                 'score all blanks after each draft; choose another order, or unmask=fixed'
             )
         check_rounds(self.revise, not lossless and isinstance(self.schedule, str))
 
-        if self.policy in SCORES:
+        if self.policy in RULES:
+            unmasking = self.rule()
+        elif self.policy in SCORES:
             unmasking = self.adaptive()
         else:
             self.check_for_given()
@@ -124,6 +129,19 @@ class Options:
             self.threshold,
             self.block_length,
         )
+
+    def rule(self):
+        """Return the Rule that the options name. What they leave open is its own."""
+        options = {
+            'n_steps': self.n_steps,
+            'schedule': self.schedule,
+            'binomial': self.is_binomial(),
+            'noise': self.order_noise,
+            'threshold': self.threshold,
+            'block_length': self.block_length,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        return RULES[self.policy](**given)
 
     def check_for_given(self):
         """Raise ValueError for options of Adaptive, which an order that is given does not have."""

@@ -88,11 +88,10 @@ class Passes:
         return logits
 
     def score(self, function, part, bounds, x, cells):
-        """Return function(logits, token) (m,), in the widest dtype, of cells and what stands there.
+        """Return function(cells, logits) (m,), in the widest dtype, of all cells.
 
         Where they are many, some cells at a time: also returned are the logits (m, V), or None."""
         position = part.order[cells.row, cells.visit]
-        token = part.idx[cells.row, position]
         number = torch.arange(len(x), device=x.device)
         parts = split_rows(self.network.config.vocab_size, number)[0]
         kept = {}
@@ -100,13 +99,14 @@ class Passes:
             kept = self.observe_parts(part, bounds, x, cells, parts)
         found = []
         for i, some in enumerate(parts):
+            own = cells.at(some)
             logits = kept.pop(i, None)
             if logits is None:
-                logits = self.logits(part, x[some], cells.at(some))
+                logits = self.logits(part, x[some], own)
             law = logits
             if part.language is not None:
-                law = part.language.law(cells.at(some), position[some], logits)
-            found.append(function(law, token[some]))
+                law = part.language.law(own, position[some], logits)
+            found.append(function(own, law))
         if len(parts) > 1:
             logits = None
         return torch.cat(found).to(widest(x.device)), logits

@@ -2,17 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from anyorder.fast import split_rows
 from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
+from anyorder.generation.scores import PROBABILITIES, SCORES, confidence
 from anyorder.orders import given_first
 from anyorder.seeds import hashed, uniform
 from configurator import check_choice
-from model import float32_or_better
 
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
@@ -25,7 +25,7 @@ class Unmasking:
     adaptive = False  # whether the model chooses the order
     binomial = False  # whether every row draws how many blanks a step reveals
     block_length = None  # of the blocks in which the model chooses
-    threshold = None  # of the scores: how many blanks a step reveals follows from them
+    threshold = None  # of a rule by which the scores say how many blanks a step reveals
     rewrites = False  # whether tokens may become others: drafts, or what is revised
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
 
@@ -104,7 +104,7 @@ class Adaptive(Unmasking):
     n_steps, schedule, binomial: as in Given
     noise         scale of the Gumbel noise on the scores
     threshold     in place of the schedule, a step reveals every blank whose score without noise
-                  reaches it, and at least one
+                  reaches it, and at least one; other rules are in rules.py
     block_length  only the first block of so many that has blanks is scored. A block has its share
                   of the steps, one at least (Nie et al. 2025, arXiv 2502.09992)"""
 
@@ -123,11 +123,14 @@ class Adaptive(Unmasking):
         check_noise(self.noise)
         if self.threshold is not None:
             unmask = 'binomial' if self.binomial else 'fixed'
-            check_threshold(self.threshold, self.score, unmask)
+            self.check_threshold(unmask)
         if self.block_length is not None:
             check_block_length(self.block_length)
             if not isinstance(self.schedule, str):
                 refuse_blocks('a schedule of ends')
+
+    def check_threshold(self, unmask):
+        check_threshold(self.threshold, self.score, unmask)
 
     def check_network(self, slots, n, scores=False):
         if scores and self.noise:
@@ -172,9 +175,14 @@ class Adaptive(Unmasking):
         choice = self.choose(passes, part, bounds, size)
         self.draw(passes, part, bounds, size, choice)
 
-    def score_blanks(self, logits, token):
-        """Return scores (m,) of logits (m, V); an oracle looks at tokens (m,) that stand there."""
+    def score_blanks(self, passes, part, bounds, cells, logits):
+        """Return scores (m,) of the Cells, whose logits are (m, V)."""
         return confidence(logits, self.score)
+
+    def sure(self, score):
+        """Return which of the scores (B, targets), -inf behind those of a row, reach the threshold:
+        a step reveals all of them, and at least the best."""
+        return score >= self.threshold
 
     def choose(self, passes, part, bounds, size):
         """Choose the blanks of a step, which become the next ones in part.order.
@@ -190,7 +198,8 @@ class Adaptive(Unmasking):
 
         Returns a Choice."""
         x, cells = passes.read(part, bounds, size)
-        found, logits = passes.score(self.score_blanks, part, bounds, x, cells)
+        score_some = partial(self.score_blanks, passes, part, bounds)
+        found, logits = passes.score(score_some, part, bounds, x, cells)
         if self.threshold is not None and passes.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
@@ -201,7 +210,7 @@ class Adaptive(Unmasking):
         n_new = bounds.n_new
         is_sure = None
         if self.threshold is not None:
-            is_sure = score >= self.threshold
+            is_sure = self.sure(score)
         if self.noise:
             position = part.order[cells.row, cells.visit]
             u = uniform(part.keys[cells.row], NOISE, bounds.n_steps[cells.row], position)  # (m,)
@@ -368,43 +377,6 @@ def refuse_blocks(what):
         f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block '
         f'by a linear or cosine schedule, not for {what}'
     )
-
-
-# The scores of Adaptive, of logits (n, V), float32 or better, with -inf for padding
-# (Kim et al. 2025, arXiv 2502.06768, sec. 4)
-
-
-def top_prob(logits):
-    """max_v p(v)"""
-    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
-
-
-def margin(logits):
-    """The largest p(v) less the second."""
-    n = min(2, logits.size(-1))
-    logp = logits.topk(n).values - logits.logsumexp(-1, keepdim=True)
-    top = logp.exp()
-    return top[:, 0] - top[:, 1:].sum(-1)
-
-
-def negative_entropy(logits):
-    """sum_v p(v) log p(v), in nats: minus the entropy"""
-    logp = logits.log_softmax(-1)
-    return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
-
-
-# another score is one function, named here
-SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': negative_entropy}
-# and here, if it is from 0 to 1, so that a threshold can be compared with it
-PROBABILITIES = ('top_prob', 'margin')
-
-
-def confidence(logits, score):
-    """Return scores (...,) of logits (..., V), in parts: no float32 copy of them all."""
-    V = logits.size(-1)
-    parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
-    found = [SCORES[score](float32_or_better(part)) for part in parts]
-    return torch.cat(found).view(logits.shape[:-1])
 
 
 def gumbel_noise(u):

@@ -6,8 +6,9 @@ from typing import Any
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
-from anyorder.generation.options import choice_in, unmasking_of
-from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.generation.options import POLICIES, choice_in, unmasking_of
+from anyorder.generation.rules import RULES
+from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
 from anyorder.orders import Order
 
@@ -68,17 +69,27 @@ def order_and_policy(order, block_length=None):
     list of positions."""
     if not isinstance(order, str):
         return order, 'given'
-    if order in SCORES and block_length is None:
+    if order in POLICIES and block_length is None:
         return 'random', order  # the random order decides among equal scores
-    if order in SCORES:
+    if order in POLICIES:
         return 'l2r', order  # blocks of neighbours, from left to right
-    score, *wrong = re.split('[/:+@]', order, maxsplit=1)
-    if wrong and score in SCORES:
+    check_choice_in(order)
+    return read_order(order, 'own', *POLICIES), 'given'
+
+
+def check_choice_in(order):
+    """Raise ValueError for an order that begins as a choice of the model and goes on as none."""
+    policy, *wrong = re.split('[/:+@]', order, maxsplit=1)
+    if wrong and policy in RULES:
         raise ValueError(
-            f'a choice by {score} is {score}/BLOCK_LENGTH:THRESHOLD+NOISE with numbers, and each '
-            f'of them may be left out, as {score}/32 or {score}/32:0.9+0.5, got {order!r}'
+            f'the rule {policy} is {RULES[policy].form} with numbers, and each of them may be left '
+            f'out, got {order!r}'
         )
-    return read_order(order, 'own', *SCORES), 'given'
+    if wrong and policy in POLICIES:
+        raise ValueError(
+            f'a choice by {policy} is {policy}/BLOCK_LENGTH:THRESHOLD+NOISE with numbers, and each '
+            f'of them may be left out, as {policy}/32 or {policy}/32:0.9+0.5, got {order!r}'
+        )
 
 
 @dataclass(frozen=True)

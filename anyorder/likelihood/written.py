@@ -26,8 +26,9 @@ class Oracle(Adaptive):
 
     It looks at the truth: no sampler has this law."""
 
-    def score_blanks(self, logits, token):
-        return token_logprob(logits, token)
+    def score_blanks(self, passes, part, bounds, cells, logits):
+        position = part.order[cells.row, cells.visit]
+        return token_logprob(logits, part.idx[cells.row, position])
 
 
 def oracle_of(**options):

@@ -35,7 +35,7 @@ data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 blanks = ''  # positions to write given all others, as 32:64,70; '' what the set does not give
 n_puzzles = 0  # how many, spread evenly over the set; 0 is all
 # how
-orders = 'all'  # random, l2r, anyorder/generation/unmasking.py:SCORES; or anyorder/orders.py:ORDERS
+orders = 'all'  # random, l2r, anyorder/generation/scores.py:SCORES; or anyorder/orders.py:ORDERS
 n_steps = '0'  # numbers of steps, with commas; 0 is a step for each blank
 unmask = 'fixed'  # 'fixed', or 'binomial': how many blanks a step writes is drawn
 revise = 0  # rounds, at most, in which the eighth of the blanks that fits least is written again

@@ -1,0 +1,93 @@
+"""By which other rules of the literature does a step choose its blanks? Each is an Adaptive.
+
+A rule says which scores the blanks have, which of them a step reveals, or both. A text then has an
+exact probability: what is known says which blanks each step chooses."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from anyorder.generation.unmasking import Adaptive
+
+
+class Rule(Adaptive):
+    """An Adaptive that is named as a whole, without noise.
+
+    threshold  the number behind the colon of its name
+    form       of its name, for messages
+    meant      what the number is, and which ones are allowed"""
+
+    form = ''
+    meant = ''
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.noise:
+            raise ValueError(f'order_noise is not for {self.form}: got {self.noise}')
+
+    def check_threshold(self, unmask):
+        is_number = type(self.threshold) in (int, float) and self.allows(self.threshold)
+        if not is_number or unmask != 'fixed':
+            raise ValueError(
+                f'{self.form} wants {self.meant} and fixed unmasking, got {self.threshold} with '
+                f'{unmask} unmasking'
+            )
+
+    def allows(self, number):
+        """Whether the threshold may be this number."""
+        return 0 <= number < math.inf
+
+
+@dataclass(frozen=True)
+class Factor(Rule):
+    """Reveal the n surest blanks, n as large as their number allows.
+
+        largest n with (n + 1) (1 - c_n) <= factor,   c_1 >= c_2 >= ... the largest probabilities
+
+    and at least one: the more blanks are revealed together, the surer all of them must be.
+    Source: Wu et al. 2025, Fast-dLLM, arXiv 2505.22618."""
+
+    score: str = 'top_prob'
+    threshold: float = 1.0
+    form = 'factor/BLOCK_LENGTH:FACTOR'
+    meant = 'a factor above 0'
+
+    def allows(self, number):
+        return 0 < number < math.inf
+
+    def sure(self, score):
+        ranked, best = score.sort(dim=1, descending=True, stable=True)
+        n = torch.arange(1, score.size(1) + 1, device=score.device)
+        return at_first(best, (n + 1) * (1 - ranked) <= self.threshold)
+
+
+@dataclass(frozen=True)
+class EntropyBounded(Rule):
+    """Reveal the surest blanks whose joint law is near to the product of their laws.
+
+        largest k with H_1 + ... + H_k - max_i H_i <= gamma,   H_1 <= H_2 <= ... the entropies
+
+    in nats. The left side bounds their mutual information. With gamma 0 that is one blank, and all
+    whose entropy is 0.
+    Source: Ben-Hamu et al. 2025, arXiv 2505.24857."""
+
+    score: str = 'entropy'
+    threshold: float = 0.1
+    form = 'eb/BLOCK_LENGTH:GAMMA'
+    meant = 'a bound of at least 0 nats'
+
+    def sure(self, score):
+        ranked, best = score.sort(dim=1, descending=True, stable=True)
+        entropy = -ranked
+        before = entropy.cumsum(1) - entropy  # of all but the last, which has the largest
+        return at_first(best, before <= self.threshold)
+
+
+def at_first(best, holds):
+    """Return by column what holds (B, targets) of the columns best (B, targets), the best first."""
+    return torch.zeros_like(holds).scatter(1, best, holds)
+
+
+# another rule is one class, named here
+RULES = {'factor': Factor, 'eb': EntropyBounded}

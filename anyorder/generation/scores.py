@@ -1,0 +1,42 @@
+"""How sure is the model of a blank? The scores by which it chooses.
+
+Each is a function of logits (n, V), float32 or better, with -inf for padding
+(Kim et al. 2025, arXiv 2502.06768, sec. 4)."""
+
+import torch
+
+from anyorder.fast import split_rows
+from model import float32_or_better
+
+
+def top_prob(logits):
+    """max_v p(v)"""
+    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
+
+
+def margin(logits):
+    """The largest p(v) less the second."""
+    n = min(2, logits.size(-1))
+    logp = logits.topk(n).values - logits.logsumexp(-1, keepdim=True)
+    top = logp.exp()
+    return top[:, 0] - top[:, 1:].sum(-1)
+
+
+def negative_entropy(logits):
+    """sum_v p(v) log p(v), in nats: minus the entropy"""
+    logp = logits.log_softmax(-1)
+    return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
+
+
+# another score is one function, named here
+SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': negative_entropy}
+# and here, if it is from 0 to 1, so that a threshold can be compared with it
+PROBABILITIES = ('top_prob', 'margin')
+
+
+def confidence(logits, score):
+    """Return scores (...,) of logits (..., V), in parts: no float32 copy of them all."""
+    V = logits.size(-1)
+    parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
+    found = [SCORES[score](float32_or_better(part)) for part in parts]
+    return torch.cat(found).view(logits.shape[:-1])

@@ -1,0 +1,260 @@
+"""The rules of the literature: what each reveals, read anew from its paper; its law by enumeration;
+its extremes; and what is refused."""
+
+import itertools
+from functools import cache, partial
+
+import pytest
+import torch
+from conftest import make_model, one_line
+from test_model import FINAL, TWO_STREAM
+
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.rules import RULES, EntropyBounded, Factor
+from anyorder.generation.way import order_and_unmasking
+
+ENCODER = dict(attention='bidirectional')
+NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
+N, V = 4, 3
+EVERY = torch.tensor([*itertools.product(range(V), repeat=N)])
+ORDER = torch.tensor([2, 0, 3, 1])
+
+
+# ---- the papers: laws [{blank: its law}] of all steps so far -> the blanks of this step
+
+
+def factor(laws, f):
+    """Fast-dLLM, arXiv 2505.22618."""
+    p = {i: float(law.max()) for i, law in laws[-1].items()}
+    ranked = sorted(p, key=lambda i: -p[i])
+    n = max((n for n, i in enumerate(ranked, 1) if p[i] >= 1 - f / (n + 1)), default=1)
+    return ranked[:n]
+
+
+def entropy_bounded(laws, gamma):
+    """Arxiv 2505.24857."""
+    entropy = {i: float(-(p * p.log()).nansum()) for i, p in laws[-1].items()}
+    ranked = sorted(entropy, key=entropy.get)
+    found = ranked[:1]
+    for k in range(2, len(ranked) + 1):
+        some = [entropy[i] for i in ranked[:k]]
+        if sum(some) - max(some) <= gamma:
+            found = ranked[:k]
+    return found
+
+
+READINGS = {'factor': factor, 'eb': entropy_bounded}
+PAPERS = {
+    'factor:1': partial(factor, f=1),
+    'factor:0.6': partial(factor, f=0.6),
+    'eb:0.6': partial(entropy_bounded, gamma=0.6),
+    'eb:0.9': partial(entropy_bounded, gamma=0.9),
+}
+
+
+def by_paper(model, texts, order, known, rule, block_length=None):
+    """[(visits, step of each position, log-probability)] of texts (n, N), one after the other,
+    without a cache. Only a block of so many blanks is looked at."""
+    found = []
+    for text in texts:
+        blanks = order.tolist()[known:]
+        length = block_length or len(blanks)
+        visits = order.tolist()[:known]
+        step = [-1 for _ in text]
+        nats = 0.0
+        laws = []
+        while len(visits) < len(text):
+            start = (len(visits) - known) // length * length
+            block = [i for i in blanks[start : start + length] if i not in visits]
+            laws.append(laws_of(model, text, visits, block))
+            chosen = rule(laws)
+            nats += sum(float(laws[-1][i][text[i]].log()) for i in chosen)
+            for i in chosen:
+                step[i] = len(laws) - 1
+            visits += chosen
+        found.append((visits, step, nats))
+    return found
+
+
+contexts = {}
+
+
+def laws_of(model, text, visits, block):
+    """{blank: its law} of the blanks of a block, given the visits. Texts share contexts."""
+    key = id(model), *((i, int(text[i])) for i in visits)
+    if key not in contexts:
+        rest = [i for i in range(len(text)) if i not in visits]
+        now = torch.tensor([visits + rest])
+        logits = model.predict(text[None], now, len(visits), len(rest))[0]
+        contexts[key] = dict(zip(rest, logits.softmax(-1)))
+    return {i: contexts[key][i] for i in block}
+
+
+@cache
+def toy(network):
+    """A network of three tokens at four positions that is neither sure of all nor of nothing."""
+    model = make_model(3, block_size=N, vocab_size=V, **NETWORKS[network])
+    model.lm_head.weight.mul_(0.6)
+    return model
+
+
+def unmasking(text):
+    """The Unmasking of an order, as sample.py has it; one token a step if a schedule says it."""
+    return order_and_unmasking(text, n_steps=N)[1]
+
+
+def scored(model, texts, order, known, how, use_cache=True):
+    """The canvas of texts (n, N), all in one order, scored by the law of a rule."""
+    orders = order.expand(texts.shape)
+    canvas = Canvas(texts, orders, known, range(len(texts)))
+    fill(model, canvas, unmasking(how), Drawing(scores=True), use_cache)
+    return canvas
+
+
+@cache
+def of_every_text(network, how):
+    """The canvas of all 81 texts under a rule, without a prompt."""
+    return scored(toy(network), EVERY, ORDER, 0, how)
+
+
+# ---- the law
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize('how', PAPERS)
+def test_the_law_of_a_rule_is_that_of_its_paper(how, network):
+    """Of all texts, of which the probabilities add up to 1."""
+    canvas = of_every_text(network, how)
+    papers = by_paper(toy(network), EVERY, ORDER, 0, PAPERS[how])
+    assert canvas.step.tolist() == [step for _, step, _ in papers]
+    assert canvas.order.tolist() == [visits for visits, _, _ in papers]
+    logprob = canvas.logprob.sum(1)
+    want = torch.tensor([nats for _, _, nats in papers], dtype=torch.float64)
+    torch.testing.assert_close(logprob, want, rtol=0, atol=1e-12)
+    assert abs(float(logprob.exp().sum()) - 1) < 1e-12
+
+
+@pytest.mark.parametrize('how', PAPERS)
+def test_which_blanks_are_chosen_depends_on_the_text(how):
+    """Else the laws above would be laws of one order."""
+    sets = [len(of_every_text(network, how).step.unique(dim=0)) for network in NETWORKS]
+    assert sum(sets) > len(sets)
+
+
+@pytest.mark.parametrize('rule', ['factor', 'eb'])
+def test_a_step_reveals_what_the_paper_says_of_random_laws(rule):
+    """Twenty blanks, of which a row behind them has two less."""
+    g = torch.Generator().manual_seed(5)
+    sizes = set()
+    for number in (0.05, 0.3, 1.0, 3.0):
+        it = RULES[rule](threshold=number)
+        for scale in (1, 4, 8):
+            logits = scale * torch.randn(20, 7, dtype=torch.float64, generator=g)
+            score = it.score_blanks(None, None, None, None, logits)
+            table = torch.stack([score, score])
+            table[1, 18:] = -torch.inf
+            for row, n in zip(it.sure(table), (20, 18)):
+                laws = [dict(enumerate(logits[:n].softmax(-1)))]
+                chosen = {*row.nonzero()[:, 0].tolist()} or {int(score[:n].argmax())}
+                assert chosen == {*READINGS[rule](laws, number)}
+                sizes.add(len(chosen))
+    assert len(sizes) > 4
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize('how', PAPERS)
+def test_a_text_is_scored_as_it_was_written(how, network):
+    """Whether or not it is alone, with and without a cache, behind prompts of unequal lengths."""
+    model = toy(network)
+    known = torch.tensor([0, 2, 1, 4, 0])
+    orders = torch.stack([ORDER, ORDER.flip(0), ORDER, ORDER, ORDER.flip(0)])
+    idx = EVERY[[3, 50, 20, 70, 41]]
+    canvas = Canvas(idx, orders, known, range(5))
+    fill(model, canvas, unmasking(how), Drawing())
+    for use_cache in (True, False):
+        again = Canvas(canvas.idx, orders, known, range(5))
+        fill(model, again, unmasking(how), Drawing(scores=True), use_cache)
+        assert torch.equal(again.step, canvas.step)
+        torch.testing.assert_close(again.logprob, canvas.logprob, rtol=0, atol=1e-12)
+    for r in range(5):
+        ((_, step, nats),) = by_paper(
+            model, canvas.idx[r : r + 1], orders[r], int(known[r]), PAPERS[how]
+        )
+        assert canvas.step[r].tolist() == step
+        assert abs(float(canvas.logprob[r].sum()) - nats) < 1e-12
+
+
+@pytest.mark.parametrize('how', PAPERS)
+def test_a_rule_looks_at_one_block_at_a_time(how):
+    model = toy('decoder')
+    rule, colon, number = how.partition(':')
+    canvas = scored(model, EVERY[::5], ORDER, 1, f'{rule}/2{colon}{number}')
+    papers = by_paper(model, EVERY[::5], ORDER, 1, PAPERS[how], block_length=2)
+    assert canvas.step.tolist() == [step for _, step, _ in papers]
+
+
+# ---- extremes
+
+ONE = {'factor:0.001': 'top_prob', 'eb:0': 'entropy'}
+ALL = ['factor:99', 'eb:99']
+
+
+@pytest.mark.parametrize('how', ONE)
+def test_at_one_end_a_rule_is_one_token_a_step(how):
+    model = toy('encoder')
+    canvas = scored(model, EVERY, ORDER, 0, how)
+    one = scored(model, EVERY, ORDER, 0, ONE[how])
+    assert torch.equal(canvas.order, one.order)
+    assert torch.equal(canvas.step, one.step)
+    assert torch.equal(canvas.logprob, one.logprob)
+
+
+@pytest.mark.parametrize('how', ALL)
+def test_at_the_other_end_a_rule_reveals_all_at_once(how):
+    canvas = scored(toy('decoder'), EVERY, ORDER, 0, how)
+    assert not canvas.step.any()
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    'text, order, noun',
+    [
+        ('factor', 'random', Factor()),
+        ('factor:1.5', 'random', Factor(threshold=1.5)),
+        ('factor/8:0.5', 'l2r', Factor(threshold=0.5, block_length=8)),
+        ('eb', 'random', EntropyBounded()),
+        ('eb/32:0.2', 'l2r', EntropyBounded(threshold=0.2, block_length=32)),
+    ],
+)
+def test_a_rule_is_one_text(text, order, noun):
+    assert order_and_unmasking(text) == (order, noun)
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('factor:-1', 'factor/BLOCK_LENGTH:FACTOR'),
+        ('factor:0', 'a factor above 0'),
+        ('factor/x', 'factor/BLOCK_LENGTH:FACTOR'),
+        ('factor/0', 'block_length'),
+        ('factor+0.5', 'order_noise'),
+        ('eb:x', 'eb/BLOCK_LENGTH:GAMMA'),
+        ('eb:-0.1', 'eb/BLOCK_LENGTH:GAMMA'),
+        ('facto', 'factor'),
+    ],
+)
+def test_what_is_no_rule_is_one_line(text, said):
+    with one_line(said):
+        order_and_unmasking(text)
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_rules_do_not_go_with_what_says_how_many(rule):
+    for options in (dict(unmask='lossless'), dict(unmask='binomial', n_steps=3)):
+        with one_line(rule):
+            unmasking_of(policy=rule, **options)
