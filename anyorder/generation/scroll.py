@@ -127,9 +127,10 @@ class Scroll:
         if self.with_drafts:
             self.note_drafts()
         if self.with_drafts or self.stops:
-            part = self.part.take(self.ran)
-            for r, lists in zip(part.rows.tolist(), part.lists()):
-                self.written[r].take_down(*lists)
+            rows = self.part.rows.tolist()
+            for r, ran, lists in zip(rows, self.ran.tolist(), self.part.lists()):
+                if ran:
+                    self.written[r].take_down(*lists)
 
     def note_drafts(self):
         """Add to the rows which drafts the last step has changed; one copy to the host."""
