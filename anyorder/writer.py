@@ -110,7 +110,8 @@ class Writer:
         if self.compile == 'auto' and self.device.type == 'cpu':
             return ''
         said = f'compiled: {why}' if compiles else f'not compiled: {why}'
-        if getattr(self.network, 'graphs', False) and page.allowed is None:
+        is_free = page.allowed is None and not any(text.patterns for text in texts)
+        if getattr(self.network, 'graphs', False) and is_free:
             said = f'CUDA graphs, {said}'
         return said
 
@@ -150,7 +151,9 @@ class Writer:
                    list of positions; or the model's choice by one of scores.SCORES, as 'margin',
                    and as 'margin/32:0.9+0.5' its block_length, threshold and order_noise
         n_steps    forward passes of a stretch, by default one for each token
-        score      instead of writing, score the text of the blanks, each of which is [[=text]]"""
+        score      instead of writing, score the text of the blanks, each of which is [[=text]]
+        pattern    what the whole text matches: a Pattern, a regular expression, or a JSON schema, a
+                   dict or the path of a .json"""
         way, page = self.asked(way, page, options)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')

@@ -295,7 +295,7 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
 
 
 PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py']
-ROOMS = ['hub', 'lm_eval', 'masked', 'pictures', 'puzzles make', 'puzzles solve']
+ROOMS = ['hub', 'lm_eval', 'masked', 'patterns', 'pictures', 'puzzles make', 'puzzles solve']
 ROOMS += [f'speed {word}' for word in SPEED]
 PROGRAMS += [ROOM + room for room in ROOMS]
 

@@ -175,9 +175,8 @@ class Scroll:
         stretches  [[start, end], ...] where a text did not fit into the model, or has parts
         lengths    a dict for each blank that found its length, see Lengths.choose
         patterns   [[start, end, pattern], ...] of the parts that match one
-        log_weight of such a text: log p - log q in nats, p as if there were no pattern and q of the
-                   law by which it was drawn; a weight if that is the law of the model, untempered
-                   and whole
+        log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
+                   and with them: a weight of samples that are drawn by the latter
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""

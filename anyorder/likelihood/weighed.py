@@ -35,10 +35,10 @@ def weigh_samples(samples, n_each):
 def probability_of_match(log_weights):
     """Return what the log-weights [n] of samples x of q, log p(x) - log q(x) in nats, say of p.
 
-    p is the law of the model in this way of writing. q is the law by which texts that match are
-    written: it is zero elsewhere, and above zero where p is. So the mean of the weights w = p / q
-    is p(match), and samples that are drawn again in proportion to w have, as n grows, the law
-    p(x | match).
+    q is the law by which texts that match are written, p(x) the model's own probability of the
+    same tokens in the same steps. Of a text that matches q is above zero where p is, of others it
+    is zero. So the mean of the weights w = p / q is p(match), and samples that are drawn again in
+    proportion to w have, as n grows, the law p(x | match).
 
     returns  {'log_p_match': of the mean of w, 'standard_error': of log_p_match, which is that of
              the mean over the mean, 'effective_share': (sum w)^2 / (n sum w^2) (Kish 1965)}"""
