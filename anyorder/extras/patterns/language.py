@@ -14,7 +14,6 @@ from anyorder.extras.patterns.places import Places
 from anyorder.fast import split_rows
 from anyorder.generation.plan import Cells
 from anyorder.machine.devices import widest
-from model import float32_or_better
 
 OBSERVED = -1  # in place of the number of a law
 BLANK = -1  # in place of a token
@@ -86,7 +85,6 @@ class Language:
         """Return logits (m, V) of the laws of blanks that have matched, by their own logits.
 
         Blanks outside of all spans keep theirs."""
-        logits = float32_or_better(logits)
         for group in self.groups:
             logits = group.law(cells, position, logits)
         return logits
@@ -228,7 +226,7 @@ class Group:
             is_outside = (span == len(self.spans)).unsqueeze(1)
             return self.classes.added(logits, log_weights.masked_fill(is_outside, 0.0))
         own = self.classes.added(logits[number], log_weights)
-        return logits.index_copy(0, number, own)
+        return logits.to(own.dtype).index_copy(0, number, own)
 
     def reveal(self, cells, position, token):
         span, place, number = self.places.find(cells, position)

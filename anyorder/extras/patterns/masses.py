@@ -3,6 +3,7 @@
 import torch
 
 from anyorder.generation.plan import is_exact
+from model import float32_or_better
 
 CHUNK = 32  # tokens of one class that are summed at a time
 BLOCK = 2**19  # logits that a CPU works on at a time, so that its cache holds them
@@ -37,32 +38,32 @@ class Classes:
             setattr(self, name, x.to(device, non_blocking=True))
 
     def masses(self, logits):
-        """Return sum_{v in c} exp(logit_v) (m, C) of logits (m, V), in the widest dtype, divided by
-        the largest exp(logit_v) of a token that some state reads.
+        """Return sum_{v in c} exp(logit_v) (m, C) of logits (m, V), up to a factor of each row, in
+        the widest dtype.
 
         Each token is rounded in the dtype of the logits, as is the sum of a chunk. Only what has
         logit -inf has no mass."""
         if not is_exact(logits.device):
             return self.masses_of_block(logits)
         blocks = logits.split(max(1, BLOCK // logits.size(1)))
-        return torch.cat([self.masses_of_block(block) for block in blocks])
+        return torch.cat([self.masses_of_block(block.clone()) for block in blocks])  # in its cache
 
     def masses_of_block(self, logits):
-        own = logits.gather(1, self.tokens.expand(len(logits), -1)).unflatten(1, (-1, CHUNK))
-        best = own.amax(2)  # (m, n)
-        lowest = torch.finfo(own.dtype).min
-        largest = best.amax(1, keepdim=True).clamp(min=lowest)
-        shares = own.sub_(largest.unsqueeze(2)).exp_()
-        shares.flatten(1).index_fill_(1, self.repeats, 0.0)
-        possible = best > -torch.inf
-        sums = shares.sum(2).clamp_(min=torch.finfo(own.dtype).tiny).mul_(possible)
+        own = float32_or_better(logits.gather(1, self.tokens.expand(len(logits), -1)))
+        best = own.unflatten(1, (-1, CHUNK)).amax(2)  # (m, n)
+        shares = own.softmax(1).index_fill_(1, self.repeats, 0.0)
+        sums = shares.unflatten(1, (-1, CHUNK)).sum(2)
+        sums.clamp_(min=torch.finfo(sums.dtype).tiny)
+        sums = torch.where(best > -torch.inf, sums, 0.0)
         return sums.to(self.sums.dtype) @ self.sums
 
     def added(self, logits, log_weights):
-        """Return logits (m, V) + log_weights (m, C) of the class of each token."""
+        """Return logits (m, V) + log_weights (m, C) of the class of each token, in float32 or
+        better."""
         n_tokens = len(self.of_token)
-        log_weights = log_weights.to(logits.dtype)
-        found = torch.empty_like(logits)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        log_weights = log_weights.to(dtype)
+        found = torch.empty_like(logits, dtype=dtype)
         found[:, n_tokens:] = logits[:, n_tokens:]  # padding
         size = len(logits)
         if is_exact(logits.device):
