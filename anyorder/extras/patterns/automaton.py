@@ -14,7 +14,7 @@ import numpy as np
 
 from anyorder.extras.patterns import build
 from anyorder.extras.patterns.spelled import spelled
-from anyorder.extras.patterns.syntax import why
+from anyorder.extras.patterns.syntax import between_nuls, why
 
 MOST_CELLS = 1 << 25  # states times classes of a table, 256 MB
 
@@ -79,10 +79,9 @@ def table_of(pattern, tokenizer):
     Raises ValueError where no text matches, where the tokens spell none that does, and where the
     table is too large."""
     spelling = spelled(tokenizer)
-    by_bytes, final = byte_table(pattern)
-    start = 0
+    by_bytes, start, final = byte_table(pattern)
     if spelling.separator:
-        by_bytes, final, start = behind_separator(by_bytes, final, spelling.separator)
+        by_bytes, start, final = behind_separator(by_bytes, start, final, spelling.separator)
     of_bytes, byte_classes = merged_columns(by_bytes)
     of_bytes, start, final = minimal(of_bytes, start, final)
     if start < 0:
@@ -103,22 +102,22 @@ def table_of(pattern, tokenizer):
 
 
 def byte_table(pattern):
-    """Return (next (S, 256) int64, final (S,) bool) of a Pattern over bytes, the first state first.
+    """Return (next (S, 256) int64, start, final (S,) bool) of a Pattern over bytes.
 
     The automaton of outlines-core takes the first alternative that matches: that of a|ab never
-    reads ab to its end. A NUL behind the pattern keeps all alternatives until the text is over: the
-    states that read a NUL into an end are final, and NUL itself is in no text."""
+    reads ab to its end. A NUL behind the text keeps all alternatives until it is over: the states
+    that read a NUL into an end are final. Another one before the text leads to the start."""
     try:
-        answer = ask('automaton', pattern.expression, pattern)
+        answer = ask('automaton', between_nuls(pattern.text), pattern)
     except Refused as e:
         raise ValueError(f'{pattern} cannot be read: {why(pattern.text, str(e))}') from None
-    numbers = np.frombuffer(answer, np.int32)
-    states = numbers.reshape(-1, 257).astype(np.int64)
+    states = np.frombuffer(answer, np.int32).reshape(-1, 257).astype(np.int64)
     is_end = np.append(states[:, 0] > 0, False)  # the last is for -1
     behind = states[:, 1:]
+    start = int(behind[0, 0])
     final = is_end[behind[:, 0]]
     behind[:, 0] = -1
-    return behind, final
+    return behind, start, final
 
 
 class Refused(ValueError):
@@ -147,17 +146,20 @@ def ask(question, text, what):
         raise ValueError(too_large) from None
     if done.returncode == build.REFUSED:
         raise Refused(done.stderr.decode())
+    if done.returncode == build.FAILED:
+        said = done.stderr.decode(errors='replace').strip().rpartition('\n')[2]
+        raise ValueError(f'outlines-core fails ({said}): pip install outlines-core once more')
     if done.returncode:
         raise ValueError(too_large)
     return done.stdout
 
 
-def behind_separator(by_bytes, final, separator):
-    """Return (next, final, start) of the texts of an automaton with a separator, one byte, before
+def behind_separator(by_bytes, start, final, separator):
+    """Return (next, start, final) of the texts of an automaton with a separator, one byte, before
     them. A text without any token stays one."""
     first = np.full((1, 256), -1)
-    first[0, separator[0]] = 0
-    return np.concatenate([by_bytes, first]), np.append(final, final[0]), len(by_bytes)
+    first[0, separator[0]] = start
+    return np.concatenate([by_bytes, first]), len(by_bytes), np.append(final, final[start])
 
 
 def minimal(behind, start, final):

@@ -7,6 +7,7 @@ plain numbers, or an expression. The exit code says what came of it."""
 import array
 import sys
 
+FAILED = 1  # Python says it itself
 REFUSED = 3  # the library says why, on the standard error
 TOO_LARGE = 4
 
@@ -25,6 +26,10 @@ def main(question):
     except (ValueError, TypeError) as e:
         sys.stderr.write(str(e))
         return REFUSED
+    except BaseException as e:
+        if type(e).__name__ != 'PanicException':  # of Rust, which has no more memory
+            raise
+        return TOO_LARGE
     sys.stdout.buffer.write(answer)
     return 0
 

@@ -2,15 +2,16 @@
 
 import json
 import os
-import re
 from dataclasses import dataclass
 
-from anyorder.extras.patterns.automaton import ask, table_of
+from anyorder.extras.patterns.automaton import Refused, ask, table_of
 from anyorder.extras.patterns.contradictions import check_text, no_length
+from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
 from anyorder.machine.files import read_text
 
-TABLES = {}  # {(pattern, tokenizer.identity): Table}
+TABLES = {}  # {(text, key_of a tokenizer): Table}, the newest last
+MOST_TABLES = 64
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,18 @@ class Pattern:
         """Return the Pattern of the JSON that a schema allows, written without line breaks.
 
         `schema` is a dict or the path of a file."""
-        what = f'the schema {str(schema)[:60]!r}'
-        if not isinstance(schema, dict):
+        what = 'the schema'
+        if isinstance(schema, str | os.PathLike):
             what = f'the schema {os.fspath(schema)}'
             schema = read_schema(schema)
-        return cls(ask('schema', json.dumps(schema), what).decode())
+        if not isinstance(schema, dict):
+            raise ValueError(f'{what} must be an object of JSON, got {str(schema)[:60]!r}')
+        try:
+            answer = ask('schema', json.dumps(schema), what)
+        except Refused as e:
+            said = str(e).splitlines()[0]
+            raise ValueError(f'{what} has no pattern: {said}; write a simpler one') from None
+        return cls(answer.decode())
 
     @classmethod
     def of_option(cls, value):
@@ -52,21 +60,19 @@ class Pattern:
 
     def __str__(self):
         """Show the pattern in a message."""
-        return f'the pattern {self.text[:60]!r}'
-
-    @property
-    def expression(self):
-        """The expression of which the automaton is made, see automaton.byte_table."""
-        has_comments = re.match(r'\(\?\w*x', self.text)
-        end = '\n' if has_comments else ''
-        return rf'(?:{self.text}{end})\x00'
+        shown = self.text
+        if len(shown) > 60:
+            shown = shown[:57] + '...'
+        return f'the pattern {shown!r}'
 
     def table(self, tokenizer):
         """Return the Table of the pattern over the tokens of a tokenizer. See automaton.table_of
         for the errors."""
-        key = self.text, tokenizer.identity
+        key = self.text, key_of(tokenizer)
         if key not in TABLES:
             TABLES[key] = table_of(self, tokenizer)
+            while len(TABLES) > MOST_TABLES:
+                del TABLES[next(iter(TABLES))]
         return TABLES[key]
 
     def lengths(self, tokenizer, most):

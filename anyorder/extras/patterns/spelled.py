@@ -8,7 +8,7 @@ import numpy as np
 
 from anyorder.tokens.tokenizers import GPT2, Bytes, Symbols
 
-SPELLED = {}  # by tokenizer.identity
+SPELLED = {}  # by key_of their tokenizer
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,15 @@ def spelled(tokenizer):
 
     Where tokens are names with a separator between them, a pattern reads the names with the
     separator between. If all names are one character long, it reads them without."""
-    key = tokenizer.identity
+    key = key_of(tokenizer)
     if key not in SPELLED:
         SPELLED[key] = spell(tokenizer)
     return SPELLED[key]
+
+
+def key_of(tokenizer):
+    """Return what tells a tokenizer from those that spell otherwise."""
+    return tokenizer.identity, tokenizer.separator, tokenizer.eos
 
 
 def spell(tokenizer):

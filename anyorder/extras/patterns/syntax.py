@@ -1,4 +1,4 @@
-"""What may an expression hold, and why is one refused?"""
+"""What may an expression hold, why is one refused, and how is it written for an automaton?"""
 
 import re
 import warnings
@@ -6,7 +6,8 @@ import warnings
 FLAGS = re.compile(r'(?:\(\?[a-zA-Z-]+\))*')  # of the whole expression
 STARTS = re.compile(r'\A(?:\^|\\A)+')
 ENDS = re.compile(r'(?<!\\)((?:\\\\)*)(?:\$|\\[zZ])+\Z')
-PIECE = re.compile(r'\\.|\[\^?\]?|.', re.DOTALL)
+PIECE = re.compile(r'\\(?:[xuUpP]\{[^}]*\}|[pP].|.)|\[\^?\]?|.', re.DOTALL)
+BROAD = re.compile(r'\\[DWSpP]')  # escapes that a NUL may fit
 
 # what an automaton cannot know, or would read otherwise than meant: where it is found outside a
 # class, how it is called, and the way out
@@ -15,9 +16,15 @@ REFUSED = [
     (r'\\[bB<>]', 'a word boundary', 'write what may stand there'),
     (r'\\[1-9]|\(\?P=|\\k', 'a back-reference', 'write all cases, as (aa|bb)'),
     (r'\^|\$|\\[AzZ]', '^ or $ within', 'a pattern is the whole text in any case, leave them out'),
-    (r'[*+?}]\+|\(\?>', 'a possessive repetition', 'leave the second + or the ?> out'),
+    (r'(?:[*+?]|\{\d+(?:,\d*)?\})\+|\(\?>', 'a possessive repetition', 'leave the + or ?> out'),
+    (r'\{,\d+\}', 'a count without a least number', 'write {0,2} for {,2}'),
+    (r'\(\?\w*a', 'the flag a', 'write [0-9] for \\d and [a-z] for \\w'),
     ('\0', 'a NUL', 'no text holds one'),
 ]
+# what Python says of an expression that Rust cannot read either
+REASONS = re.compile(
+    r'unterminated|missing \)|nothing to repeat|min repeat|bad character range|bad escape'
+)
 
 
 def without_ends(text):
@@ -48,22 +55,66 @@ def check(text, shown):
             raise ValueError(f'{shown} has a ) without its (: add the (, or write \\)')
 
 
-def outside_classes(text):
-    """Return an expression in which an x stands for each class in brackets and each sign behind a
-    backslash: what is left is no letter of a text but means something."""
-    found = []
+def pieces(text):
+    """Yield the parts of an expression: a class in brackets as a whole, an escape, or a letter."""
+    within = ''
     depth = 0  # of brackets, which Rust lets stand in brackets
     for piece in PIECE.findall(text):
         if piece.startswith('['):
             depth += 1
         elif depth and piece == ']':
             depth -= 1
-            if not depth:
-                found.append('x')
-        elif not depth:
-            is_sign = piece[0] == '\\' and not (piece[1].isalnum() or piece[1] in '<>')
-            found.append('x' if is_sign else piece)
+        within += piece
+        if not depth:
+            yield within
+            within = ''
+    if within:
+        yield within
+
+
+def outside_classes(text):
+    """Return an expression with an x for each class, and for each escape that means a sign or a
+    letter."""
+    found = []
+    for piece in pieces(text):
+        is_sign = piece[0] == '\\' and not re.fullmatch(r'\\[\w<>]', piece)
+        if is_sign or piece[0] == '[':
+            found.append('x')
+        else:
+            found.append(piece)
     return ''.join(found)
+
+
+def between_nuls(text):
+    """Return an expression of the same texts with a NUL before and behind each.
+
+    No part of it fits a NUL: the automaton of outlines-core begins anew at every byte, besides, and
+    with a first byte that no text holds it soon has nothing to begin anew."""
+    any_letter = meaning_of_dot(text)
+    found = []
+    for piece in pieces(text):
+        if piece == '.':
+            found.append(any_letter)
+        elif piece[0] == '[' or BROAD.match(piece):
+            found.append(rf'[{piece}&&[^\x00]]')
+        else:
+            found.append(piece)
+    inner = ''.join(found)
+    has_comments = re.match(r'\(\?\w*x', text)
+    if has_comments:
+        inner += '\n'
+    return rf'\x00(?:{inner})\x00'
+
+
+def meaning_of_dot(text):
+    """Return the class that a dot means, without NUL; a dot if flags within change it."""
+    flags = FLAGS.match(text).group()
+    changes = r'\(\?[\w-]*[sR]'
+    if re.search(changes, outside_classes(text.removeprefix(flags))):
+        return '.'
+    if re.search(changes, flags):
+        return r'[^\x00]' if re.fullmatch(r'\(\?[a-z]*s[a-z]*\)', flags) else '.'
+    return r'[^\n\x00]'
 
 
 def why(text, said):
@@ -76,6 +127,7 @@ def why(text, said):
         warnings.simplefilter('ignore')
         try:
             re.compile(text)
-        except re.error as e:
-            return ' '.join(str(e).split())
+        except (re.error, RecursionError, OverflowError) as e:
+            if REASONS.match(str(e)) and r'\p' not in str(e):
+                return ' '.join(str(e).split())
     return f"its syntax must be that of Rust's crate regex ({' '.join(said.split())[:120]})"
