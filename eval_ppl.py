@@ -70,7 +70,7 @@ from anyorder.datasets import changed_since
 from anyorder.fast import freeze
 from anyorder.generation import Drawing, Unmasking, unmasking_of
 from anyorder.generation.options import choice_in
-from anyorder.generation.rules import RULES
+from anyorder.generation.rules import RULES, Dilated, check_counts
 from anyorder.generation.way import Way, order_and_policy
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.ensemble import check_ensemble
@@ -197,6 +197,8 @@ def laws_of(text, steps, c):
     policy = choice.get('policy', scored)
     order, _ = order_and_policy(policy, choice.get('block_length'))
     law = make(**choice)
+    if isinstance(law, Dilated):
+        return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
     if law.threshold is not None:
         name, _, _ = text.partition(':')
         if policy in RULES:
@@ -235,6 +237,7 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         order = Order.of(way.order, checkpoint.run)
         order.check(N, checkpoint.config.block_size)
         way.unmasking.check_network(slots, N)
+        check_counts(way.unmasking, checkpoint.counts)
 
         # Beside a number of passes a masked loss is not drawn
         exact = beside_passes and is_drawn(slots, order)

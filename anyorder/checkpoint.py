@@ -297,8 +297,11 @@ class Checkpoint:
         self.counts = self.entries.get('counts')
 
     def model(self, weights='ema', device='cpu'):
-        """Return model_from_checkpoint of it."""
-        return model_from_checkpoint(self.entries, weights, device)
+        """Return model_from_checkpoint of it, which has its counts on the device."""
+        model = model_from_checkpoint(self.entries, weights, device)
+        if self.counts is not None:
+            model.register_buffer('counts', self.counts.to(device), persistent=False)
+        return model
 
     def about(self, weights):
         """Return what a table says of it: its name, which weights, and how long it was trained."""

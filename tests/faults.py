@@ -355,11 +355,25 @@ FAULTS['anyorder/generation/scores.py'] = 'test_generation', [
     ['SCORES[score](float32_or_better(part))', 'SCORES[score](part)'],
 ]
 
-FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking', [
+FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps', [
     ['(n + 1) * (1 - ranked) <= self.threshold', 'n * (1 - ranked) <= self.threshold'],
     ['entropy.cumsum(1) - entropy', 'entropy.cumsum(1)'],
     ['scatter(1, best, holds)', 'copy_(holds)'],
     ['0 < number < math.inf', '0 <= number < math.inf'],
+    ['is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)', 'is_ready = sure > self.threshold'],
+    ['N_STABLE = 2', 'N_STABLE = 1'],
+    ['(torch.arange(N, device=device) - n_prompt)', 'torch.arange(N, device=device)'],
+    ['torch.where(logp > -torch.inf, logp.exp() * change, 0.0)', 'logp.exp() * change'],
+    ['torch.where(is_below, kept + 1, 0)', 'kept + is_below'],
+    ['(terms.sum(-1) < limit) & (last >= 0)', 'terms.sum(-1) < limit'],
+    ['torch.where(last == step, kept, n_stable)', 'n_stable'],
+    ['self.step.fill_(-1)', 'pass'],
+    ['clamp(max=self.most)', 'clamp(max=self.most + 90)'],
+    ['self.decay * part.order[cells.row, cells.visit]', 'self.decay * cells.visit'],
+    ['(counts + 1).to', 'counts.clamp(min=1).to'],
+    ['max(1, gap // 2)', 'gap // 2'],
+    ['(i - start) % gap == 0', 'i % gap == 0'],
+    ['= first + blank', '= blank'],
 ]
 
 FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [

@@ -36,7 +36,8 @@ def options(*args):
 def opened(order=None, **config):
     """What estimates ask of a Checkpoint."""
     config = AOGPTConfig(block_size=9, **config)
-    return SimpleNamespace(config=config, order=order or Order('random'), tokenizer=Bytes())
+    order = order or Order('random')
+    return SimpleNamespace(config=config, order=order, tokenizer=Bytes(), counts=None)
 
 
 def estimate(name, *args, checkpoint=None, asked=()):

@@ -2,6 +2,7 @@
 its extremes; and what is refused."""
 
 import itertools
+import math
 from functools import cache, partial
 
 import pytest
@@ -9,11 +10,21 @@ import torch
 from conftest import make_model, one_line
 from test_model import FINAL, TWO_STREAM
 
+from anyorder.checkpoint import Checkpoint, save_checkpoint
+from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
-from anyorder.generation.rules import RULES, EntropyBounded, Factor
+from anyorder.generation.rules import (
+    RULES,
+    Dilated,
+    EntropyBounded,
+    Factor,
+    Klass,
+    PcSampler,
+    dilated_groups,
+)
 from anyorder.generation.way import order_and_unmasking
 
 ENCODER = dict(attention='bidirectional')
@@ -46,12 +57,39 @@ def entropy_bounded(laws, gamma):
     return found
 
 
+def klass(laws, confidence, limit=0.01):
+    """Arxiv 2511.05664, by two comparisons."""
+    ready = []
+    for i, now in laws[-1].items():
+        kept = [some[i] for some in laws[-3:] if i in some]
+        kl = [float((q * (q / p).log()).sum()) for p, q in itertools.pairwise(kept)]
+        if now.max() > confidence and len(kl) == 2 and max(kl) < limit:
+            ready.append(i)
+    best = max(laws[-1], key=lambda i: laws[-1][i].max())
+    return sorted(ready, key=lambda i: -laws[-1][i].max()) or [best]
+
+
+COUNTS = torch.tensor([1, 50, 7])
+
+
+def pc_sampler(laws, k):
+    """Arxiv 2508.13021, with lambda 0.25 and alpha 10."""
+    share = (COUNTS + 1) / (COUNTS + 1).sum()
+    score = {}
+    for i, p in laws[-1].items():
+        nats = -float(p.max()) * math.log(share[p.argmax()])
+        score[i] = math.exp(-0.25 * i) * min(10, nats)
+    return sorted(score, key=lambda i: -score[i])[:k]
+
+
 READINGS = {'factor': factor, 'eb': entropy_bounded}
 PAPERS = {
     'factor:1': partial(factor, f=1),
     'factor:0.6': partial(factor, f=0.6),
     'eb:0.6': partial(entropy_bounded, gamma=0.6),
     'eb:0.9': partial(entropy_bounded, gamma=0.9),
+    'klass:0.36': partial(klass, confidence=0.36),
+    'pc_sampler': partial(pc_sampler, k=1),
 }
 
 
@@ -94,10 +132,15 @@ def laws_of(model, text, visits, block):
 
 
 @cache
-def toy(network):
-    """A network of three tokens at four positions that is neither sure of all nor of nothing."""
+def toy(network, how=''):
+    """A network of three tokens at four positions that is neither sure of all nor of nothing.
+
+    For klass it is less sure, so that laws change little from step to step."""
     model = make_model(3, block_size=N, vocab_size=V, **NETWORKS[network])
-    model.lm_head.weight.mul_(0.6)
+    scale = 0.3 if 'klass' in how else 0.6
+    model.lm_head.weight.mul_(scale)
+    model.lm_head.bias.mul_(scale / 0.6)
+    model.register_buffer('counts', COUNTS, persistent=False)
     return model
 
 
@@ -117,7 +160,7 @@ def scored(model, texts, order, known, how, use_cache=True):
 @cache
 def of_every_text(network, how):
     """The canvas of all 81 texts under a rule, without a prompt."""
-    return scored(toy(network), EVERY, ORDER, 0, how)
+    return scored(toy(network, how), EVERY, ORDER, 0, how)
 
 
 # ---- the law
@@ -128,7 +171,7 @@ def of_every_text(network, how):
 def test_the_law_of_a_rule_is_that_of_its_paper(how, network):
     """Of all texts, of which the probabilities add up to 1."""
     canvas = of_every_text(network, how)
-    papers = by_paper(toy(network), EVERY, ORDER, 0, PAPERS[how])
+    papers = by_paper(toy(network, how), EVERY, ORDER, 0, PAPERS[how])
     assert canvas.step.tolist() == [step for _, step, _ in papers]
     assert canvas.order.tolist() == [visits for visits, _, _ in papers]
     logprob = canvas.logprob.sum(1)
@@ -168,7 +211,7 @@ def test_a_step_reveals_what_the_paper_says_of_random_laws(rule):
 @pytest.mark.parametrize('how', PAPERS)
 def test_a_text_is_scored_as_it_was_written(how, network):
     """Whether or not it is alone, with and without a cache, behind prompts of unequal lengths."""
-    model = toy(network)
+    model = toy(network, how)
     known = torch.tensor([0, 2, 1, 4, 0])
     orders = torch.stack([ORDER, ORDER.flip(0), ORDER, ORDER, ORDER.flip(0)])
     idx = EVERY[[3, 50, 20, 70, 41]]
@@ -187,9 +230,31 @@ def test_a_text_is_scored_as_it_was_written(how, network):
         assert abs(float(canvas.logprob[r].sum()) - nats) < 1e-12
 
 
+@pytest.mark.parametrize('block_length', [None, 5])
+@pytest.mark.parametrize('network', NETWORKS)
+def test_klass_remembers_the_laws_of_its_blanks(batch, network, block_length):
+    """Of rows that end after each other, behind prompts; whole sets of blanks are revealed."""
+    model = make_model(**NETWORKS[network])
+    model.lm_head.weight.mul_(0.2)
+    idx, order = batch
+    known = torch.tensor([0, 6, 2, 4, 1])
+    it = Klass(threshold=0.12, kl_limit=0.02, block_length=block_length)
+    canvas = Canvas(idx, order, known, range(5))
+    fill(model, canvas, it, Drawing(scores=True))
+    rule = partial(klass, confidence=0.12, limit=0.02)
+    sizes = set()
+    for r in range(5):
+        how = model, idx[r : r + 1], order[r], int(known[r]), rule, block_length
+        ((_, step, nats),) = by_paper(*how)
+        assert canvas.step[r].tolist() == step
+        assert abs(float(canvas.logprob[r].sum()) - nats) < 1e-12
+        sizes |= {step.count(i) for i in range(9)}
+    assert len(sizes) > 2
+
+
 @pytest.mark.parametrize('how', PAPERS)
 def test_a_rule_looks_at_one_block_at_a_time(how):
-    model = toy('decoder')
+    model = toy('decoder', how)
     rule, colon, number = how.partition(':')
     canvas = scored(model, EVERY[::5], ORDER, 1, f'{rule}/2{colon}{number}')
     papers = by_paper(model, EVERY[::5], ORDER, 1, PAPERS[how], block_length=2)
@@ -198,7 +263,7 @@ def test_a_rule_looks_at_one_block_at_a_time(how):
 
 # ---- extremes
 
-ONE = {'factor:0.001': 'top_prob', 'eb:0': 'entropy'}
+ONE = {'factor:0.001': 'top_prob', 'eb:0': 'entropy', 'klass:1': 'top_prob'}
 ALL = ['factor:99', 'eb:99']
 
 
@@ -218,6 +283,76 @@ def test_at_the_other_end_a_rule_reveals_all_at_once(how):
     assert not canvas.step.any()
 
 
+def test_klass_reveals_all_once_there_were_two_comparisons():
+    canvas = Canvas(EVERY, ORDER.expand(81, 4), 0, range(81))
+    fill(toy('mixed'), canvas, Klass(threshold=0, kl_limit=99), Drawing(scores=True))
+    assert [*map(sorted, canvas.step.tolist())] == [[0, 1, 2, 2] for _ in EVERY]
+
+
+def test_pc_sampler_has_the_schedule(network='encoder'):
+    """Two blanks a step: with n_steps of half as many as blanks."""
+    model = toy(network)
+    canvas = Canvas(EVERY, ORDER.expand(81, 4), 0, range(81))
+    fill(model, canvas, PcSampler(n_steps=2), Drawing(scores=True))
+    papers = by_paper(model, EVERY, ORDER, 0, partial(pc_sampler, k=2))
+    assert canvas.step.tolist() == [step for _, step, _ in papers]
+    assert abs(float(canvas.logprob.sum(1).exp().sum()) - 1) < 1e-12
+
+
+# ---- dilated
+
+
+@pytest.mark.parametrize(
+    'n, block, groups',
+    [
+        (8, 8, [[0, 4], [2, 6], [1, 3, 5, 7]]),
+        (6, 8, [[0, 3], [1, 2, 4, 5]]),
+        (6, 4, [[0, 2], [1, 3], [4, 5]]),
+        (3, 1, [[0], [1], [2]]),
+        (9, 9, [[0, 4, 8], [2, 6], [1, 3, 5, 7]]),
+        (0, 4, []),
+    ],
+)
+def test_dilated_steps_by_hand(n, block, groups):
+    assert dilated_groups(n, block) == groups
+    if n and n & (n - 1) == 0 and n == block:
+        assert len(groups) == math.log2(n)
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_dilated_is_a_given_order(network):
+    """Of the blanks in the order of their blocks; known tokens and rows differ."""
+    model = toy(network)
+    orders = torch.stack([ORDER, ORDER.flip(0)]).repeat(3, 1)
+    known = torch.tensor([0, 1, 2, 0, 3, 4])
+    idx = EVERY[::15]
+    canvas = Canvas(idx, orders, known, range(6))
+    fill(model, canvas, Dilated(4), Drawing(scores=True))
+    for r in range(6):
+        first = int(known[r])
+        left = orders[r, first:].tolist()
+        visits = orders[r, :first].tolist()
+        nats = 0.0
+        for t, group in enumerate(dilated_groups(len(left), 4)):
+            blanks = [left[i] for i in group]
+            laws = laws_of(model, idx[r], visits, blanks)
+            nats += sum(float(laws[i][idx[r, i]].log()) for i in blanks)
+            assert canvas.step[r, blanks].tolist() == [t for _ in blanks]
+            visits += blanks
+        assert canvas.order[r].tolist() == visits
+        assert abs(float(canvas.logprob[r].sum()) - nats) < 1e-12
+
+
+@pytest.mark.parametrize('block', [1, 2, 4])
+def test_the_law_of_dilated_adds_up_to_1(block):
+    model = toy('decoder')
+    canvas = Canvas(EVERY, torch.arange(4).expand(81, 4), 0, range(81))
+    fill(model, canvas, Dilated(block), Drawing(scores=True))
+    assert abs(float(canvas.logprob.sum(1).exp().sum()) - 1) < 1e-12
+    one = scored(model, EVERY, torch.arange(4), 0, 'l2r')
+    assert torch.equal(canvas.logprob, one.logprob) == (block == 1)
+
+
 # ---- options
 
 
@@ -229,6 +364,12 @@ def test_at_the_other_end_a_rule_reveals_all_at_once(how):
         ('factor/8:0.5', 'l2r', Factor(threshold=0.5, block_length=8)),
         ('eb', 'random', EntropyBounded()),
         ('eb/32:0.2', 'l2r', EntropyBounded(threshold=0.2, block_length=32)),
+        ('klass', 'random', Klass()),
+        ('klass/16:0.7', 'l2r', Klass(threshold=0.7, block_length=16)),
+        ('pc_sampler', 'random', PcSampler()),
+        ('pc_sampler/8', 'l2r', PcSampler(block_length=8)),
+        ('dilated', 'l2r', Dilated(32)),
+        ('dilated:8', 'l2r', Dilated(8)),
     ],
 )
 def test_a_rule_is_one_text(text, order, noun):
@@ -245,6 +386,13 @@ def test_a_rule_is_one_text(text, order, noun):
         ('factor+0.5', 'order_noise'),
         ('eb:x', 'eb/BLOCK_LENGTH:GAMMA'),
         ('eb:-0.1', 'eb/BLOCK_LENGTH:GAMMA'),
+        ('klass:2', 'a confidence from 0 to 1'),
+        ('klass+1', 'order_noise'),
+        ('pc_sampler:3', 'no number'),
+        ('dilated/8', 'dilated:BLOCK_LENGTH'),
+        ('dilated:8.5', 'dilated:BLOCK_LENGTH'),
+        ('dilated:0', 'block_length'),
+        ('dilated+1', 'dilated:BLOCK_LENGTH'),
         ('facto', 'factor'),
     ],
 )
@@ -256,5 +404,31 @@ def test_what_is_no_rule_is_one_line(text, said):
 @pytest.mark.parametrize('rule', RULES)
 def test_rules_do_not_go_with_what_says_how_many(rule):
     for options in (dict(unmask='lossless'), dict(unmask='binomial', n_steps=3)):
+        if rule == 'pc_sampler' and options['unmask'] == 'binomial':
+            continue  # it has a schedule
         with one_line(rule):
             unmasking_of(policy=rule, **options)
+
+
+def test_a_rule_wants_what_a_checkpoint_says():
+    model = make_model(block_size=N, vocab_size=V)
+    canvas = Canvas(EVERY, ORDER.expand(81, 4), 0, range(81))
+    with one_line('pc_sampler wants to know how often each token'):
+        fill(model, canvas, PcSampler(), Drawing())
+    with one_line('at most the 4 positions'):
+        fill(model, canvas, Dilated(), Drawing())
+
+
+def test_the_model_of_a_checkpoint_has_its_counts(tmp_path):
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    for counts in ({}, {'counts': torch.arange(257)}):
+        save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', **counts)
+        opened = Checkpoint(tmp_path / 'c.pt').model('raw')
+        assert hasattr(opened, 'counts') == bool(counts)
+        assert opened.state_dict().keys() == model.state_dict().keys()
+        if counts:
+            it = order_and_unmasking('pc_sampler', n_steps=4)[1]
+            order = torch.arange(32).repeat(2, 1)
+            canvas = Canvas(order, order, 3, range(2))
+            fill(freeze(opened), canvas, it, Drawing())
+            assert not canvas.n_blanks.any()

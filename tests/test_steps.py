@@ -8,7 +8,7 @@ import torch
 from conftest import make_model
 from test_model import TWO_STREAM, name_of
 
-from anyorder.generation import Drawing, Given, Lossless, drawing, fill, plan
+from anyorder.generation import Drawing, Given, Lossless, drawing, fill, passes, plan
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.passes import Passes
@@ -41,7 +41,12 @@ READ = [
     dict(unmask='lossless', window=32),
     dict(n_steps=6, revise=2),
 ]
-BY_RULES = [dict(policy='factor', threshold=1.5), dict(policy='eb', threshold=1.0, block_length=4)]
+BY_RULES = [
+    dict(policy='factor', threshold=1.5),
+    dict(policy='eb', threshold=1.0, block_length=4),
+    dict(policy='klass', threshold=0.1, block_length=5),
+    dict(policy='dilated', block_length=8),
+]
 
 
 @pytest.fixture
@@ -79,6 +84,19 @@ def test_padded_steps_write_the_same_text(as_on_devices, variant):
     ]
     exact = [text(model, how) for how in hows]
     as_on_devices()
+    for how, one in zip(hows, exact):
+        assert_same(text(model, how), one)
+
+
+def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(as_on_devices, monkeypatch):
+    """Blanks that repeat on a device may be in another part."""
+    model = make_model(block_size=20)
+    model.lm_head.weight.mul_(0.1)
+    hows = [dict(policy='klass', threshold=0.1, block_length=n) for n in (None, 7)]
+    exact = [text(model, how) for how in hows]
+    assert exact[0][1]['step'].max() < 19  # so that there are sets that depend on the comparisons
+    as_on_devices()
+    monkeypatch.setattr(passes, 'split_rows', lambda vocab_size, x: [x.split(3)])
     for how, one in zip(hows, exact):
         assert_same(text(model, how), one)
 

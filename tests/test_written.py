@@ -157,10 +157,11 @@ def test_what_passes_cost_is_paired_block_by_block():
 
 def test_a_rule_is_compared_with_one_token_a_step_by_its_score():
     model = make_model()
-    found = made('--orders=top_prob,factor:2,entropy/3,eb/3:1.5,eb')
+    found = made('--orders=top_prob,factor:2,entropy/3,eb/3:1.5,eb,klass,l2r,dilated:4')
     rows = measured(model, found)
-    assert list(rows) == ['top_prob', 'factor:2', 'entropy/3', 'eb/3:1.5', 'eb:0.1']
-    for name, one in (('factor:2', 'top_prob'), ('eb/3:1.5', 'entropy/3')):
+    pairs = {'factor:2': 'top_prob', 'eb/3:1.5': 'entropy/3', 'dilated:4': 'left to right'}
+    assert {*rows} == {*pairs.keys(), *pairs.values(), 'eb:0.1', 'klass:0.9'}
+    for name, one in pairs.items():
         cost = rows[name]['nats_per_token'] - rows[one]['nats_per_token']
         assert math.isclose(rows[name]['cost'], cost, abs_tol=1e-9)
         assert 1 < rows[name]['passes'] < 9
@@ -331,6 +332,10 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
         (['--orders=entropy:.5'], 'top_prob'),
         (['--orders=factor:0'], 'a factor above 0'),
         (['--orders=eb+.5'], 'noise is drawn'),
+        (['--orders=klass:2'], 'a confidence from 0 to 1'),
+        (['--orders=l2r,pc_sampler'], 'pc_sampler wants to know how often each token'),
+        (['--orders=dilated/8'], 'dilated:BLOCK_LENGTH'),
+        (['--orders=dilated'], 'dilated:16 or less'),
         (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
         (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'),
         (['--orders=margin', '--n_steps=-1'], 'n_steps must'),

@@ -13,7 +13,8 @@ class Memory:
 
     cache   the dtype of their cache, None without one
     free    bytes, None where the device does not say it
-    sizes   [steps] of plan.Size, once they are planned"""
+    sizes   [steps] of plan.Size, once they are planned
+    laws    bytes of what a rule keeps from step to step, which were not there before"""
 
     def __init__(self, network, part, cached):
         self.config = network.config
@@ -29,12 +30,18 @@ class Memory:
         self.sizes = []
         self.sorts = False
         self.records = False
+        self.laws = 0
 
     def look(self, n_kept=0):
         """Find out what is free, n_kept bytes that the network keeps among it."""
         self.free = free_bytes(self.device)
         if self.free is not None:
             self.free += n_kept
+
+    def add_laws(self, n_bytes):
+        """Count more of what a rule keeps. Raises MemoryError if there is too little for it."""
+        self.laws += n_bytes
+        self.check()
 
     def fits(self, n_rows, n_positions):
         """Return whether the cache of so many rows and positions may be made."""
@@ -64,6 +71,8 @@ class Memory:
             'the rows': 2 * self.row_bytes,
             'the widest step': sum(steps[-1:]),
         }
+        if self.laws:
+            found['the laws of the step before'] = self.laws
         if self.records:
             found['the graphs'] = sum(steps[-2:-1])
         return found

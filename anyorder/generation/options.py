@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import signature
 
 from anyorder.generation.revise import Revised, check_rounds
-from anyorder.generation.rules import RULES
+from anyorder.generation.rules import RULES, Dilated
 from anyorder.generation.scores import SCORES
 from anyorder.generation.unmasking import (
     Adaptive,
@@ -32,6 +32,11 @@ def choice_in(text):
         return {}
     policy, length, threshold, noise = found.groups()
     options = {'policy': policy}
+    if policy == 'dilated':
+        if length or noise or threshold and not threshold.isdecimal():
+            return {}
+        length = threshold
+        threshold = None
     try:
         if length:
             options['block_length'] = int(length)
@@ -132,6 +137,8 @@ class Options:
 
     def rule(self):
         """Return the Rule that the options name. What they leave open is its own."""
+        if self.policy == 'dilated':
+            return self.dilated()
         options = {
             'n_steps': self.n_steps,
             'schedule': self.schedule,
@@ -142,6 +149,17 @@ class Options:
         }
         given = {name: value for name, value in options.items() if value is not None}
         return RULES[self.policy](**given)
+
+    def dilated(self):
+        """Return the Dilated that the options name."""
+        if self.is_binomial() or self.order_noise or self.threshold is not None:
+            raise ValueError(
+                f'{Dilated.form} says itself how many blanks a step reveals, and needs no score: '
+                'leave out unmask=binomial, order_noise and threshold'
+            )
+        if self.block_length is None:
+            return Dilated()
+        return Dilated(self.block_length)
 
     def check_for_given(self):
         """Raise ValueError for options of Adaptive, which an order that is given does not have."""

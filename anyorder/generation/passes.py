@@ -32,7 +32,9 @@ class Passes:
         """Return the rows in their places, with prompts of unequal lengths read."""
         if self.cache is not None:
             read_prompts(self.network, part, self.cache)
-        return self.workspace.place(part)
+        part = self.workspace.place(part)
+        self.state = self.unmasking.begin(self, part)
+        return part
 
     def plan(self, part, ends):
         """Return the Plan of the rows, see there. At first see whether there is memory for it."""
@@ -185,6 +187,8 @@ class Passes:
         """Keep only the rows where `left` (B,) is True, and return them."""
         if self.cache is not None:
             self.cache.keep(left.nonzero()[:, 0])
+        if self.state is not None:
+            self.state.keep(left.nonzero()[:, 0])
         return self.workspace.place(part.take(left))
 
 

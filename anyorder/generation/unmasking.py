@@ -22,7 +22,7 @@ PLANNED = ('n_steps', 'schedule', 'binomial', 'block_length', 'window')
 class Unmasking:
     """A way to reveal blanks: what fill.write asks for."""
 
-    adaptive = False  # whether the model chooses the order
+    adaptive = False  # whether the model, or a rule, chooses the order
     binomial = False  # whether every row draws how many blanks a step reveals
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
@@ -37,6 +37,9 @@ class Unmasking:
 
         Revised alone has more than one: it blanks a part again."""
         yield self
+
+    def begin(self, passes, part):
+        """Return what steps keep of the rows `part` besides the cache, or None."""
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.

@@ -69,7 +69,7 @@ def order_and_policy(order, block_length=None):
     list of positions."""
     if not isinstance(order, str):
         return order, 'given'
-    if order in POLICIES and block_length is None:
+    if order in POLICIES and block_length is None and order != 'dilated':
         return 'random', order  # the random order decides among equal scores
     if order in POLICIES:
         return 'l2r', order  # blocks of neighbours, from left to right

@@ -2,6 +2,7 @@
 and the graphs that read and write them."""
 
 import copy
+import math
 import threading
 import traceback
 from contextlib import contextmanager
@@ -102,11 +103,23 @@ class Workspace:
         self.n_rows = n_rows
         self.n_positions = n_positions
         self.n_bytes = memory.cache_bytes(n_rows, n_positions)
+        self.vocab_size = network.config.vocab_size
+        self.law_dtype = torch.promote_types(memory.dtype, torch.float32)
+        self.tables = {}
         self.cache = None
         if memory.cache is not None:
             dtype = memory.cache
             self.cache = KVCache(network.config, n_rows, network.device, dtype, n_positions)
         self.graphs = None
+
+    def table(self, name, shape, dtype, device):
+        """Return a tensor (n_rows, *shape), for later texts the same one: graphs know its place."""
+        key = name, shape, dtype
+        if key not in self.tables:
+            self.memory.add_laws(self.n_rows * math.prod(shape) * dtype.itemsize)
+            with torch.inference_mode(mode=False):
+                self.tables[key] = torch.zeros(self.n_rows, *shape, dtype=dtype, device=device)
+        return self.tables[key]
 
     def keep_places(self, part):
         """Have places for rows like those of the Canvas `part`, and graphs."""

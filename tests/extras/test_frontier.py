@@ -13,6 +13,7 @@ from anyorder.extras.speed.frontier import REFERENCE, WAYS, Frontier, settings
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
+from anyorder.generation.rules import RULES, Dilated, Factor
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Adaptive, Given, Lossless
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.likelihood.nll import block_nll
@@ -22,6 +23,7 @@ from anyorder.tokens.blocks import Batch
 from configurator import Config
 
 VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'blocks': [4, 8, 9]}
+VALUES |= {'factor': [2.0], 'gamma': [3.0], 'dilation': [4, 8, 16]}
 OPTIONS = {'n_samples': 5, 'batch_size': 2, 'seed': 3, 'temperature': 1.0, 'n_blocks': 5}
 SIZES = {'block_size': 8, 'vocab_size': 320, 'n_tokens': 257, 'n_layer': 1}
 
@@ -31,7 +33,8 @@ def save(path, order='random', **network):
     words.write_text('The quick brown fox jumps over the lazy dog. ' * 3)
     model = make_model(**SIZES | network).float()
     run = {'order': order, 'dataset': str(words)}
-    save_checkpoint(path, model, tokenizer='bytes', config=run)
+    counts = torch.arange(257)
+    save_checkpoint(path, model, tokenizer='bytes', config=run, counts=counts)
     return str(path)
 
 
@@ -80,6 +83,10 @@ def test_the_ways_of_a_decoder(frontier):
     assert ('cosine', {'n_steps': 4}, Given(4, 'cosine')) in decoder.settings
     threshold = Adaptive('margin', threshold=0.05)
     assert ('margin threshold', {'threshold': 0.05}, threshold) in decoder.settings
+    assert ('factor', {'factor': 2.0}, Factor(threshold=2.0)) in decoder.settings
+    found, unmaskings = of_way(decoder.settings, 'dilated')
+    assert found == ({'dilation': 4}, {'dilation': 8})
+    assert unmaskings == (Dilated(4), Dilated(8))
 
 
 def test_an_encoder_has_no_drafts(frontier):
@@ -94,7 +101,7 @@ def test_an_encoder_has_no_drafts(frontier):
 def test_a_model_of_one_order_chooses_nothing(frontier):
     ((why, ways),) = frontier('l2r').left_out.items()
     thresholds = [f'{score} threshold' for score in PROBABILITIES]
-    assert ways == [*SCORES, *thresholds, IN_FOURS, IN_EIGHTS, TOO_WIDE]
+    assert ways == [*SCORES, *thresholds, *RULES, IN_FOURS, IN_EIGHTS, TOO_WIDE]
     assert 'trained in the order l2r' in why
 
 

@@ -3,11 +3,11 @@
     python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --out=frontier.json
     python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_steps=8,16
 
-Every way of unmasking at several settings: passes, slots a token and seconds of generation; nats a
-token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats less one token a step
-of the same order, block by block; nats of samples under a judge, and their entropy. Every way has
-the same seeds. Lossless unmasking has random numbers of its own, and writes one text for all
-windows."""
+Every way and rule of unmasking at several settings: passes, slots a token and seconds of
+generation; nats a token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats
+less one token a step of the same order, block by block; nats of samples under a judge, and their
+entropy. Every way has the same seeds. Lossless unmasking has random numbers of its own, and writes
+one text for all windows."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least
@@ -21,7 +21,10 @@ n_blocks = 64  # blocks of the text, spread evenly over it; 0 is all
 # ways of unmasking, with commas
 n_steps = ''  # numbers of passes; '' is a sixteenth to a half of the tokens
 windows = '4,8,16,32,64'  # of lossless unmasking; '' leaves it out
-thresholds = '.5,.7,.9'  # of adaptive policies; '' leaves them out
+thresholds = '.5,.7,.9'  # of adaptive policies, and of klass; '' leaves them out
+factors = '.5,1,2'  # of factor; '' leaves it out
+gammas = '.1,.3,1'  # of eb, nats; '' leaves it out
+dilations = '16,32,64'  # lengths of the blocks of dilated; '' leaves it out
 block_lengths = '8,32'  # margin inside blocks of so many tokens; '' leaves them out
 # samples
 n_samples = 64  # of every way
@@ -48,7 +51,6 @@ from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import (
     PROBABILITIES,
     SCORES,
-    Adaptive,
     Canvas,
     Drawing,
     Given,
@@ -57,6 +59,8 @@ from anyorder.generation import (
 )
 from anyorder.generation.canvas import sample_of
 from anyorder.generation.fill import fill
+from anyorder.generation.rules import Dilated, PcSampler, check_counts
+from anyorder.generation.unmasking import Adaptive
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge, text_metrics
@@ -79,7 +83,14 @@ WAYS = {
     'binomial': ('n_steps', {'unmask': 'binomial'}),
     **{policy: ('n_steps', {'policy': policy}) for policy in SCORES},
     **{f'{policy} threshold': ('threshold', {'policy': policy}) for policy in PROBABILITIES},
+    'factor': ('factor', {'policy': 'factor'}),
+    'eb': ('gamma', {'policy': 'eb'}),
+    'klass': ('threshold', {'policy': 'klass'}),
+    'pc_sampler': ('n_steps', {'policy': 'pc_sampler'}),
+    'dilated': ('dilation', {'policy': 'dilated'}),
 }
+# options of unmasking_of that have another name along the curve of a rule
+NAMES = {'factor': 'threshold', 'gamma': 'threshold', 'dilation': 'block_length'}
 
 HEADINGS = ('passes', 'slots', 'seconds', 'nats a token', 'cost', 'judge', 'entropy')
 WIDTHS = (12, 8, 8, 14, 15, 14, 14)
@@ -96,6 +107,9 @@ def main(config):
         'n_steps': numbers_or_none(config, 'n_steps'),
         'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
         'window': numbers_or_none(config, 'windows'),
+        'factor': numbers_or_none(config, 'factors', float, 0, 1000),
+        'gamma': numbers_or_none(config, 'gammas', float, 0, 1000),
+        'dilation': numbers_or_none(config, 'dilations'),
         'blocks': numbers_or_none(config, 'block_lengths'),
     }
     device, dtype = resolve_device(config.device, config.dtype)
@@ -106,13 +120,15 @@ def main(config):
 def settings(checkpoint, values):
     """Return ([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}).
 
-    values   {'n_steps', 'window', 'threshold', 'blocks': [value, ...]}; without n_steps a sixteenth
-             to a half of the tokens. A window holds at most all tokens. Margin has a way for each
-             length of `blocks`. The curve of a policy begins at its own one token a step"""
+    values   {'n_steps', 'window', 'threshold', 'factor', 'gamma', 'dilation', 'blocks': [value,
+             ...]}; without n_steps a sixteenth to a half of the tokens. A window, and a block of
+             dilated, holds at most all tokens. Margin has a way for each length of `blocks`. The
+             curve of a policy begins at its own one token a step"""
     N = checkpoint.config.block_size
-    windows = dict.fromkeys(min(window, N) for window in values['window'])
     n_steps = values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)})
-    values = values | {'n_steps': n_steps, 'window': windows}
+    values = values | {'n_steps': n_steps}
+    for name in ('window', 'dilation'):
+        values[name] = dict.fromkeys(min(value, N) for value in values[name])
     ways = dict(WAYS)
     for n in values['blocks']:
         ways[f'margin blocks of {n}'] = ('n_steps', {'policy': 'margin', 'block_length': n})
@@ -126,8 +142,8 @@ def settings(checkpoint, values):
             along = steps_of_policy(along, N, others.get('block_length', N))
         of_way = []
         for value in along:
-            setting = {option: value}
-            of_way.append((way, setting, unmasking_of(**setting, **others)))
+            unmasking = unmasking_of(**{NAMES.get(option, option): value}, **others)
+            of_way.append((way, {option: value}, unmasking))
         try:
             for _, _, unmasking in of_way:
                 check_way(unmasking, checkpoint)
@@ -149,6 +165,7 @@ def check_way(unmasking, checkpoint):
     if unmasking.adaptive and order != 'random':
         raise ValueError(f'the checkpoint was trained in the order {order} and knows no other')
     unmasking.check_network(checkpoint.config.slots, checkpoint.config.block_size)
+    check_counts(unmasking, checkpoint.counts)
 
 
 class Frontier:
@@ -353,10 +370,12 @@ class Frontier:
 
 def one_by_one(unmasking, n_tokens):
     """Return (its policy, the Unmasking that writes one token a step in the order of this one)."""
-    if unmasking.adaptive:
-        one = Adaptive(unmasking.score, n_tokens, block_length=unmasking.block_length)
-        return unmasking.score, one
-    return 'given', Given(n_tokens)
+    if not unmasking.adaptive or isinstance(unmasking, Dilated):
+        return 'given', Given(n_tokens)
+    options = {'n_steps': n_tokens, 'block_length': unmasking.block_length}
+    if isinstance(unmasking, PcSampler):
+        return 'pc_sampler', PcSampler(**options)
+    return unmasking.score, Adaptive(unmasking.score, **options)
 
 
 def standard_error(values):
