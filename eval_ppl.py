@@ -29,6 +29,9 @@ what may be compared, and how a text is cut."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, names_in, nearest, numbers
 
+# options that stay as typed, see configurator.py
+TEXTS = ('pattern',)
+
 # which model
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
@@ -48,6 +51,7 @@ n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified 
 n_steps = '0'  # numbers of passes, with commas; 0 is one token a step
 unmask = 'fixed'  # 'fixed', or 'binomial': how many tokens a step writes is drawn
 temperature = 1.0  # the law that is measured is tempered by it
+pattern = ''  # the law given that a block matches: a regular expression, or FILE.json, a schema
 seed = 1337  # draws orders, contexts and visits
 # system
 batch_size = 16  # blocks of a forward pass; or contexts, of about as many tokens
@@ -61,7 +65,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 import re
 from datetime import timedelta
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -89,6 +93,7 @@ from anyorder.machine.processes import (
     start_processes,
 )
 from anyorder.orders import Order
+from anyorder.tokens.prompts import read_pattern
 
 ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
 ORACLE = re.compile(r'oracle(?:/\d+)?')
@@ -103,7 +108,8 @@ class Asked(NamedTuple):
                among equal scores
     said       what its label says of the passes; '': one token a step
     unmasking, drawing  as in Written
-    one        the name of the row of one token a step, with which it is compared"""
+    one        the name of the row of one token a step, with which it is compared
+    pattern    the Pattern that every block is to match, or None"""
 
     text: str
     order: str | list
@@ -111,6 +117,7 @@ class Asked(NamedTuple):
     unmasking: Unmasking
     drawing: Drawing
     one: str = ''
+    pattern: Any = None
 
     @property
     def is_tempered(self):
@@ -119,7 +126,8 @@ class Asked(NamedTuple):
     @property
     def is_written(self):
         """Whether a step chooses, writes many tokens or draws by another law than the model's."""
-        return self.unmasking.adaptive or self.said != '' or self.is_tempered
+        is_free = self.pattern is None
+        return self.unmasking.adaptive or self.said != '' or self.is_tempered or not is_free
 
 
 def check_options(c):
@@ -162,12 +170,13 @@ def read_ways(c):
         texts = list(dict.fromkeys(names_in(c.orders)))
     steps = numbers(c, 'n_steps')
     drawing = Drawing(c.temperature, scores=True)
+    pattern = read_pattern(c.pattern)
 
     has_steps = any(steps)
-    if not texts and (has_steps or drawing != PLAIN):
+    if not texts and (has_steps or drawing != PLAIN or pattern is not None):
         raise ValueError(
-            'n_steps and temperature say how the rows of orders are written, and there are none: '
-            'name some, as --orders=l2r,margin'
+            'n_steps, temperature and pattern say how the rows of orders are written, and there '
+            'are none: name some, as --orders=l2r,margin'
         )
     if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not has_steps:
         raise ValueError(
@@ -177,7 +186,7 @@ def read_ways(c):
     ways = []
     for text in texts:
         name, one, order, laws = laws_of(text, steps, c)
-        ways += [Asked(name, order, said, law, drawing, one) for said, law in laws]
+        ways += [Asked(name, order, said, law, drawing, one, pattern) for said, law in laws]
     return ways
 
 
@@ -304,6 +313,8 @@ def label_of(way, order, exact):
         label += ', exact'
     if way.is_tempered:
         label += ', tempered'
+    if way.pattern is not None:
+        label += ', matching'
     return label
 
 
@@ -356,6 +367,8 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
     ]
     if any(way.is_tempered for way in ways):
         lines.append(f'tempered: temperature {c.temperature:g}')
+    if any(way.pattern is not None for way in ways):
+        lines.append(f'matching: given that a block matches {c.pattern}')
     if N != 1024 and any(map(is_zero_shot, datasets)):
         lines.append(
             f'published numbers have a context of 1024: the numbers below, of context {N}, do not '

@@ -390,7 +390,7 @@ def test_help_names_the_keys_of_tables(command, tables):
     [
         ('train', 38),
         ('sample', 29),
-        ('eval_ppl', 20),
+        ('eval_ppl', 21),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),
         ('anyorder.extras.puzzles.solve', 20),

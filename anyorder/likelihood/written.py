@@ -19,6 +19,8 @@ from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.seeds import DRAWS, derive_seed
+from anyorder.tokens.blocks import PADDING
+from anyorder.tokens.prompts import read_pattern
 
 
 class Oracle(Adaptive):
@@ -38,11 +40,12 @@ def oracle_of(**options):
     return Oracle(**vars(unmasking_of(**options)))
 
 
-def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
+def written_nats(model, batch, seeds, unmasking, drawing, batch_size, language_of=None):
     """Return -log q of each block of a Batch under its own order; what is given is not written.
 
     seeds    [n] as in Canvas
     unmasking, drawing  as in steps
+    language_of  gives a Canvas its Language; None: any text may be written
     returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the
              others, passes"""
     found = []
@@ -50,6 +53,8 @@ def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
         part = batch.rows(rows).to(model.device)
         own_seeds = [seeds[r] for r in rows.tolist()]
         canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
+        if language_of is not None:
+            canvas.language = language_of(canvas)
         fill(model, canvas, unmasking, drawing)
         is_cut = canvas.logprob == -torch.inf
         nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
@@ -75,22 +80,39 @@ class Written(Along):
         self.unmasking = unmasking
         self.drawing = way.drawing
         self.one = one
+        self.pattern = read_pattern(config.get('pattern'))
         super().__init__(config, checkpoint, asked, way.order, label)
         self.several = unmasking.binomial or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = unmasking.binomial or self.bound and not unmasking.adaptive
         # no journal of another reading, or of other draws
-        law = derive_seed(way.order, unmasking, way.drawing, 'known l2r', DRAWS)
-        self.work = f'{label} {law:x}'
+        names = [way.order, unmasking, way.drawing, 'known l2r', DRAWS]
+        if self.pattern is not None:
+            names.append(self.pattern.text)
+        self.work = f'{label} {derive_seed(*names):x}'
 
     def nats(self, model, blocks, numbers, given=None):
         """Return three columns for each order, see written_nats."""
         K = self.n_orders
         batch = self.batch(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
-        nats = written_nats(model, batch, seeds, self.unmasking, self.drawing, self.c.batch_size)
-        return nats.view(-1, 3 * K)
+        language_of = None
+        if self.pattern is not None:
+            language_of = self.language
+            for number in numbers:
+                block = blocks[number]
+                tokens = block[block != PADDING].tolist()
+                self.pattern.check(tokens, self.checkpoint.tokenizer, number)
+        how = self.unmasking, self.drawing, self.c.batch_size, language_of
+        return written_nats(model, batch, seeds, *how).view(-1, 3 * K)
+
+    def language(self, canvas):
+        """Return the Language of a canvas whose rows match the pattern."""
+        counts = self.checkpoint.counts
+        stand_in = None if counts is None else counts + 1
+        parts = [(r, 0, tokens, self.pattern) for r, tokens in enumerate(known_tokens(canvas))]
+        return self.pattern.language(parts, canvas, self.checkpoint.tokenizer, stand_in)
 
     def measure(self, model, text, journal):
         """Return the nats, and behind them the totals of one token a step."""
@@ -145,6 +167,18 @@ class Written(Along):
                 'better still'
             )
         return super().remarks(rows, text) + [line.format(**row) for line in said]
+
+
+def known_tokens(canvas):
+    """Return the tokens of each row of a canvas in natural order, -1 in its blanks."""
+    rows = zip(canvas.idx.tolist(), canvas.order.tolist())
+    found = []
+    for (idx, order), known, n in zip(rows, canvas.known.tolist(), canvas.n_visits.tolist()):
+        tokens = [-1 for _ in range(n)]
+        for position in order[:known]:
+            tokens[position] = idx[position]
+        found.append(tokens)
+    return found
 
 
 def row_of_cut(row, kept, cut):
