@@ -16,7 +16,7 @@ from anyorder.extras.patterns import build
 from anyorder.extras.patterns.spelled import spelled
 from anyorder.extras.patterns.syntax import between_nuls, why
 
-MOST_CELLS = 1 << 25  # states times classes of a table, 256 MB
+MOST_CELLS = 1 << 24  # states times classes of a table, 128 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +205,11 @@ def reached(to, start):
 
 def merged_columns(behind):
     """Return (next (S, C), class of each column): equal columns become one."""
-    columns, classes = np.unique(behind, axis=1, return_inverse=True)
-    return columns, classes.ravel()
+    number = {}
+    columns = np.ascontiguousarray(behind.T)
+    classes = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns])
+    _, first = np.unique(classes, return_index=True)
+    return behind[:, first], classes
 
 
 def walk(of_bytes, byte_classes, spelling, pattern):

@@ -5,6 +5,7 @@ any memory. The standard input holds the expression, or a JSON schema, and the s
 plain numbers, or an expression. The exit code says what came of it."""
 
 import array
+import contextlib
 import sys
 
 FAILED = 1  # Python says it itself
@@ -35,14 +36,19 @@ def main(question):
 
 
 def set_limits():
-    """Limit the time and the memory of this process."""
+    """Limit the time and the memory of this process, as far as the system can."""
     try:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limits = {
+        resource.RLIMIT_CPU: MOST_SECONDS,
+        resource.RLIMIT_AS: MOST_BYTES,
+        resource.RLIMIT_CORE: 0,  # no file of what died
+    }
+    for kind, limit in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (limit, limit))
 
 
 def automaton(expression):

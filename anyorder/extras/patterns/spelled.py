@@ -1,5 +1,6 @@
 """Which bytes of a text does each token stand for?"""
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def spelled(tokenizer):
     return SPELLED[key]
 
 
+@functools.lru_cache(8)  # the description of a tokenizer of others is long
 def key_of(tokenizer):
     """Return what tells a tokenizer from those that spell otherwise."""
     return tokenizer.identity, tokenizer.separator, tokenizer.eos
