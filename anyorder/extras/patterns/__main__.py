@@ -8,6 +8,9 @@ pattern. The numbers of tokens are those of texts that match, in any division of
 
 from anyorder.machine.terminal import one_line_errors, read_options
 
+# options that stay as typed, see configurator.py
+TEXTS = ('pattern', 'text')
+
 pattern = ''  # a regular expression that the whole text matches, or FILE.json, a JSON schema
 tokenizer = 'bytes'  # 'bytes', 'gpt2', or that of a set of puzzles
 ckpt = ''  # in place of the tokenizer: a checkpoint, whose tokenizer it is
@@ -18,13 +21,14 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     options = read_options(globals())
 
 from anyorder.extras.patterns.pattern import Pattern
+from anyorder.tokens.prompts import read_pattern
 from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import at_least
 
 
 def main(config):
     at_least(config, 0, 'most')
-    asked = Pattern.of_option(config.pattern)
+    asked = read_pattern(config.pattern) or Pattern('')
     known = tokenizer_of(config)
     for what, said in rows_of(asked, known, config.most):
         print(f'{what:<10}{said}')
