@@ -5,13 +5,19 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from conftest import one_line
+from conftest import make_model, one_line
+from simulated_gpu import counted
 from test_generation import chi2_of, limit
 
 from anyorder.extras.patterns import messages
 from anyorder.extras.patterns.automaton import Table
 from anyorder.extras.patterns.language import Language, Span
+from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
+from anyorder.generation.constraint import Constraint
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, steps
+from anyorder.generation.options import unmasking_of
 from anyorder.generation.plan import Cells
 from anyorder.tokens.tokenizers import Symbols
 
@@ -35,6 +41,14 @@ TABLE = Table(
     classes=np.array([2, 1, 3, 0, 4]),  # the last token is no text
     pattern='the pattern',
     tokenizer=Symbols('letters', ['a', 'b', 'ab', 'c', 'end']),
+)
+OTHER = Table(  # b*(ab|c)b*
+    next=np.array([[0, 1, -1], [1, -1, -1]]),
+    start=0,
+    final=np.array([False, True]),
+    classes=np.array([2, 0, 1, 1, 2]),
+    pattern='the other pattern',
+    tokenizer=TABLE.tokenizer,
 )
 TEXTS = torch.tensor([*itertools.product(range(V), repeat=N)])
 MATCHES = torch.tensor([bool(TABLE.final[TABLE.read(text)]) for text in TEXTS.tolist()])
@@ -230,3 +244,417 @@ def test_draws(made):
     counts = torch.cat([counts[often], counts[rare].sum(0, keepdim=True)])
     expected = torch.cat([q[often], q[rare].sum(0, keepdim=True)])
     assert chi2_of(counts, expected) < limit(int(often.sum()))
+
+
+def spans_of(n_rows, start=0, end=N):
+    return [Span(r, start, end, TABLE, 0) for r in range(n_rows)]
+
+
+def both_kinds(to, start, final, inside):
+    return [kind(to, start, final, inside) for kind in (messages.Tree, messages.Chain)]
+
+
+def test_a_tree_is_a_chain():
+    """Of spans of unequal lengths, after any changes, for all places or a few."""
+    g = torch.Generator().manual_seed(0)
+    to = torch.randint(-1, 9, (9, 12), generator=g)
+    start = torch.rand(4, 9, generator=g, dtype=torch.float64).log()
+    final = torch.rand(4, 9, generator=g, dtype=torch.float64).log()
+    length = torch.tensor([[37], [1], [20], [36]])
+    tree, chain = both_kinds(to, start, final, torch.arange(37) < length)
+    span = torch.arange(4).repeat_interleave(37)
+    place = torch.arange(37).repeat(4)
+    for n in (148, 3, 40, 1, 148):
+        at = torch.randperm(148, generator=g)[:n]
+        masses = torch.rand(n, 12, generator=g, dtype=torch.float64) ** 20
+        asked = torch.randperm(148, generator=g)[: 149 - n]
+        for found in (tree, chain):
+            found.put(span[at], place[at], masses)
+        one, other = [found.log_weights(span[asked], place[asked]) for found in (tree, chain)]
+        inside = place[asked] < length[span[asked], 0]
+        assert_equal(one[inside], other[inside])
+        assert_equal(tree.log_z(), chain.log_z())
+
+
+@BOTH
+def test_thousands_of_places_neither_overflow_nor_underflow(kind):
+    """Of one region of two that the start leads to, though the other one is e^14000 as likely.
+
+    State 0 begins; class 0 leads to state 1 and class 1 to state 2, which they do not leave. A last
+    class, after both, is what decides."""
+    to = torch.tensor([[1, 2, -1], [1, -1, 1], [-1, 2, -1]])
+    start = torch.tensor([[1.0, 0, 0]]).double().log()
+    final = torch.tensor([[0.0, 1, 1]]).double().log()
+    found = kind(to, start, final, torch.ones(1, 2048, dtype=torch.bool))
+    place = torch.arange(2048)
+    masses = torch.tensor([0.001, 0.999, 0]).double().repeat(2048, 1)
+    found.put(torch.zeros_like(place), place, masses)
+    wanted = torch.logaddexp(masses[:, 0].log().sum(), masses[:, 1].log().sum())
+    torch.testing.assert_close(found.log_z()[0], wanted, rtol=1e-13, atol=0)
+    only_last = torch.tensor([[0.0, 0, 1]]).double()
+    found.put(torch.tensor([0]), torch.tensor([2047]), only_last)
+    torch.testing.assert_close(
+        found.log_z()[0], 2047 * torch.tensor(0.001).double().log(), rtol=1e-13, atol=0
+    )
+    law = found.log_weights(torch.tensor([0]), torch.tensor([1000]))
+    assert (law > -torch.inf).tolist() == [[True, False, True]]
+    found.put(torch.tensor([0]), torch.tensor([3]), torch.tensor([[0.0, 1, 0]]).double())
+    assert found.log_z() == -torch.inf
+
+
+@BOTH
+@pytest.mark.parametrize('exact', [True, False], ids=['cpu', 'device'])
+def test_what_is_possible_stays_possible(kind, exact, monkeypatch):
+    """However the halves of a span disagree. A CPU finds their sum, a device no dead end."""
+    monkeypatch.setattr(messages, 'is_exact', lambda device: exact)
+    to = torch.tensor([[1, 2], [1, -1], [-1, 2]])
+    start = torch.tensor([[1.0, 0, 0]]).double().log()
+    final = torch.zeros(1, 3).double()
+    found = kind(to, start, final, torch.ones(1, 1024, dtype=torch.bool))
+    place = torch.arange(1024)
+    masses = torch.ones(1024, 2).double()
+    masses[:512, 0] = 1e-9
+    masses[512:, 1] = 1e-9
+    found.put(torch.zeros_like(place), place, masses)
+    for asked in (place, place[700:701]):
+        law = found.log_weights(torch.zeros_like(asked), asked)
+        assert torch.isfinite(law).all()
+    if exact or kind is messages.Chain:
+        wanted = masses[:, 0].log().sum() + torch.tensor(2.0).double().log()
+        torch.testing.assert_close(found.log_z()[0], wanted, rtol=1e-13, atol=0)
+
+
+@BOTH
+def test_a_span_may_begin_before_its_canvas_and_end_behind_it(made):
+    """As does the whole text, whose places behind have the stand-in law."""
+    stand_in = torch.tensor([1.0, 2, 3, 4, 5])
+    logits = random_logits(1, N)
+    logits[:, 4:, : V + 1] = stand_in.double().log()  # as if nobody had answered them
+    whole = canvas_of(1, idx=torch.tensor([[2, 0, 0, 0, 0, 3]]))
+    whole.order = torch.tensor([[0, 5, 1, 2, 3, 4]])
+    whole.known = torch.tensor([2])
+    language = Language(spans_of(1), whole, stand_in)
+    row, position = observed(language, whole, logits)
+    law = probabilities(language, row, position, logits)
+    cut = Canvas(torch.zeros(1, 3, dtype=torch.long), torch.arange(3)[None], 0, [0])
+    span = Span(0, 0, 3, TABLE, TABLE.read([2]), [-1, 3])
+    language = Language([span], cut, stand_in)
+    row, position = observed(language, cut, logits[:, 1:4])
+    assert_equal(probabilities(language, row, position, logits[:, 1:4]), law[:3])
+
+
+@BOTH
+def test_rows_are_taken_and_put_back(made):
+    """Rows that repeat, in any order, and what is done to them does nothing to the others."""
+    n = 5
+    canvas = canvas_of(n)
+    logits = random_logits(8, N)
+    language = Language(spans_of(n)[:4], canvas)
+    row, position = observed(language, canvas, logits)
+    before = language.law(cells_of(row), position, logits[row, position])
+    rows = torch.tensor([4, 2, 2, 0])
+    part = canvas.take(rows)
+    taken = language.take(rows)
+    own = torch.cat([logits[2:3], logits[4:5], logits[2:3], logits[6:7]])
+    row4, position4 = observed(taken, part, own)
+    law = taken.law(cells_of(row4), position4, own[row4, position4]).softmax(1)
+    assert_equal(law[row4 == 0], own[0, position4[row4 == 0]].softmax(1))
+    for r, i, p in zip(row4.tolist(), position4.tolist(), law):
+        if r:
+            assert_equal(p[:V], marginal(law_of_texts(own[r]), i))
+    taken.weigh(torch.tensor([1, 3, 1]), torch.tensor([0.5, 1, 2]))
+    assert taken.log_weight.tolist() == [0, 2.5, 0, 1]
+    once = language.take(torch.tensor([4, 2, 0]))
+    once.weigh(torch.tensor([1, 2]), torch.tensor([0.5, 1]))
+    language.put(torch.tensor([4, 2, 0]), once)
+    assert language.log_weight.tolist() == [1, 0, 0.5, 0, 0]
+    after = language.law(cells_of(row), position, logits[row, position])
+    assert torch.equal(after, before)
+
+
+@BOTH
+def test_tokens_become_blanks_again(made):
+    """Nothing of an earlier step is left: the law is that of a language that never saw it."""
+    idx = TEXTS[MATCHES][[10, 100, 200]]
+    canvas = canvas_of(3, idx=idx, n_known=torch.tensor([1, 0, 2]))
+    language = Language(spans_of(3), canvas)
+    logits = random_logits(3, N)
+    observed(language, canvas, logits)
+    for n_known in ([4, 6, 3], [2, 1, 5], [1, 0, 2]):
+        canvas.known = torch.tensor(n_known)
+        few = canvas.cells(canvas.n_blanks.clamp(max=2))
+        language.begin_step(canvas, canvas.known)
+        fresh = Language(spans_of(3), canvas)
+        position = canvas.order[few[0], few[2]]
+        for one in (language, fresh):
+            one.observe(cells_of(few[0]), position, logits[few[0], position])
+        laws = [probabilities(one, few[0], position, logits) for one in (language, fresh)]
+        assert_equal(*laws)
+        assert canvas.known.tolist() == n_known
+
+
+def test_blanks_have_what_is_allowed():
+    """Those that nobody has answered, too: a text that no place forbids is found."""
+    may = torch.ones(N, V + 1, dtype=torch.bool)
+    may[5, 3] = False  # no c at the end: with this alone nothing would match
+    canvas = canvas_of(1)
+    canvas.allowed = Constraint(may, canvas)
+    with one_line('none of the texts of 6 tokens'):
+        Language(spans_of(1), canvas, allowed=canvas.allowed)
+    may[5, 3] = True
+    may[:5, 0] = False  # no a
+    canvas.allowed = Constraint(may, canvas)
+    weights = torch.tensor([1.0, 2, 3, 4, 5]).double()
+    language = Language(spans_of(1), canvas, weights, canvas.allowed)
+    language.begin_step(canvas, canvas.known)
+    logits = weights.log().repeat(1, N, 1)
+    logits[0][~may] = -torch.inf
+    padded = torch.cat([logits, logits.new_full((1, N, 1), -torch.inf)], 2)
+    position = torch.arange(N)
+    law = probabilities(language, torch.zeros(N, dtype=torch.long), position, padded)
+    q = law_of_texts(logits[0])
+    assert_equal(law, torch.stack([marginal(q, i) for i in range(N)]))
+
+
+@pytest.mark.parametrize(
+    'tokens, spans, said',
+    [
+        ([-1] * 6, [Span(0, 2, 3, TABLE, 0)], r'of 1 token matches the pattern: .* 2$'),
+        ([-1] * 6, [Span(0, 1, 3, OTHER, 0), Span(0, 2, 4, OTHER, 0)], 'position 2 of row 0'),
+        ([-1, 1, -1, 2, -1, 1], [Span(0, 0, 6, TABLE, 0)], "token 'b' at position 5 of row 0"),
+        ([-1, -1, -1, 4, -1, 3], [Span(0, 1, 6, TABLE, 0)], "token 'end' at position 3"),
+        ([-1] * 6, [Span(0, 0, 2, TABLE, -1)], 'the text before position 0'),
+        ([1] * 6, [Span(0, 1, 5, OTHER, 1), Span(0, 5, 6, OTHER, 0)], 'position 5 of row 0'),
+    ],
+    ids=['length', 'shared', 'token', 'no text', 'before', 'other span'],
+)
+def test_what_cannot_match_is_refused(tokens, spans, said):
+    known = [i for i, token in enumerate(tokens) if token >= 0]
+    order = torch.tensor([known + [i for i in range(N) if i not in known]])
+    canvas = Canvas(torch.tensor([tokens]).clamp(min=0), order, len(known), [0])
+    with one_line(said):
+        Language(spans, canvas)
+
+
+def test_float32_is_float64():
+    """The messages are float64, whatever the logits are, whose laws come back as they were."""
+    canvas = canvas_of(3)
+    logits = random_logits(3, N)
+    language = Language(spans_of(3), canvas)
+    row, position = observed(language, canvas, logits)
+    exact = probabilities(language, row, position, logits)
+    row, position = observed(language, canvas, logits.float())
+    law = probabilities(language, row, position, logits.float())
+    assert law.dtype == torch.float32
+    torch.testing.assert_close(law.double(), exact, rtol=1e-5, atol=1e-7)
+
+
+# ---- runs of toy networks
+
+NETWORKS = [
+    {},
+    {'attention': 'mixed'},
+    {'attention': 'bidirectional'},
+    {'target_position': 'two_stream'},
+]
+STEPS = [[1] * N, [2, 1, 3], [3, 3], [N]]
+HOWS = [(policy, sizes, None) for policy in ('given', 'margin') for sizes in STEPS]
+HOWS += [('top_prob', None, 0.5)]
+THRESHOLD = dict(policy='top_prob', threshold=0.5)
+FAST = [HOWS[0], HOWS[1], HOWS[5], HOWS[-1]]
+ORDER = torch.tensor([[3, 0, 5, 1, 4, 2]])
+
+
+def runs(fast, networks=NETWORKS):
+    """Parameters: a network and how it writes, those that are fast with the first network."""
+    found = []
+    for number, network in enumerate(networks):
+        for how in HOWS:
+            marks = ()
+            if how not in fast[number]:
+                marks = pytest.mark.slow
+            found.append(pytest.param(network, how, marks=marks))
+    return pytest.mark.parametrize('network, how', found, ids=str)
+
+
+def toy(**network):
+    return make_model(block_size=N, vocab_size=V + 2, n_tokens=V + 1, n_layer=1, **network)
+
+
+def unmasking(how):
+    policy, sizes, threshold = how
+    if threshold is not None:
+        return unmasking_of(policy=policy, threshold=threshold)
+    return unmasking_of(policy=policy, schedule=torch.tensor(sizes).cumsum(0).tolist())
+
+
+def scored(model, texts, how, order=ORDER, spans=None, use_cache=True):
+    """The canvas of texts (B, N) that a run scores, under the language."""
+    n = len(texts)
+    canvas = Canvas(texts, order.expand(n, N), 0, range(n))
+    canvas.language = Language(spans or [Span(r, 0, N, TABLE, 0) for r in range(n)], canvas)
+    fill(model, canvas, unmasking(how), Drawing(scores=True), use_cache)
+    return canvas
+
+
+def slow_score(model, text, how):
+    """(log q, log p) of one text in a run, by the laws of all texts at each step."""
+    policy, sizes, threshold = how
+    order = ORDER.clone()
+    logq = 0.0
+    logp = 0.0
+    known = 0
+    for step in range(N):
+        if known == N:
+            break
+        n = N - known
+        n_new = n if sizes is None else sizes[step]
+        n_answered = n_new if policy == 'given' else n
+        logits = model.predict(text[None], order, known, n_answered)[0, :, : V + 1]
+        answered = order[0, known : known + n_answered]
+        table = torch.full((N, V + 1), 1 / (V + 1), dtype=torch.float64).log()  # the stand-in law
+        table[answered] = logits.log_softmax(-1)
+        same = (TEXTS[:, order[0, :known]] == text[order[0, :known]]).all(1)
+        w = table[torch.arange(N), TEXTS][:, order[0, known:]].sum(1).exp() * (MATCHES & same)
+        if policy != 'given':
+            laws = torch.stack([marginal(w / w.sum(), int(i)) for i in answered])
+            top = laws.topk(2).values
+            score = top[:, 0] if policy == 'top_prob' else top[:, 0] - top[:, 1]
+            if threshold is not None:
+                n_new = max(1, int((score >= threshold).sum()))
+            best = score.argsort(descending=True, stable=True)
+            order[0, known:] = answered[best]
+        new = order[0, known : known + n_new]
+        fits = (TEXTS[:, new] == text[new]).all(1)
+        logq += (w[fits].sum() / w.sum()).log()
+        logp += table[new, text[new]].sum()
+        known += n_new
+    return logq, logp
+
+
+@runs([FAST, [HOWS[1]], [HOWS[5]], [HOWS[2]]])
+def test_the_law_of_a_run(network, how):
+    """Runs sum to 1 in the language and are never outside of it; a run's log-probability is the one
+    that all texts say; and E_q[p / q] is what p gives to the language."""
+    model = toy(**network)
+    texts = TEXTS[MATCHES]
+    canvas = scored(model, texts, how)
+    logq = canvas.logprob.sum(1)
+    assert_equal(logq.exp().sum(), torch.ones((), dtype=torch.float64))
+    slow = [slow_score(model, texts[r], how) for r in (0, 70, 141)]
+    for r, (q, p) in zip((0, 70, 141), slow):
+        assert_equal(logq[r], q)
+        assert_equal(canvas.language.log_weight[r], p - q)
+
+    # p of the texts that match, on the path on which they are written
+    plain = Canvas(texts, canvas.order, 0, range(len(texts)))
+    sizes = [int((canvas.step == i).sum(1)[0]) for i in range(N)]
+    if (canvas.step == canvas.step[:1]).all():
+        ends = torch.tensor([n for n in sizes if n]).cumsum(0).tolist()
+        fill(model, plain, unmasking_of(schedule=ends), Drawing(scores=True))
+        weights = (logq + canvas.language.log_weight).exp()
+        assert_equal(weights.sum(), plain.logprob.sum(1).exp().sum())
+
+    others = scored(model, TEXTS[~MATCHES][::387], how)
+    assert (others.logprob.sum(1) == -torch.inf).all()
+
+
+@runs([FAST, [HOWS[2]], [], [HOWS[5]]])
+def test_a_cache_changes_nothing(network, how):
+    model = toy(**network)
+    cached = scored(model, TEXTS[MATCHES][::9], how)
+    plain = scored(model, TEXTS[MATCHES][::9], how, use_cache=False)
+    assert torch.equal(cached.order, plain.order)
+    assert_equal(cached.logprob, plain.logprob)
+
+
+def written(model, how, rows, chosen):
+    """The canvas of some rows, which are written by their own seeds."""
+    idx, order, n_known, spans = rows
+    canvas = Canvas(idx[chosen], order[chosen], n_known[chosen], chosen)
+    own = [span._replace(row=chosen.index(span.row)) for span in spans if span.row in chosen]
+    canvas.language = Language(own, canvas)
+    fill(model, canvas, unmasking_of(**how), Drawing())
+    return canvas
+
+
+ROWS = (
+    TEXTS[MATCHES][[3, 60, 3, 90, 120]],
+    torch.stack([torch.randperm(N, generator=torch.Generator().manual_seed(i)) for i in range(5)]),
+    torch.tensor([0, 2, 1, 0, 3]),
+    [
+        Span(0, 0, 6, TABLE, 0),
+        Span(1, 0, 6, TABLE, 0),
+        Span(3, 1, 5, TABLE, 0),
+        Span(4, 0, 6, TABLE, 0),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    'how', [dict(n_steps=6), dict(n_steps=3), dict(n_steps=3, policy='margin'), THRESHOLD], ids=str
+)
+def test_rows_of_a_batch_are_rows_alone(how):
+    """With other lengths, prompts and patterns, and without any."""
+    model = toy()
+    rows = [*ROWS]
+    rows[3] = [*ROWS[3], Span(3, 5, 6, OTHER, 0), Span(2, 0, 6, OTHER, 0)]
+    rows[2] = torch.tensor([0, 2, 0, 0, 3])
+    batch = written(model, how, rows, [0, 1, 2, 3, 4])
+    for r in range(5):
+        alone = written(model, how, rows, [r])
+        assert torch.equal(alone.idx[0], batch.idx[r])
+        assert_equal(alone.logprob[0], batch.logprob[r])
+        assert_equal(alone.language.log_weight[0], batch.language.log_weight[r])
+    for span in rows[3]:
+        state = span.table.read(batch.idx[span.row, span.start : span.end].tolist())
+        assert state >= 0
+        assert span.table.final[state]
+
+
+def test_a_text_is_revised_inside_its_language():
+    """Rounds write blanks again, and what they write matches."""
+    model = toy()
+    canvas = Canvas(TEXTS[:6], torch.stack([*ROWS[1], ROWS[1][0]]), 0, range(6))
+    canvas.language = Language(spans_of(6), canvas)
+    fill(model, canvas, unmasking_of(n_steps=3, revise=4), Drawing())
+    assert (canvas.n_steps > 3).any()  # some were revised
+    for text in canvas.idx.tolist():
+        assert MATCHES[int((torch.tensor(text) * V ** torch.arange(N - 1, -1, -1)).sum())]
+
+
+@pytest.mark.parametrize('how', [dict(n_steps=3), dict(n_steps=3, policy='margin')], ids=str)
+@pytest.mark.parametrize(
+    'kind', [messages.Tree, pytest.param(messages.Chain, marks=pytest.mark.slow)]
+)
+def test_no_step_waits(made, simulated, how):
+    """On a device, which writes what a CPU writes."""
+    model = toy().float()
+    idx, order, _, spans = ROWS
+    n_known = torch.tensor([0, 2, 2, 0, 3])
+
+    def canvas_on(device):
+        canvas = Canvas(idx.to(device), order.to(device), n_known, range(5))
+        canvas.language = Language(spans, canvas)
+        return canvas
+
+    here = canvas_on('cpu')
+    fill(model, here, unmasking_of(**how), Drawing())
+
+    def body(device):
+        canvas = canvas_on(device)
+        several = steps(freeze(model.to(device)), canvas, unmasking_of(**how), Drawing())
+        first = True
+        while True:
+            with counted() as counts:
+                if next(several, None) is None:
+                    break
+            assert not counts.waits
+            assert first or not counts.copies
+            first = False
+        assert torch.equal(canvas.idx.cpu(), here.idx)
+        torch.testing.assert_close(canvas.logprob.cpu(), here.logprob, rtol=0, atol=1e-4)
+        weights = canvas.language.log_weight.cpu()
+        torch.testing.assert_close(weights, here.language.log_weight, rtol=0, atol=1e-4)
+
+    simulated(body)

@@ -68,6 +68,15 @@ def raise_why(span, tokens, allowed):
     raise AssertionError('a text matches')
 
 
+def check_before(span):
+    """Raise ValueError if the text of a Span that stands before its canvas leads nowhere."""
+    if span.state < 0:
+        raise ValueError(
+            f'the text before position {span.start} of row {span.row} contradicts '
+            f'{span.table.pattern}: choose another text'
+        )
+
+
 def edges_of(table, classes):
     """Return (S, S) bool: which states lead to which by one of the classes (C,) bool."""
     to = table.next[:, classes]

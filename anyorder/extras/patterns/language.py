@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.extras.patterns.contradictions import raise_why
+from anyorder.extras.patterns.contradictions import check_before, raise_why
 from anyorder.extras.patterns.masses import Classes
 from anyorder.extras.patterns.messages import Chain, messages_of
 from anyorder.extras.patterns.places import Places
@@ -57,6 +57,7 @@ class Language:
         Raises ValueError where nothing matches, with the reason."""
         device = canvas.idx.device
         self.log_weight = torch.zeros(len(canvas), dtype=widest(device), device=device)
+        check_apart(spans)
         by_table = {}
         for span in spans:
             by_table.setdefault(id(span.table), []).append(span)
@@ -84,7 +85,8 @@ class Language:
     def law(self, cells, position, logits):
         """Return logits (m, V) of the laws of blanks that have matched, by their own logits.
 
-        Blanks outside of all spans keep theirs."""
+        Blanks outside of all spans keep theirs, as do those of a text that is scored where nothing
+        matches any more."""
         for group in self.groups:
             logits = group.law(cells, position, logits)
         return logits
@@ -111,6 +113,18 @@ class Language:
     def put(self, rows, part):
         """Write down the weights of rows (B',) that `take` gave back, on the device."""
         self.log_weight[rows] = part.log_weight
+
+
+def check_apart(spans):
+    """Raise ValueError where two spans share a position."""
+    end = {}  # of the last span of each row
+    for span in sorted(spans, key=lambda span: span[:2]):
+        if span.start < end.get(span.row, 0):
+            raise ValueError(
+                f'position {span.start} of row {span.row} belongs to two patterns, of which one is '
+                f'{span.table.pattern}: leave out one of them'
+            )
+        end[span.row] = span.end
 
 
 class Group:
@@ -141,6 +155,8 @@ class Group:
         self.held = torch.full_like(self.stand_in, OBSERVED)
 
         # The messages
+        for span in spans:
+            check_before(span)
         to = torch.tensor(self.table.next).to(device)
         states = [span.state for span in spans]
         states.append(self.table.start)
@@ -213,7 +229,7 @@ class Group:
 
     def observe(self, cells, position, logits):
         span, place, number = self.places.find(cells, position)
-        self.held[span, place] = OBSERVED
+        self.held[span, place] = torch.full_like(place, OBSERVED)
         self.messages.put(span, place, self.classes.masses(logits[number]))
 
     def law(self, cells, position, logits):
@@ -222,9 +238,10 @@ class Group:
         if not len(span):
             return logits
         log_weights = self.messages.log_weights(span, place)
+        keeps = (log_weights == -torch.inf).all(1) | (span == len(self.spans))
+        log_weights.masked_fill_(keeps.unsqueeze(1), 0.0)
         if len(span) == len(logits):
-            is_outside = (span == len(self.spans)).unsqueeze(1)
-            return self.classes.added(logits, log_weights.masked_fill(is_outside, 0.0))
+            return self.classes.added(logits, log_weights)
         own = self.classes.added(logits[number], log_weights)
         return logits.to(own.dtype).index_copy(0, number, own)
 

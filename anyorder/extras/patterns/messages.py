@@ -257,14 +257,22 @@ def edges_of(to, dtype):
 def log_product(left, right):
     """Return log(e^left e^right) of log matrices (m, S, S).
 
-    Each row is divided by its own largest number before the product. Of what is possible nothing
-    becomes impossible: numbers of a row below e^-340 of its largest are raised to that."""
+    Each row is divided by its largest number before the product, and no number becomes 0 that was
+    above it: those below e^-340 are raised to that. So far below the largest one of its row a sum
+    is wrong, and a CPU finds it anew. A device cannot ask whether there is one, and keeps it: what
+    is possible stays so."""
     largest = right.amax(2, keepdim=True)  # (m, S, 1)
     weight = left + largest.mT
     top = finite(weight.amax(2, keepdim=True))
-    left = possible_exp(weight.sub_(top))
-    right = possible_exp(right - finite(largest))
-    return torch.bmm(left, right).log_().add_(top)
+    a = possible_exp(weight.sub_(top))
+    b = possible_exp(right - finite(largest))
+    sums = torch.bmm(a, b)
+    found = sums.log().add_(top)
+    if is_exact(left.device):
+        wrong = (sums < math.exp(-300)) & (sums > 0)
+        at, row, column = wrong.nonzero(as_tuple=True)
+        found[at, row, column] = (left[at, row] + right[at, :, column]).logsumexp(1)
+    return found
 
 
 def finite(x):
