@@ -361,6 +361,8 @@ UNREADABLE = {
     'nothing to repeat': ['*a'],
     'escape': ['a\\', r'\h'],
     'min repeat': ['a{2,1}'],
+    r'is \\\{': ['{"a": [0-9]}', 'a{', 'a{b}'],
+    r'is \\\[': ['[[a]', r'\[[a[]'],
     'Rust': [r'\p{Foo}', '(?#a)b', '(?:' * 3000 + 'a' + ')' * 3000],
     'no text': [r'\x00', 'a[b&&c]'],
 }

@@ -130,4 +130,8 @@ def why(text, said):
         except (re.error, RecursionError, OverflowError) as e:
             if REASONS.match(str(e)) and r'\p' not in str(e):
                 return ' '.join(str(e).split())
+    if re.search(r'\{(?!\d+(?:,\d*)?\})', outside_classes(text)):
+        return r'a { that counts nothing is \{'
+    if any(re.match(r'\[.*(?<!\\)\[', piece, re.DOTALL) for piece in pieces(text)):
+        return r'a [ in brackets is \['
     return f"its syntax must be that of Rust's crate regex ({' '.join(said.split())[:120]})"
