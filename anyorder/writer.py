@@ -400,8 +400,8 @@ def check_patterns(prompts, unmasking, page):
         return
     if not unmasking.draws_in_turn:
         raise ValueError(
-            'lossless unmasking draws all its drafts at once, which a pattern forbids: choose '
-            'unmask=fixed or binomial, or leave out the pattern'
+            'lossless unmasking and order=drawn draw blanks before they choose, which a pattern '
+            'forbids: choose another, or leave out the pattern'
         )
     if in_blanks and page.pattern is not None:
         raise ValueError(

@@ -374,6 +374,10 @@ FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps', [
     ['max(1, gap // 2)', 'gap // 2'],
     ['(i - start) % gap == 0', 'i % gap == 0'],
     ['= first + blank', '= blank'],
+    ['uniform(part.keys[cells.row], DRAWN, bounds.n_steps[cells.row], position)', 'part.u[cells.row, position]'],
+    ['torch.where(rank > last[cells.row], losing, 0.0)', 'losing'],
+    ['(logp < least) | is_later & (logp == least)', 'logp <= least'],
+    ['passes.drawing.tempered(logits).log_softmax(-1)', 'logits.log_softmax(-1)'],
 ]
 
 FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [

@@ -121,7 +121,7 @@ NEVER = [
     dict(policy='margin'),
     dict(policy='entropy'),
 ]
-PLANNED = [dict(policy='pc_sampler'), dict(policy='dilated', block_length=8)]
+PLANNED = [dict(policy='pc_sampler'), dict(policy='dilated', block_length=8), dict(policy='drawn')]
 THRESHOLD = dict(policy='margin', threshold=0.4)
 BY_RULES = [dict(policy='klass'), dict(policy='factor'), dict(policy='eb', threshold=1.0)]
 BY_RULES += [dict(policy='klass', threshold=0.1, block_length=4)]

@@ -46,6 +46,7 @@ BY_RULES = [
     dict(policy='eb', threshold=1.0, block_length=4),
     dict(policy='klass', threshold=0.1, block_length=5),
     dict(policy='dilated', block_length=8),
+    dict(policy='drawn', n_steps=6),
 ]
 
 

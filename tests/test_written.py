@@ -228,6 +228,14 @@ def test_truths_that_are_cut_off_are_counted():
     assert not any('cost' in row for row in beside.values())
 
 
+def test_the_law_of_drawn_is_a_bound():
+    model = make_model()
+    rows = measured(model, made('--orders=drawn,drawn/3', '--n_steps=0,3'))
+    assert {*rows} == {'drawn', 'drawn in 3', 'drawn/3', 'drawn/3 in 3'}
+    assert all(row['bound'] for row in rows.values())
+    assert rows['drawn in 3']['passes'] == 3
+
+
 @pytest.mark.parametrize(
     'order, label', [('margin', 'margin'), ('l2r', 'left to right'), ('margin/8', 'margin/8')]
 )
@@ -336,6 +344,7 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
         (['--orders=l2r,pc_sampler'], 'pc_sampler wants to know how often each token'),
         (['--orders=dilated/8'], 'dilated:BLOCK_LENGTH'),
         (['--orders=dilated'], 'dilated:16 or less'),
+        (['--orders=drawn:.5'], 'no number'),
         (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
         (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'),
         (['--orders=margin', '--n_steps=-1'], 'n_steps must'),

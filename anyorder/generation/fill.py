@@ -89,8 +89,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     unmasking.check_network(model.slots, model.config.block_size)
     if canvas.language is not None and not unmasking.draws_in_turn:
         raise ValueError(
-            'lossless unmasking draws all its drafts at once, which a pattern forbids: choose '
-            'unmask=fixed or binomial, or leave out the pattern'
+            'lossless unmasking and order=drawn draw blanks before they choose, which a pattern '
+            'forbids: choose another, or leave out the pattern'
         )
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in unmasking.rounds_of(network, canvas):

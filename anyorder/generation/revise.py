@@ -32,6 +32,10 @@ class Revised(Unmasking):
         return self.base.adaptive
 
     @property
+    def draws_in_turn(self):
+        return self.base.draws_in_turn
+
+    @property
     def binomial(self):
         return self.base.binomial
 

@@ -6,14 +6,19 @@ exact probability: what is known says which blanks each step chooses."""
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from anyorder.generation.drawing import token_logprob
+from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import padded_ends
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking, check_block_length
 from anyorder.machine.devices import widest
+from anyorder.seeds import hashed, uniform
 from model import float32_or_better
 
+DRAWN = hashed('drawn')  # the name of the numbers by which Drawn draws all blanks
 N_STABLE = 2  # comparisons with the step before, after which a law counts as stable
 
 
@@ -216,6 +221,85 @@ class PcSampler(Rule):
         return nats.log() - self.decay * part.order[cells.row, cells.visit]
 
 
+@dataclass(frozen=True)
+class Drawn(Rule):
+    """Draw all blanks, and reveal those whose drawn token is the likeliest, by the schedule.
+
+    This is what LLaDA does at a temperature above 0 (Nie et al. 2025, arXiv 2502.09992). Which
+    blanks are revealed depends on tokens that are thrown away, so that a text has a bound alone.
+    With q_i the law by which X_i is drawn, p_i the model's, the step that reveals S as a has
+
+        P(S, a) = prod_{i in S} q_i(a_i)  prod_{j not in S} P(p_j(X_j) < min_{i in S} p_i(a_i))
+
+    where among equals the earlier visit wins. A text is scored along one way to write it, in which
+    the surest true tokens come first: its probability is at least that of this way."""
+
+    score: str = 'top_prob'
+    form = 'drawn/BLOCK_LENGTH'
+    meant = 'no number: n_steps says how many'
+    has_bound = True
+    draws_in_turn = False
+
+    def allows(self, number):
+        return False
+
+    def check_network(self, slots, n, scores=False):
+        super().check_network(slots, n, scores)
+        if scores:
+            raise ValueError(
+                'drawn has no probability of a text but a bound, by eval_ppl.py --orders=drawn: '
+                'choose another order to score, as top_prob'
+            )
+
+    def score_blanks(self, passes, part, bounds, cells, logits):
+        position = part.order[cells.row, cells.visit]
+        if passes.drawing.scores:
+            return token_logprob(logits, part.idx[cells.row, position])
+        u = uniform(part.keys[cells.row], DRAWN, bounds.n_steps[cells.row], position)
+        part.u[cells.row, position] = u  # by which a blank that is revealed is drawn once more
+        return token_logprob(logits, passes.drawing.tokens(logits, u))
+
+    def reveal(self, passes, part, bounds, size):
+        choice = self.choose(passes, part, bounds, size)
+        self.draw(passes, part, bounds, size, choice)
+        if not passes.drawing.scores or not passes.with_logprob:
+            return
+
+        # The blanks as they were scored, which now have other visits
+        B, T = part.order.shape
+        cells = Cells.of(bounds.first, bounds.n_targets, size.targets, T, size.all_targets)
+        rank = choice.best.argsort(1)[cells.row, cells.column]  # (m,) the best have 0
+        cells = cells._replace(visit=(bounds.first[cells.row] + rank).clamp(max=T - 1))
+
+        # The last one that is revealed, and whether the others lose against it
+        score_some = partial(self.score_blanks, passes, part, bounds)
+        score, _ = passes.score(score_some, part, bounds, choice.x, cells)
+        last = (bounds.n_new - 1).clamp(min=0)
+        row = torch.arange(B, device=rank.device)
+        place = choice.best[row, last]  # (B,) its column
+        least = score[(choice.start + place).clamp(max=len(score) - 1)]
+        lose_some = partial(self.losing, passes, part, place, least)
+        losing, _ = passes.score(lose_some, part, bounds, choice.x, cells)
+        losing = torch.where(rank > last[cells.row], losing, 0.0)
+        table = losing.new_zeros(B, size.targets)
+        cells.write(table, cells.column, losing)
+        nats = torch.where(bounds.n_new > 0, table.sum(1), 0.0)
+        position = part.order[row, (bounds.first + last).clamp(max=T - 1)]
+        part.logprob[row, position] += nats.to(part.logprob.dtype)
+
+    def losing(self, passes, part, place, least, cells, logits):
+        """Return log P (m,) that the drawn tokens of cells lose against the last revealed ones.
+
+        place, least  (B,) the columns of these, and their log p"""
+        own = float32_or_better(logits)
+        logp = own - own.logsumexp(-1, keepdim=True)  # as token_logprob: equals stay equal
+        least = least[cells.row].unsqueeze(1).to(logp.dtype)
+        is_later = (cells.column > place[cells.row]).unsqueeze(1)
+        loses = (logp < least) | is_later & (logp == least)
+        law = passes.drawing.tempered(logits).log_softmax(-1)
+        return law.masked_fill(~loses, -torch.inf).logsumexp(-1)
+
+
 def check_counts(unmasking, counts):
     """Raise ValueError where a rule wants the counts of a checkpoint, and it has none."""
     if counts is None and isinstance(unmasking, PcSampler):
@@ -288,4 +372,5 @@ RULES = {
     'klass': Klass,
     'pc_sampler': PcSampler,
     'dilated': Dilated,
+    'drawn': Drawn,
 }

@@ -28,6 +28,7 @@ class Unmasking:
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
     rewrites = False  # whether tokens may become others: drafts, or what is revised
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
+    has_bound = False  # whether the probability of a text is known as a bound alone
 
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless such a network can write, or score, n positions so."""

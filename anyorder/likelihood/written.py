@@ -67,7 +67,8 @@ def written_nats(model, batch, seeds, unmasking, drawing, batch_size, language_o
 class Written(Along):
     """-log q(x) in one way of writing.
 
-    A bound, the mean over n_orders draws, if orders or tokens a step are drawn."""
+    A bound, the mean over n_orders draws, if orders or tokens a step are drawn; or by one way of
+    many, see rules.Drawn."""
 
     name = 'written'
 
@@ -85,7 +86,8 @@ class Written(Along):
         self.several = unmasking.binomial or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
-        self.bound = unmasking.binomial or self.bound and not unmasking.adaptive
+        drawn = unmasking.binomial or unmasking.has_bound
+        self.bound = drawn or self.bound and not unmasking.adaptive
         # no journal of another reading, or of other draws
         names = [way.order, unmasking, way.drawing, 'known l2r', DRAWS]
         if self.pattern is not None:
