@@ -149,7 +149,8 @@ class Writer:
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
                    list of positions; or the model's choice by one of scores.SCORES, as 'margin',
-                   and as 'margin/32:0.9+0.5' its block_length, threshold and order_noise
+                   and as 'margin/32:0.9+0.5' its block_length, threshold and order_noise; or a rule
+                   of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
         pattern    what the whole text matches: a Pattern, a regular expression, or a JSON schema, a
