@@ -6,7 +6,6 @@ noise on the scores. Hence the file knows one draw from p(r | x), the one that w
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, replace
 
 from anyorder.generation import Lossless, unmasking_of
@@ -15,8 +14,6 @@ from anyorder.machine.files import read_text, reading
 
 ENDING = '.json'
 ONE_BY_ONE = 2**31  # passes: more than a text has tokens
-PATTERN = re.compile(r'\[\[[\d-]*/')  # the beginning of a blank that a pattern fills
-OF_PATTERN = 'the law of its texts is that of the pattern, which is not measured here'
 OF_CUT = 'in most other orders it would cut the text, whose probability is 0 there'
 # what a file says of its samples, most of it options of sample.py, and the types
 NEEDED = {
@@ -35,7 +32,6 @@ REFUSED = {
     'revise': 'tokens that were written over are not in the file',
     'stop': 'what was written behind a stop is not in the file',
     'allowed': 'the file does not say which tokens may stand where',
-    'pattern': OF_PATTERN,
     'top_k': OF_CUT,
     'top_p': OF_CUT,
 }
@@ -120,11 +116,11 @@ class Sampled:
                     f'{self.path} was written with {name}={value!r:.40}: {why}; write texts '
                     f'without {name}'
                 )
-        for sample in self.samples:
-            if PATTERN.search(str(sample.get('prompt'))):
-                raise ValueError(
-                    f'{self.path} has a prompt with a pattern: {OF_PATTERN}; write texts without it'
-                )
+        if any('log_weight' in sample for sample in self.samples):
+            raise ValueError(
+                f'{self.path} holds texts that match a pattern, whose law is not measured here: '
+                'write texts without one'
+            )
 
     def law(self, checkpoint):
         """Return the Way by which this model writes the texts, to score them.
