@@ -355,6 +355,8 @@ def test_texts_without_such_a_law_are_refused(edited):
         (dict(config={'order': 'l2r', 'unmask': 'lossless'}), '--orders=l2r --n_steps=0'),
         (dict(config={'order': 'l2r', 'schedule': 'cosine'}), 'sample.py --score'),
         (dict(config={'order': 'margin/4'}), '--orders=margin/4'),
+        (dict(config={'order': 'eb:0.1'}), '--orders=eb:0.1'),
+        (dict(config={'order': 'drawn', 'unmask': 'binomial'}), 'measures a bound'),
         (dict(config={'order': 'x.py:f'}), 'runs no code'),
         (dict(config={'order': 'x.json'}, order=[1, 0]), 'one exact likelihood'),
     ):

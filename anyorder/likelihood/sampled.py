@@ -98,10 +98,16 @@ class Sampled:
         if (self.entries.get('iter_num'), config['weights']) != (iter_num, weights):
             raise self.of_another()
         self.check_options()
-        if not is_drawn(self.way(checkpoint)):
+        way = self.way(checkpoint)
+        if way.unmasking.has_bound:
+            raise ValueError(
+                f'{self.path} was written in order={config["order"]}, which chooses by tokens that '
+                f'are not in the file: {command_of(config)} measures a bound'
+            )
+        if not is_drawn(way):
             raise ValueError(
                 f'{self.path} was written in order={config["order"]}, which draws nothing but '
-                f'tokens, so that each text has one exact likelihood: {exact_command(config)} '
+                f'tokens, so that each text has one exact likelihood: {command_of(config)} '
                 'measures it'
             )
 
@@ -201,8 +207,8 @@ def is_drawn(way):
     return not unmasking.adaptive and way.order.drawn and way.order.law != 'one'
 
 
-def exact_command(config):
-    """Return in words how the exact likelihood of texts of these options is measured."""
+def command_of(config):
+    """Return in words how the likelihood of texts of these options is measured without draws."""
     if config['schedule'] != 'linear':
         return 'sample.py --score, with the same options,'
     n_steps = config['n_steps']
