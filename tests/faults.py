@@ -355,6 +355,14 @@ FAULTS['anyorder/generation/scores.py'] = 'test_generation', [
     ['SCORES[score](float32_or_better(part))', 'SCORES[score](part)'],
 ]
 
+FAULTS['anyorder/generation/winners.py'] = 'test_rules_of_unmasking', [
+    ['torch.where((last == j).unsqueeze(2), sums, after)', 'after'],
+    ['(score == other) & (column < other_column)', '(score == other)'],
+    ['(with_it - both).exp()', '0.5'],
+    ['2) + win.unsqueeze(2)', '2)'],
+    ['(k - 1).clamp(min=0)', 'k.clamp(min=0)'],
+]
+
 FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps', [
     ['(n + 1) * (1 - ranked) <= self.threshold', 'n * (1 - ranked) <= self.threshold'],
     ['entropy.cumsum(1) - entropy', 'entropy.cumsum(1)'],
@@ -375,9 +383,8 @@ FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps', [
     ['(i - start) % gap == 0', 'i % gap == 0'],
     ['= first + blank', '= blank'],
     ['uniform(part.keys[cells.row], DRAWN, bounds.n_steps[cells.row], position)', 'part.u[cells.row, position]'],
-    ['torch.where(rank > last[cells.row], losing, 0.0)', 'losing'],
-    ['(logp < least) | is_later & (logp == least)', 'logp <= least'],
-    ['passes.drawing.tempered(logits).log_softmax(-1)', 'logits.log_softmax(-1)'],
+    ['passes.drawing.tempered(logits).softmax(-1)', 'logits.softmax(-1)'],
+    ['rest = total - law.masked_fill(~chosen, 0).sum(1)', 'rest = 0 * total'],
 ]
 
 FAULTS['anyorder/generation/options.py'] = 'test_options test_unmasking', [
@@ -516,7 +523,7 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
 ]
 
 FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
-    ["unmasking.binomial or (self.several and (not unmasking.adaptive)",
+    ["drawn or (self.several and (not unmasking.adaptive)",
      'self.several and (not unmasking.adaptive'],
     ['(self.several and (not unmasking.adaptive))', 'self.several'],
     ['part.n_given,', 'part.n_given * 0,'],

@@ -28,6 +28,7 @@ from anyorder.generation.rules import (
     dilated_groups,
 )
 from anyorder.generation.way import order_and_unmasking
+from anyorder.generation.winners import likely_sets
 
 ENCODER = dict(attention='bidirectional')
 NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
@@ -382,21 +383,21 @@ def outcomes(model, text, visits, k, temperature=1.0):
     return found
 
 
-def law_of_drawn(model, k):
-    """{text of three tokens: its probability}, over all ways to write it."""
+def law_of_drawn(model, sizes):
+    """{text of three tokens: its probability}, over all ways to write it in such steps."""
     found = {}
 
-    def go_on(text, visits, p):
-        if len(visits) == 3:
+    def go_on(text, visits, p, sizes):
+        if not sizes:
             found[tuple(text)] = found.get(tuple(text), 0) + p
             return
-        for (chosen, tokens), share in outcomes(model, text, visits, k).items():
+        for (chosen, tokens), share in outcomes(model, text, visits, sizes[0]).items():
             new = list(text)
             for i, v in zip(chosen, tokens):
                 new[i] = v
-            go_on(new, [*visits, *chosen], p * share)
+            go_on(new, [*visits, *chosen], p * share, sizes[1:])
 
-    go_on([0, 0, 0], [], 1.0)
+    go_on([0, 0, 0], [], 1.0, sizes)
     return found
 
 
@@ -405,40 +406,71 @@ THREE = torch.tensor([*itertools.product(range(V), repeat=3)])
 
 @cache
 def small(network):
-    return make_model(3, block_size=3, vocab_size=V, **NETWORKS[network])
+    model = make_model(3, block_size=3, vocab_size=V, **NETWORKS[network])
+    model.lm_head.weight.mul_(0.3)
+    return model
 
 
-def scored_by_drawn(model, n_steps, **drawing):
-    canvas = Canvas(THREE, torch.tensor([2, 0, 1]).expand(27, 3), 0, range(27))
+def scored_by_drawn(model, texts, n_steps, **drawing):
+    order = torch.tensor([2, 0, 1]).expand(len(texts), 3)
+    canvas = Canvas(texts, order, 0, range(len(texts)))
     fill(model, canvas, Drawn(n_steps=n_steps), Drawing(**drawing, scores=True))
     return canvas
 
 
 @pytest.mark.parametrize('network', SOME)
-@pytest.mark.parametrize('n_steps, k', [(3, 1), (2, 2), (1, 3)])
-def test_drawn_is_bounded_by_one_way_to_write_a_text(network, n_steps, k):
-    """The surest true tokens first: each step has its closed form, and all ways add up to more,
-    but for a single step, which is the only way."""
+@pytest.mark.parametrize('n_steps, sizes', [(3, [1, 1, 1]), (2, [1, 2]), (1, [3])])
+def test_a_step_of_drawn_is_priced_by_all_draws_that_reveal_true_tokens(network, n_steps, sizes):
+    """Along the sets that the score has drawn."""
     model = small(network)
-    sizes = [1, 2] if n_steps == 2 else [k for _ in range(n_steps)]
-    for temperature in (1.0, 0.5)[: 1 if n_steps == 3 else 2]:
-        canvas = scored_by_drawn(model, n_steps, temperature=temperature)
-        for text, order, logprob in zip(THREE, canvas.order.tolist(), canvas.logprob):
-            visits = []
-            p = 1.0
-            for size in sizes:
-                chosen = tuple(order[len(visits) : len(visits) + size])
-                tokens = tuple(int(text[i]) for i in chosen)
-                p *= outcomes(model, text, visits, size, temperature)[chosen, tokens]
-                visits += chosen
-            assert abs(float(logprob.sum()) - math.log(p)) < 1e-10
-    if n_steps != 2:
-        law = law_of_drawn(model, k)
-        assert abs(sum(law.values()) - 1) < 1e-12
-        bound = scored_by_drawn(model, n_steps).logprob.sum(1).exp()
-        gap = torch.tensor([law[tuple(text)] for text in THREE.tolist()]) - bound
-        assert gap.min() > -1e-7
-        assert (gap.max() > 1e-3) == (n_steps > 1)
+    canvas = scored_by_drawn(model, THREE, n_steps, temperature=0.7)
+    for text, order, logprob in zip(THREE, canvas.order.tolist(), canvas.logprob):
+        visits = []
+        nats = 0.0
+        for size in sizes:
+            found = outcomes(model, text, visits, size, 0.7).items()
+            true = [p for (some, tokens), p in found if tokens == tuple(text[list(some)].tolist())]
+            nats += math.log(sum(true))
+            visits = order[: len(visits) + size]
+        assert abs(float(logprob.sum()) - nats) < 1e-10
+
+
+@pytest.mark.parametrize('n_steps', [3, 2])
+def test_the_probabilities_of_drawn_ways_have_the_law_as_their_mean(n_steps):
+    """Of a text over all draws of its way: unbiased, and the mean of logarithms is a bound."""
+    model = small('encoder')
+    n = 1_000
+    canvas = scored_by_drawn(model, THREE[14].expand(n, 3), n_steps)
+    logprob = canvas.logprob.sum(1)
+    p = logprob.exp()
+    law = law_of_drawn(model, [1, 2] if n_steps == 2 else [1, 1, 1])
+    assert abs(sum(law.values()) - 1) < 1e-12
+    true = law[tuple(THREE[14].tolist())]
+    assert abs(float(p.mean()) - true) < 5 * float(p.std()) / n**0.5 + 1e-12
+    assert float(p.std()) > 0.01 * true
+    assert float(logprob.mean()) < math.log(true)
+    assert len(canvas.order[:, 0].unique()) == 3
+
+
+def test_sets_of_true_tokens_are_drawn_by_their_probability():
+    """Two of three blanks at once."""
+    g = torch.Generator().manual_seed(2)
+    n = 4_000
+    law, score = torch.rand(2, 1, 3, dtype=torch.float64, generator=g).log()
+    losing = torch.rand(1, 3, 3, dtype=torch.float64, generator=g).log()
+    p = {}
+    for chosen in itertools.combinations(range(3), 2):
+        last = min(chosen, key=lambda i: float(score[0, i]))
+        (other,) = {0, 1, 2} - {*chosen}
+        p[chosen] = law[0, list(chosen)].sum() + losing[0, other, last]
+    p = torch.stack([*p.values()]).exp()
+    tables = [x.expand(n, *x.shape[1:]) for x in (law, score, losing)]
+    u = torch.rand(2, n, 3, dtype=torch.float64, generator=g)
+    total, chosen = likely_sets(*tables, torch.full((n,), 2), 2, u)
+    assert (total.exp() - p.sum()).abs().max() < 1e-12
+    assert (chosen.sum(1) == 2).all()
+    number = (chosen.long() * torch.tensor([0, 1, 2])).sum(1) - 1  # 0 + 1, 0 + 2, 1 + 2
+    assert chi2_of(number.bincount(minlength=3), p / p.sum()) < limit(2)
 
 
 def test_drawn_writes_by_its_law():
@@ -448,8 +480,8 @@ def test_drawn_writes_by_its_law():
     order = torch.arange(3).expand(n, 3)
     canvas = Canvas(torch.zeros_like(order), order, 0, range(n))
     fill(model, canvas, Drawn(n_steps=3), Drawing())
-    law = law_of_drawn(model, 1)
-    p = torch.tensor([law[text] for text in itertools.product(range(V), repeat=3)])
+    law = law_of_drawn(model, [1, 1, 1])
+    p = torch.tensor([law[tuple(text)] for text in THREE.tolist()])
     counts = counts_of(canvas.idx)
     assert chi2_of(counts, p.double()) < limit(26)
 
@@ -517,8 +549,6 @@ def test_a_rule_wants_what_a_checkpoint_says():
     canvas = Canvas(EVERY, ORDER.expand(81, 4), 0, range(81))
     with one_line('pc_sampler wants to know how often each token'):
         fill(model, canvas, PcSampler(), Drawing())
-    with one_line('at most the 4 positions'):
-        fill(model, canvas, Dilated(), Drawing())
 
 
 def test_the_model_of_a_checkpoint_has_its_counts(tmp_path):

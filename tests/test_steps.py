@@ -13,6 +13,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.passes import Passes
 from anyorder.generation.plan import Bounds, Plan, pad_size
+from anyorder.generation.rules import Drawn
 from anyorder.orders import sample_order
 from model import ATTENTION, AOGPTConfig, KVCache
 
@@ -87,6 +88,22 @@ def test_padded_steps_write_the_same_text(as_on_devices, variant):
     as_on_devices()
     for how, one in zip(hows, exact):
         assert_same(text(model, how), one)
+
+
+def test_padded_steps_score_the_same_ways(as_on_devices):
+    """Of drawn, in blocks, behind prompts of unequal lengths."""
+    model = make_model(block_size=12)
+    g = torch.Generator().manual_seed(1)
+    idx, order = torch.randint(11, (3, 12), generator=g), sample_order(3, 12, generator=g)
+    found = []
+    for put in (lambda: None, as_on_devices):
+        put()
+        canvas = Canvas(idx, order, torch.tensor([0, 7, 2]), range(3))
+        fill.fill(model, canvas, Drawn(n_steps=4, block_length=7), Drawing(scores=True))
+        found.append(canvas)
+    assert torch.equal(found[0].order, found[1].order)
+    assert torch.equal(found[0].step, found[1].step)
+    assert (found[0].logprob - found[1].logprob).abs().max() < 1e-10
 
 
 def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(as_on_devices, monkeypatch):

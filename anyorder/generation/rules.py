@@ -11,14 +11,17 @@ from functools import partial
 import torch
 
 from anyorder.generation.drawing import token_logprob
-from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import padded_ends
-from anyorder.generation.unmasking import Adaptive, Given, Unmasking, check_block_length
+from anyorder.generation.unmasking import Adaptive, Choice, Given, Unmasking, check_block_length
+from anyorder.generation.winners import likely_sets
 from anyorder.machine.devices import widest
+from anyorder.orders import given_first
 from anyorder.seeds import hashed, uniform
 from model import float32_or_better
 
-DRAWN = hashed('drawn')  # the name of the numbers by which Drawn draws all blanks
+# the names of the numbers by which Drawn draws all blanks, and a set of those of a text
+DRAWN = hashed('drawn')
+SETS = hashed('last of a set'), hashed('others of a set')
 N_STABLE = 2  # comparisons with the step before, after which a law counts as stable
 
 
@@ -226,13 +229,16 @@ class Drawn(Rule):
     """Draw all blanks, and reveal those whose drawn token is the likeliest, by the schedule.
 
     This is what LLaDA does at a temperature above 0 (Nie et al. 2025, arXiv 2502.09992). Which
-    blanks are revealed depends on tokens that are thrown away, so that a text has a bound alone.
-    With q_i the law by which X_i is drawn, p_i the model's, the step that reveals S as a has
+    blanks are revealed depends on tokens that are thrown away, so that a text can be written in
+    many ways, and has a bound alone. With q_i the law by which X_i is drawn, p_i the model's, the
+    step that reveals the blanks S as a has
 
         P(S, a) = prod_{i in S} q_i(a_i)  prod_{j not in S} P(p_j(X_j) < min_{i in S} p_i(a_i))
 
-    where among equals the earlier visit wins. A text is scored along one way to write it, in which
-    the surest true tokens come first: its probability is at least that of this way."""
+    where of equals the first wins. A text x is scored along a way that is drawn: S by P(S, x_S),
+    among the sets of as many blanks as the step reveals. Then
+
+        E[ sum_steps log sum_S P(S, x_S) ] <= log q(x),   and E[ prod_steps ... ] = q(x)"""
 
     score: str = 'top_prob'
     form = 'drawn/BLOCK_LENGTH'
@@ -260,44 +266,60 @@ class Drawn(Rule):
         return token_logprob(logits, passes.drawing.tokens(logits, u))
 
     def reveal(self, passes, part, bounds, size):
-        choice = self.choose(passes, part, bounds, size)
-        self.draw(passes, part, bounds, size, choice)
-        if not passes.drawing.scores or not passes.with_logprob:
+        if not passes.drawing.scores:
+            super().reveal(passes, part, bounds, size)
             return
 
-        # The blanks as they were scored, which now have other visits
-        B, T = part.order.shape
-        cells = Cells.of(bounds.first, bounds.n_targets, size.targets, T, size.all_targets)
-        rank = choice.best.argsort(1)[cells.row, cells.column]  # (m,) the best have 0
-        cells = cells._replace(visit=(bounds.first[cells.row] + rank).clamp(max=T - 1))
+        # What the true tokens are worth, and whether other blanks lose against them
+        x, cells = passes.read(part, bounds, size)
+        column = torch.arange(size.targets, device=x.device)
+        is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
+        at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
+        of_true = partial(self.of_true_tokens, passes, part)
+        found, _ = passes.score(of_true, part, bounds, x, cells)
+        score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
+        losing_some = partial(self.losing, passes, score)
+        found, _ = passes.score(losing_some, part, bounds, x, cells)
+        losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
-        # The last one that is revealed, and whether the others lose against it
-        score_some = partial(self.score_blanks, passes, part, bounds)
-        score, _ = passes.score(score_some, part, bounds, choice.x, cells)
-        last = (bounds.n_new - 1).clamp(min=0)
-        row = torch.arange(B, device=rank.device)
-        place = choice.best[row, last]  # (B,) its column
-        least = score[(choice.start + place).clamp(max=len(score) - 1)]
-        lose_some = partial(self.losing, passes, part, place, least)
-        losing, _ = passes.score(lose_some, part, bounds, choice.x, cells)
-        losing = torch.where(rank > last[cells.row], losing, 0.0)
-        table = losing.new_zeros(B, size.targets)
-        cells.write(table, cells.column, losing)
-        nats = torch.where(bounds.n_new > 0, table.sum(1), 0.0)
-        position = part.order[row, (bounds.first + last).clamp(max=T - 1)]
-        part.logprob[row, position] += nats.to(part.logprob.dtype)
+        # Draw a set of blanks, and reveal it
+        T = part.order.size(1)
+        position = part.order.gather(1, (bounds.first.unsqueeze(1) + column).clamp(max=T - 1))
+        names = bounds.n_steps.unsqueeze(1), position
+        u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
+        total, chosen = likely_sets(law, score, losing, bounds.n_new, size.reveals, u)
+        best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
+        self.put_first(best, part, bounds, size)
+        self.draw(passes, part, bounds, size, Choice(x, None, cells.start, best, bounds.n_new))
 
-    def losing(self, passes, part, place, least, cells, logits):
-        """Return log P (m,) that the drawn tokens of cells lose against the last revealed ones.
+        # All sets in place of this one: its last token carries the rest
+        rest = total - law.masked_fill(~chosen, 0).sum(1)
+        last = (bounds.first + bounds.n_new - 1).clamp(min=0, max=T - 1)
+        row = torch.arange(len(last), device=last.device)
+        rest = torch.where(bounds.n_new > 0, rest, 0.0)
+        part.logprob[row, part.order[row, last]] += rest.to(part.logprob.dtype)
 
-        place, least  (B,) the columns of these, and their log p"""
+    def of_true_tokens(self, passes, part, cells, logits):
+        """Return log p and log q (m, 2) of the tokens that stand in the cells."""
+        token = part.idx[cells.row, part.order[cells.row, cells.visit]]
+        law = passes.drawing.tempered(logits)
+        return torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
+
+    def losing(self, passes, score, cells, logits):
+        """Return log P (m, n) that the tokens which cells draw lose against each of their row.
+
+        score  (B, n) log p of the true tokens"""
         own = float32_or_better(logits)
         logp = own - own.logsumexp(-1, keepdim=True)  # as token_logprob: equals stay equal
-        least = least[cells.row].unsqueeze(1).to(logp.dtype)
-        is_later = (cells.column > place[cells.row]).unsqueeze(1)
-        loses = (logp < least) | is_later & (logp == least)
-        law = passes.drawing.tempered(logits).log_softmax(-1)
-        return law.masked_fill(~loses, -torch.inf).logsumexp(-1)
+        ranked, token = logp.sort(-1)
+        law = passes.drawing.tempered(logits).softmax(-1).gather(1, token)
+        below = torch.nn.functional.pad(law.cumsum(-1), (1, 0))  # (m, V + 1) P of so many tokens
+        limit = score[cells.row].to(logp.dtype)
+        column = torch.arange(score.size(1), device=score.device)
+        loses_equal = cells.column.unsqueeze(1) > column
+        n_less = torch.searchsorted(ranked, limit)
+        n_as_much = torch.searchsorted(ranked, limit, right=True)
+        return below.gather(1, torch.where(loses_equal, n_as_much, n_less)).log()
 
 
 def check_counts(unmasking, counts):
@@ -314,7 +336,8 @@ class Dilated(Unmasking):
     """Reveal the blanks of a block from coarse to fine, whatever the model says.
 
     Step t reveals every floor(B / 2^t)-th blank of a block of B that is left, from the first on, so
-    that those of a step are far from each other. Blocks come in the order that is given.
+    that those of a step are far from each other. Blocks come in the order that is given; a shorter
+    text is one.
     Source: Luxembourg et al. 2025, arXiv 2506.19037."""
 
     block_length: int = 32
@@ -324,13 +347,6 @@ class Dilated(Unmasking):
 
     def __post_init__(self):
         check_block_length(self.block_length)
-
-    def check_network(self, slots, n, scores=False):
-        if self.block_length > n:
-            raise ValueError(
-                f'the block of dilated must be at most the {n} positions of the text, got '
-                f'{self.block_length}: write --order=dilated:{n} or less'
-            )
 
     def rounds_of(self, network, canvas):
         B, N = canvas.order.shape

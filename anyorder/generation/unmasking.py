@@ -208,8 +208,7 @@ class Adaptive(Unmasking):
             logits = None  # the graph of each size would keep them for the next launch
 
         # A table of the scores, -inf after the blanks of a row
-        B, T = part.order.shape
-        score = found.new_full((B, size.targets), -torch.inf)
+        score = found.new_full((len(part.order), size.targets), -torch.inf)
         cells.write(score, cells.column, found)
         n_new = bounds.n_new
         is_sure = None
@@ -225,13 +224,18 @@ class Adaptive(Unmasking):
         if is_sure is not None:
             best, n_sure, _ = given_first(best, is_sure)
             n_new = n_sure.clamp(min=1).minimum(bounds.n_targets)
+        self.put_first(best, part, bounds, size)
+        return Choice(x, logits, cells.start, best, n_new)
+
+    def put_first(self, best, part, bounds, size):
+        """Have part.order visit the columns as in best (B, targets)."""
+        T = part.order.size(1)
         column = torch.arange(T, device=best.device) - bounds.first.unsqueeze(1)  # (B, T) of visits
         is_scored = (column >= 0) & (column < bounds.n_targets.unsqueeze(1))
         from_column = best.gather(1, column.clamp(0, size.targets - 1))
         from_visit = bounds.first.unsqueeze(1) + from_column
         moved = part.order.gather(1, from_visit.clamp(max=T - 1))
         part.order.copy_(torch.where(is_scored, moved, part.order))
-        return Choice(x, logits, cells.start, best, n_new)
 
     def draw(self, passes, part, bounds, size, choice):
         """Draw the tokens of the blanks that are chosen."""

@@ -67,8 +67,7 @@ def written_nats(model, batch, seeds, unmasking, drawing, batch_size, language_o
 class Written(Along):
     """-log q(x) in one way of writing.
 
-    A bound, the mean over n_orders draws, if orders or tokens a step are drawn; or by one way of
-    many, see rules.Drawn."""
+    A bound, the mean over n_orders draws, if orders, tokens a step or sets of blanks are drawn."""
 
     name = 'written'
 
@@ -83,10 +82,10 @@ class Written(Along):
         self.one = one
         self.pattern = read_pattern(config.get('pattern'))
         super().__init__(config, checkpoint, asked, way.order, label)
-        self.several = unmasking.binomial or self.several and not unmasking.adaptive
+        drawn = unmasking.binomial or unmasking.has_bound
+        self.several = drawn or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
-        drawn = unmasking.binomial or unmasking.has_bound
         self.bound = drawn or self.bound and not unmasking.adaptive
         # no journal of another reading, or of other draws
         names = [way.order, unmasking, way.drawing, 'known l2r', DRAWS]
