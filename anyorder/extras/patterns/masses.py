@@ -43,7 +43,7 @@ class Classes:
 
         Each token is rounded in the dtype of the logits, as is the sum of a chunk. Only what has
         logit -inf has no mass."""
-        if not is_exact(logits.device):
+        if not is_exact(logits.device) or logits.numel() <= BLOCK:
             return self.masses_of_block(logits)
         blocks = logits.split(max(1, BLOCK // logits.size(1)))
         return torch.cat([self.masses_of_block(block.clone()) for block in blocks])  # in its cache

@@ -29,6 +29,7 @@ MOST_STATES = 100
 MOST_BYTES = 2**30
 BLOCK = 2**17  # numbers that a CPU works on at a time, so that its cache holds them
 DEVICE_BLOCK = 2**26  # and a device, so that it has the memory
+MOST_WRONG = math.exp(-300)  # shares of a row from here on say nothing, see log_product
 
 
 def messages_of(to, start, final, inside):
@@ -111,20 +112,20 @@ class Tree(Messages):
     A place that changes renews one product a level; a place is asked by one vector a level. It
     keeps 16 L S^2 bytes a span.
 
-    levels   [(n, L, S, S), (n, L / 2, S, S), ... (n, 1, S, S)] log products, of single places first
+    levels   [(n, L, S, S), (n, L / 2, S, S), ... (n, 2, S, S)] log products, of single places first
     changed  [(m,)] numbers n L + place of those whose masses are newer than their matrices
 
     A number shifted to the right by k bits is that of its product in level k."""
 
     def __init__(self, to, start, final, inside):
         n, n_places = inside.shape
-        n_leaves = 1 << max(n_places - 1, 0).bit_length()
+        n_leaves = 1 << max(n_places - 1, 1).bit_length()  # two at least
         empty = inside.new_zeros(n, n_leaves - n_places)
         super().__init__(to, start, final, torch.cat([inside, empty], 1))
         S = len(to)
         self.edges = edges_of(to, start.dtype)
         self.identity = torch.eye(S, dtype=start.dtype, device=to.device).log()
-        sizes = [n_leaves >> k for k in range(n_leaves.bit_length())]
+        sizes = [n_leaves >> k for k in range(n_leaves.bit_length() - 1)]
         self.levels = [start.new_empty(n, size, S, S) for size in sizes]
         self.changed = [self.numbers()]
         self.all_sides = None
@@ -146,9 +147,10 @@ class Tree(Messages):
 
     def log_z(self):
         self.renew()
-        top = self.levels[-1][:, 0]
-        paths = self.start.unsqueeze(2) + top + self.final.unsqueeze(1)
-        return paths.logsumexp((1, 2))
+        forward = self.start
+        for half in self.levels[-1].unbind(1):
+            forward = (half + forward.unsqueeze(2)).logsumexp(1)
+        return (forward + self.final).logsumexp(1)
 
     def renew(self):
         """Renew the products of all that changed."""
@@ -181,11 +183,12 @@ class Tree(Messages):
         """Write the products of pairs of `lower` into `upper` (n, S, S), in place, at the numbers
         `at`."""
         size = at_a_time(self.identity)
+        pairs = lower.unflatten(0, (-1, 2))
         if len(at) < len(upper):
             for some in at.split(size):
-                upper[some] = log_product(lower[2 * some], lower[2 * some + 1])
+                pair = pairs[some]
+                upper[some] = log_product(pair[:, 0], pair[:, 1])
             return
-        pairs = lower.unflatten(0, (-1, 2))
         for pair, whole in zip(pairs.split(size), upper.split(size)):
             whole.copy_(log_product(pair[:, 0], pair[:, 1]))
 
@@ -217,7 +220,7 @@ class Tree(Messages):
         passes through the one half in which the place is not."""
         forward = self.start[span]
         backward = self.final[span]
-        for k in reversed(range(len(self.levels) - 1)):
+        for k in reversed(range(len(self.levels))):
             node = at >> k
             other = self.levels[k].flatten(0, 1)[node ^ 1]
             is_right = (node & 1 > 0).unsqueeze(1)
@@ -233,7 +236,7 @@ class Tree(Messages):
         forward = self.start
         backward = self.final
         size = at_a_time(self.identity)
-        for level in reversed(self.levels[:-1]):
+        for level in reversed(self.levels):
             pairs = level.unflatten(1, (-1, 2)).flatten(0, 1)  # (n pairs, 2, S, S)
             after_left = []
             before_right = []
@@ -264,14 +267,13 @@ def log_product(left, right):
     largest = right.amax(2, keepdim=True)  # (m, S, 1)
     weight = left + largest.mT
     top = finite(weight.amax(2, keepdim=True))
-    a = possible_exp(weight.sub_(top))
-    b = possible_exp(right - finite(largest))
-    sums = torch.bmm(a, b)
+    shares = possible_exp(torch.stack([weight - top, right - finite(largest)]))
+    sums = torch.bmm(shares[0], shares[1])
     found = sums.log().add_(top)
     if is_exact(left.device):
-        wrong = (sums < math.exp(-300)) & (sums > 0)
-        at, row, column = wrong.nonzero(as_tuple=True)
-        found[at, row, column] = (left[at, row] + right[at, :, column]).logsumexp(1)
+        at, row, column = ((sums < MOST_WRONG) & (sums > 0)).nonzero(as_tuple=True)
+        if len(at):
+            found[at, row, column] = (left[at, row] + right[at, :, column]).logsumexp(1)
     return found
 
 
