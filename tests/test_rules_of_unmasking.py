@@ -193,8 +193,7 @@ def test_the_law_of_a_rule_is_that_of_its_paper(network, how):
 @pytest.mark.parametrize('how', ['factor:0.6', 'eb:0.6', 'klass:0.36', 'pc_sampler'])
 def test_which_blanks_are_chosen_depends_on_the_text(how):
     """Else the laws above would be laws of one order."""
-    networks = ('decoder', 'encoder')
-    sets = [len(of_every_text(network, how).step.unique(dim=0)) for network in networks]
+    sets = [len(of_every_text(network, how).step.unique(dim=0)) for network in NETWORKS]
     assert sum(sets) > len(sets)
 
 
@@ -437,19 +436,17 @@ def test_a_step_of_drawn_is_priced_by_all_draws_that_reveal_true_tokens(network,
 
 @pytest.mark.parametrize('n_steps', [3, 2])
 def test_the_probabilities_of_drawn_ways_have_the_law_as_their_mean(n_steps):
-    """Of a text over all draws of its way: unbiased, and the mean of logarithms is a bound."""
+    """Of a text over all draws of its way: hence the mean of their logarithms is a bound."""
     model = small('encoder')
+    few = scored_by_drawn(model, THREE.repeat(20, 1), n_steps).logprob.sum(1).view(20, 27)
+    text = THREE[few.std(0).argmax()]  # which can be written in the most unlike ways
     n = 1_000
-    canvas = scored_by_drawn(model, THREE[14].expand(n, 3), n_steps)
-    logprob = canvas.logprob.sum(1)
-    p = logprob.exp()
+    p = scored_by_drawn(model, text.expand(n, 3), n_steps).logprob.sum(1).exp()
     law = law_of_drawn(model, [1, 2] if n_steps == 2 else [1, 1, 1])
     assert abs(sum(law.values()) - 1) < 1e-12
-    true = law[tuple(THREE[14].tolist())]
-    assert abs(float(p.mean()) - true) < 5 * float(p.std()) / n**0.5 + 1e-12
+    true = law[tuple(text.tolist())]
     assert float(p.std()) > 0.01 * true
-    assert float(logprob.mean()) < math.log(true)
-    assert len(canvas.order[:, 0].unique()) == 3
+    assert abs(float(p.mean()) - true) < 5 * float(p.std()) / n**0.5
 
 
 def test_sets_of_true_tokens_are_drawn_by_their_probability():
