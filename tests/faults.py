@@ -363,7 +363,8 @@ FAULTS['anyorder/generation/winners.py'] = 'test_rules_of_unmasking', [
     ['(k - 1).clamp(min=0)', 'k.clamp(min=0)'],
 ]
 
-FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps', [
+FAULTS['anyorder/generation/rules.py'] = 'test_rules_of_unmasking test_steps test_workspace', [
+    ["f'{super().graph_key} {self.block_length}'", 'super().graph_key'],
     ['(n + 1) * (1 - ranked) <= self.threshold', 'n * (1 - ranked) <= self.threshold'],
     ['entropy.cumsum(1) - entropy', 'entropy.cumsum(1)'],
     ['scatter(1, best, holds)', 'copy_(holds)'],

@@ -412,6 +412,30 @@ def test_too_little_memory_is_said_before_the_first_token(simulated, monkeypatch
     simulated(body)
 
 
+def test_what_a_rule_keeps_is_counted_and_has_its_place(simulated, monkeypatch):
+    """The laws of klass, in blocks of two lengths by turns, as on the CPU."""
+    hows = [dict(policy='klass', threshold=0.1, block_length=n) for n in (4, 8)]
+    here = freeze(small(torch.device('cpu')))
+    want = [text(here, torch.device('cpu'), 3, **how) for how in hows]
+
+    def body(device):
+        network = freeze(small(device))
+        for _ in range(3):
+            assert [text(network, device, 3, **how) for how in hows] == want
+        network.workspace = None
+        refuse(monkeypatch, GIB)
+        text(network, device, 3, **hows[1])
+        parts = network.workspace.memory.parts()
+        # logarithms of 11 tokens at 8 places, then three whole numbers at 12 positions, of 3 rows
+        assert parts['the laws of the step before'] == 3 * (8 * 11 * 4 + 3 * 12 * 8)
+        network.workspace = None
+        refuse(monkeypatch, sum(parts.values()) - parts['the laws of the step before'])
+        with pytest.raises(ValueError, match='for the laws of the step before'):
+            text(network, device, 3, **hows[1])
+
+    simulated(body)
+
+
 def test_a_step_that_is_too_wide_is_said_before_the_first_token(simulated, monkeypatch):
     """Where the cache would fit; a text of more steps needs less."""
 
