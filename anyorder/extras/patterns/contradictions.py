@@ -60,10 +60,10 @@ def raise_why(span, tokens, allowed):
             classes = np.arange(len(classes)) == table.classes[token]
         states = states @ edges_of(table, classes)
         if not (states & may_follow[place + 1]).any():
+            where = f'at position {span.start + place} of row {span.row}'
             raise ValueError(
-                f'the token {shown(token, table)} at position {span.start + place} of row '
-                f'{span.row} contradicts {table.pattern}, of which {n_tokens(n)} are to match: '
-                'choose another text, or another number of blanks'
+                f'the token {shown(token, table)} {where} contradicts {table.pattern}, of which '
+                f'{n_tokens(n)} are to match: choose another text, or another number of blanks'
             )
     raise AssertionError('a text matches')
 

@@ -26,7 +26,7 @@ from anyorder.generation.plan import is_exact
 # for a step of one token and 1.1 s for new masses everywhere, and a Chain 92 ms and 0.3 s; with
 # 150 states a Tree took 48 ms and 4.2 s, and a Chain 147 ms and 0.5 s
 MOST_STATES = 100
-MOST_BYTES = 2**30
+MOST_BYTES = 2**29  # revision has eight times as many rows
 BLOCK = 2**17  # numbers that a CPU works on at a time, so that its cache holds them
 DEVICE_BLOCK = 2**26  # and a device, so that it has the memory
 MOST_WRONG = math.exp(-300)  # shares of a row from here on say nothing, see log_product
