@@ -324,6 +324,17 @@ def test_a_schema_is_a_pattern_of_the_json_that_it_allows(tmp_path):
     assert Pattern.of_option('a') == Pattern('a')
 
 
+def test_a_name_that_is_a_keyword_elsewhere_is_a_name():
+    pattern = Pattern.of_schema(
+        {
+            'type': 'object',
+            'properties': {'minimum': {'type': 'array', 'uniqueItems': False}, 'not': {'const': 1}},
+            'required': ['minimum', 'not'],
+        }
+    )
+    assert pattern.matches('{"minimum": [1, 1], "not": 1}', BYTES)
+
+
 # ---- errors
 
 
@@ -387,6 +398,10 @@ def test_tokens_that_spell_no_text_are_one_line(here):
         ('[1]', 'object'),
         ('{"type": "foo"}', 'foo'),
         ('{"not": {"type": "string"}}', 'not'),
+        ('{"properties": {"a": {"items": {"type": "integer", "minimum": 1}}}}', 'minimum'),
+        ('{"$defs": {"a": {"anyOf": [{"type": "array", "uniqueItems": true}]}}}', 'uniqueItems'),
+        ('{"type": "string", "maxLength": 5, "pattern": "a+"}', 'maxLength'),
+        ('{"type": "string", "minLength": 5, "format": "date"}', 'minLength'),
         ('{"type": "string", "pattern": "(?=a)b"}', 'look-around'),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from anyorder.extras.patterns.automaton import Refused, ask, table_of
 from anyorder.extras.patterns.contradictions import check_text, no_length
+from anyorder.extras.patterns.schema import check_schema
 from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
 from anyorder.machine.files import read_text
@@ -39,13 +40,15 @@ class Pattern:
     def of_schema(cls, schema):
         """Return the Pattern of the JSON that a schema allows, written without line breaks.
 
-        `schema` is a dict or the path of a file."""
+        `schema` is a dict or the path of a file. Raises ValueError for what no expression is made
+        of, see check_schema."""
         what = 'the schema'
         if isinstance(schema, str | os.PathLike):
             what = f'the schema {os.fspath(schema)}'
             schema = read_schema(schema)
         if not isinstance(schema, dict):
             raise ValueError(f'{what} must be an object of JSON, got {str(schema)[:60]!r}')
+        check_schema(schema, what)
         try:
             answer = ask('schema', json.dumps(schema), what)
         except Refused as e:
