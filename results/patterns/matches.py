@@ -28,7 +28,7 @@ def matches(sample, tokenizer):
     names = spelled(tokenizer)
     for start, end, pattern in sample['patterns']:
         text = b''.join(names.tokens[token] for token in sample['tokens'][start:end])
-        text = text.removeprefix(names.separator).decode()
+        text = text.removeprefix(names.separator).decode(errors='replace')
         yield re.fullmatch(pattern, text) is not None
 
 
