@@ -400,6 +400,8 @@ def test_tokens_that_spell_no_text_are_one_line(here):
         ('{"not": {"type": "string"}}', 'not'),
         ('{"properties": {"a": {"items": {"type": "integer", "minimum": 1}}}}', 'minimum'),
         ('{"$defs": {"a": {"anyOf": [{"type": "array", "uniqueItems": true}]}}}', 'uniqueItems'),
+        ('{"type": "object", "maxProperties": 1}', 'maxProperties'),
+        ('{"properties": {"a": {"type": "null"}}, "minProperties": 1}', 'minProperties'),
         ('{"type": "string", "maxLength": 5, "pattern": "a+"}', 'maxLength'),
         ('{"type": "string", "minLength": 5, "format": "date"}', 'minLength'),
         ('{"type": "string", "pattern": "(?=a)b"}', 'look-around'),

@@ -3,8 +3,9 @@
 # keywords that outlines-core leaves out of its expression, though they forbid texts
 NUMBERS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'multipleOf']
 ARRAYS = ['uniqueItems', 'contains', 'minContains', 'maxContains']
-OBJECTS = ['patternProperties', 'propertyNames', 'dependentRequired', 'dependentSchemas']
-LEFT_OUT = [*NUMBERS, *ARRAYS, *OBJECTS, 'not', 'if']
+OBJECTS = ['patternProperties', 'propertyNames', 'minProperties', 'maxProperties']
+DEPENDENT = ['dependentRequired', 'dependentSchemas', 'not', 'if']
+LEFT_OUT = [*NUMBERS, *ARRAYS, *OBJECTS, *DEPENDENT]
 
 # keywords whose values are schemas: one, a list of them, or a dict by names of one's own
 PARTS = ['items', 'prefixItems', 'additionalProperties', 'anyOf', 'oneOf', 'allOf']
