@@ -13,6 +13,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.schedules import unmask_schedule
+from anyorder.generation.scores import without_rounding
 from anyorder.generation.unmasking import SCORES, Adaptive
 from anyorder.orders import sample_order
 from model import AOGPT
@@ -345,3 +346,16 @@ def test_blocks_are_for_policies_and_schedules_that_have_a_name(how):
 def test_a_block_is_no_longer_than_the_model_reads(batch):
     with one_line('block_length must be at most the 9 positions of the text, got 10'):
         written(make_model(), batch, dict(policy='margin', block_length=10))
+
+
+def test_scores_that_differ_by_rounding_alone_are_equal():
+    """In a row: they become the largest one, step by step; others stay as they are."""
+    low = -torch.inf
+    score = torch.tensor([0.5, 0.3, 0.5 + 1e-5, 0.5 - 1e-5, 0.3 + 1e-3, low, low, 0.5 - 2e-5, 0.5])
+    row = torch.tensor([1, 0, 1, 1, 0, 0, 0, 0, 1])
+    equal = torch.tensor([0.5 + 1e-5, 0.3, 0.5 + 1e-5, 0.5 + 1e-5, 0.3 + 1e-3, low, low])
+    equal = torch.cat([equal, torch.tensor([0.5 - 2e-5, 0.5 + 1e-5])])
+    assert torch.equal(without_rounding(score, row), equal)
+    score = torch.tensor([0.5, 0.5 + 1e-10, 0.5 + 1e-6], dtype=torch.float64)
+    found = without_rounding(score, torch.zeros(3, dtype=torch.long))
+    assert torch.equal(found, score[[1, 1, 2]])

@@ -7,6 +7,7 @@ import torch
 from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
 from anyorder.generation.drawing import TokenNoise, noise_of_pairs, token_logprob
 from anyorder.generation.plan import Bounds, Cells, Plan
+from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
 from model import KVCache
 
@@ -111,7 +112,10 @@ class Passes:
             found.append(function(own, law))
         if len(parts) > 1:
             logits = None
-        return torch.cat(found).to(widest(x.device)), logits
+        found = torch.cat(found)
+        if part.language is not None:
+            found = without_rounding(found, cells.row)
+        return found.to(widest(x.device)), logits
 
     def observe_parts(self, part, bounds, x, cells, parts):
         """Show all cells of a step to the language, some at a time: the numbers in `parts`.
