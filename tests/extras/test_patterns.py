@@ -391,6 +391,13 @@ def test_tokens_that_spell_no_text_are_one_line(here):
         Pattern('[ab]c').table(Symbols('own', ['a', 'b'], ' '))
 
 
+def test_a_schema_that_is_not_there_is_one_line(tmp_path):
+    for path in ('none.json', tmp_path / 'none.json', str(tmp_path) + '/.json'):
+        with one_line('a JSON file that is there'):
+            Pattern.of_option(str(path))
+    assert Pattern.of_option('(none.json)').text == '(none.json)'
+
+
 @pytest.mark.parametrize(
     ('schema', 'said'),
     [

@@ -116,6 +116,11 @@ class Pattern:
 
 def read_schema(path):
     """Return the JSON in a file."""
+    if not os.path.isfile(path):
+        raise ValueError(
+            f'the schema {os.fspath(path)} must be a JSON file that is there: check its path, or '
+            'write an expression that ends in .json in parentheses'
+        )
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as e:
