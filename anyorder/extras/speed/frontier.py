@@ -88,12 +88,13 @@ WAYS = {
     'klass': ('threshold', {'policy': 'klass'}),
     'pc_sampler': ('n_steps', {'policy': 'pc_sampler'}),
     'dilated': ('dilation', {'policy': 'dilated'}),
+    'drawn': ('n_steps', {'policy': 'drawn'}),
 }
 # options of unmasking_of that have another name along the curve of a rule
 NAMES = {'factor': 'threshold', 'gamma': 'threshold', 'dilation': 'block_length'}
 
 HEADINGS = ('passes', 'slots', 'seconds', 'nats a token', 'cost', 'judge', 'entropy')
-WIDTHS = (12, 8, 8, 14, 15, 14, 14)
+WIDTHS = (12, 8, 8, 16, 16, 14, 14)
 
 
 def main(config):
