@@ -278,6 +278,25 @@ def test_the_table_has_a_row_a_side(tmp_path, written, measured):
     assert len({file.digest for file in files}) == 2
 
 
+@pytest.mark.parametrize(
+    'nats, n_lines', [([[1, 3, 5], [2, 2, 6]], 1), ([[9, 3, 1], [8, 2, 2]], 2)]
+)
+def test_rows_by_hand(nats, n_lines):
+    """Two texts of four tokens: the gap is paired by text, and rows that change places are told."""
+    sides = ESTIMATES['sides'](SimpleNamespace(n_orders=2), OPENED)
+    text = SimpleNamespace(n_blanks=4, n_bytes=4, name='x.json')
+    rows = sides.rows(torch.tensor(nats, dtype=torch.float64), text)
+    least, most = rows[:2]
+    own, fresh, _ = zip(*nats)
+    assert math.isclose(least['nats_per_token'], sum(own) / 8)
+    assert math.isclose(most['nats_per_token'], sum(fresh) / 8)
+    gaps = [after - before for before, after in zip(own, fresh)]
+    assert math.isclose(least['gap'], sum(gaps) / 8)
+    assert math.isclose(least['gap_stderr'], abs(gaps[0] - gaps[1]) / 2 / 4, abs_tol=1e-12)
+    rows[-1]['gap_stderr'] = 1e-9
+    assert len(sides.remarks(rows, text)) == n_lines
+
+
 OPENED = SimpleNamespace(entries={'iter_num': 7}, run={})
 
 
