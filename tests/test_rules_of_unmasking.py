@@ -4,6 +4,7 @@ its extremes; and what is refused."""
 import itertools
 import math
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -309,6 +310,31 @@ def test_pc_sampler_has_the_schedule(network='encoder'):
     assert abs(float(canvas.logprob.sum(1).exp().sum()) - 1) < 1e-12
 
 
+def test_pc_sampler_by_hand():
+    """Of a rare token, a frequent one, and one that the training set does not have."""
+    network = SimpleNamespace(counts=torch.tensor([0, 1, 8]))  # shares of 1, 2 and 9 in 12
+    part = SimpleNamespace(order=torch.tensor([[2, 0, 3]]))
+    cells = SimpleNamespace(row=torch.tensor([0, 0, 0]), visit=torch.tensor([0, 1, 2]))
+    p = torch.tensor([[0.2, 0.7, 0.1], [0.3, 0.1, 0.6], [0.9, 0.05, 0.05]], dtype=torch.float64)
+    it = PcSampler(decay=0.5, most=1.5)
+    score = it.score_blanks(SimpleNamespace(network=network), part, None, cells, p.log()).exp()
+    nats = [0.7 * math.log(12 / 2), 0.6 * math.log(12 / 9), 1.5]
+    assert 0.9 * math.log(12) > 1.5
+    want = [math.exp(-0.5 * i) * x for i, x in zip((2, 0, 3), nats)]
+    assert score.tolist() == pytest.approx(want)
+
+
+def test_klass_compares_laws_of_allowed_tokens(batch):
+    """Others have probability 0, now and before."""
+    model = make_model()
+    model.lm_head.weight.mul_(0.1)
+    allowed = torch.arange(11).expand(9, 11) < 6
+    idx, order = batch
+    canvas = Canvas(idx, order, 0, range(5), allowed=allowed)
+    fill(model, canvas, Klass(threshold=0.12, kl_limit=0.1), Drawing())
+    assert canvas.step.max() < 8
+
+
 # ---- dilated
 
 
@@ -318,6 +344,7 @@ def test_pc_sampler_has_the_schedule(network='encoder'):
         (8, 8, [[0, 4], [2, 6], [1, 3, 5, 7]]),
         (6, 8, [[0, 3], [1, 2, 4, 5]]),
         (6, 4, [[0, 2], [1, 3], [4, 5]]),
+        (10, 5, [[0, 2, 4], [1, 3], [5, 7, 9], [6, 8]]),
         (3, 1, [[0], [1], [2]]),
         (9, 9, [[0, 4, 8], [2, 6], [1, 3, 5, 7]]),
         (0, 4, []),
@@ -449,15 +476,18 @@ def test_the_probabilities_of_drawn_ways_have_the_law_as_their_mean(n_steps):
     assert abs(float(p.mean()) - true) < 5 * float(p.std()) / n**0.5
 
 
-def test_sets_of_true_tokens_are_drawn_by_their_probability():
-    """Two of three blanks at once."""
+@pytest.mark.parametrize('are_equal', [False, True])
+def test_sets_of_true_tokens_are_drawn_by_their_probability(are_equal):
+    """Two of three blanks at once; of equals the first wins."""
     g = torch.Generator().manual_seed(2)
     n = 4_000
     law, score = torch.rand(2, 1, 3, dtype=torch.float64, generator=g).log()
     losing = torch.rand(1, 3, 3, dtype=torch.float64, generator=g).log()
+    if are_equal:
+        score = torch.full_like(score, -1)
     p = {}
     for chosen in itertools.combinations(range(3), 2):
-        last = min(chosen, key=lambda i: float(score[0, i]))
+        last = min(chosen, key=lambda i: (float(score[0, i]), -i))
         (other,) = {0, 1, 2} - {*chosen}
         p[chosen] = law[0, list(chosen)].sum() + losing[0, other, last]
     p = torch.stack([*p.values()]).exp()
