@@ -297,7 +297,9 @@ class Chain(Messages):
     source, target  (E,) the pairs of states that some class joins
     of_class        (edges,) classes that join pairs, and which pair each, `of_pair` (edges,)
     forward         [(n, S)] log F of the places 0 to L, as far as they are known
-    backward        [(n, S)] log B of the places L to 0, as far as they are known"""
+    backward        [(n, S)] log B of the places L to 0, as far as they are known
+    kept_logs       {place: log_masses} of places whose masses have not changed since, if there is
+                    room for all"""
 
     def __init__(self, to, start, final, inside):
         super().__init__(to, start, final, inside)
@@ -309,6 +311,7 @@ class Chain(Messages):
         self.target = pair % S
         self.forward = [start]
         self.backward = [final]
+        self.kept_logs = {}
 
     def forget(self, span, place):
         n_places = self.inside.size(1)
@@ -319,6 +322,10 @@ class Chain(Messages):
         if is_exact(place.device):
             first = int(place.min())
             last = int(place.max())
+            for i in place.unique().tolist():
+                self.kept_logs.pop(i, None)
+        else:
+            self.kept_logs.clear()
         del self.forward[first + 1 :]
         del self.backward[n_places - last :]
 
@@ -326,6 +333,7 @@ class Chain(Messages):
         taken = super().take(spans)
         taken.forward = [x[spans] for x in self.forward]
         taken.backward = [x[spans] for x in self.backward]
+        taken.kept_logs = {}
         return taken
 
     def log_z(self):
@@ -368,9 +376,14 @@ class Chain(Messages):
 
     def log_masses(self, i):
         """Return log M_i (n, E) of the pairs of states."""
+        if i in self.kept_logs:
+            return self.kept_logs[i]
         masses = self.masses[:, i]
         found = masses.new_zeros(len(masses), len(self.source))
-        return found.index_add_(1, self.of_pair, masses[:, self.of_class]).log_()
+        found.index_add_(1, self.of_pair, masses[:, self.of_class]).log_()
+        if self.inside.size(1) * found.nbytes <= MOST_BYTES:
+            self.kept_logs[i] = found
+        return found
 
     def log_sums(self, x, state):
         """Return the log sums (n, S) of x (n, E) over the pairs of each state."""
