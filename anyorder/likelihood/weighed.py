@@ -13,7 +13,10 @@ def check_weigh(prompts, page, drawing, config):
     if not config.weigh:
         return
     if page.pattern is None and not all(map(has_pattern, prompts)):
-        raise ValueError('weigh is for texts that match a pattern: add --pattern or [[/pattern/]]')
+        raise ValueError(
+            'weigh is for texts that match a pattern: add --pattern, or a blank '
+            '[[/pattern/]] to each prompt'
+        )
     if drawing != Drawing() or config.revise:
         raise ValueError(
             'weigh compares the law of the model with that of the samples: leave out temperature, '

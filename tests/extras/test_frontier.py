@@ -312,7 +312,7 @@ def test_the_file_has_a_point_of_each_setting(command, tmp_path):
     _, result = command(*FEW)
     points = result['frontier']
     assert (result['batch_size'], result['judge']) == (2, str(tmp_path / 'ckpt.pt'))
-    n_points = {'n_steps': 2, 'window': 2, 'threshold': 1}
+    n_points = {'n_steps': 2, 'window': 2, 'threshold': 1, 'factor': 3, 'gamma': 3, 'dilation': 1}
     ways = []
     for way, (option, others) in (WAYS | {IN_FOURS: WAYS['margin']}).items():
         n = 1 if way == REFERENCE else n_points[option]

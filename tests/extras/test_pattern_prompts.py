@@ -198,7 +198,7 @@ OF_PATTERNS = [
     ('a[[=b]]', {'pattern': 'aa', 'score': True}, "'b' at position 1"),
 ]
 WRONG = [
-    ('[[6]]', {'pattern': DATE}, 'no text of 6 tokens .* are 7'),
+    ('[[6]]', {'pattern': DATE}, 'no text of 6 tokens .*: 7'),
     ('18[[5]]', {'pattern': DATE}, "token '8' at position 1 of row 0 contradicts"),
     ('[[3]]', {'pattern': r'(?=a)a+'}, 'look'),
     ('[[3]]', {'pattern': 3}, 'pattern must be'),

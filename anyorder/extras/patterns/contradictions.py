@@ -97,7 +97,7 @@ def no_length(pattern, lengths, least, most):
     if least < most:
         size = f'{least} to {size}'
     return (
-        f'no text of {size} matches {pattern}: the nearest lengths that do are '
+        f'no text of {size} matches {pattern}: the nearest that can match: '
         f'{" and ".join(map(str, near))}'
     )
 

@@ -94,7 +94,7 @@ WAYS = {
 NAMES = {'factor': 'threshold', 'gamma': 'threshold', 'dilation': 'block_length'}
 
 HEADINGS = ('passes', 'slots', 'seconds', 'nats a token', 'cost', 'judge', 'entropy')
-WIDTHS = (12, 8, 8, 16, 16, 14, 14)
+WIDTHS = (12, 8, 8, 15, 15, 14, 14)
 
 
 def main(config):
