@@ -496,6 +496,30 @@ FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities', [
     ['power < n), n]', 'power <= n)]'],
 ]
 
+FAULTS['anyorder/likelihood/sides.py'] = 'test_sides', [
+    ['own_and_fresh = nats[..., :n]', 'own_and_fresh = nats[..., 1:n + 1]'],
+    ['fresh = nats[..., 1:n + 1]', 'fresh = nats[..., :n]'],
+    ["derive_seed(seed, 'sides', b, k)", "derive_seed(seed, 'sides', k)"],
+    ["derive_seed(seed, 'sides', b, k)", "derive_seed('sides', b, k)"],
+    ['repeat(text, n_fresh)', 'repeat(texts[0], n_fresh)'],
+    ["orders != [sample['order'] for sample in samples]", 'len(orders) != len(samples)'],
+    ['(nats - kept).abs() / n_blanks', '(kept - nats) / n_blanks'],
+    ['n_given, False)', 'torch.zeros_like(n_given), False)'],
+]
+
+FAULTS['anyorder/likelihood/sampled.py'] = 'test_sides', [
+    ['i * n_all // n', 'i'],
+    ['min(n, n_all) or n_all', 'n or n_all'],
+    ['largest >= tokenizer.n_tokens', 'largest > tokenizer.n_tokens'],
+    ['isinstance(way.unmasking, Lossless)', 'False'],
+    ['value and (not is_whole)', 'value'],
+    ['unmasking.binomial or getattr', 'getattr'],
+    ["unmasking.binomial or getattr(unmasking, 'noise', 0)", 'unmasking.binomial'],
+    ["way.order.law != 'one'", "way.order.law == 'random'"],
+    ['n_blanks == sample', 'n_blanks >= sample'],
+    ['step < 0 for step', 'step < 1 for step'],
+]
+
 FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers', [
     ['every[rank], name)', 'every[0], name)'],
     ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],

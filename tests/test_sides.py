@@ -13,7 +13,7 @@ from conftest import make_model, one_line
 from test_own_law import EVERY, choosy, scored
 
 import eval_ppl
-from anyorder.generation import Canvas, Drawing
+from anyorder.generation import Canvas, Drawing, Lossless
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 from anyorder.likelihood.estimates import ESTIMATES
@@ -336,6 +336,7 @@ def test_a_wrong_file_is_one_line(edited, tmp_path):
         dict(samples={'step': [0]}),
         dict(samples={'tokens': 6 * [-1]}),
         dict(samples={'tokens': 5 * [1]}),
+        dict(samples={'blanks': 5}),
         dict(samples={'seed': '7'}),
         dict(samples={'nats': None}),
         dict(config={'order': 3}),
@@ -399,6 +400,7 @@ def test_what_draws_more_than_tokens_has_two_sides(config):
     written = Sampled('x.json', '', {'config': given | config, 'order': '', 'iter_num': 7}, [])
     written.check(OPENED, 'raw')
     law = written.law(OPENED)
+    assert not isinstance(law.unmasking, Lossless)
     assert law.drawing == Drawing(config.get('temperature', 1), scores=True)
 
 
