@@ -621,11 +621,13 @@ def run_text(page):
 @pytest.mark.slow
 def test_the_first_parts_of_the_readme_run_in_their_order(run_part, script, tmp_path):
     """On what commands before them have made, and a text in place of the one that is fetched."""
+    pytest.importorskip('outlines_core')
     (tmp_path / 'input.txt').write_text(README[:5000])
     assert 'unigram, whole set' in run_part('Quick start')[QUICK_START]
 
     said = ''.join(run_part('Play with the model that you have just trained').values())
     assert 'blank of ' in said
+    assert 'p(match)' in said
     assert 'lossless with window' in said
     assert 'zen.txt, from zen.txt' in said
     assert os.path.getsize(tmp_path / 'replay.html')
