@@ -186,11 +186,11 @@ def test_blanks_that_no_step_has_answered_have_the_law_of_the_training_set(write
 
 
 OF_PATTERNS = [
-    ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .* are 3 and 7'),
-    ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .* are 3$'),
-    ('[[/a{40}/]]', {}, 'no text of 1 to 32 tokens .* are 40'),
+    ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .*: 3 and 7'),
+    ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .*: 3$'),
+    ('[[/a{40}/]]', {}, 'no text of 1 to 32 tokens .*: 40'),
     ('[[/a+/]]', {}, 'no text follows'),
-    ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .* are 4'),
+    ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .*: 4'),
     ('ab[[3]]', {'pattern': '[ac]+'}, "token 'b' at position 1 of row 0 contradicts"),
     ('ab[[2-3]]c', {'pattern': '[ac]+'}, "token 'b' at position 1 of row 0 contradicts"),
     ('[[3]]', {'pattern': r'[a&&b]'}, 'fits no text'),
