@@ -316,3 +316,11 @@ def digest(model, config=None):
         flat = p.detach().cpu().reshape(-1)
         fingerprint.update(flat.view(torch.uint8).numpy())  # numpy has no bfloat16
     return fingerprint.hexdigest()
+
+
+def stand_in_of(checkpoint):
+    """Return the weights (n_tokens,) of tokens in blanks that no step has answered yet: how often
+    each stands in the training set, plus one. None: all alike, the checkpoint does not say it."""
+    if checkpoint.counts is None:
+        return None
+    return checkpoint.counts + 1

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.checkpoint import open_checkpoint
+from anyorder.checkpoint import open_checkpoint, stand_in_of
 from anyorder.fast import can_compile, compiled, freeze
 from anyorder.generation.constraint import check_allowed
+from anyorder.generation.fill import check_turns
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Scroll
@@ -372,8 +373,7 @@ class Writer:
         for r in range(0, len(texts), batch_size):
             batch = slice(r, r + batch_size)
             scroll = Scroll(texts[batch], seeds[batch], self.tokenizer, self.block_size, page, r)
-            if self.checkpoint.counts is not None:
-                scroll.stand_in = self.checkpoint.counts + 1
+            scroll.stand_in = stand_in_of(self.checkpoint)
             yield scroll
 
     def write(self, scroll, way, with_drafts=False):
@@ -399,11 +399,7 @@ def check_patterns(prompts, unmasking, page):
     in_blanks = [prompt for prompt in prompts if has_pattern(prompt)]
     if not in_blanks and page.pattern is None:
         return
-    if not unmasking.draws_in_turn:
-        raise ValueError(
-            'lossless unmasking and order=drawn draw blanks before they choose, which a pattern '
-            'forbids: choose another, or leave out the pattern'
-        )
+    check_turns(unmasking)
     if in_blanks and page.pattern is not None:
         raise ValueError(
             'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '

@@ -87,14 +87,20 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
             'dropout would fall on some steps'
         )
     unmasking.check_network(model.slots, model.config.block_size)
-    if canvas.language is not None and not unmasking.draws_in_turn:
+    if canvas.language is not None:
+        check_turns(unmasking)
+    network = kept_frozen(model) if use_cache else model  # a copy for inference
+    for one in unmasking.rounds_of(network, canvas):
+        yield from write(network, canvas, one, drawing, use_cache, with_logprob)
+
+
+def check_turns(unmasking):
+    """Raise ValueError unless an Unmasking can keep to a pattern."""
+    if not unmasking.draws_in_turn:
         raise ValueError(
             'lossless unmasking and order=drawn draw blanks before they choose, which a pattern '
             'forbids: choose another, or leave out the pattern'
         )
-    network = kept_frozen(model) if use_cache else model  # a copy for inference
-    for one in unmasking.rounds_of(network, canvas):
-        yield from write(network, canvas, one, drawing, use_cache, with_logprob)
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):

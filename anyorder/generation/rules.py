@@ -30,10 +30,10 @@ class Rule(Adaptive):
 
     threshold  the number behind the colon of its name
     form       what its name looks like, for messages
-    meant      what the number is, and which ones are allowed"""
+    meant      what the number is, and which ones are allowed: none, unless a rule says it"""
 
     form = ''
-    meant = ''
+    meant = 'no number: n_steps says how many'
 
     def __post_init__(self):
         super().__post_init__()
@@ -50,7 +50,7 @@ class Rule(Adaptive):
 
     def allows(self, number):
         """Whether the threshold may be this number."""
-        return 0 <= number < math.inf
+        return False
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class EntropyBounded(Rule):
     threshold: float = 0.1
     form = 'eb/BLOCK_LENGTH:GAMMA'
     meant = 'a bound of at least 0 nats'
+
+    def allows(self, number):
+        return 0 <= number < math.inf
 
     def sure(self, score):
         ranked, best = score.sort(dim=1, descending=True, stable=True)
@@ -207,10 +210,6 @@ class PcSampler(Rule):
     decay: float = 0.25
     most: float = 10.0
     form = 'pc_sampler/BLOCK_LENGTH'
-    meant = 'no number: n_steps says how many'
-
-    def allows(self, number):
-        return False
 
     def score_blanks(self, passes, part, bounds, cells, logits):
         counts = getattr(passes.network, 'counts', None)
@@ -242,12 +241,8 @@ class Drawn(Rule):
 
     score: str = 'top_prob'
     form = 'drawn/BLOCK_LENGTH'
-    meant = 'no number: n_steps says how many'
     has_bound = True
     draws_in_turn = False
-
-    def allows(self, number):
-        return False
 
     def check_network(self, slots, n, scores=False):
         super().check_network(slots, n, scores)

@@ -13,6 +13,7 @@ import math
 
 import torch
 
+from anyorder.checkpoint import stand_in_of
 from anyorder.generation import Adaptive, Canvas, unmasking_of
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
@@ -110,8 +111,7 @@ class Written(Along):
 
     def language(self, canvas):
         """Return the Language of a canvas whose rows match the pattern."""
-        counts = self.checkpoint.counts
-        stand_in = None if counts is None else counts + 1
+        stand_in = stand_in_of(self.checkpoint)
         parts = [(r, 0, tokens, self.pattern) for r, tokens in enumerate(known_tokens(canvas))]
         return self.pattern.language(parts, canvas, self.checkpoint.tokenizer, stand_in)
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 
 import numpy as np
@@ -48,6 +49,12 @@ class Table:
     def n_classes(self):
         return self.next.shape[1]
 
+    @cached_property
+    def edges(self):
+        """(2, n): the pairs of states that some token leads from and to."""
+        sources, classes = np.nonzero(self.next >= 0)
+        return np.unique(np.stack([sources, self.next[sources, classes]]), axis=1)
+
     def read(self, tokens, state=None):
         """Return the state behind these tokens, from a state or from the start; -1 where no text
         that begins so matches."""
@@ -60,14 +67,13 @@ class Table:
     def lengths(self, most, state=None):
         """Return (most + 1,) bool: which numbers of tokens lead from a state, or from the start,
         to an end."""
-        sources, classes = np.nonzero(self.next >= 0)
-        edges = np.unique(np.stack([sources, self.next[sources, classes]]), axis=1)
+        sources, ends = self.edges
         reached = np.zeros(self.n_states, bool)
         reached[self.start if state is None else state] = True
         found = np.zeros(most + 1, bool)
         for n in range(most + 1):
             found[n] = (reached & self.final).any()
-            behind = edges[1, reached[edges[0]]]
+            behind = ends[reached[sources]]
             reached = np.zeros(self.n_states, bool)
             reached[behind] = True
         return found

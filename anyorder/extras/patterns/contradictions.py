@@ -18,8 +18,7 @@ def check_text(table, tokens, row=0):
     """Raise ValueError unless tokens in the blanks, -1, make a text of these tokens that matches.
 
     row  of the text, for the message"""
-    sources, classes = np.nonzero(table.next >= 0)
-    sources, ends = np.unique(np.stack([sources, table.next[sources, classes]]), axis=1)
+    sources, ends = table.edges
     states = np.zeros(table.n_states, bool)
     states[table.start] = True
     for token in tokens:
