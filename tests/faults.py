@@ -260,7 +260,7 @@ FAULTS['anyorder/generation/plan.py'] = 'test_steps test_generation test_unmaski
     ['min(round_up(keys, KEYS), n_cached)', 'round_up(keys, KEYS)'],
     ['part.n_steps + number.unsqueeze(1)', 'number.unsqueeze(1) + 0 * part.n_steps'],
     ['values = values[self.start[self.row] + self.column]', 'pass'],
-    ['torch.where(self.is_real, values, table[self.row, position])', 'values'],
+    ['torch.where(is_real, values, table[self.row, position])', 'values'],
     ['self.is_real & chosen', 'chosen'],
     ['count.cumsum(0) - count', 'count.cumsum(0)'],
     ['if n_cached', 'if True'],
@@ -278,7 +278,7 @@ FAULTS['anyorder/generation/workspace.py'] = 'test_workspace test_simulated_gpu'
     ['torch.inference_mode(False)', 'torch.no_grad()'],
     ['lent.clear()', 'pass'],
     ['vars(self.cache).clear()', 'pass'],
-    ['place[:B, :N] = getattr(part, name)', 'pass'],
+    ['place[:B, :N] = table', 'pass'],
     ['self.numbers[:, :numbers.size(1)].copy_(numbers)', 'numbers'],
 ]
 

@@ -9,7 +9,7 @@ from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
-TABLES = ('idx', 'order', 'step', 'logprob', 'u')
+TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
 BY_ROW = ('known', 'n_prompt', 'n_drafts', 'n_visits', 'n_steps', 'rows')
 
 
@@ -26,6 +26,7 @@ class Canvas:
     logprob   (B, N) log p in nats of each revealed token, see Passes.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
+    likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
     keys      (B,) of keys_of: the seeds for draws on the device
 
     On the host:
@@ -71,6 +72,7 @@ class Canvas:
         self.draw_numbers()
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)
+        self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
         self.allowed = None

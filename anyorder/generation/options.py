@@ -5,6 +5,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from inspect import signature
 
+from anyorder.generation.likeliest import Look
 from anyorder.generation.revise import Revised, check_rounds
 from anyorder.generation.rules import RULES, Dilated
 from anyorder.generation.scores import SCORES
@@ -72,7 +73,8 @@ class Options:
     order_noise              the noise of Adaptive
     threshold, block_length  as in Adaptive; of a rule the number that it wants
     window                   as in Lossless
-    revise                   the rounds of Revised"""
+    revise                   the rounds of Revised
+    show                     write nothing, see Look"""
 
     n_steps: int = 1
     schedule: str | list = 'linear'
@@ -83,6 +85,7 @@ class Options:
     window: int = 32
     block_length: int | None = None
     revise: int = 0
+    show: bool = False
 
     def unmasking(self):
         """Return what the options name. Those that are not used are checked as well."""
@@ -103,6 +106,10 @@ class Options:
         else:
             self.check_for_given()
             unmasking = lossless or given
+        if self.show and self.revise:
+            raise ValueError(f'show writes nothing to revise: leave out revise={self.revise}')
+        if self.show:
+            return Look()
         return Revised(unmasking, self.revise) if self.revise else unmasking
 
     def lossless(self):

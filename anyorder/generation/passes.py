@@ -6,6 +6,7 @@ import torch
 
 from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
 from anyorder.generation.drawing import TokenNoise, noise_of_pairs, token_logprob
+from anyorder.generation.likeliest import Look, likeliest
 from anyorder.generation.plan import Bounds, Cells, Plan
 from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
@@ -41,8 +42,9 @@ class Passes:
         """Return the Plan of the rows, see there. At first see whether there is memory for it."""
         plan = Plan(self.network.slots, self.unmasking, part, ends, self.cache)
         sizes = plan.sizes
-        if self.unmasking.threshold is not None:
-            sizes = [size._replace(reveals=1) for size in sizes]  # how many nobody knows yet
+        draws_none = isinstance(self.unmasking, Look)
+        if draws_none or self.unmasking.threshold is not None:  # or how many nobody knows yet
+            sizes = [size._replace(reveals=1) for size in sizes]
         memory = self.workspace.memory
         if not memory.sizes:
             records = self.workspace.graphs is not None
@@ -62,7 +64,7 @@ class Passes:
         device = part.idx.device.type
         cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
-        key = self.graph_key, function.__name__, size, part.idx.shape, mode, *places
+        key = self.graph_key, function.__name__, size, part.likeliest.shape, mode, *places
         return graphs.run(key, partial(function, self, part, bounds, size, *found))
 
     def read(self, part, bounds, size):
@@ -91,7 +93,15 @@ class Passes:
         return logits
 
     def score(self, function, part, bounds, x, cells):
-        """Return function(cells, logits) (m,), in the widest dtype, of all cells.
+        """Return function(cells, logits) (m,), in the widest dtype, of all cells, and what each
+        returns."""
+        found, logits = self.each(function, part, bounds, x, cells)
+        if part.language is not None:
+            found = without_rounding(found, cells.row)
+        return found.to(widest(x.device)), logits
+
+    def each(self, function, part, bounds, x, cells):
+        """Return function(cells, logits) (m, ...) of all cells.
 
         Where they are many, some cells at a time: also returned are the logits (m, V), or None."""
         position = part.order[cells.row, cells.visit]
@@ -112,10 +122,7 @@ class Passes:
             found.append(function(own, law))
         if len(parts) > 1:
             logits = None
-        found = torch.cat(found)
-        if part.language is not None:
-            found = without_rounding(found, cells.row)
-        return found.to(widest(x.device)), logits
+        return torch.cat(found), logits
 
     def observe_parts(self, part, bounds, x, cells, parts):
         """Show all cells of a step to the language, some at a time: the numbers in `parts`.
@@ -172,11 +179,15 @@ class Passes:
 
     def write(self, part, bounds, cells, position, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
-        that scores, else by the untempered model."""
+        that scores, else by the untempered model; and the likeliest tokens, if somebody asks."""
         cells.write(part.idx, position, token)
         cells.write(part.step, position, bounds.n_steps[cells.row])
         if not self.with_logprob:
             return
+        k = part.likeliest.size(2) // 2
+        if k:
+            found = likeliest(self.drawing, logits, k, token)
+            cells.write(part.likeliest, position, found.to(part.likeliest.dtype))
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)
         logprob = token_logprob(logits, token)

@@ -231,8 +231,12 @@ class Cells(NamedTuple):
         return Cells(one.row, column, one.visit, start, is_real), number
 
     def write(self, table, position, values):
-        """Write values (m,) into the table (B, N) at the positions (m,), in place."""
+        """Write values (m,) into the table (B, N) at the positions (m,), in place; or
+        (m, k) into (B, N, k)."""
         if self.is_real is not None:
             values = values[self.start[self.row] + self.column]  # a cell that repeats has the same
-            values = torch.where(self.is_real, values, table[self.row, position])
+            is_real = self.is_real
+            if values.dim() == 2:
+                is_real = is_real.unsqueeze(1)
+            values = torch.where(is_real, values, table[self.row, position])
         table[self.row, position] = values

@@ -106,6 +106,7 @@ class Workspace:
         self.vocab_size = network.config.vocab_size
         self.law_dtype = torch.promote_types(memory.dtype, torch.float32)
         self.tables = {}
+        self.places = {}
         self.cache = None
         if memory.cache is not None:
             dtype = memory.cache
@@ -123,8 +124,6 @@ class Workspace:
 
     def keep_places(self, part):
         """Have places for rows like those of the Canvas `part`, and graphs."""
-        shape = self.n_rows, self.n_positions
-        self.places = {name: getattr(part, name).new_empty(shape) for name in TABLES}
         self.keys = part.keys.new_empty(self.n_rows)
         self.numbers = part.keys.new_empty(len(Bounds._fields), self.n_rows)
         self.graphs = Graphs(part.idx.device)
@@ -155,13 +154,25 @@ class Workspace:
         placed = copy.copy(part)
         B, N = part.idx.shape
         width = min(round_up(N, POSITIONS), self.n_positions)
-        for name, place in self.places.items():
-            place[:B, :N] = getattr(part, name)
+        for name in TABLES:
+            table = getattr(part, name)
+            place = self.place_of(name, table)
+            place[:B, :N] = table
             place[:B, N:width] = 0
             setattr(placed, name, place[:B, :width])
         placed.order[:, N:] = torch.arange(N, width, device=placed.order.device)
         placed.keys = self.keys[:B].copy_(part.keys)
         return placed
+
+    def place_of(self, name, table):
+        """Return the place of a table (B, N, ...), (n_rows, n_positions, ...): one for each
+        width."""
+        key = name, table.shape[2:]
+        if key not in self.places:
+            shape = self.n_rows, self.n_positions, *table.shape[2:]
+            with torch.inference_mode(mode=False):
+                self.places[key] = table.new_empty(shape)
+        return self.places[key]
 
     def place_numbers(self, numbers):
         """Return the Bounds of a step, (8, B), where graphs read them."""
