@@ -50,6 +50,8 @@ ema_decay = 0.9999  # of the average of the weights, after min(ema_decay, (1 + n
 eval_interval = 1000  # iterations between validations of the averaged weights, which save too
 eval_iters = 32  # batches of a validation: a fixed set of blocks and orders
 log_interval = 10  # iterations between lines of the log and of the terminal
+keep_best = ''  # 'val_any', 'val_l2r', ...: ckpt_best.pt is kept where it was lowest
+patience = 0  # validations in a row without a new best, after which the run ends; 0 is off
 wandb_log = False  # send the log to wandb, too
 wandb_project = 'ao-gpt'  # at wandb
 wandb_run_name = ''  # at wandb; '' is out_dir
@@ -67,14 +69,12 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import pkgutil
 import sys
-from functools import partial
 from typing import NamedTuple
 
 from anyorder.datasets import open_split
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
-    environment,
     failing_together,
     first_process_first,
     own_device,
@@ -91,9 +91,7 @@ from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
-from anyorder.training.report import Report, conclusion, introduction, samples
-from anyorder.training.run_folder import RunFolder
-from anyorder.training.sharding import saves_by
+from anyorder.training.report import conclusion, introduction, report_of
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
@@ -126,7 +124,6 @@ def train(config, make_update):
     changed += start.changed_inputs(config, checkpoint, data.hashes)
     run_id = start.run_id_of(config, checkpoint)
     charted = start.charted_at(run_id, config, checkpoint)
-    del checkpoint, model  # the model's weights are in the state
 
     # Build how the model runs, and where the run is kept
     peak = peak_flops(device, config.dtype)
@@ -135,11 +132,13 @@ def train(config, make_update):
     with failing_together():
         compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
         config = with_values(config, compile=compiled, wandb_run_id=run_id)
-        folder = open_folder(config, resumed, device)
+        folder = start.open_folder(config, checkpoint, data.hashes, device)
+    folder.best.share()
+    del checkpoint, model  # the model's weights are in the state
     state.run_model = start.make_run_model(state.model, compiled, device)
     if rank == 0:
         how = f'compile={compiled} ({why})'
-        print(*introduction(state, data, clock, config, how, changed), sep='\n')
+        print(*introduction(state, data, clock, folder, config, how, changed), sep='\n')
     with failing_together():
         chart = start_chart(state, folder, charted, config)
 
@@ -197,12 +196,9 @@ class Data:
         self.blocks, self.given = all_blocks(self.val, config.block_size, n_blocks)
         self.n_blanks = int((~self.given).sum())
 
-
-def open_folder(config, resumed, device):
-    where = environment(device) | {'started_from': config.started_from}
-    folder = RunFolder(config.out_dir, start.n_kept(config), resumed, where)
-    folder.open()
-    return folder
+    def losses(self, val):
+        """Return what `validate` gave in nats a token, by its name in the log."""
+        return {f'val_{name}': float(nats.sum()) / self.n_blanks for name, nats in val.items()}
 
 
 def loop(make_update, state, data, clock, folder, chart, config):
@@ -211,17 +207,13 @@ def loop(make_update, state, data, clock, folder, chart, config):
     Returns the last validation."""
     rank, _ = processes()
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
-    write_samples = None
-    is_split = saves_by('shard', config)  # no process alone has the whole average
-    if chart.wanted and not data.train.marked and not is_split:
-        write_samples = partial(samples, state.ema.model, data.tokenizer, config)
-    report = Report(folder, chart, bar, write_samples)
+    report = report_of(state, data, folder, chart, bar, config)
 
     val = {}
     stopping = False
     clock.start(state)
     with bar, stop_requests() as stop_requested:
-        while state.iter_num < config.max_iters and not stopping:
+        while not (stopping or is_over(state, folder, config)):
             lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)
             bar.update()
@@ -240,8 +232,8 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 entry |= clock.read(state)
                 if due.validate:
                     val = validate(state.ema.model, data.blocks, data.given, config)
-                    for name, nats in val.items():
-                        entry[f'val_{name}'] = float(nats.sum()) / data.n_blanks
+                    losses = data.losses(val)
+                    entry |= losses | folder.compare(state.iter_num, losses)
                 report(entry, with_samples=due.validate)
                 state.start_line()
 
@@ -252,6 +244,10 @@ def loop(make_update, state, data, clock, folder, chart, config):
             clock.start(state)
     chart.finish()
     return val
+
+
+def is_over(state, folder, config):
+    return state.iter_num >= config.max_iters or folder.best.is_over
 
 
 class Due(NamedTuple):
@@ -276,6 +272,7 @@ def save(state, data, folder, config):
         state.model,
         state.ema,
         **start.entries_to_resume(state),
+        **folder.best.kept,
         config=dict(config),
         tokenizer=data.tokenizer.name,
         set=data.kind,
@@ -289,7 +286,7 @@ def save(state, data, folder, config):
 def finish(state, data, val, folder, config):
     """Say how to go on with a stopped run, or what has come out, and what to do next."""
     rank, _ = processes()
-    if state.iter_num < config.max_iters:
+    if not is_over(state, folder, config):
         if rank == 0:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
         end_processes(1)  # exits

@@ -388,7 +388,7 @@ def test_help_names_the_keys_of_tables(command, tables):
 @pytest.mark.parametrize(
     'command, most',
     [
-        ('train', 38),
+        ('train', 40),
         ('sample', 29),
         ('eval_ppl', 21),
         ('data.prepare', 20),

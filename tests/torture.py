@@ -6,8 +6,8 @@ The requeue drill: kill a run again and again, and start it each time by the sam
 
 SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and
 while it saves, at every iteration. No start may fail. At the end a run that nobody disturbed must
-have the same weights, EMA, optimizer and log, bit for bit. Takes some ten seconds a kill; pytest
-collects a short one alone, as a slow test.
+have the same weights, EMA, optimizer, best checkpoint and log, bit for bit. Takes some ten seconds
+a kill; pytest collects a short one alone, as a slow test.
 """
 
 import argparse
@@ -36,6 +36,8 @@ OPTIONS = [
     '--optimizer=muon',
     '--dropout=0.1',
     '--eval_interval=1',
+    '--keep_best=val_any',
+    '--patience=1000',
     '--seed=3',
     '--gradient_accumulation_steps=2',
 ]

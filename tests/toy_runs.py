@@ -74,11 +74,11 @@ def equal(x, y):
 def assert_same_runs(a, b, entries_of_one=()):
     """The checkpoints are equal bit for bit but for options and environment, the logs but for
     time."""
-    x = load_checkpoint(f'{a}/ckpt.pt')
-    y = load_checkpoint(f'{b}/ckpt.pt')
-    assert x.keys() == y.keys()
-    for key in x.keys() - {'config', 'environment'}:
-        assert equal(x[key], y[key]), key
+    is_there = [os.path.exists(f'{out_dir}/ckpt_best.pt') for out_dir in (a, b)]
+    assert is_there[0] == is_there[1]
+    assert_same_checkpoints(f'{a}/ckpt.pt', f'{b}/ckpt.pt')
+    if is_there[0]:
+        assert_same_checkpoints(f'{a}/ckpt_best.pt', f'{b}/ckpt_best.pt')
     logs = []
     for out_dir in (a, b):
         entries = [entry for entry in log(out_dir) if entry['iter'] not in entries_of_one]
@@ -88,6 +88,14 @@ def assert_same_runs(a, b, entries_of_one=()):
         logs.append(entries)
     assert logs[0] == logs[1]
     assert len(logs[0]) > 1
+
+
+def assert_same_checkpoints(a, b):
+    x = load_checkpoint(a)
+    y = load_checkpoint(b)
+    assert x.keys() == y.keys()
+    for key in x.keys() - {'config', 'environment'}:
+        assert equal(x[key], y[key]), key
 
 
 def assert_alike(a, b, but=()):

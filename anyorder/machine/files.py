@@ -206,10 +206,16 @@ def on_hub(name):
     return name in GPT2_NAMES or name.startswith('hf:')
 
 
+RUN_FILES = ('ckpt.pt', 'ckpt_best.pt')
+
+
 def way_to_checkpoint(name):
     """Return what to do about a checkpoint file that is not there."""
     folder, file = os.path.split(name)
-    if file == 'ckpt.pt' and is_locked(os.path.join(folder, '.lock')):
+    newest = os.path.join(folder, 'ckpt.pt')
+    if file == 'ckpt_best.pt' and os.path.isfile(newest):
+        return f'the run of {newest} keeps none before it validates with --keep_best=val_any'
+    if file in RUN_FILES and is_locked(os.path.join(folder, '.lock')):
         return (
             f'a run is going on in {folder or "."}, which has not saved yet: it will in iteration '
             'eval_interval, and at its end'
@@ -229,7 +235,7 @@ def command_for(folder, file):
     if os.path.isfile(config):
         return f'python train.py {config}'
     command = 'python train.py config/quickstart.py'
-    if folder and file == 'ckpt.pt':
+    if folder and file in RUN_FILES:
         command += f' --out_dir={shlex.quote(folder)}'
     return command
 

@@ -48,10 +48,12 @@ class Chart:
         """wanted  in the first process of a run that is to be shown
         has     the last iteration that wandb has where the folder does not say"""
         self.path = folder.chart_path
+        self.best = folder.best
         self.log_path = folder.log_path
         self.run_id = run_id
         self.wanted = wanted
         self.wandb = None  # the module, once it has begun
+        self.summary = {}  # what it shows of the whole run
         self.safe = has
         self.samples = {}
         self.is_written = False  # whether the folder says so
@@ -89,6 +91,8 @@ class Chart:
                 return
             if not getattr(begun, 'offline', True):
                 self.sent = begun.step - 1  # as wandb says
+            if self.best.loss:
+                self.summary = begun.summary
             self.wandb = wandb
         except KeyboardInterrupt:
             raise
@@ -121,6 +125,7 @@ class Chart:
                     row['samples'] = self.wandb.Table(['order', 'text'], texts)
                 self.wandb.log(row, step=entry['iter'])
                 self.sent = entry['iter']
+            self.summary.update(self.best.shown)
 
     def lacking(self, iter_num):
         """Return the rows of the log that wandb lacks, up to the iteration of a checkpoint."""

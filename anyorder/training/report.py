@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from functools import partial
 
 import torch
 
@@ -18,11 +19,12 @@ from anyorder.orders import Order
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import END_OF_TEXT
+from anyorder.training.best import never_over
 from anyorder.training.sharding import saves_by
 from anyorder.training.start import never_reached
 
 
-def introduction(state, data, clock, config, compiled, changed):
+def introduction(state, data, clock, folder, config, compiled, changed):
     """Yield the lines on what is about to run.
 
     `compiled` says in words how, the list `changed` what a resume changes."""
@@ -45,14 +47,31 @@ def introduction(state, data, clock, config, compiled, changed):
         yield f'changed since iteration {state.iter_num}: {", ".join(changed)}'
     elif state.iter_num:
         yield f'goes on from iteration {state.iter_num} of {config.out_dir}'
-    said = never_reached(config)
-    if said and state.iter_num < config.max_iters:
-        yield said
-    if state.iter_num >= config.max_iters > 0:
+    yield from what_is_left(state.iter_num, folder, config)
+
+
+def what_is_left(iter_num, folder, config):
+    """Yield the lines on the best so far, and on what is left to do after so many iterations."""
+    if folder.best.iter_num is not None:
+        yield about_best(folder)
+    if iter_num >= config.max_iters > 0:
         yield (
-            f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; '
+            f'finished: the checkpoint is at iteration {iter_num} of {config.max_iters}; '
             'to go on, raise --max_iters'
         )
+    elif folder.best.is_over:
+        yield f'finished: {folder.best.why_over}'
+    else:
+        yield from filter(None, [never_reached(config), never_over(config)])
+
+
+def about_best(folder):
+    """Return a line on the best validation so far, and where its weights are."""
+    best = folder.best
+    line = f'best so far: {best}'
+    if best.keeps:
+        line += f', in {folder.best_path}'
+    return line
 
 
 def about_documents(split, block_size):
@@ -65,6 +84,15 @@ def about_documents(split, block_size):
         f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens '
         f'in the mean, {n_cut:,} cut at {N}; {padding:.0%} of a batch is padding'
     )
+
+
+def report_of(state, data, folder, chart, bar, config):
+    """Return the Report of a run, which writes samples for the chart of a text."""
+    write_samples = None
+    is_split = saves_by('shard', config)  # no process alone has the whole average
+    if chart.wanted and not data.train.marked and not is_split:
+        write_samples = partial(samples, state.ema.model, data.tokenizer, config)
+    return Report(folder, chart, bar, write_samples)
 
 
 class Report:
@@ -94,7 +122,7 @@ def in_short(entry):
     said = '{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f}'
     words = [said.format(**entry)]
     for name, value in entry.items():
-        if name == 'loss' or name.startswith('val_'):
+        if name in ('loss', 'best') or name.startswith('val_'):
             words.append(f'{name.removeprefix("val_")} {value:.3f}')
     return ' '.join(words)
 
@@ -109,9 +137,14 @@ def conclusion(state, data, val, folder, config):
             model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
         for order, text in samples(model, data.tokenizer, config):
             yield f'\nwritten {order}\n{text}'
+    path = folder.ckpt_path
+    if folder.best.iter_num is not None:
+        yield f'\n{about_best(folder)}'
+        if folder.best.keeps:
+            path = folder.best_path
     yield '\ngo on with'
     masked_loss = state.model.slots.masked_loss
-    for command in commands_to_go_on(data, masked_loss, folder.ckpt_path, config):
+    for command in commands_to_go_on(data, masked_loss, path, config):
         yield f'  {command}'
 
 

@@ -2,6 +2,7 @@
 
     ckpt.pt          the newest checkpoint, always whole
     ckpt_0001000.pt  the checkpoints before it, as many as `keep_checkpoints`, by iteration
+    ckpt_best.pt     with keep_best: the checkpoint of the lowest validation loss so far
     log.jsonl        one entry a line
     wandb.json       with --wandb_log=True: how far wandb has the log, see chart.py
     .lock            locked while a process trains there
@@ -25,23 +26,27 @@ except ImportError:  # Windows
 import torch
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
-from anyorder.machine.files import replace_file, whole_files
-from anyorder.machine.processes import processes
+from anyorder.machine.files import reading, replace_file, whole_files
+from anyorder.machine.processes import gather, processes
 from anyorder.machine.surroundings import launcher
 from anyorder.machine.terminal import say
+from anyorder.training.best import Best
 
 
 class RunFolder:
     """The files of a run in `out_dir`. The first process writes them, the others only count."""
 
-    def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
+    def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None, best=None):
         """resumed      the iteration of the checkpoint from which the run goes on; None: a new run
-        environment  what each checkpoint, and the next line of the log, says of code and machine"""
+        environment  what each checkpoint, and the next line of the log, says of code and machine
+        best         the Best of the run so far; None: nobody watches it"""
         rank, _ = processes()
         self.out_dir = out_dir
         self.log_path = os.path.join(out_dir, 'log.jsonl')
         self.ckpt_path = os.path.join(out_dir, 'ckpt.pt')
+        self.best_path = os.path.join(out_dir, 'ckpt_best.pt')
         self.chart_path = os.path.join(out_dir, 'wandb.json')
+        self.best = best or Best()
         self.keep_checkpoints = keep_checkpoints  # how many checkpoints before the newest are kept
         self.saved = resumed  # iteration of ckpt.pt, None before there is one
         self.mine = resumed is not None  # whether the files belong to this run, or first move aside
@@ -53,13 +58,15 @@ class RunFolder:
     def open(self):
         """Make the folder and lock it.
 
-        A resume drops what the log says of iterations after the checkpoint."""
+        A resume drops what the log says of iterations after the checkpoint, and mends what a kill
+        has left of ckpt_best.pt."""
         if not self.writes:
             return
         with self.writing(self.out_dir):
             if self.mine:
                 self.check_checkpoint()
                 self.cut_log()
+                self.mend_best()
 
     def check_checkpoint(self):
         """Raise ValueError unless ckpt.pt is still the checkpoint that was read."""
@@ -81,6 +88,52 @@ class RunFolder:
                 if is_whole and read_entry(line).get('iter', 0) <= self.saved:
                     kept.append(line)
         replace_file(self.log_path, b''.join(kept))
+
+    def mend_best(self):
+        """Have ckpt_best.pt be what ckpt.pt calls the best. A kill comes between the two.
+
+        Where the weights of the best are not there, the checkpoint is the best if the log says what
+        it reached, or else the next one that is validated."""
+        best = self.best
+        if not best.loss:
+            return
+        there = iteration_in(self.best_path)
+        is_lost = best.keeps and best.iter_num not in (self.saved, there)
+        if best.iter_num is None or is_lost:
+            self.begin_best(there)
+        if best.keeps and best.iter_num == self.saved:
+            self.name_too(self.best_path)
+
+    def begin_best(self, there):
+        """Begin to compare at the checkpoint. A ckpt_best.pt of the iteration `there` gets another
+        name."""
+        best = self.best
+        said = ''
+        if best.keeps and there not in (None, self.saved):
+            ending = free_ending([self.best_path])
+            os.replace(self.best_path, f'{self.best_path}{ending}')
+            said = f'{self.best_path} of iteration {there} is now *{ending}'
+        elif best.iter_num is not None:
+            said = f'{self.best_path} of iteration {best.iter_num} is not there'
+        if said:
+            say(f'{said}: {best.loss} is compared from iteration {self.saved} on')
+        best.forget()
+        if best.compares and os.path.exists(self.log_path):
+            for entry in read_log(self.log_path):
+                if entry.get('iter') == self.saved and best.loss in entry:
+                    best.compare(self.saved, entry)
+
+    def compare(self, iter_num, losses):
+        """Compare a validation with the best, and return what the log says of the best.
+
+        A ckpt_best.pt that somebody has removed is the best no more."""
+        best = self.best
+        if best.keeps and best.iter_num is not None:
+            is_there = gather(os.path.exists(self.best_path))
+            if not is_there[0]:
+                best.forget()
+        best.compare(iter_num, losses)
+        return best.shown
 
     def log(self, entry):
         """Add a line to log.jsonl."""
@@ -104,19 +157,27 @@ class RunFolder:
                 if self.keep_checkpoints and self.saved not in (None, iter_num):
                     kept = self.keep()
                 write_checkpoint(self.ckpt_path, checkpoint)
+                if self.best.keeps and self.best.iter_num == iter_num:
+                    self.name_too(self.best_path)
             if kept:  # only now, so that an older one is there if the save fails
                 self.remove_older(kept)
+            if self.best.is_over:
+                say(f'the run ends at iteration {iter_num}: {self.best.why_over}')
         self.saved = iter_num
 
     def keep(self):
         """Give ckpt.pt, which will be replaced, a numbered name too, and return that name."""
         path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
-        try:
-            os.link(self.ckpt_path, path)
-        except OSError:  # a file system without links, or the name is there
-            with whole_files(path) as (temporary,):
-                shutil.copyfile(self.ckpt_path, temporary)
+        self.name_too(path)
         return path
+
+    def name_too(self, path):
+        """Give ckpt.pt another name, too. What was there under this name is replaced at once."""
+        with whole_files(path) as (temporary,):
+            try:
+                os.link(self.ckpt_path, temporary)
+            except OSError:  # a file system without links
+                shutil.copyfile(self.ckpt_path, temporary)
 
     def remove_older(self, kept):
         """Remove the numbered checkpoints that are too many up to the one that was just `kept`."""
@@ -164,7 +225,8 @@ class RunFolder:
         """Before a new run writes its first file, give the files of an earlier run other names."""
         if self.mine:
             return
-        paths = [self.ckpt_path, *numbered(self.out_dir), self.log_path, self.chart_path]
+        checkpoints = [self.ckpt_path, self.best_path, *numbered(self.out_dir)]
+        paths = [*checkpoints, self.log_path, self.chart_path]
         there = [path for path in paths if os.path.exists(path)]
         if there:
             ending = free_ending(there)
@@ -189,6 +251,14 @@ def free_ending(paths):
         ending = f'.old-{n}'
         if not any(os.path.exists(f'{path}{ending}') for path in paths):
             return ending
+
+
+def iteration_in(path):
+    """Return the iteration of a checkpoint file, None where none can be read."""
+    with suppress(ValueError, OSError), reading(path, 'a checkpoint', 'copy it again'):
+        there = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
+        return there['iter_num']
+    return None
 
 
 def numbered(out_dir):
@@ -238,7 +308,8 @@ def open_newest(out_dir):
 
 def way_out(out_dir, path):
     """Return what to do without the checkpoint `path`, behind the error that says so."""
-    for name in reversed(numbered(out_dir)):
+    best = os.path.join(out_dir, 'ckpt_best.pt')
+    for name in [*reversed(numbered(out_dir)), best]:
         with suppress(ValueError):
             Checkpoint(name)
             command = shlex.join(['cp', name, path])

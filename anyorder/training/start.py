@@ -11,14 +11,15 @@ from torch.nn.parallel import DistributedDataParallel
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import gather, is_split, own_part, processes
+from anyorder.machine.processes import environment, gather, is_split, own_part, processes
 from anyorder.machine.surroundings import launcher
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.sets import split_counts
-from anyorder.training.run_folder import open_newest
+from anyorder.training.best import best_of, check_best
+from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
 from anyorder.training.update import TrainState, lr_of, make_optimizers
 from configurator import Config, at_least, check_choice, number_in
@@ -168,6 +169,7 @@ AT_LEAST_1 = (
 )
 AT_LEAST_0 = (
     'max_iters',
+    'patience',
     'min_lr',
     'warmup_iters',
     'lr_decay_iters',
@@ -206,6 +208,7 @@ def check_options(c, world_size):
     for word in filter(None, c.save_memory.split(',')):
         check_choice('save_memory', word, *SAVINGS)
     check_order_of_run(c, network.slots.masked_loss)
+    check_best(c, network.slots.masked_loss)
 
 
 def way_to_share(c, world_size):
@@ -515,6 +518,16 @@ def check_kind(config, saved, kind):
             f'({", ".join(other)}): start from its weights with '
             f'--init_from={config.out_dir}/ckpt.pt'
         )
+
+
+def open_folder(config, checkpoint, hashes, device):
+    """Return the RunFolder of a run, open; `hashes` are those of the splits."""
+    where = environment(device) | {'started_from': config.started_from}
+    resumed = resumed_at(config, checkpoint)
+    best = best_of(config, checkpoint, hashes)
+    folder = RunFolder(config.out_dir, n_kept(config), resumed, where, best)
+    folder.open()
+    return folder
 
 
 def make_run_model(model, compiled, device):

@@ -295,6 +295,8 @@ def disk_lines(plan, setup, parts):
     if setup.shard:  # the first process gathers and writes all parts
         n_bytes *= plan.world_size
     n_files = 2 + n_kept(plan.config)  # the next one is whole before the oldest goes
+    if plan.config.keep_best:
+        n_files += 1
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
