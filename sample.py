@@ -39,6 +39,8 @@ revise = 0  # rounds, at most, in which the eighth of the text that fits least i
 temperature = 1.0  # 0 takes the most likely token
 top_k = 0  # keep the k most likely tokens; 0 keeps all
 top_p = 1.0  # keep the most likely tokens that together reach this probability
+min_p = 0.0  # keep tokens of at least this share of the largest probability
+presence_penalty = 0.0  # nats by which tokens that stand in the text already become less likely
 allowed = ''  # which tokens may stand where: a .npy file of bool (positions, tokens)
 seed = 1337  # sample r is a function of seed + r
 # system
@@ -61,7 +63,7 @@ import time
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
-from anyorder.generation.drawing import Drawing
+from anyorder.generation.options import drawing_in
 from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
@@ -90,7 +92,7 @@ def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
     how = {name: config[name] for name in UNMASKING_OPTIONS}
     order_text, unmasking = order_and_unmasking(config.order, **how)
-    drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
+    drawing = drawing_in(dict(config), config.score)
     prompts = read_prompts(config.prompt)
     page = read_page(config)
     check_patterns(prompts, unmasking, page)

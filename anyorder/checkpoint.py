@@ -297,8 +297,9 @@ class Checkpoint:
         self.counts = self.entries.get('counts')
 
     def model(self, weights='ema', device='cpu'):
-        """Return model_from_checkpoint of it, which has its counts on the device."""
+        """Return model_from_checkpoint of it, which has its counts on the device, and `exempt`."""
         model = model_from_checkpoint(self.entries, weights, device)
+        set_exempt(model, self.tokenizer)
         if self.counts is not None:
             model.register_buffer('counts', self.counts.to(device), persistent=False)
         return model
@@ -306,6 +307,15 @@ class Checkpoint:
     def about(self, weights):
         """Return what a table says of it: its name, which weights, and how long it was trained."""
         return f'{self.name}: {weights} weights, iteration {self.iter_num}'
+
+
+def set_exempt(model, tokenizer):
+    """Have the model know as `exempt` (k,) the tokens that no presence_penalty is for: the end of
+    a document, and special tokens. They are no words that a text repeats, and may have to stand in
+    it often."""
+    special = {*getattr(tokenizer, 'special', {}).values(), tokenizer.eos} - {None}
+    tokens = torch.tensor(sorted(special), dtype=torch.long, device=model.device)
+    model.register_buffer('exempt', tokens, persistent=False)
 
 
 def digest(model, config=None):

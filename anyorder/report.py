@@ -91,10 +91,7 @@ def describe(result, order_text, way, page, config):
         n_stopped = sum(sample.get('stopped', False) for sample in samples)
         names = ' or '.join(map(repr, page.stop))
         stopped = f'{n_stopped} of {len(samples)} texts stopped at {names}'
-    drawing = (
-        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, '
-        f'seed {config.seed}'
-    )
+    drawing = drawing_in_words(config)
     cut = ''
     if config.score:
         drawing = f'the text of the blanks was scored under {drawing}'
@@ -117,6 +114,16 @@ def describe(result, order_text, way, page, config):
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
         'compile': result.get('compile', ''),
     }
+
+
+def drawing_in_words(config):
+    """Return in words how tokens were drawn."""
+    said = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}'
+    if config.min_p:
+        said += f', min_p {config.min_p:g}'
+    if config.presence_penalty:
+        said += f', presence_penalty {config.presence_penalty:g}'
+    return f'{said}, seed {config.seed}'
 
 
 def order_in_words(order_text, way, config):
@@ -159,6 +166,8 @@ def patterns_in_words(samples):
 def law_in_words(samples, config):
     """Return in words under which law the log-probabilities are."""
     law = 'this drawing' if config.score else 'untempered model'
+    if config.presence_penalty and not config.score:
+        law += ' with the penalty'
     if config.revise:
         law += ', each when it was last written: not of the text'
     if patterns_in_words(samples):

@@ -144,7 +144,7 @@ class Writer:
                    before a blank is a token by itself; of [[=text]] it goes into the blank
         way        how the text is written, a Way; or its parts among the options: order, n_steps,
                    schedule, unmask, window, threshold, order_noise, block_length, revise,
-                   temperature, top_k, top_p, score
+                   temperature, top_k, top_p, min_p, presence_penalty, score
         page       what it is written on, a Page; or its fields among the options: length, context,
                    stop, allowed, blank_length, length_prior, pattern
         seed       text r of all that is returned is a function of seed + r alone

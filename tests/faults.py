@@ -218,14 +218,31 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
     ['[sums, rest], 1).to(dtype)', '[sums, rest], 1)'],
     ['right=True', 'right=False'],
     ['random_bits(keys, NOISE, position)', 'random_bits(keys, NOISE)'],
-    ['nonzero()[:, 0', 'nonzero()[1:, 0'],
-    ['keys[new], position[new]', 'keys[new], position[:len(new)]'],
     ['random_bits(keys, NOISE, position)', 'random_bits(position)'],
     ['random_bits(cell_keys.unsqueeze(1), pairs)', 'random_bits(cell_keys.unsqueeze(1), pairs // 2)'],
     ['.neg_().log_().neg_()', '.neg_().log_()'],
     ['(-31))', '(-32))'],
     ['.clamp_(min=-1 + 2.0 ** (-24))', ''],
     ['logits = self.tempered(logits)', 'pass'],
+    ['logits < least', 'logits <= least'],
+    ['math.log(self.min_p)', 'self.min_p'],
+    ['abs(self.presence_penalty)', 'self.presence_penalty'],
+]
+
+FAULTS['anyorder/generation/noise.py'] = 'test_lossless', [
+    ['nonzero()[:, 0', 'nonzero()[1:, 0'],
+    ['keys[new], position[new]', 'keys[new], position[:len(new)]'],
+]
+
+FAULTS['anyorder/generation/presence.py'] = 'test_presence', [
+    ['torch.minimum(cells.visit, known[cells.row])', 'known[cells.row]'],
+    ['torch.minimum(cells.visit, known[cells.row])', 'cells.visit'],
+    ['since[cells.row] < n_known', 'since[cells.row] <= n_known'],
+    ['alpha=-penalty', 'alpha=penalty'],
+    ['visit < known.unsqueeze(1)', 'visit <= known.unsqueeze(1)'],
+    ['.clamp(0, vocab_size - 1)', ''],
+    ['if exempt is not None:', 'if False:'],
+    ["'amin'", "'amax'"],
 ]
 
 FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities extras/test_frontier', [
@@ -306,7 +323,7 @@ FAULTS['anyorder/machine/graphs.py'] = 'test_workspace test_simulated_gpu', [
 FAULTS['anyorder/generation/revise.py'] = 'test_revise', [
     ['n_written + GROUPS - 1', 'n_written'],
     ['is_worst & (worst.values < 0) & rows', 'is_worst & rows'],
-    ['-misfit(model, canvas)', 'misfit(model, canvas)'],
+    ['(-unfit)', 'unfit'],
     ["'round', n_round)", "'round')"],
     ['.masked_fill(~written, 2)', ''],
     ['rank * GROUPS //', 'rank * (GROUPS - 1) //'],
@@ -643,7 +660,7 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
 
 FAULTS['anyorder/generation/way.py'] = 'test_writer', [
     ["return ('l2r', order)", "return ('random', order)"],
-    ['Drawing(temperature, top_k, top_p, score)', 'Drawing(temperature, scores=score)'],
+    ['drawing_in(options, score)', 'drawing_in({}, score)'],
     ['self.context < block_size', 'self.context <= block_size'],
 ]
 

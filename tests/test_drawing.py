@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import make_model
 
 from anyorder.generation.drawing import (
     Drawing,
@@ -10,9 +11,14 @@ from anyorder.generation.drawing import (
     sample_tokens,
     token_logprob,
 )
+from anyorder.generation.fill import generate
 
 
-def kept(logits, top_k=0, top_p=1.0):
+def one_row():
+    return torch.zeros(1, 9, dtype=torch.long), torch.arange(9)[None]
+
+
+def kept(logits, top_k=0, top_p=1.0, min_p=0.0):
     """The set of tokens that may be drawn, the slow way, from one row of logits."""
     p = logits.softmax(-1).tolist()
     ranked = sorted(range(len(p)), key=lambda i: -p[i])
@@ -25,7 +31,7 @@ def kept(logits, top_k=0, top_p=1.0):
         total += p[i] / whole
         if top_p < 1 and total >= top_p:
             break
-    return keep
+    return [i for i in keep if p[i] >= min_p * max(p)]
 
 
 @pytest.mark.parametrize(
@@ -39,12 +45,16 @@ def kept(logits, top_k=0, top_p=1.0):
         dict(top_k=1),
         dict(temperature=2.0, top_k=5, top_p=0.9),
         dict(top_p=1e-9),
+        dict(min_p=0.3),
+        dict(min_p=0.3, temperature=3.0),
+        dict(min_p=0.05, top_p=0.8, top_k=4, temperature=2.0),
+        dict(min_p=1.0),
     ],
 )
 def test_drawn_frequencies_are_the_law(how):
     logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
     scaled = logits / how.get('temperature', 1.0)
-    keep = kept(scaled, how.get('top_k', 0), how.get('top_p', 1.0))
+    keep = kept(scaled, **{name: how[name] for name in how if name != 'temperature'})
     law = torch.zeros(7, dtype=torch.float64)
     law[keep] = scaled[keep].softmax(-1)
     n = 30_000
@@ -125,10 +135,16 @@ def test_the_last_uniform_number_never_draws_what_has_no_probability():
         dict(top_p=0.0),
         dict(top_p=1.1),
         dict(top_k=-1),
+        dict(min_p=-0.1),
+        dict(min_p=1.1),
+        dict(min_p=float('nan')),
+        dict(presence_penalty=float('nan')),
+        dict(presence_penalty=101.0),
+        dict(presence_penalty=-101.0),
     ],
 )
 def test_drawing_out_of_range(wrong):
-    for draw in (Drawing, lambda **how: sample_tokens(torch.zeros(2, 3), **how)):
+    for draw in (Drawing, lambda **how: generate(make_model(), *one_row(), 0, **how)):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             draw(**wrong)
 

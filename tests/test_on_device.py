@@ -118,6 +118,7 @@ HOW = [
     dict(policy='margin', threshold=0.4),
     dict(policy='top_prob', top_k=5, temperature=0.7),
     dict(top_p=0.8),
+    dict(policy='margin', presence_penalty=1.0, min_p=0.05),
 ]
 
 

@@ -22,7 +22,7 @@ NETWORKS = [
 KNOWN = torch.tensor([0, 3, 9, 5, 8])  # known tokens of the five rows of `batch`
 
 
-def misfits(model, idx, order, known, seed):
+def misfits(model, idx, order, known, seed, penalty=0.0):
     """{position: misfit} of what was written in a text idx, order (N,), each by a pass of its
     own."""
     number = numbers(seed, 'groups', n=len(idx))
@@ -35,6 +35,7 @@ def misfits(model, idx, order, known, seed):
         others = [p for p in order.tolist() if p not in same]
         now = torch.tensor([others + same])
         logits = model.predict(idx[None], now, len(others))[0, same.index(position)]
+        logits[[*{*idx[others].tolist()}]] -= penalty
         nats[position] = float(logits.max() - logits[idx[position]])
     return nats
 
@@ -142,7 +143,7 @@ def test_a_text_of_likeliest_tokens_stays(config):
     assert ended.any()
     assert torch.equal(misfit(model, canvas) == 0, stays)
     rows = torch.tensor([True, True, True, True, False])
-    blank_again(model, canvas, 0, rows.unsqueeze(1))
+    blank_again(canvas, misfit(model, canvas), 0, rows.unsqueeze(1))
     assert torch.equal(canvas.n_blanks == 0, ended | ~rows)
 
 

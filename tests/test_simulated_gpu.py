@@ -14,8 +14,9 @@ from simulated_gpu import counted
 
 from anyorder import Writer
 from anyorder.fast import freeze
-from anyorder.generation import Canvas, Drawing, generate, unmasking_of
+from anyorder.generation import Canvas, generate, unmasking_of
 from anyorder.generation.fill import steps
+from anyorder.generation.options import drawing_in
 from anyorder.tokens.prepared import prepare
 
 SMALL = [
@@ -120,12 +121,14 @@ NEVER = [
     dict(policy='top_prob'),
     dict(policy='margin'),
     dict(policy='entropy'),
+    dict(policy='margin', presence_penalty=1.0, min_p=0.1),
 ]
 PLANNED = [dict(policy='pc_sampler'), dict(policy='dilated', block_length=8), dict(policy='drawn')]
 THRESHOLD = dict(policy='margin', threshold=0.4)
 BY_RULES = [dict(policy='klass'), dict(policy='factor'), dict(policy='eb', threshold=1.0)]
 BY_RULES += [dict(policy='klass', threshold=0.1, block_length=4)]
 LOSSLESS = dict(unmask='lossless', window=3)
+PENALIZED = LOSSLESS | dict(presence_penalty=1.0)
 TWO_STREAM = dict(target_position='two_stream')
 MASKED = [dict(attention='mixed'), dict(attention='bidirectional')]
 
@@ -141,7 +144,7 @@ def cases(*ways, slow=(), alone=()):
     found += [
         pytest.param(variant, how, marks=pytest.mark.slow)
         for variant, how in others
-        if variant is TWO_STREAM or how is not LOSSLESS
+        if variant is TWO_STREAM or how not in (LOSSLESS, PENALIZED)
     ]
     return pytest.mark.parametrize('variant, how', found, ids=str)
 
@@ -149,6 +152,7 @@ def cases(*ways, slow=(), alone=()):
 def small(device, seed=0, **variant):
     model = make_model(seed, block_size=12, n_layer=1, **variant).float()
     model.register_buffer('counts', torch.arange(11), persistent=False)
+    model.register_buffer('exempt', torch.tensor([10]), persistent=False)
     return model.to(device)
 
 
@@ -162,8 +166,10 @@ def texts(device, n, seed=1):
 def running(network, device, n_known, how):
     """(the canvas of two rows, the generator of its steps)."""
     canvas = Canvas(*texts(device, 2, n_known), torch.tensor([n_known] * 2), range(2))
-    chosen = unmasking_of(**dict(n_steps=5, schedule='linear', policy='given') | how)
-    return canvas, steps(network, canvas, chosen, Drawing())
+    how = dict(n_steps=5, schedule='linear', policy='given') | how
+    drawing = drawing_in(how)
+    chosen = unmasking_of(**how)
+    return canvas, steps(network, canvas, chosen, drawing)
 
 
 def counts_of(steps):
@@ -197,7 +203,7 @@ def test_no_step_waits(simulated, variant, how):
     simulated(body)
 
 
-@cases(THRESHOLD, LOSSLESS, alone=BY_RULES)
+@cases(THRESHOLD, PENALIZED, alone=BY_RULES, slow=(LOSSLESS,))
 def test_a_step_that_depends_on_logits_waits_once(simulated, variant, how):
     def body(device):
         network = freeze(small(device, **variant))

@@ -40,11 +40,13 @@ def nine_steps(how):
     return unmasking_of(**dict(n_steps=9) | how)
 
 
-def by_definition(model, idx, order, known, n_visits=9, allowed=None, seed=None, **how):
+def by_definition(
+    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, **how
+):
     """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
 
     Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
-    the tokens of idx are revealed."""
+    the tokens of idx are revealed. Of known tokens the penalty is taken off."""
     threshold = how.get('threshold')
     policy = how.get('policy', 'given')
     sizes = [known, n_visits - known, 9 - n_visits]
@@ -60,6 +62,7 @@ def by_definition(model, idx, order, known, n_visits=9, allowed=None, seed=None,
             rest = [p for p in blanks if p not in visits]
             now = torch.tensor([[*visits, *rest, *padding]])
             logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
+            logits[:, [*{*text[visits].tolist()}]] -= penalty
             if allowed is not None:
                 logits = logits.masked_fill(~allowed[rest], -torch.inf)
             law = dict(zip(rest, logits.softmax(-1)))

@@ -20,13 +20,17 @@ class Drawing:
     temperature  0 is argmax
     top_k        the k likeliest tokens stay; 0 keeps all
     top_p        then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
+    min_p        then those of at least min_p times the largest p stay (arXiv 2407.01082)
     scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
-                 for what is cut"""
+                 for what is cut
+    presence_penalty  in nats, on known tokens, before all that; see presence.penalize"""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     scores: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
 
     def __post_init__(self):
         if not 0 <= self.temperature < math.inf:
@@ -35,6 +39,12 @@ class Drawing:
             raise ValueError(f'top_k must be at least 0 (0 keeps all), got {self.top_k}')
         if not 0 < self.top_p <= 1:
             raise ValueError(f'top_p must be above 0 and at most 1 (1 keeps all), got {self.top_p}')
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f'min_p must be from 0 (keeps all) to 1, got {self.min_p}')
+        if not abs(self.presence_penalty) <= 100:
+            raise ValueError(
+                f'presence_penalty must be from -100 to 100 nats, got {self.presence_penalty}'
+            )
         if self.scores and self.temperature == 0:
             raise ValueError(
                 'at temperature 0 one text has probability 1 and every other one 0: score at a '
@@ -65,38 +75,11 @@ class Drawing:
             logits = (logits - logits.amax(-1, keepdim=True)) * factor
         logits = logits.reshape(-1, logits.size(-1))
         if self.top_k or self.top_p < 1:
-            return keep_largest(logits, self.top_k, self.top_p)
+            logits = keep_largest(logits, self.top_k, self.top_p)
+        if self.min_p:
+            least = logits.amax(-1, keepdim=True) + math.log(self.min_p)
+            logits = logits.masked_fill(logits < least, -torch.inf)
         return logits
-
-
-class TokenNoise:
-    """Gives the cells of each pass their noise. A CPU keeps it: it costs more than a copy.
-
-    draw     noise_of_pairs, as it is or compiled
-    numbers  (m,) increasing: row and visit of each cell of the last pass, as one number
-    noise    (m, V) their noise"""
-
-    def __init__(self, vocab_size, draw):
-        self.draw = draw
-        self.numbers = torch.tensor([-1])  # no cell has this number
-        self.noise = torch.empty(1, vocab_size)
-
-    def __call__(self, part, cells, position):
-        """Return the noise (m, V) of the Cells at these positions (m,)."""
-        keys = part.keys[cells.row]
-        vocab_size = self.noise.size(1)
-        if not is_exact(keys.device):
-            return token_noise(keys, position, vocab_size, self.draw)
-
-        # Copy the noise of known cells, draw that of others
-        numbers = part.rows[cells.row] * part.order.size(1) + cells.visit
-        place = torch.searchsorted(self.numbers, numbers).clamp(max=len(self.numbers) - 1)
-        new = (self.numbers[place] != numbers).nonzero()[:, 0]
-        noise = self.noise[place]
-        noise[new] = token_noise(keys[new], position[new], vocab_size, self.draw)
-        self.numbers = numbers
-        self.noise = noise
-        return noise
 
 
 def token_noise(keys, position, vocab_size, draw=None):
@@ -121,13 +104,13 @@ def gumbel(bits):
     return minus_u.log1p_().neg_().log_().neg_()
 
 
-def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
+def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None, min_p=0.0):
     """Draw tokens (...) of logits (..., V), see Drawing, by u (...) or a generator."""
     if u is None:
         dtype = widest(logits.device)
         shape = logits.shape[:-1]
         u = torch.rand(shape, dtype=dtype, device=logits.device, generator=generator)
-    return Drawing(temperature, top_k, top_p).tokens(logits, u)
+    return Drawing(temperature, top_k, top_p, min_p=min_p).tokens(logits, u)
 
 
 def keep_largest(logits, top_k, top_p, width=1024):

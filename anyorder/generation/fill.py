@@ -10,8 +10,7 @@ import torch
 
 from anyorder.fast import kept_frozen
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.options import check_keywords, unmasking_of
+from anyorder.generation.options import check_keywords, drawing_in, unmasking_of
 from anyorder.generation.passes import Passes
 from anyorder.generation.plan import filled_up, is_due, is_exact
 from anyorder.generation.workspace import workspace_of
@@ -33,7 +32,7 @@ def generate(
     seeds=None,
     return_trace=False,
     allowed=None,
-    **unmasking,
+    **options,
 ):
     """Fill the blanks of idx, in n_steps forward passes or as many as are needed.
 
@@ -45,17 +44,19 @@ def generate(
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint
-    unmasking  see Options, as n_steps, policy and schedule
+    options    fields of Options, as n_steps, policy and schedule, and of Drawing
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
-    check_keywords(unmasking, generate)
+    check_keywords(options, generate)
     if seeds is None:
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2**62, (len(order),), generator=generator, device=device).tolist()
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step
-    chosen = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **unmasking)
-    fill(model, canvas, chosen, Drawing(temperature, top_k, top_p), use_cache, return_trace)
+    options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+    drawing = drawing_in(options)
+    chosen = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **options)
+    fill(model, canvas, chosen, drawing, use_cache, return_trace)
     if not return_trace:
         return canvas.idx
     return canvas.idx, {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
@@ -90,7 +91,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     if canvas.language is not None:
         check_turns(unmasking)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
-    for one in unmasking.rounds_of(network, canvas):
+    for one in unmasking.rounds_of(network, canvas, drawing):
         yield from write(network, canvas, one, drawing, use_cache, with_logprob)
 
 

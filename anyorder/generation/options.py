@@ -5,6 +5,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from inspect import signature
 
+from anyorder.generation.drawing import Drawing
 from anyorder.generation.likeliest import Look
 from anyorder.generation.revise import Revised, check_rounds
 from anyorder.generation.rules import RULES, Dilated
@@ -20,6 +21,7 @@ from anyorder.generation.unmasking import (
 )
 from configurator import check_choice, nearest
 
+DRAWN = ('temperature', 'top_k', 'top_p', 'min_p', 'presence_penalty')  # fields of Drawing
 POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
 # margin/32:0.9+0.5: a policy, and maybe the block_length, threshold and order_noise of its choice
 CHOICE = re.compile(rf'({"|".join(POLICIES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
@@ -182,9 +184,16 @@ class Options:
             refuse_blocks('an order that is given')
 
 
+def drawing_in(options, scores=False):
+    """Take the options that name a Drawing out of the dict `options`. Return the Drawing."""
+    given = {name: options.pop(name) for name in DRAWN if name in options}
+    return Drawing(**given, scores=scores)
+
+
 def check_keywords(options, *functions):
-    """Raise TypeError, as Python does, unless one of the functions, or Options, has each option."""
-    known = {*Options.__dataclass_fields__} - {'policy'}
+    """Raise TypeError, as Python does, unless one of the functions, Options or Drawing has each
+    option."""
+    known = {*Options.__dataclass_fields__, *DRAWN} - {'policy'}
     for function in functions:
         known |= {*signature(function).parameters}
     for name in {*options} - known:

@@ -5,9 +5,11 @@ from functools import partial
 import torch
 
 from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
-from anyorder.generation.drawing import TokenNoise, noise_of_pairs, token_logprob
+from anyorder.generation.drawing import noise_of_pairs, token_logprob
 from anyorder.generation.likeliest import Look, likeliest
+from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Bounds, Cells, Plan
+from anyorder.generation.presence import penalize
 from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
 from model import KVCache
@@ -76,9 +78,14 @@ class Passes:
             return x.flatten(0, 1), cells
         return x[cells.row, cells.column], cells
 
-    def logits(self, part, x, cells):
-        """Return the logits (m, V) of hidden states (m, C), -inf for what is not allowed."""
+    def logits(self, part, bounds, x, cells):
+        """Return the logits (m, V) of hidden states (m, C), -inf for what is not allowed, with the
+        penalty on known tokens."""
         logits = self.network.lm_head(x)
+        penalty = self.drawing.presence_penalty
+        if penalty:
+            exempt = getattr(self.network, 'exempt', None)
+            logits = penalize(logits, penalty, part, cells, bounds.known, exempt)
         if part.allowed is not None:
             n_real = self.network.config.n_real
             part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place
@@ -86,7 +93,7 @@ class Passes:
 
     def answers(self, part, bounds, x, cells):
         """Return the logits of all cells of a step, which its language is shown, too."""
-        logits = self.logits(part, x, cells)
+        logits = self.logits(part, bounds, x, cells)
         if part.language is not None:
             part.language.begin_step(part, bounds.first)
             part.language.observe(cells, part.order[cells.row, cells.visit], logits)
@@ -115,7 +122,7 @@ class Passes:
             own = cells.at(some)
             logits = kept.pop(i, None)
             if logits is None:
-                logits = self.logits(part, x[some], own)
+                logits = self.logits(part, bounds, x[some], own)
             law = logits
             if part.language is not None:
                 law = part.language.law(own, position[some], logits)
@@ -133,7 +140,7 @@ class Passes:
         n_kept = 0
         for i, some in enumerate(parts):
             own = cells.at(some)
-            logits = self.logits(part, x[some], own)
+            logits = self.logits(part, bounds, x[some], own)
             part.language.observe(own, part.order[own.row, own.visit], logits)
             n_kept += logits.numel()
             if n_kept <= KEPT:
@@ -179,7 +186,8 @@ class Passes:
 
     def write(self, part, bounds, cells, position, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
-        that scores, else by the untempered model; and the likeliest tokens, if somebody asks."""
+        that scores, else by the untempered model, with the penalty on known tokens; and the
+        likeliest tokens, if somebody asks."""
         cells.write(part.idx, position, token)
         cells.write(part.step, position, bounds.n_steps[cells.row])
         if not self.with_logprob:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anyorder.generation.plan import Cells
+from anyorder.generation.presence import penalize
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
@@ -48,14 +49,15 @@ class Revised(Unmasking):
         if scores:
             raise ValueError('a text that is scored stays as it is: score with revise=0')
 
-    def rounds_of(self, network, canvas):
+    def rounds_of(self, network, canvas, drawing):
         yield self.base
         if not canvas.n_steps.any():  # nothing was written
             return
         again = self.again()
         changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
         for n_round in range(self.rounds):
-            blank_again(network, canvas, n_round, changed)  # the worst become the last visits
+            unfit = misfit(network, canvas, drawing.presence_penalty)
+            blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
             if not canvas.n_blanks.any():
                 return
             before = canvas.idx.clone()
@@ -83,13 +85,13 @@ def check_rounds(rounds, is_possible):
         )
 
 
-def blank_again(model, canvas, n_round, rows):
-    """Make blanks of the written tokens that fit worst, in place, in the rows (B, 1) bool.
+def blank_again(canvas, unfit, n_round, rows):
+    """Make blanks of the written tokens that fit worst, by misfit (B, N), in place, in the rows
+    (B, 1) bool.
 
     They are one token in GROUPS, and none that is the likeliest token of its place. They become the
     last visits, in the order that they had, to be drawn anew."""
-    fit = -misfit(model, canvas)
-    worst = fit.sort(dim=1, stable=True)  # the worst first
+    worst = (-unfit).sort(dim=1, stable=True)  # the worst first
     written = canvas.step >= 0
     n_written = written.sum(1, keepdim=True)  # (B, 1)
     n = (n_written + GROUPS - 1) // GROUPS  # rounded up
@@ -102,7 +104,7 @@ def blank_again(model, canvas, n_round, rows):
     canvas.draw_numbers('round', n_round)
 
 
-def misfit(model, canvas):
+def misfit(model, canvas, penalty=0.0):
     """Return by how many nats the likeliest token of a place beats the one that was written there.
 
         max_v log p(v | others) - log p(x | others)
@@ -110,6 +112,7 @@ def misfit(model, canvas):
     Others are the tokens outside of the group of x: up to GROUPS tokens are each given all others.
     What was given has 0. It takes one pass, GROUPS rows for a row.
 
+    penalty  presence_penalty of the Drawing: p is its law
     returns  (B, N) in natural order"""
     device = canvas.idx.device
     number = torch.arange(GROUPS, device=device).unsqueeze(1)
@@ -130,6 +133,10 @@ def misfit(model, canvas):
         n_visits=part.n_visits,
         picked=(row, column),
     )
+    if penalty:
+        known = part.known.to(device)
+        exempt = getattr(model, 'exempt', None)
+        logits = penalize(logits, penalty, part, cells, known, exempt)
     if part.allowed is not None:
         part.allowed.mask(logits, part, cells, model.config.n_real, False)
 

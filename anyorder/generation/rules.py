@@ -343,7 +343,7 @@ class Dilated(Unmasking):
     def __post_init__(self):
         check_block_length(self.block_length)
 
-    def rounds_of(self, network, canvas):
+    def rounds_of(self, network, canvas, drawing):
         B, N = canvas.order.shape
         visits = torch.arange(N).repeat(B, 1)
         for row, first, n in zip(visits, canvas.known.tolist(), canvas.n_blanks.tolist()):

@@ -33,7 +33,7 @@ class Unmasking:
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless such a network can write, or score, n positions so."""
 
-    def rounds_of(self, network, canvas):
+    def rounds_of(self, network, canvas, drawing):
         """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
 
         Revised alone has more than one: it blanks a part again."""
@@ -243,7 +243,7 @@ class Adaptive(Unmasking):
         cells = Cells.of(bounds.first, choice.n_new, size.reveals, T, size.all_reveals)
         at = choice.start[cells.row] + choice.best[cells.row, cells.column]
         if choice.logits is None:
-            logits = passes.logits(part, choice.x[at], cells)
+            logits = passes.logits(part, bounds, choice.x[at], cells)
         else:
             logits = choice.logits[at]
         passes.draw(part, bounds, size, logits, cells)
@@ -301,7 +301,7 @@ class Lossless(Unmasking):
     def reveal(self, passes, part, bounds, size):
         x, cells = passes.read(part, bounds, size)
         position = part.order[cells.row, cells.visit]
-        logits = passes.logits(part, x, cells)
+        logits = passes.logits(part, bounds, x, cells)
         token = passes.token_by_noise(part, cells, position, logits)
         n_new = self.accept(part, bounds, cells, position, token)
         new, number = cells.those(cells.column < n_new[cells.row])

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
-from anyorder.generation.options import POLICIES, choice_in, unmasking_of
+from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
 from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
@@ -28,13 +28,15 @@ class Way:
     drawing: Drawing = Drawing()
 
     @classmethod
-    def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **unmasking):
+    def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **options):
         """Return the way that options of sample.py name, for a model of the options `run`.
 
-        score      whether the text in the blanks is scored
-        unmasking  n_steps, schedule, unmask, ...: all fields of options.Options but policy"""
-        order_text, chosen = order_and_unmasking(order, **unmasking)
-        drawing = Drawing(temperature, top_k, top_p, score)
+        score    whether the text in the blanks is scored
+        options  min_p and presence_penalty; n_steps, schedule, unmask, ...: all fields of
+                 options.Options but policy"""
+        options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+        drawing = drawing_in(options, score)
+        order_text, chosen = order_and_unmasking(order, **options)
         return cls(Order.of(order_text, run), chosen, drawing)
 
     @property

@@ -34,6 +34,7 @@ REFUSED = {
     'allowed': 'the file does not say which tokens may stand where',
     'top_k': OF_CUT,
     'top_p': OF_CUT,
+    'min_p': OF_CUT,
 }
 
 
@@ -148,8 +149,9 @@ class Sampled:
                 f'{self.path} was written in order={order}: a file of samples runs no code; write '
                 'texts in another order'
             )
-        options = {name: config[name] for name in ('n_steps', 'schedule', 'unmask')}
-        return Way.of(checkpoint.run, order, config['temperature'], score=True, **options)
+        names = ('n_steps', 'schedule', 'unmask', 'temperature', 'presence_penalty')
+        options = {name: config[name] for name in names if name in config}
+        return Way.of(checkpoint.run, order, score=True, **options)
 
     @property
     def said(self):
@@ -158,6 +160,8 @@ class Sampled:
         said = f'order={config["order"]}, n_steps={config["n_steps"]}, unmask={config["unmask"]}'
         if config['temperature'] != 1:
             said += f', temperature={config["temperature"]:g}'
+        if config.get('presence_penalty'):
+            said += f', presence_penalty={config["presence_penalty"]:g}'
         return said
 
     def of_another(self):
@@ -209,7 +213,7 @@ def is_drawn(way):
 
 def command_of(config):
     """Return in words how the likelihood of texts of these options is measured without draws."""
-    if config['schedule'] != 'linear':
+    if config['schedule'] != 'linear' or config.get('presence_penalty'):
         return 'sample.py --score, with the same options,'
     n_steps = config['n_steps']
     if config['unmask'] != 'fixed':  # lossless, of the law of one token a step

@@ -61,7 +61,7 @@ def own_nats(model, written, law, samples, batch_size):
     which are of the untempered model."""
     texts = [text_of(sample) for sample in samples]
     seeds = [sample['seed'] for sample in samples]
-    plain = replace(law, drawing=PLAIN)
+    plain = replace(law, drawing=replace(law.drawing, temperature=1.0))
     nats, orders = draw_nats(model, texts, seeds, plain, batch_size)
     if orders != [sample['order'] for sample in samples]:
         raise ValueError(

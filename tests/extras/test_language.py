@@ -639,7 +639,14 @@ def test_what_is_written_is_what_is_scored(policy):
 
 
 @pytest.mark.parametrize(
-    'cut', [dict(temperature=0), dict(temperature=3.0, top_k=2), dict(top_p=0.3)], ids=str
+    'cut',
+    [
+        dict(temperature=0),
+        dict(temperature=3.0, top_k=2),
+        dict(top_p=0.3),
+        dict(min_p=0.5, presence_penalty=9.0),
+    ],
+    ids=str,
 )
 def test_the_pattern_comes_before_what_a_drawing_cuts(cut):
     """So that something is left at every step."""

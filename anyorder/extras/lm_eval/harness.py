@@ -27,6 +27,8 @@ WRITING = {
     'temperature': 0.0,
     'top_k': 0,
     'top_p': 1.0,
+    'min_p': 0.0,
+    'presence_penalty': 0.0,
     'schedule': 'linear',
     'unmask': 'fixed',
     'window': 32,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anyorder.checkpoint import set_exempt
 from anyorder.extras.hub.folders import read_weights, weight_files
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.mdlm import MDLM
@@ -160,7 +161,9 @@ class MaskedCheckpoint:
         found = read_weights(self.folder)
         with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
             network = self.family.load(self.file, found)
-        return MaskedModel(network, self.config).to(device)
+        model = MaskedModel(network, self.config).to(device)
+        set_exempt(model, self.tokenizer)
+        return model
 
     def about(self, weights):
         return f'{self.name}: {self.kind}, mask token {self.config.mask_id}'
