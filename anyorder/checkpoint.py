@@ -242,7 +242,7 @@ def tokenizer_of(name, checkpoint):
     `name` is for errors."""
     kind = set_of(checkpoint)
     tokenizer = kind['tokenizer']
-    if tokenizer not in KNOWN:
+    if tokenizer not in KNOWN and 'tokenizer_file' not in kind:
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
     have = config_from_checkpoint(checkpoint).n_real
     want = kind.get('n_tokens')

@@ -43,7 +43,7 @@ from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.folder import print_meta
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from configurator import check_choice, configure
+from configurator import configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
@@ -56,7 +56,7 @@ text_key = 'text'  # field of a row that holds its text
 prompt_key = 'auto'  # field that holds a prompt, which is given; 'auto' is "prompt", '' is none
 split = ''  # the source is this split; '' divides it, or is test for a zero-shot set
 name = ''  # folder to write under `data_dir`; '' is the name of the data set
-tokenizer = ''  # 'bytes' or 'gpt2'; '' is the data set's own
+tokenizer = ''  # bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096
 end = None  # tokens: the integer that is written behind each document of a stream
 vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows numbers
 shape = ''  # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
@@ -65,7 +65,6 @@ force = False  # replace what is there
 
 
 def main(config):
-    check_choice('tokenizer', config.tokenizer or 'bytes', 'bytes', 'gpt2')
     (data_set,) = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
     check_options(config, data_set)

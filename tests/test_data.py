@@ -269,7 +269,7 @@ def test_the_documentation_of_python_has_no_source(jsonl, tmp_path):
         (['pydos'], "the nearest is 'pydocs'"),
         (['text', 'pydocs'], 'got text pydocs'),
         (['text', '--sourc=x'], "nearest is 'source'"),
-        (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'),
+        (['text', '--tokenizer=char'], 'tokenizer must be bytes, gpt2, tiktoken:NAME'),
         (['text'], '--source=FILE'),
         (['text', '--source=.'], 'no file ., and no folder'),
         (['pydocs', '--data_dir='], "--data_dir must name a folder that can be written to, got ''"),

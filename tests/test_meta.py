@@ -117,7 +117,7 @@ def test_every_damage_of_every_field_is_named(sets, tmp_path, name):
         (('text', 'splits'), {'../x': {}}, 'splits'),
         (('qa', 'eos'), None, 'eos'),
         (('text', 'eos'), 3, 'eos'),
-        (('rows', 'n_tokens'), 2**16 + 1, 'n_tokens'),
+        (('rows', 'n_tokens'), 2**31 + 1, 'n_tokens'),
         (('rows', 'splits', 'val'), 7, 'splits.val'),
         (('rows', 'shape'), [3, 3], 'shape'),
         (('rows', 'row_length'), 5, 'shape'),

@@ -15,15 +15,21 @@ more fields:
     vocabulary   the names of the tokens, where they have any, or none
     puzzle       the options of a task that generates and judges the rows
     made_by      the command that makes the set, without --name and --data_dir, where it is a
-                 command of extras"""
+                 command of extras
 
+A tokenizer that its name does not make lies beside meta.json, in tokenizer.json as the package
+tokenizers writes it, or in tiktoken.json. Then there is one more field:
+
+    tokenizer_sha256  of this file"""
+
+import hashlib
 import json
 import os
 import re
 from dataclasses import asdict, dataclass, fields, replace
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN, TEXT, maker_of
+from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN, TEXT, TIKTOKEN, is_of_text, maker_of
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 
@@ -41,7 +47,8 @@ class SplitMeta:
 
 @dataclass(frozen=True)
 class Meta:
-    """What is said of a set."""
+    """What is said of a set, and `tokenizer_file`, the text that makes its tokenizer where the name
+    alone does not."""
 
     name: str
     tokenizer: str
@@ -55,11 +62,13 @@ class Meta:
     vocabulary: list | None = None
     puzzle: dict | None = None
     made_by: str | None = None
+    tokenizer_file: str | None = None
 
     def with_splits(self, splits):
         return replace(self, splits=splits)
 
 
+IN_META = [field.name for field in fields(Meta)]
 DEFAULTS = {field.name: field.default for field in fields(Meta)[5:]}
 # the other fields that sets of a tokenizer must have; TEXT comes without
 NEEDED = {OWN: ('given', 'row_length', 'shape', 'vocabulary')}
@@ -79,7 +88,7 @@ def is_count(value):
 
 
 def is_n_tokens(value):
-    return is_number(value, 1, 2**16)  # in 16 bits
+    return is_number(value, 1, 2**31)  # of 32 bits one may mark a token as given
 
 
 def is_row_length(value):
@@ -92,10 +101,6 @@ def is_flag(value):
 
 def is_text(value):
     return isinstance(value, str) and value != ''
-
-
-def is_tokenizer(value):
-    return value in list(KNOWN)  # a list, since a value may have no hash
 
 
 def is_list(value, holds):
@@ -128,8 +133,8 @@ def or_null(holds):
 # {field: (what it must be, whether a value is that)}
 FIELDS = {
     'name': ('a text', is_text),
-    'tokenizer': (f'one of {", ".join(KNOWN)}', is_tokenizer),
-    'n_tokens': ('a whole number from 1 to 2^16', is_n_tokens),
+    'tokenizer': ('a text', is_text),
+    'n_tokens': ('a whole number from 1 to 2^31', is_n_tokens),
     'eos': ('a token, or null', or_null(is_number)),
     'splits': ('an object of splits by their names', are_splits),
     'given': ('true or false', is_flag),
@@ -139,6 +144,7 @@ FIELDS = {
     'vocabulary': ('a list of texts, each once, or null', or_null(are_names)),
     'puzzle': ('an object of a task and its options, or null', or_null(is_task)),
     'made_by': ('a command, or null', or_null(is_text)),
+    'tokenizer_sha256': ('the hash of the file of a tokenizer', is_text),
 }
 SPLIT_FIELDS = {
     'rows': ('a whole number from 1 to 2^63 - 1', is_count),
@@ -158,7 +164,7 @@ def has_eos_among_tokens(meta):
 
 
 def has_given_where_prompts(meta):
-    if meta.tokenizer in TEXT:
+    if is_of_text(meta.tokenizer):
         return meta.given == meta.prompts
     return not meta.prompts
 
@@ -180,7 +186,7 @@ def has_rows_of_puzzle(meta):
 def has_rows_of_shape(meta):
     if meta.shape is None:
         return True
-    if meta.row_length is None and meta.tokenizer in TEXT:
+    if meta.row_length is None and is_of_text(meta.tokenizer):
         return True  # its blocks may be grids
     height, width = meta.shape
     return height * width == meta.row_length
@@ -246,12 +252,47 @@ def read_meta(directory):
     if found['tokenizer'] in MAKERS and 'vocabulary' not in found:
         found |= maker_of(found['tokenizer']).about(found['puzzle'] or {'task': found['tokenizer']})
 
+    found['tokenizer_file'] = kept_file(directory, found)
+
     # All together
-    meta = Meta(**{field: found[field] for field in FIELDS if field in found})
+    meta = Meta(**{field: found[field] for field in IN_META if field in found})
     for field, rule, holds in TOGETHER:
         if not holds(meta):
             raise damaged(path, field, rule, getattr(meta, field))
     return meta
+
+
+def tokenizer_path(directory, tokenizer):
+    """Return the file in which a set keeps its tokenizer of this name."""
+    file = 'tiktoken.json' if tokenizer.startswith(TIKTOKEN) else 'tokenizer.json'
+    return os.path.join(directory, file)
+
+
+def kept_file(directory, found):
+    """Return the text that makes the tokenizer of a set, None where its name does.
+
+    found  {field: value} of its meta.json"""
+    name = found['tokenizer']
+    said = found.get('tokenizer_sha256')
+    if name in KNOWN:
+        return None
+    if said is None:
+        rule = f'one of {", ".join(KNOWN)}, or have a tokenizer_sha256'
+        raise damaged(meta_path(directory), 'tokenizer', rule, name)
+    path = tokenizer_path(directory, name)
+    what = 'the tokenizer of a prepared set'
+    with reading(path, what, WAY_OUT), open(path, encoding='utf-8', newline='') as f:
+        text = f.read()
+    if sha256_of(text) != said:
+        raise ValueError(
+            f'{path} is not the tokenizer with which the set was prepared: copy the folder again, '
+            'or prepare the set again with --force'
+        )
+    return text
+
+
+def sha256_of(text):
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def split_of(found, name, path):
@@ -287,7 +328,7 @@ def kind_of(meta):
     no need to say."""
     needed = ('given', *NEEDED.get(meta.tokenizer, ()))
     kind = {}
-    for field in FIELDS:
+    for field in IN_META:
         value = getattr(meta, field)
         is_said = field not in DEFAULTS or field in needed or value != DEFAULTS[field]
         if is_said and field not in ('name', 'splits', 'made_by'):
@@ -296,12 +337,19 @@ def kind_of(meta):
 
 
 def write_meta(directory, meta):
-    """Write meta.json, in one step. A link is replaced."""
+    """Write meta.json, and the tokenizer beside it, in one step. A link is replaced."""
     splits = {name: asdict(split) for name, split in meta.splits.items()}
     entries = {'name': meta.name} | kind_of(meta)
+    file = entries.pop('tokenizer_file', None)
+    if file is not None:
+        entries['tokenizer_sha256'] = sha256_of(file)
     if meta.made_by:
         entries['made_by'] = meta.made_by
     entries['splits'] = splits
-    path = meta_path(directory)
-    with whole_files(path) as (temporary,), open(temporary, 'w', encoding='utf-8') as f:
-        f.write(plain_json(entries, 2) + '\n')
+    texts = {meta_path(directory): plain_json(entries, 2) + '\n'}
+    if file is not None:
+        texts = {tokenizer_path(directory, meta.tokenizer): file} | texts
+    with whole_files(*texts) as temporary:
+        for path, text in zip(temporary, texts.values()):
+            with open(path, 'w', encoding='utf-8', newline='') as f:
+                f.write(text)

@@ -4,13 +4,16 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from anyorder.tokens.benchmarks import BENCHMARKS
+from anyorder.tokens.choices import choose
 from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
-from anyorder.tokens.meta import Meta
+from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.sets import bin_path, dtype_of
 from anyorder.tokens.sources import (
+    Documents,
     from_hub,
     name_source,
     open_source,
@@ -19,7 +22,7 @@ from anyorder.tokens.sources import (
     pydocs,
     say_left_out,
 )
-from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
+from anyorder.tokens.tokenizers import Begun, encode_documents, tokenizer_of_set
 from configurator import home
 
 SPLIT_SEED = 2357
@@ -134,13 +137,15 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     if row.splits and source and not split:
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
+    kept = folder.kept(wanted)
+    asked = choose(tokenizer)
+    same = not asked or bool(folder.meta) and asked.is_of(folder.meta)
+    check_same(same, kept, folder, tokenizer)
 
     # Compare with what is there
     origin, documents = open_or_name(data_set, source, split, **keys)
-    same = not tokenizer or (folder.meta and folder.meta.tokenizer == tokenizer)
     if folder.is_done(wanted, origin, same, force):
         return folder.meta
-    kept = folder.kept(wanted)
     say(say_left_out(source))
     check_source_is_new(origin, kept)
 
@@ -150,11 +155,21 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
         raise ValueError(f'{origin} holds no text')
 
     # Write what they become beside the splits that are kept
-    tok = choose_tokenizer(tokenizer, row, folder, kept)
     prompts = have_prompts(documents, folder, kept)
-    meta = Meta(folder.name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
+    divided = divide(documents, row.val_ratio)
+    tok = open_tokenizer(asked or choose(row.tokenizer), divided, kept, folder)
+    meta = Meta(
+        folder.name,
+        tok.name,
+        tok.n_tokens,
+        tok.eos,
+        kept,
+        given=prompts,
+        prompts=prompts,
+        tokenizer_file=tok.file,
+    )
     splits = {}
-    for s, (n, texts) in divide(documents, row.val_ratio).items():
+    for s, (n, texts) in divided.items():
         splits[s] = n, encode_documents(texts, tok)
     if row.splits:  # whose protocol says what they share
         return folder.write(meta, origin, splits, 'text')
@@ -193,18 +208,21 @@ def say(text):
         print(text)
 
 
-def choose_tokenizer(name, row, folder, kept):
-    """Return the tokenizer of this name; '' is the one of the splits that are `kept`, or the row's.
-
-    Raises ValueError where it is not the one of those splits."""
-    default = folder.meta.tokenizer if kept else row.tokenizer
-    tok = get_tokenizer(name or default)
-    if kept and tok.name != folder.meta.tokenizer:
+def check_same(same, kept, folder, asked):
+    """Raise ValueError where splits are `kept` whose tokenizer is not the `same` as the one that is
+    asked for."""
+    if kept and not same:
         raise ValueError(
             f'{folder.path} holds {", ".join(kept)} in the tokenizer {folder.meta.tokenizer}, not '
-            f'{tok.name}: one folder has one tokenizer; use another --name'
+            f'{asked}: one folder has one tokenizer; use another --name'
         )
-    return tok
+
+
+def open_tokenizer(choice, divided, kept, folder):
+    """Return the tokenizer of the splits that are `kept`, or else that of a choice."""
+    if kept:
+        return tokenizer_of_set(kind_of(folder.meta))
+    return choice.open(divided)
 
 
 def have_prompts(documents, folder, kept):
@@ -238,8 +256,8 @@ def divide(splits, val_ratio):
     for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
         is_val[number] = 1
     return {
-        'train': (n - n_val, chosen(documents, is_val, 0)),
-        'val': (n_val, chosen(documents, is_val, 1)),
+        'train': (n - n_val, Documents(partial(chosen, documents, is_val, 0))),
+        'val': (n_val, Documents(partial(chosen, documents, is_val, 1))),
     }
 
 
@@ -251,7 +269,8 @@ def cut_in_two(pieces, val_ratio):
         )
     length = sum(map(len, pieces))
     cut = int(length * (1 - val_ratio))
-    return {'train': (1, part_of(pieces, 0, cut)), 'val': (1, part_of(pieces, cut, length))}
+    parts = {'train': (0, cut), 'val': (cut, length)}
+    return {s: (1, Documents(partial(part_of, pieces, *places))) for s, places in parts.items()}
 
 
 def part_of(pieces, start, end):

@@ -1,7 +1,7 @@
 """What is a prepared set? A folder with meta.json, see meta.py, and a file <split>.bin a split.
 
-A file holds tokens as little-endian uint16, or as uint32 where more than 2^15 tokens may be marked
-as given."""
+A file holds tokens as little-endian uint16, or as uint32 where there are more than 2^16 of them, or
+more than 2^15 that may be marked as given."""
 
 import os
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Split:
     @property
     def mask(self):
         """The bits of a token that say which one it is."""
-        return self.mark - 1 if self.marked else 0xFFFF
+        return self.mark - 1 if self.marked else 2 * self.mark - 1
 
     @cached_property
     def longest(self):
@@ -107,7 +107,12 @@ class Split:
 
 def dtype_of(meta):
     """Return the type of a token on disk."""
-    return np.dtype('<u4' if meta.given and meta.n_tokens > GIVEN else '<u2')
+    return type_of(meta.n_tokens, 15 if meta.given else 16)
+
+
+def type_of(n_tokens, n_bits):
+    """Return the type of a token on disk, whose id has n_bits of 16 if that is enough."""
+    return np.dtype('<u2' if n_tokens <= 2**n_bits else '<u4')
 
 
 def bin_path(directory, split):

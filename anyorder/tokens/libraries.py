@@ -1,0 +1,518 @@
+"""What is a tokenizer of a library? One of tiktoken, or of the package tokenizers.
+
+A library is imported when one of its tokenizers is opened."""
+
+import base64
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import re
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from anyorder.machine.files import reading
+from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer
+
+# texts of special tokens with which vocabularies end a document, the first that is there counts
+ENDS = (
+    END_OF_TEXT,
+    '<|end_of_text|>',
+    '<｜end▁of▁sentence｜>',
+    '</s>',
+    '<eos>',
+    '<|eos|>',
+    '[EOS]',
+    '[SEP]',
+)
+AGAIN = 'copy it again, or prepare the set again'
+
+
+def need_library(package):
+    """Raise ValueError unless a library is there."""
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f'this tokenizer needs {package}: pip install {package}')
+
+
+class Tiktoken(Tokenizer):
+    """An Encoding of tiktoken: byte pairs, whose text any bytes are.
+
+    bpe  the Encoding
+    eos  the token that ends a document, by default the one that ENDS names, or a new one"""
+
+    def __init__(self, name, bpe):
+        self.name = name
+        bpe = with_end(bpe)
+        self.bpe = bpe
+        special = dict(bpe._special_tokens)
+        end = end_among(special)
+        self.eos = special.pop(end)
+        self.n_tokens = bpe.n_vocab
+        self.n_bytes = np.zeros(self.n_tokens, int)
+        for token, i in bpe._mergeable_ranks.items():
+            self.n_bytes[i] = len(token)
+
+        # Numbers without a token, which a model may draw, are shown
+        used = {*bpe._mergeable_ranks.values(), *special.values(), self.eos}
+        for i in range(self.n_tokens):
+            if i not in used:
+                special[f'<|{i}|>'] = i
+        self.special = special
+        self.shown = {i: text for text, i in special.items()} | {self.eos: END_OF_TEXT}
+
+    @classmethod
+    def of_file(cls, name, text):
+        """Return the tokenizer whose `file` is this text."""
+        need_library('tiktoken')
+        import tiktoken
+
+        with reading(name, 'the ranks of a tokenizer', AGAIN):
+            parts = json.loads(text)
+            ranks = {base64.b64decode(token): i for token, i in parts.pop('ranks').items()}
+            return cls(name, tiktoken.Encoding(name, mergeable_ranks=ranks, **parts))
+
+    @functools.cached_property
+    def file(self):
+        bpe = self.bpe
+        ranks = {base64.b64encode(token).decode(): i for token, i in bpe._mergeable_ranks.items()}
+        parts = {'special_tokens': by_id(bpe._special_tokens), 'ranks': by_id(ranks)}
+        return json.dumps({'pat_str': bpe._pat_str} | parts)
+
+    def encode(self, text):
+        try:
+            return self.bpe.encode_ordinary(text)
+        except BaseException as e:  # a panic of Rust is no Exception
+            if isinstance(e, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
+            raise ValueError(
+                f'{self.name} cannot read {text[:40]!r}..., {len(text):,} letters '
+                f'({str(e)[:100]}): cut it where it has a long run of one kind of letters'
+            ) from None
+
+    def encode_batch(self, texts):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
+            return list(pool.map(self.encode, texts))
+
+    def decode(self, ids):
+        text = ''
+        for is_text, run in itertools.groupby(ids, key=lambda i: i not in self.shown):
+            if is_text:
+                text += self.bpe.decode(list(run))
+            else:
+                text += ''.join(map(self.shown.get, run))
+        return text
+
+
+def by_id(ids):
+    """Return {token: id} in the order of the ids."""
+    return dict(sorted(ids.items(), key=lambda pair: pair[1]))
+
+
+def end_among(special):
+    """Return the first of ENDS among special tokens, None without."""
+    return next((text for text in ENDS if text in special), None)
+
+
+def with_end(bpe):
+    """Return an Encoding with a token that ends a document: itself, or one with a new last one."""
+    import tiktoken
+
+    special = dict(bpe._special_tokens)
+    if end_among(special):
+        return bpe
+    special[END_OF_TEXT] = bpe.max_token_value + 1
+    return tiktoken.Encoding(
+        bpe.name, pat_str=bpe._pat_str, mergeable_ranks=bpe._mergeable_ranks, special_tokens=special
+    )
+
+
+class GPT2(Tiktoken):
+    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
+
+    name = 'gpt2'
+    n_tokens = 50257
+    eos = 50256
+    file = None  # its name says all
+
+    def __init__(self):
+        import tiktoken
+
+        try:
+            bpe = tiktoken.get_encoding('gpt2')
+        except Exception as e:  # requests' own errors, and a cached file of a wrong hash
+            raise ValueError(
+                'the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR '
+                f'to a folder that holds it, or use --tokenizer=bytes ({type(e).__name__})'
+            ) from None
+        super().__init__('gpt2', bpe)
+        self.decode = bpe.decode
+
+    def encode(self, text):
+        return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
+
+    def cut(self, text):
+        return last_cut(text)
+
+
+# GPT-2's expression cuts between a blank and what stands before it, and between a letter or digit
+# and a sign. The cuts below are those for which no two versions of Unicode differ.
+BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'  # what \s is in Rust
+BEFORE_A_BLANK = r'\S(?=[ \t\n\r])'
+BEFORE_A_SIGN = (
+    r'[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5](?=[!-/:-@[-`{-~\u3001\u3002\uff0c])'
+)
+LAST_CUT = re.compile(f'.*(?:{BEFORE_A_BLANK}|{BEFORE_A_SIGN})', re.DOTALL)
+FAR = 1 << 18  # letters from the end in which a cut is looked for
+LONG_RUN = 1000  # blanks
+BEFORE_LAST_BLANK = re.compile(f'(?=[{BLANKS}][^{BLANKS}])(?<=[{BLANKS}]{{{LONG_RUN}}})')
+
+
+def without_long_runs(text):
+    """Return the parts of a text, whose tokens by GPT-2 are those of the text.
+
+    The text is cut before the last blank of a long run, where GPT-2 cuts too: tiktoken panics at a
+    run of a million blanks unless it is the end of a text."""
+    whole_blocks = range(0, len(text) - LONG_RUN + 1, LONG_RUN)
+    # 100 times as fast as the expression
+    if any(text[i : i + LONG_RUN].isspace() for i in whole_blocks):
+        return BEFORE_LAST_BLANK.split(text)
+    return [text]
+
+
+def last_cut(text):
+    """Return the last place where GPT-2's expression cuts a text, whatever follows it, or 0."""
+    found = LAST_CUT.match(text, max(0, len(text) - FAR))
+    return found.end() if found else 0
+
+
+# --------------------------------------------------------------------------------------------------
+# The package tokenizers
+
+
+class Library(Tokenizer):
+    """A tokenizer of the package `tokenizers`.
+
+    A text for which the vocabulary lacks tokens is refused.
+
+    backend       the object of the package, which is changed: it neither cuts nor pads nor
+                  frames a text, nor draws at random
+    unknown       the id that stands for what the vocabulary lacks, or None
+    unknown_text  what shows it
+    is_checked    whether texts are: bytes spell them all"""
+
+    def __init__(self, name, backend, eos):
+        self.name = name
+        self.backend = backend
+        self.eos = eos
+        backend.post_processor = None  # which leaves blanks out of where a token stands
+        backend.no_truncation()
+        backend.no_padding()
+
+        # The vocabulary
+        ids = backend.get_vocab()
+        self.n_tokens = 1 + max(ids.values())
+        added = backend.get_added_tokens_decoder()
+        self.special = {token.content: i for i, token in added.items() if token.special}
+        parts = json.loads(backend.to_str())
+        self.why_no_bytes = why_no_bytes(parts)
+        if not self.why_no_bytes:
+            self.n_bytes = sizes_of_letters(ids, added, self.n_tokens)
+
+        # What it lacks
+        text = parts['model'].get('unk_token')
+        self.unknown_text = text
+        self.unknown = ids.get(text, parts['model'].get('unk_id'))  # the second is Unigram's
+        if self.unknown is not None:
+            self.unknown_text = backend.id_to_token(self.unknown)
+        self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
+        self.is_cut_as_gpt2 = not self.is_checked and is_cut_as_gpt2(parts)
+        self.is_left_out = functools.cache(self.is_left_out)
+
+    @functools.cached_property
+    def file(self):
+        return self.backend.to_str()
+
+    @classmethod
+    def of_file(cls, name, text, eos=None, end=''):
+        """Return the tokenizer that the text of a tokenizer.json makes; no code of it is run.
+
+        eos  the token that ends a document; None: the special token of the text `end`, or one of
+             ENDS, or a new one"""
+        need_library('tokenizers')
+        import tokenizers
+
+        with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
+            backend = tokenizers.Tokenizer.from_str(steady(text))
+            if eos is None:
+                eos = end_of(backend, end)
+            return cls(name, backend, eos)
+
+    def read(self, encode, texts, shown=False):
+        """Return what a method of the backend makes of a text, or of several."""
+        self.backend.encode_special_tokens = not shown  # else special tokens are text
+        try:
+            return encode(texts, add_special_tokens=False)
+        except Exception as e:  # of a vocabulary that lacks what a text has, and a token for it too
+            raise ValueError(
+                f'{self.name} cannot spell all of {str(texts)[:60]!r} ({str(e)[:100]}): write it '
+                'in the letters of its vocabulary'
+            ) from None
+
+    def encode(self, text):
+        ids = self.read(self.backend.encode, text).ids
+        self.check_spelt(text, ids)
+        return ids
+
+    def encode_batch(self, texts):
+        found = [one.ids for one in self.read(self.backend.encode_batch_fast, texts)]
+        for text, ids in zip(texts, found):
+            self.check_spelt(text, ids)
+        return found
+
+    def check_spelt(self, text, ids):
+        """Raise ValueError where a vocabulary that is checked lacks tokens for a text."""
+        if self.is_checked and not self.is_spelt(text, ids):
+            self.refuse(text, self.unspelt(text, self.offsets(text)))
+
+    def is_spelt(self, text, ids):
+        """Whether the ids, which encode a text, spell all of it."""
+        if self.unknown is not None:
+            return self.unknown not in ids
+        if self.n_bytes is not None:
+            return self.n_bytes[ids].sum() == len(text.encode())
+        return not any(map(self.is_left_out, {*text}))
+
+    def refuse(self, text, unspelt):
+        """Raise ValueError if there are parts of a text that its tokens do not spell."""
+        if unspelt:
+            place = max(0, text.index(unspelt[0]) - 20)
+            raise ValueError(
+                f'{self.name} has no token for {unspelt[0][:40]!r}, as in '
+                f'{text[place : place + 60]!r}: leave it out, or choose a tokenizer that spells '
+                'every text, as bytes, gpt2 or bpe:4096'
+            )
+
+    def unspelt(self, text, spans):
+        # unknown tokens, or letters that are left out
+        if self.unknown is None:
+            return [letter for letter in text if self.is_left_out(letter)]
+        found = (text[start:end] for i, start, end in spans if i == self.unknown)
+        return [part for part in found if part != self.unknown_text]  # which may be written
+
+    def is_left_out(self, letter):
+        """Whether a letter makes no token, as where a vocabulary has none for what it lacks.
+
+        Where tokens are no bytes, blanks and what is not printed may be left out on purpose."""
+        ids = self.read(self.backend.encode, letter).ids
+        if self.n_bytes is not None:
+            return self.n_bytes[ids].sum() != len(letter.encode())
+        return unicodedata.category(letter)[0] in 'LNPS' and not ids
+
+    def spans(self, text):
+        if self.why_no_bytes:
+            found = self.offsets(text)
+            self.check_spelt(text, [i for i, _, _ in found])
+            return found
+        return super().spans(text)
+
+    def offsets(self, text, shown=False):
+        """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
+        found = self.read(self.backend.encode, text, shown)
+        return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
+
+    def shown_spans(self, text):
+        found = self.shown_offsets(text)
+        if self.is_checked:
+            self.refuse(text, self.unspelt(text, found))
+        return found
+
+    def shown_offsets(self, text):
+        """Return shown_spans of a text of which parts may be unknown."""
+        read = functools.partial(self.offsets, shown=True)
+        if self.eos is None or self.special.get(END_OF_TEXT) == self.eos:
+            return read(text)
+        return self.between({END_OF_TEXT: self.eos}, text, read)
+
+    def spans_behind(self, before, text):
+        """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
+
+        Many tokenizers begin a word with each text that they read. So these read it with letters
+        before it, whose tokens are left out. Raises ValueError where no token ends at the border,
+        or what is read is another text."""
+        alone = self.shown_spans(text)
+        if not text or not self.why_no_bytes:
+            return alone
+        letter = (text.strip() or 'x')[0]
+        context = before or letter
+        ids = self.ids_once(context)
+        right = self.decode_once(self.ids_once(context + text))
+        ways = (self.behind(left, text) for left in (context[-16:], letter, 'x', 'e', '1', '.'))
+        for found in itertools.chain([alone], ways):
+            if found is None:
+                continue
+            if self.decode_once(ids + [token for token, _, _ in found]) == right:
+                return found
+        place = repr(before[-20:] or 'a blank')
+        raise ValueError(
+            f'{self.name} has no tokens for {text[:20]!r} right behind {place}, within a word: '
+            'move the border of the blank to where a word begins'
+        )
+
+    def ids_once(self, text):
+        return [token for token, _, _ in self.shown_offsets(text)]
+
+    def decode_once(self, ids):
+        """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers
+        read them."""
+        kept = []
+        for is_unknown, run in itertools.groupby(ids, lambda token: token == self.unknown):
+            run = list(run)
+            kept += run[:1] if is_unknown else run
+        return self.decode(kept)
+
+    def behind(self, left, text):
+        """Return the spans of a text as they are behind the text `left`; None where a token has
+        letters of both."""
+        found = self.shown_offsets(left + text)
+        n = len(left)
+        if any(start < n < end for _, start, end in found):
+            return None
+        return [(token, start - n, end - n) for token, start, end in found if start >= n]
+
+    def cut(self, text):
+        return last_cut(text) if self.is_cut_as_gpt2 else 0
+
+    def decode(self, ids):
+        text = ''
+        for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos):
+            run = list(run)
+            if is_end:
+                text += END_OF_TEXT * len(run)
+            else:
+                text += self.backend.decode(run, skip_special_tokens=False)
+        return text
+
+
+def steady(text):
+    """Return the text of a tokenizer.json by which a text has the same tokens each time."""
+    parts = json.loads(text)
+    if parts['model'].get('dropout'):
+        parts['model']['dropout'] = None
+        return json.dumps(parts)
+    return text
+
+
+def end_of(backend, end=''):
+    """Return the token of a backend that ends a document. If it has none, it is given one.
+
+    end  the text of the special token that does so, where none of ENDS is better"""
+    added = backend.get_added_tokens_decoder()
+    special = {token.content: i for i, token in added.items() if token.special}
+    if END_OF_TEXT not in special and end in special:
+        return special[end]
+    found = end_among(special)
+    if found is None:
+        found = END_OF_TEXT
+        backend.add_special_tokens([END_OF_TEXT])
+    return backend.token_to_id(found)
+
+
+# --------------------------------------------------------------------------------------------------
+# The bytes of a byte-level vocabulary, in which a letter is a byte as in GPT-2's: bytes that can be
+# seen are themselves, and the others follow from 256 on
+
+SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+UNSEEN = [b for b in range(256) if b not in SEEN]
+BYTE_OF = {chr(b): b for b in SEEN} | {chr(256 + n): b for n, b in enumerate(UNSEEN)}
+KEEPING = ('ByteLevel', 'Split', 'Digits', 'Punctuation', 'UnicodeScripts')  # letters, if asked to
+JOINED = ('BPE', 'Unigram', 'WordLevel')  # models whose tokens are pieces of a word as they stand
+
+
+def why_no_bytes(parts):
+    """Return '' if the tokens of each text are pieces of its bytes, else why they are not.
+
+    parts  what a tokenizer.json says"""
+    normalizers = flat(parts['normalizer'], 'normalizers')
+    if normalizers:
+        return f'it rewrites texts before it reads them ({kinds(normalizers)})'
+    if kinds(flat(parts['decoder'], 'decoders')) != 'ByteLevel':
+        return 'its tokens are no bytes'
+    model = parts['model']
+    affixes = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
+    if model['type'] not in JOINED or any(model.get(name) for name in affixes):
+        return 'its tokens are no bytes'
+    cuts = flat(parts['pre_tokenizer'], 'pretokenizers')
+    if 'ByteLevel' not in kinds(cuts):
+        return 'its tokens are no bytes'
+    for cut in cuts:
+        if cut.get('add_prefix_space'):
+            return 'it puts a space before a text'
+        if cut['type'] not in KEEPING or cut.get('behavior') == 'Removed':
+            return f'it may leave out a part of a text ({cut["type"]})'
+    for token in parts['added_tokens']:
+        if not token['special'] and (token['lstrip'] or token['rstrip']):
+            return f'its token {token["content"]!r} takes blanks with it'
+    return ''
+
+
+def flat(part, name):
+    """Return the parts of a part of a tokenizer.json, which may be a sequence of this name."""
+    if part is None:
+        return []
+    if part['type'] != 'Sequence':
+        return [part]
+    found = []
+    for inner in part[name]:
+        found += flat(inner, name)
+    return found
+
+
+def kinds(parts):
+    return ', '.join(part['type'] for part in parts)
+
+
+def sizes_of_letters(ids, added, n_tokens):
+    """Return n_bytes (n_tokens,) of a vocabulary {token: id} in which a letter is a byte.
+
+    added  {id: token} of the tokens that stand for text as it is, or are special"""
+    n_bytes = np.zeros(n_tokens, int)
+    for token, i in ids.items():
+        is_letters = BYTE_OF.keys() >= {*token}
+        n_bytes[i] = len(token) if is_letters else len(token.encode())
+    for i, token in added.items():
+        n_bytes[i] = 0 if token.special else len(token.content.encode())
+    return n_bytes
+
+
+def is_cut_as_gpt2(parts):
+    """Whether a tokenizer.json cuts a text by GPT-2's expression, and by nothing else."""
+    cuts = flat(parts['pre_tokenizer'], 'pretokenizers')
+    plain = all(token['special'] for token in parts['added_tokens'])
+    return plain and len(cuts) == 1 and cuts[0]['use_regex']
+
+
+def train_bpe(name, n_tokens, texts):
+    """Return a Library of byte pairs, of which there are n_tokens at most.
+
+    The pairs are learned from the texts, as GPT-2's: words are cut by its expression, and the most
+    frequent pair of tokens becomes a token, again and again (Sennrich et al. 2016). A pair that
+    stands once becomes none. Texts are read once and not kept. The last token ends a document. The
+    same texts make the same tokens."""
+    need_library('tokenizers')
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=n_tokens - 1,
+        min_frequency=2,
+        initial_alphabet=[*BYTE_OF],
+        special_tokens=[],
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Library(name, backend, end_of(backend))
