@@ -494,12 +494,12 @@ def unmasking(how):
     return unmasking_of(policy=policy, schedule=torch.tensor(sizes).cumsum(0).tolist())
 
 
-def scored(model, texts, how, order=ORDER, spans=None, use_cache=True):
+def scored(model, texts, how, order=ORDER, spans=None, use_cache=True, **drawing):
     """The canvas of texts (B, N) that a run scores, under the language."""
     n = len(texts)
     canvas = Canvas(texts, order.expand(n, N), 0, range(n))
     canvas.language = Language(spans or [Span(r, 0, N, TABLE, 0) for r in range(n)], canvas)
-    fill(model, canvas, unmasking(how), Drawing(scores=True), use_cache)
+    fill(model, canvas, unmasking(how), Drawing(**drawing, scores=True), use_cache)
     return canvas
 
 
@@ -563,6 +563,19 @@ def test_the_law_of_a_run(network, how):
 
     others = scored(model, TEXTS[~MATCHES][::387], how)
     assert (others.logprob.sum(1) == -torch.inf).all()
+
+
+@runs([[HOWS[5]], [], [], []])
+def test_a_penalty_keeps_the_law_of_the_texts_that_match(network, how):
+    """They sum to 1, and what is written is what is scored."""
+    model = toy(**network)
+    penalty = dict(presence_penalty=1.5)
+    logq = scored(model, TEXTS[MATCHES], how, **penalty, min_p=0.02).logprob.sum(1)
+    assert_equal(logq.exp().sum(), torch.ones((), dtype=torch.float64))
+    canvas = Canvas(TEXTS[:20], ORDER.expand(20, N), 0, range(20))
+    canvas.language = Language(spans_of(20), canvas)
+    fill(model, canvas, unmasking(how), Drawing(**penalty))
+    assert_equal(scored(model, canvas.idx, how, **penalty).logprob, canvas.logprob)
 
 
 @runs([FAST, [HOWS[2]], [], [HOWS[5]]])
