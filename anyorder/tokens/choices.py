@@ -16,7 +16,7 @@ from configurator import nearest
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
 MOST = 1 << 20  # tokens of a tokenizer that is trained
 GPT2_FILES = ('vocab.json', 'merges.txt')
-HUB_FILES = ('tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
+HUB_FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,9 @@ def of_folder(folder, name):
         if meta.tokenizer not in TEXT and meta.tokenizer_file is None:
             raise ValueError(f'{folder} is a set of {meta.tokenizer} tokens, which are no text')
         return tokenizer_of_set(kind_of(meta))
+    kind = kind_in(folder)
+    if kind:
+        return tokenizer_of_set(kind)
     end = end_in(folder)
     path = os.path.join(folder, 'tokenizer.json')
     if os.path.isfile(path):
@@ -182,6 +185,22 @@ def of_folder(folder, name):
         f'{folder} holds no tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
         '.save_pretrained(OTHER) of transformers writes one where it can'
     )
+
+
+def kind_in(folder):
+    """Return what an exported model keeps of the set of its training, None for other folders."""
+    path = os.path.join(folder, 'config.json')
+    if not os.path.isfile(path):
+        return None
+    with reading(path, 'the config.json of a model', 'name another folder'):
+        found = json.loads(read_text(path))
+        if found.get('model_type') != 'aogpt':
+            return None
+        name = found['tokenizer']
+        kind = found.get('set', {'tokenizer': name})
+    if name not in TEXT and 'tokenizer_file' not in kind:
+        raise ValueError(f'{folder} is a model of {name} tokens, which are no text')
+    return kind
 
 
 def end_in(folder):

@@ -369,3 +369,30 @@ def test_a_head_that_was_trained_apart_is_refused(tied, tmp_path, prefix):
     save_file(weights, tmp_path / 'model.safetensors', {'format': 'pt'})
     with one_line(f'{tmp_path} has a head of its own'):
         load_checkpoint(tmp_path)  # before anything is computed
+
+
+def test_a_model_of_a_learned_tokenizer_is_exported_with_it(tmp_path, export, hub_modules):
+    """transformers reads the same ids, and a set prepared with the folder fits the model."""
+    transformers = pytest.importorskip('transformers')
+    from anyorder.checkpoint import open_checkpoint
+    from anyorder.tokens.choices import of_folder
+    from anyorder.tokens.libraries import train_bpe
+
+    text = 'the rain and the wind, né 日本'
+    ours = train_bpe('bpe:280', 280, [text] * 3)
+    kind = {'tokenizer': ours.name, 'n_tokens': ours.n_tokens, 'eos': ours.eos, 'given': False}
+    entries = {'tokenizer': ours.name, 'set': kind | {'tokenizer_file': ours.file}}
+    model = make_model(vocab_size=320, n_tokens=ours.n_tokens).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), **entries)
+    folder = str(tmp_path / 'hf')
+    export(str(tmp_path / 'ckpt.pt'), folder)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    ids = ours.encode(text)
+    assert theirs(text)['input_ids'] == ids
+    assert theirs.decode(ids) == text
+    assert theirs.eos_token_id == ours.eos
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.tokenizer.identity == ours.identity
+    assert digest(checkpoint.model()) == digest(model)
+    assert of_folder(folder, 'hf/').identity == ours.identity
