@@ -171,7 +171,7 @@ def open_data(config, checkpoint):
     if data.kind.get('shape'):
         config = with_values(config, shape=data.kind['shape'])
     Order.of('own', config).check(config.block_size)
-    model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
+    model = start.start_model(config, checkpoint, data.tokenizer)
     begun_by = start.started_from(config, checkpoint, model)
     return data, model, with_values(config, source=data.source, started_from=begun_by)
 

@@ -12,8 +12,11 @@ from torch.overrides import TorchFunctionMode
 
 from anyorder.machine.files import GPT2_NAMES, quiet_hub, read_text, reading
 
+# what a folder holds beside its weights: sizes and tokens
+FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', 'vocab.json', 'merges.txt')
 
-def local_path(name, files=('config.json',)):
+
+def local_path(name, files=FILES):
     """Return the local file or folder that the name of a checkpoint means.
 
     name   a path; hf:OWNER/REPO/path.pt for a file on the hub, hf:OWNER/REPO for a folder there; or

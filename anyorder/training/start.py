@@ -18,6 +18,7 @@ from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.sets import split_counts
+from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.best import best_of, check_best
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
@@ -322,23 +323,45 @@ def n_kept(config):
     return config.get('keep_checkpoints', N_KEPT)
 
 
-def start_model(config, checkpoint, n_tokens):
-    """Return the model to train, on the CPU: the checkpoint's, or a new one."""
+def start_model(config, checkpoint, tokenizer):
+    """Return the model to train, on the CPU: the checkpoint's, or a new one.
+
+    tokenizer  of the set"""
     if checkpoint is None:
         torch.manual_seed(derive_seed(config.seed))
-        return AOGPT(model_config(config, n_tokens))
+        return AOGPT(model_config(config, tokenizer.n_tokens))
     entries = checkpoint.entries
     weights = 'ema'
     if config.init_from == 'resume' or 'ema_model' not in entries:
         weights = 'raw'
     sizes = entries['model_args'] | {'dropout': config.dropout}
     model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
-    if model.config.n_real != n_tokens:
+    if model.config.n_real != tokenizer.n_tokens:
         raise ValueError(
-            f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint '
+            f'the data set {config.dataset} has {tokenizer.n_tokens} tokens, the checkpoint '
             f'{model.config.n_real}: it was trained with the tokenizer {checkpoint.tokenizer.name}'
         )
+    check_tokenizer(config, checkpoint.tokenizer, tokenizer)
     return model
+
+
+def check_tokenizer(config, theirs, tokenizer):
+    """Raise ValueError where a checkpoint has other tokens of text than the set, if as many."""
+    both_of_text = is_of_text(theirs.name) and is_of_text(tokenizer.name)
+    if both_of_text and not have_same_tokens(theirs, tokenizer):
+        raise ValueError(
+            f'the data set {config.dataset} has the tokenizer {tokenizer.name}, the checkpoint '
+            f'was trained with another one, {theirs.name}: prepare the set with '
+            '--tokenizer=FOLDER, which is the folder of that model or of a set that was prepared '
+            'for it'
+        )
+
+
+def have_same_tokens(one, other):
+    """Whether each id stands for the same text in two tokenizers of as many tokens."""
+    if one.identity == other.identity:
+        return True
+    return all(one.decode([i]) == other.decode([i]) for i in range(one.n_tokens))
 
 
 def counts_of(split, n_tokens):

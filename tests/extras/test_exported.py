@@ -211,7 +211,7 @@ def test_commands_take_a_folder(checkpoint, export, script, tmp_path, monkeypatc
     assert texts(path) == texts(folder)
     opened, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}']))
     assert config.block_size == 9
-    assert digest(start_model(config, opened, 4)) == digest(opened.model())
+    assert digest(start_model(config, opened, opened.tokenizer)) == digest(opened.model())
     monkeypatch.setattr(huggingface_hub, 'snapshot_download', lambda repo, allow_patterns: folder)
     assert digest(Writer('hf:me/mine').model) == digest(opened.model())
 

@@ -4,18 +4,24 @@ Hugging Face writes GPT-2 as a folder. Left to right the model is GPT-2 after an
 [None] has the embedding of this token and stands at row 0 of GPT-2's positions, token p of the text
 stands at row p + 1. The embeddings of target positions are zero, to be learned. A block has 1024
 tokens, as many as GPT-2 has rows. Nobody reads its last token left to right, so the row of this
-token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)"""
+token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
 
+A folder may have a vocabulary of its own: its tokenizer then says how many tokens there are. Rows
+of the embedding behind them are padding, and no token is ever one of them."""
+
+import hashlib
 import os
 
 import torch
 
 from anyorder.extras.hub.folders import read_weights
-from anyorder.weights import GPT2_N_TOKENS, GPT2_PADDED, read_json, tie
+from anyorder.machine.files import reading
+from anyorder.tokens.choices import of_folder
+from anyorder.tokens.meta import Meta, kind_of
+from anyorder.weights import GPT2_N_TOKENS, read_json, tie
 
 # entries of config.json that change the network, and values that are understood, the default first
 UNDERSTOOD = {
-    'vocab_size': (GPT2_N_TOKENS,),
     'layer_norm_epsilon': (1e-5,),
     'activation_function': ('gelu_new', 'gelu_pytorch_tanh', 'gelu'),
     'scale_attn_weights': (True,),
@@ -24,6 +30,8 @@ UNDERSTOOD = {
     'tie_word_embeddings': (True,),
 }
 SIZES = {'n_layer': 12, 'n_head': 12, 'n_embd': 768}  # if config.json does not say them
+# sha256 of its tokens in the order of their ids, a line each
+GPT2_TOKENS = 'e35a33a0b2250c932ffdafc4c3a3552aef0cc7af7a11e9ebfddf1d2a6517371f'
 BUFFERS = ('.attn.bias', '.attn.masked_bias')  # causal masks, no weights
 TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')  # GPT-2 keeps them (in, out)
 
@@ -31,7 +39,7 @@ TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')  # GPT-2 keeps th
 def read_gpt2(folder):
     """Return the entries of a checkpoint, in float32, from the folder of a GPT-2.
 
-    It may differ from OpenAI's in sizes alone."""
+    It may differ from OpenAI's in sizes and in its tokens alone."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     for name, values in UNDERSTOOD.items():
@@ -39,27 +47,104 @@ def read_gpt2(folder):
             understood = ' or '.join(map(str, values))
             raise ValueError(f'{path} has {name}={config[name]!r}: it must be {understood}')
 
-    state = our_weights(own_weights(folder))
+    weights = own_weights(folder)
+    embedding = weights['wte.weight']
+    check_rows(embedding, config, path)
+    ids = ids_in(folder)
+    kind = {'tokenizer': 'gpt2', 'n_tokens': GPT2_N_TOKENS, 'eos': GPT2_N_TOKENS - 1}
+    if not is_gpt2(ids, len(embedding)):
+        kind = own_kind(folder, ids)
+    weights['wte.weight'] = with_end(embedding, kind, ids, folder)
+    state = our_weights(weights, kind)
     return {
         'model': state,
         'ema_model': {'shadow_params': state},  # 'ema', the default of commands, is 'raw' here
-        'model_args': our_sizes(config),
-        'tokenizer': 'gpt2',
+        'model_args': our_sizes(config, kind['n_tokens']),
+        'tokenizer': kind['tokenizer'],
+        'set': kind,
     }
 
 
-def our_sizes(config):
+def check_rows(embedding, config, path):
+    """Raise ValueError unless the embedding has as many rows as config.json says tokens."""
+    said = config.get('vocab_size', GPT2_N_TOKENS)
+    if len(embedding) != said:
+        raise ValueError(
+            f'{path} has vocab_size={said!r}, but its embedding has {len(embedding):,} rows: '
+            'fetch both again'
+        )
+
+
+def ids_in(folder):
+    """Return {token: id} of the tokenizer in a folder, {} if it holds none. No code is run."""
+    path = os.path.join(folder, 'tokenizer.json')
+    if not os.path.isfile(path):
+        path = os.path.join(folder, 'vocab.json')
+        return read_json(path) if os.path.isfile(path) else {}
+    parts = read_json(path)
+    with reading(path, 'a tokenizer.json', 'fetch it again'):
+        ids = parts['model']['vocab']
+        if isinstance(ids, list):  # Unigram's tokens and their scores
+            ids = {token: i for i, (token, _) in enumerate(ids)}
+        added = {token['content']: token['id'] for token in parts.get('added_tokens', ())}
+        return ids | added
+
+
+def is_gpt2(ids, n_rows):
+    """Whether these are the tokens of OpenAI's GPT-2, which a folder need not hold."""
+    if not ids:
+        return n_rows == GPT2_N_TOKENS
+    tokens = '\n'.join(sorted(ids, key=ids.get))
+    return hashlib.sha256(tokens.encode()).hexdigest() == GPT2_TOKENS
+
+
+def own_kind(folder, ids):
+    """Return what a set says that is prepared with the tokenizer of a folder, see kind_of."""
+    if not ids:
+        raise ValueError(
+            f'{folder} has a vocabulary of its own and no tokenizer for it: tokenizer.json is '
+            'missing, or vocab.json and merges.txt'
+        )
+    name = os.path.basename(os.path.abspath(folder))
+    found = of_folder(folder, f'{name}/')
+    return kind_of(Meta(name, found.name, found.n_tokens, found.eos, {}, tokenizer_file=found.file))
+
+
+def with_end(embedding, kind, ids, folder):
+    """Return the rows of the tokens of a `kind`.
+
+    Where the folder's tokens {token: id} lack one that ends a text, its tokenizer was given a new
+    one. Its row is the mean of all. Rows behind the tokens are left out."""
+    n_tokens = kind['n_tokens']
+    is_new = kind['eos'] not in ids.values() and bool(ids)
+    if is_new:
+        rows = embedding[: n_tokens - 1]
+        embedding = torch.cat([rows, rows.mean(0, keepdim=True)])
+    if len(embedding) < n_tokens:
+        raise ValueError(
+            f'{folder} has a tokenizer of {n_tokens - is_new:,} tokens, and rows for '
+            f'{len(embedding) - is_new:,} alone: it is the tokenizer of another model'
+        )
+    return embedding[:n_tokens]
+
+
+def our_sizes(config, n_tokens):
     """Return the fields of AOGPTConfig, by the config.json of a GPT-2."""
     sizes = {name: config.get(name, size) for name, size in SIZES.items()}
     return {
         **sizes,
         'block_size': config.get('n_positions', 1024),
-        'vocab_size': GPT2_PADDED,
-        'n_tokens': GPT2_N_TOKENS,
+        'vocab_size': padded(n_tokens),
+        'n_tokens': n_tokens,
         'target_position': 'input',
         'gpt2_blocks': True,
         'gelu_tanh': config.get('activation_function') != 'gelu',
     }
+
+
+def padded(n_tokens):
+    """Return the rows of an embedding, as a new network has them."""
+    return -(-n_tokens // 64) * 64
 
 
 def own_weights(folder):
@@ -76,8 +161,8 @@ def own_weights(folder):
     return weights
 
 
-def our_weights(weights):
-    """Return {name: weight} of an AOGPT, from the weights of a GPT-2."""
+def our_weights(weights, kind):
+    """Return {name: weight} of an AOGPT, from the weights of a GPT-2 whose tokens are of a kind."""
     state = {}
     for name, p in weights.items():
         if name.endswith(TRANSPOSED) and p.dim() == 2:
@@ -86,10 +171,11 @@ def our_weights(weights):
 
     wte = weights['wte.weight']
     wpe = weights['wpe.weight']
-    padding = wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])
-    end_of_text = wte[GPT2_N_TOKENS - 1 : GPT2_N_TOKENS]
+    n_tokens = len(wte)
+    padding = wte.new_zeros(padded(n_tokens) - n_tokens, *wte.shape[1:])
+    end_of_text = wte[kind['eos']]
     state['transformer.wte.weight'] = torch.cat([wte, padding])
-    state['transformer.wnonee.weight'] = end_of_text.clone()
+    state['transformer.wnonee.weight'] = end_of_text.unsqueeze(0).clone()
     state['transformer.wpe.weight'] = torch.cat([wpe, wpe[-1:]])
     state['transformer.wtpe.weight'] = torch.zeros_like(wpe)
     return state
