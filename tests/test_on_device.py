@@ -119,6 +119,12 @@ HOW = [
     dict(policy='top_prob', top_k=5, temperature=0.7),
     dict(top_p=0.8),
     dict(policy='margin', presence_penalty=1.0, min_p=0.05),
+    dict(policy='factor', threshold=1.0),
+    dict(policy='eb', threshold=0.1),
+    dict(policy='klass', threshold=0.3),
+    dict(policy='pc_sampler'),
+    dict(policy='dilated'),
+    dict(policy='drawn'),
 ]
 
 
@@ -129,6 +135,8 @@ def test_the_same_text(device, variant, how):
     known = torch.tensor([0, 7, 19])
     here, there = pair(device, block_size=20, **variant)
     how = dict(seeds=range(3), return_trace=True) | how
+    for model in (here, there):
+        model.register_buffer('counts', torch.arange(11).to(model.device), persistent=False)
     want, trace = generate(here, idx, order, known, 6, **how)
     got, other = generate(there, idx.to(device), order.to(device), known, 6, **how)
     assert torch.equal(want, got.cpu())
@@ -317,6 +325,8 @@ WITH_GRAPHS = [
     dict(n_steps=16),
     dict(n_steps=16, policy='margin', order_noise=0.1),
     dict(policy='top_prob', threshold=0.01),
+    dict(policy='klass', threshold=0.01),
+    dict(policy='dilated'),
     dict(unmask='lossless', window=8),
     dict(n_steps=16, top_p=0.9),
     dict(n_steps=16, revise=1),

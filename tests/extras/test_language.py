@@ -1,5 +1,6 @@
 """The law of blanks among the texts that match, against all 4,096 texts of six tokens."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -718,3 +719,27 @@ def test_no_step_waits(made, simulated, how):
         torch.testing.assert_close(weights, here.language.log_weight, rtol=0, atol=1e-4)
 
     simulated(body)
+
+
+@pytest.mark.parametrize(
+    'how',
+    [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb', threshold=0.5)],
+    ids=str,
+)
+@BOTH
+def test_a_device_writes_what_a_cpu_writes(request, made, how):
+    """Under --device=cuda a frozen network replays its steps, from the second text on."""
+    device = torch.device(request.config.getoption('--device'))
+    model = toy()
+    idx, order, _, spans = ROWS
+    n_known = torch.tensor([0, 2, 2, 0, 3])
+    found = []
+    there = freeze(copy.deepcopy(model).to(device))
+    for network in (model, there, there, there):
+        canvas = Canvas(idx.to(network.device), order.to(network.device), n_known, range(5))
+        canvas.language = Language(spans, canvas)
+        fill(network, canvas, unmasking_of(**how), Drawing())
+        found.append([canvas.idx, canvas.order, canvas.logprob, canvas.language.log_weight])
+    for again in found[1:]:
+        for here, other in zip(found[0], again):
+            torch.testing.assert_close(other.cpu(), here, rtol=0, atol=1e-10)
