@@ -36,7 +36,7 @@ TEXTS = ('pattern',)
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
 # on what
-datasets = ''  # prepared sets by name, files by path, with commas; '' is that of the training
+datasets = ''  # prepared sets by name, files by path, with commas; '' is all of the training
 split = ''  # of prepared sets; '' is val, and of zero-shot sets the one of published numbers
 data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
@@ -70,7 +70,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
-from anyorder.datasets import changed_since
+from anyorder.datasets import changed_since, names_of_run
 from anyorder.fast import freeze
 from anyorder.generation import Drawing, Unmasking, unmasking_of
 from anyorder.generation.options import choice_in
@@ -319,8 +319,8 @@ def label_of(way, order, exact):
 
 
 def names_of_sets(c, checkpoint):
-    """Return the data sets and text files that are measured; by default the set of the training."""
-    asked = names_in(c.datasets or checkpoint.run.get('dataset', ''))
+    """Return the data sets and text files that are measured; by default all of the training."""
+    asked = names_in(c.datasets) if c.datasets else names_of_run(checkpoint.run)
     names = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')

@@ -19,7 +19,7 @@ TEXTS = ('wandb_project', 'wandb_run_name')
 out_dir = 'out'  # where ckpt.pt and log.jsonl go
 init_from = 'scratch'  # 'resume', 'auto' (what is there), WEIGHTS as a path or gpt2, auto:WEIGHTS
 # data
-dataset = 'pydocs'  # a folder of data_dir, made by data/prepare.py
+dataset = 'pydocs'  # a folder of data_dir, made by data/prepare.py; several as books:0.7,code:0.3
 data_dir = 'data'  # where prepared sets are
 # model
 block_size = 1024  # positions
@@ -71,12 +71,10 @@ import pkgutil
 import sys
 from typing import NamedTuple
 
-from anyorder.datasets import open_split
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
     failing_together,
-    first_process_first,
     own_device,
     processes,
     start_processes,
@@ -84,15 +82,12 @@ from anyorder.machine.processes import (
 )
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
-from anyorder.tokens.blocks import all_blocks
-from anyorder.tokens.meta import kind_of
-from anyorder.tokens.sets import check_length
-from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
+from anyorder.training.data import Data, validate_parts
 from anyorder.training.report import conclusion, introduction, report_of
-from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
+from anyorder.training.update import get_lr, lr_of, update  # noqa: F401
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
 
@@ -121,7 +116,7 @@ def train(config, make_update):
         start.check_start(model, resumed, data, config)
     with failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
-    changed += start.changed_inputs(config, checkpoint, data.hashes)
+    changed += start.changed_inputs(config, checkpoint, data)
     run_id = start.run_id_of(config, checkpoint)
     charted = start.charted_at(run_id, config, checkpoint)
 
@@ -176,31 +171,6 @@ def open_data(config, checkpoint):
     return data, model, with_values(config, source=data.source, started_from=begun_by)
 
 
-class Data:
-    """The data set of a run: its splits, kind and tokenizer."""
-
-    def __init__(self, config):
-        with first_process_first():  # which makes the set, if that needs no source
-            self.train, meta = open_split(config.data_dir, config.dataset, 'train')
-            self.val, _ = open_split(config.data_dir, config.dataset, 'val')
-        for name, split in (('train', self.train), ('val', self.val)):
-            check_length(split, config.block_size, f'{config.dataset}/{name}')
-        self.kind = kind_of(meta)
-        self.source = meta.splits['train'].source
-        self.splits = meta.splits
-        self.tokenizer = tokenizer_of_set(self.kind)
-        self.hashes = {split: meta.splits[split].sha256 for split in ('train', 'val')}
-        self.counts = start.counts_of(self.train, self.tokenizer.n_tokens)
-        # (n, N) tokens that validations measure, and which of them are given
-        n_blocks = config.eval_iters * config.batch_size
-        self.blocks, self.given = all_blocks(self.val, config.block_size, n_blocks)
-        self.n_blanks = int((~self.given).sum())
-
-    def losses(self, val):
-        """Return what `validate` gave in nats a token, by its name in the log."""
-        return {f'val_{name}': float(nats.sum()) / self.n_blanks for name, nats in val.items()}
-
-
 def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
@@ -231,7 +201,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
                 if due.validate:
-                    val = validate(state.ema.model, data.blocks, data.given, config)
+                    val = validate_parts(state.ema.model, data, config)
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 report(entry, with_samples=due.validate)
@@ -274,11 +244,7 @@ def save(state, data, folder, config):
         **start.entries_to_resume(state),
         **folder.best.kept,
         config=dict(config),
-        tokenizer=data.tokenizer.name,
-        set=data.kind,
-        data=data.hashes['train'],
-        val_data=data.hashes['val'],
-        counts=data.counts,
+        **data.entries,
         environment=folder.environment,
     )
 
@@ -293,7 +259,7 @@ def finish(state, data, val, folder, config):
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
     if not val:
-        val = validate(state.ema.model, data.blocks, data.given, config)
+        val = validate_parts(state.ema.model, data, config)
     if rank == 0:
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()

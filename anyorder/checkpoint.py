@@ -44,6 +44,7 @@ KINDS = {
     'config': dict,
     'tokenizer': str,
     'counts': torch.Tensor,
+    'sets': dict,
 }
 
 

@@ -122,17 +122,38 @@ def command_of_maker(name, kind):
     return None
 
 
+def names_of_run(run):
+    """Return the names of the sets of a run with these options; [] of a run that names none."""
+    parts = run.get('dataset', '').split(',')
+    names = [part.strip().partition(':')[0] for part in parts]
+    return [name for name in names if name]
+
+
+def name_of_run(run):
+    """Return the name of the set of a run with these options; '' of a run that names none.
+
+    Raises ValueError where the run mixes several."""
+    names = names_of_run(run)
+    if len(names) > 1:
+        raise ValueError(
+            f'the checkpoint was trained on {" and ".join(names)}: say which of them with '
+            f'--dataset={names[0]}'
+        )
+    return ''.join(names)
+
+
 def changed_since(checkpoint, data_dir, name):
     """Return a line on the set of this name, if a checkpoint was trained on it and it has other
     contents now; '' where it has not, or where the checkpoint does not say.
 
     No set is read: meta.json and checkpoint have hashes."""
-    if name != checkpoint.run.get('dataset'):
+    if name not in names_of_run(checkpoint.run):
         return ''
     meta = read_meta(os.path.join(home(data_dir), name))
     if not meta:
         return ''
-    hashes = {'train': checkpoint.entries.get('data'), 'val': checkpoint.entries.get('val_data')}
+    entries = checkpoint.entries.get('sets', {}).get(name, checkpoint.entries)
+    hashes = {'train': entries.get('data'), 'val': entries.get('val_data')}
     changed = []
     for split, sha256 in hashes.items():
         if sha256 and split in meta.splits and meta.splits[split].sha256 != sha256:

@@ -39,7 +39,7 @@ def falling_and_rising(data, monkeypatch):
         return {'any': x, 'l2r': 64 - x}
 
     monkeypatch.setattr(train, 'update', update_and_count)
-    monkeypatch.setattr(train, 'validate', validate)
+    monkeypatch.setattr('anyorder.training.data.validate', validate)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def scripted(data, monkeypatch):
             x = torch.full((len(blocks),), 16.0 * rest.pop(0), dtype=torch.float64)
             return {'any': x, 'l2r': -x}
 
-        monkeypatch.setattr(train, 'validate', validate)
+        monkeypatch.setattr('anyorder.training.data.validate', validate)
 
     return script
 

@@ -21,10 +21,10 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, sample_order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.training import start
+from anyorder.training.data import Data
 from anyorder.training.update import get_lr
 from configurator import configure
 from model import AOGPT, AOGPTConfig
-from train import Data
 
 CONFIGS = [os.path.basename(path) for path in sorted(glob.glob(f'{ROOT}/config/*.py'))]
 STARTS = {  # init_from, where it is not 'scratch'
@@ -274,7 +274,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     run(f'--order={option}', *options)
     os.remove('odd.json')  # the checkpoint knows
     model = model_from_checkpoint('out/ckpt.pt')
-    blocks, _ = all_blocks(Data(configure(vars(train), TOY)).val, 16, 16)
+    blocks, _ = all_blocks(Data(configure(vars(train), TOY)).parts[0].val, 16, 16)
     orders = {'left to right': sample_order(16, 16, 'l2r'), name: own}
     nats = {row: float(block_nll(model, blocks, orders[row], 16).sum()) / 256 for row in orders}
 

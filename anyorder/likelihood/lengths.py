@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.datasets import open_split
+from anyorder.datasets import names_of_run, open_split
 from anyorder.generation.drawing import invert_cdf
 from anyorder.generation.unmasking import confidence
 from anyorder.likelihood.nll import score_visits
@@ -234,14 +234,28 @@ def read_prior(prior, checkpoint):
 
 
 def word_lengths(checkpoint):
-    """Return how many words of the training set have 1, 2, ... tokens, with a blank before each."""
-    run = checkpoint.run
-    if 'dataset' not in run:
+    """Return how many words of the training set have 1, 2, ... tokens, with a blank before each; of
+    several sets, in a token that is read."""
+    names = names_of_run(checkpoint.run)
+    if not names:
         raise ValueError(
             f'{checkpoint.name} does not say its training set, whose words are wanted: give a JSON '
             'file'
         )
-    split, _ = open_split(run.get('data_dir', 'data'), run['dataset'], 'train')
+    counts = Counter()
+    for name in names:
+        of_set, n_tokens = words_of_set(name, checkpoint)
+        if len(names) > 1:
+            share = checkpoint.entries['sets'][name]['share']
+            of_set = {n: share * count / n_tokens for n, count in of_set.items()}
+        counts.update(of_set)
+    return tuple(counts[n] for n in range(1, max(counts) + 1))
+
+
+def words_of_set(name, checkpoint):
+    """Return ({number of tokens: how many words of a training set have it}, tokens that were
+    read)."""
+    split, _ = open_split(checkpoint.run.get('data_dir', 'data'), name, 'train')
     packed = np.array(split.packed.ravel()[:N_READ])
     tokens, _ = split.unpack(packed)
     tokenizer = checkpoint.tokenizer
@@ -251,4 +265,4 @@ def word_lengths(checkpoint):
     counts = Counter()
     for word, n in words.items():
         counts[len(tokenizer.shown_ids(' ' + word))] += n
-    return tuple(counts[n] for n in range(1, max(counts) + 1))
+    return counts, len(tokens)

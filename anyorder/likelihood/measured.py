@@ -194,7 +194,9 @@ def read_file(path, tokenizer, ckpt):
 def read_set(name, split, data_dir, tokenizer):
     """Return (Split, origin) of a split of a prepared set."""
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
-    if meta.tokenizer != tokenizer.name:
+    of_set = tokenizer_of_set(kind_of(meta))
+    is_same = of_set.identity == tokenizer.identity
+    if meta.tokenizer != tokenizer.name and not is_same:
         way_out = 'name a file of text, as --datasets=YOUR.txt'
         if tokenizer.name in (*TEXT, *MAKERS):
             way_out = (
@@ -205,7 +207,8 @@ def read_set(name, split, data_dir, tokenizer):
             f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
             f'{meta.tokenizer} tokens: {way_out}'
         )
-    if tokenizer.name == OWN and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
+    is_own = tokenizer.name == OWN or of_set.file is not None
+    if is_own and not is_same:
         raise ValueError(
             f'{name} has another vocabulary than the set of the training: name another set'
         )

@@ -1,16 +1,20 @@
 """How do tokens become batches? Random blocks, and all blocks of a whole set."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from anyorder.orders import given_first
+from anyorder.tokens.mixture import Mixture
 from anyorder.tokens.sets import PADDING
 
 
 def random_blocks(split, batch_size, block_size):
     """Return (B, N) random blocks as on disk, or rows or documents, by torch's generator."""
+    if isinstance(split, Mixture):
+        return split.draw(batch_size, partial(random_blocks, block_size=block_size))
     tokens = split.packed
     if split.lengths is not None:
         numbers = uniform_below(len(split.lengths), batch_size)

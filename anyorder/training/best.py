@@ -4,6 +4,7 @@ import math
 
 from anyorder.machine.processes import gather
 from anyorder.orders import Order
+from anyorder.tokens.mixture import weights_in
 from configurator import nearest
 
 
@@ -112,7 +113,10 @@ def estimate_of(config):
 def measured(options, val_hash):
     """Return what a validation depends on beside the weights."""
     n_blocks = options['eval_iters'] * options['batch_size']
-    return [val_hash, n_blocks, Order.of('own', options).kept]
+    weights = weights_in(options['dataset'])
+    if len(weights) == 1:  # by whatever name
+        weights = {}
+    return [val_hash, n_blocks, Order.of('own', options).kept, weights]
 
 
 def losses_of(config, masked_loss):
@@ -120,7 +124,12 @@ def losses_of(config, masked_loss):
     names = [estimate_of(config)]
     if not masked_loss:
         names.append('val_l2r')
-    return list(dict.fromkeys(names))
+    found = list(dict.fromkeys(names))
+    weights = weights_in(config.dataset)
+    if len(weights) > 1:
+        for name in weights:
+            found += [of_all.replace('val_', f'val_{name}_') for of_all in names]
+    return list(dict.fromkeys(found))
 
 
 def check_best(config, masked_loss):

@@ -4,6 +4,7 @@ import os
 import shlex
 from functools import partial
 
+import numpy as np
 import torch
 
 from anyorder.checkpoint import model_from_checkpoint
@@ -28,20 +29,25 @@ def introduction(state, data, clock, folder, config, compiled, changed):
     """Yield the lines on what is about to run.
 
     `compiled` says in words how, the list `changed` what a resume changes."""
-    yield (
-        f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; '
-        f'{config.dataset}: {data.train.packed.size:,} tokens ({data.tokenizer.name}); '
-        f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}'
-    )
-    if data.train.lengths is not None:
-        yield about_documents(data.train, config.block_size)
+    first = f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update'
+    if len(data.parts) == 1:
+        yield f'{first}; {about_set(data.parts[0], data.tokenizer)}'
+    else:
+        yield first
+    for part in data.parts:
+        if len(data.parts) > 1:
+            n_times = part.share * clock.tokens_per_iter * config.max_iters / part.train.packed.size
+            of_set = about_set(part, data.tokenizer)
+            yield f'{part.share:.1%} of them are of {of_set}; the run reads it {n_times:.3g} times'
+        if part.train.lengths is not None:
+            yield about_documents(part.train, data.train.width(config.block_size))
     _, world_size = processes()
     yield (
         f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
         f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}'
     )
     is_new = not (state.iter_num or config.started_from or data.train.marked)
-    if is_new and data.train.packed.size < 10**7 and config.order != 'l2r':
+    if is_new and data.n_tokens < 10**7 and config.order != 'l2r':
         yield 'little text: the loss stays on a plateau at first, near the entropy of single tokens'
     if changed:
         yield f'changed since iteration {state.iter_num}: {", ".join(changed)}'
@@ -74,12 +80,18 @@ def about_best(folder):
     return line
 
 
-def about_documents(split, block_size):
-    """Return a line on the lengths of the documents that are the rows of a split."""
+def about_set(part, tokenizer):
+    return (
+        f'{part.name}: {part.train.packed.size:,} tokens ({tokenizer.name}); '
+        f'validation on {len(part.blocks):,} blocks of {part.blocks.size(1)}'
+    )
+
+
+def about_documents(split, N):
+    """Return a line on the documents that are the rows of a split, in batches of N tokens."""
     lengths = split.lengths
-    N = split.width(block_size)
     n_cut = (lengths > N).sum()
-    padding = 1 - lengths.clip(max=N).mean() / N
+    padding = 1 - np.minimum(lengths, N).mean() / N
     return (
         f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens '
         f'in the mean, {n_cut:,} cut at {N}; {padding:.0%} of a batch is padding'
@@ -128,9 +140,10 @@ def in_short(entry):
 
 
 def conclusion(state, data, val, folder, config):
-    """Yield the lines on what came out, and on what to do next; `val` is what `validate` gave."""
-    yield f'\nvalidation of the EMA weights on {config.dataset}'
-    yield validation_table(val, data, config)
+    """Yield the lines on what came out, and on what to do next; `val` is of validate_parts."""
+    for part in data.parts:
+        yield f'\nvalidation of the EMA weights on {part.name}'
+        yield validation_table(val[part.name], part, data, config)
     if not data.train.marked:
         model = state.ema.model
         if saves_by('shard', config):  # the first process has a part of it
@@ -148,20 +161,21 @@ def conclusion(state, data, val, folder, config):
         yield f'  {command}'
 
 
-def validation_table(val, data, config):
-    """Return what `validate` gave as a table, for texts with the entropy of single tokens."""
+def validation_table(val, part, data, config):
+    """Return what `validate` gave of a set as a table, for texts with the entropy of single
+    tokens."""
     names = {
         'any': 'any order (bound)',
         'l2r': 'left to right',
         'own': f'own order ({Order.of("own", config).name})',
     }
-    blank = ~data.given
+    blank = ~part.given
     n_bytes = None
     if data.tokenizer.n_bytes is not None:
-        n_bytes = int(data.tokenizer.n_bytes[data.blocks[blank]].sum())
+        n_bytes = int(data.tokenizer.n_bytes[part.blocks[blank]].sum())
     rows = [summarize(names[name], nats, blank.sum(1), n_bytes) for name, nats in val.items()]
-    if not data.train.marked:
-        rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))
+    if not part.val.marked:
+        rows.append(unigram_row(part.val.packed.reshape(-1), data.tokenizer, config.block_size))
     return format_table(rows)
 
 
@@ -192,14 +206,15 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
         folder = os.path.dirname(order.family.orders.path)
         order_file = shlex.quote(os.path.join(folder, order.name))
 
-    first = ('sample.py', 'order')
-    if data.train.marked:
-        first = ('-m anyorder.extras.puzzles solve', 'orders')
-    for program, option in (first, ('eval_ppl.py', 'orders')):
+    commands = [('sample.py', 'order', [])]
+    puzzles = [part for part in data.parts if part.train.marked]
+    if puzzles:
+        commands = [(program_to_solve(part, data), 'orders', [part]) for part in puzzles]
+    for program, option, parts in (*commands, ('eval_ppl.py', 'orders', puzzles)):
         words = ['python', program, f'--ckpt={shlex.quote(ckpt_path)}']
         if order_file:
             words.append(f'--{option}={order_file}')
-        if data.train.marked and 'test' not in data.splits:
+        if any('test' not in part.meta.splits for part in parts):
             words.append('--split=val')
         yield ' '.join(words)
 
@@ -215,12 +230,20 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
         yield ' '.join(words)
 
 
+def program_to_solve(part, data):
+    """Return what solves the puzzles of a set; of several it wants the name."""
+    program = '-m anyorder.extras.puzzles solve'
+    if len(data.parts) > 1:
+        program += f' --dataset={part.name}'
+    return program
+
+
 def prompt_of(data, masked_loss):
     """Return the prompt of the first document that is validated, and blanks for its answer.
 
     A network with a masked loss wants their number."""
-    block = data.blocks[0]
-    given = data.given[0]
+    block = data.parts[0].blocks[0]
+    given = data.parts[0].given[0]
     tokens = block[given & (block != PADDING)]
     text = data.tokenizer.decode(tokens.tolist())
     text = text.replace('[[', r'\[[').replace(r'\n', r'\\n')

@@ -17,7 +17,7 @@ from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
-from anyorder.tokens.sets import split_counts
+from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.best import best_of, check_best
 from anyorder.training.run_folder import RunFolder, open_newest
@@ -190,6 +190,7 @@ def check_options(c, world_size):
     at_least(c, 1, *AT_LEAST_1)
     at_least(c, 0, *AT_LEAST_0)
     check_choice('compile', c.compile, 'auto', True, False)
+    weights_in(c.dataset)  # which raises
     if c.gradient_accumulation_steps % world_size:
         raise ValueError(
             f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
@@ -364,14 +365,6 @@ def have_same_tokens(one, other):
     return all(one.decode([i]) == other.decode([i]) for i in range(one.n_tokens))
 
 
-def counts_of(split, n_tokens):
-    """Return sets.split_counts as a tensor, in the process that saves it; None in the others."""
-    rank, _ = processes()
-    if rank > 0:
-        return None
-    return torch.from_numpy(split_counts(split, n_tokens))
-
-
 def started_from(config, checkpoint, model):
     """Return [{'name', 'digest'}] of the weights from which earlier runs and this one started.
 
@@ -418,21 +411,31 @@ def charted_at(run_id, config, checkpoint):
     return checkpoint.iter_num
 
 
-def changed_inputs(config, checkpoint, hashes):
-    """Return in words what a resume changes beside options; `hashes` are those of the splits."""
+def changed_inputs(config, checkpoint, data):
+    """Return in words what a resume changes beside options; `data` is the Data of now."""
     if config.init_from != 'resume':
         return []
     entries = checkpoint.entries
     changed = []
-    if entries.get('data', hashes['train']) != hashes['train']:
-        changed.append('the training data')
-    if entries.get('val_data', hashes['val']) != hashes['val']:
-        changed.append('the validation data')
+    for entry, said in (('data', 'training'), ('val_data', 'validation')):
+        if entries.get(entry, data.entries[entry]) != data.entries[entry]:
+            changed.append(f'the {said} data{of_sets(entry, checkpoint, data)}')
     if entries.get('draws') != DRAWS:
         changed.append('the random draws, which an earlier version made of the same seed')
         if optimizer_in(config)[0] == 'muon':
             changed.append('Muon, which takes Q, K and V each by itself now')
     return changed
+
+
+def of_sets(entry, checkpoint, data):
+    """Return ' of NAME and NAME', the sets of a mixture whose hash in this entry is another than
+    in the checkpoint; '' where it has none of them."""
+    before = checkpoint.entries.get('sets', {})
+    differing = []
+    for name, now in data.entries.get('sets', {}).items():
+        if name in before and before[name][entry] != now[entry]:
+            differing.append(name)
+    return f' of {" and ".join(differing)}' if differing else ''
 
 
 def check_start(model, resumed, data, config):

@@ -31,8 +31,9 @@ VIEWS = {
     'AutoModelForCausalLM': 'AOGPTForCausalLM',
     'AutoModelForMaskedLM': 'AOGPTForMaskedLM',
 }
-# entries of a checkpoint that are kept; puzzle is in older ones, data and val_data are hashes
-ENTRIES = ('iter_num', 'tokenizer', 'set', 'puzzle', 'data', 'val_data')
+# entries of a checkpoint that are kept; puzzle is in older ones, data and val_data are hashes,
+# sets are those of a mixture
+ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets', 'puzzle', 'data', 'val_data')
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = (
     'dataset',

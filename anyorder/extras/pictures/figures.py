@@ -4,6 +4,7 @@ A panel is one number, a colour one label, a band the runs of a label."""
 
 import itertools
 import os
+import re
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -39,6 +40,7 @@ PANELS = {
     'solved': 'puzzles solved',
     'right': 'blanks right',
 }
+OF_SET = re.compile(r'val_(.+)_(any|l2r|own)')  # the validation of one set of several
 UNITS = {  # a number without one is in nats per token
     'seconds': 'seconds',
     'distinct_2': 'share of all',
@@ -233,7 +235,7 @@ def unit_of(y):
     """Return the unit of a number; one of no panel is named by itself."""
     if y in UNITS:
         return UNITS[y]
-    return 'nats per token' if y in PANELS else y
+    return 'nats per token' if y in PANELS or OF_SET.fullmatch(y) else y
 
 
 def draw_panel(axis, groups, x, y, style_of):
@@ -345,10 +347,19 @@ def set_scales(axis, x, y, xs):
         axis.set_ylim(-0.03, 1.03)
 
 
+def title_of(y):
+    """Return the title of the panel of a number; of one of several sets with the set's name."""
+    found = OF_SET.fullmatch(y)
+    if y in PANELS or not found:
+        return PANELS.get(y, y)
+    name, kind = found.groups()
+    return f'{name}: {PANELS[f"val_{kind}"]}'
+
+
 def set_names(axis, x, y, xs):
     """Set the title of a panel and the name of its x; the names in `xs` must have room."""
     both = f'{y} by {x}'
-    axis.set_title(PANELS.get(both, PANELS.get(y, y)))
+    axis.set_title(PANELS.get(both, title_of(y)))
     axis.set_xlabel(AXES.get(both, AXES.get(x, x)))
     if x == 'order':
         axis.margins(x=0.12)  # names are wide

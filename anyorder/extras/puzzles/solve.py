@@ -64,7 +64,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.datasets import changed_since, open_split
+from anyorder.datasets import changed_since, name_of_run, open_split
 from anyorder.extras.pictures.figures import PICTURES, draw
 from anyorder.extras.pictures.replay import write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
@@ -227,7 +227,7 @@ def check_questions(puzzles, show, c):
 
 def where(c, run):
     """Return (name, data_dir) of the set that is asked for; `run` are options of the training."""
-    return c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
+    return c.dataset or name_of_run(run), c.data_dir or run.get('data_dir', 'data')
 
 
 def open_puzzles(checkpoint, c):

@@ -45,7 +45,7 @@ from dataclasses import replace
 import torch
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.datasets import changed_since
+from anyorder.datasets import changed_since, name_of_run
 from anyorder.extras.speed.models import numbers_or_none
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import (
@@ -187,7 +187,7 @@ class Frontier:
         self.settings, self.left_out = settings(checkpoint, values)
         self.n_tokens = checkpoint.config.block_size
         self.tokenizer = checkpoint.tokenizer
-        dataset = c.dataset or checkpoint.run.get('dataset', '')
+        dataset = c.dataset or name_of_run(checkpoint.run)
         data_dir = c.data_dir or checkpoint.run.get('data_dir', '') or 'data'
         self.text = None
         if dataset and c.temperature:

@@ -21,7 +21,8 @@ from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
-from anyorder.tokens.meta import Meta, read_meta
+from anyorder.tokens.meta import Meta, kind_of, read_meta
+from anyorder.tokens.mixture import kind_of_all, weights_in
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
@@ -55,7 +56,7 @@ class Plan:
     config       its options
     model        on the meta device
     vocabulary   where the number of its tokens comes from, in words
-    meta         the Meta of its data set, or None
+    metas        {name: Meta} of its data sets that are prepared here
     length       tokens of a sequence
     dtype        of the matrix products
     gpu          the machine, `name` and how many of them"""
@@ -63,7 +64,7 @@ class Plan:
     config: Config
     model: torch.nn.Module
     vocabulary: str
-    meta: Meta | None
+    metas: dict[str, Meta]
     length: int
     dtype: str
     gpu: GPU
@@ -85,11 +86,12 @@ def lines_of(config):
     check_options(config, world_size)
     dtype = 'bfloat16' if config.dtype == 'auto' else config.dtype
     _, dtype = resolve_device('cpu', dtype)
-    n_tokens, meta, where = vocabulary(config, checkpoint)
+    metas = prepared_sets(config)
+    n_tokens, where = vocabulary(config, metas, checkpoint)
     with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
-    length = width_of(config, meta)
-    plan = Plan(config, model, where, meta, length, dtype, gpu, name, world_size)
+    length = width_of(config, metas)
+    plan = Plan(config, model, where, metas, length, dtype, gpu, name, world_size)
 
     # What it costs
     yield from parameter_lines(plan)
@@ -121,35 +123,51 @@ def parse_machine(text):
     return n, name, known
 
 
-def vocabulary(config, checkpoint=None):
-    """Return (number of tokens, Meta of the data set or None, where both come from) of a run.
+def prepared_sets(config):
+    """Return {name: Meta} of the data sets of a run that are prepared here, which must fit."""
+    metas = {}
+    for name in weights_in(config.dataset):
+        meta = read_meta(os.path.join(config.data_dir, name))
+        if meta:
+            metas[name] = meta
+    if metas:
+        kind_of_all({name: kind_of(meta) for name, meta in metas.items()})
+    return metas
+
+
+def vocabulary(config, metas, checkpoint=None):
+    """Return (number of tokens, where it comes from) of a run, see prepared_sets.
 
     A run that starts from a Checkpoint has its vocabulary."""
-    meta = read_meta(os.path.join(config.data_dir, config.dataset))
     if checkpoint:
         name = checkpoint.tokenizer.name
-        return checkpoint.config.n_real, meta, f'{name}, as {checkpoint.name} was trained'
-    if meta:
-        return meta.n_tokens, meta, f'{meta.tokenizer}, as {config.dataset} was prepared'
+        return checkpoint.config.n_real, f'{name}, as {checkpoint.name} was trained'
+    for dataset, meta in metas.items():
+        return meta.n_tokens, f'{meta.tokenizer}, as {dataset} was prepared'
+    dataset = next(iter(weights_in(config.dataset)))
     name = 'gpt2'
-    if config.dataset in DATA_SETS:
-        name = DATA_SETS[config.dataset].tokenizer
-    elif config.dataset in (*TEXT, *MAKERS):
-        name = config.dataset
+    if dataset in DATA_SETS:
+        name = DATA_SETS[dataset].tokenizer
+    elif dataset in (*TEXT, *MAKERS):
+        name = dataset
     tokenizer = TEXT.get(name) or get_tokenizer(name)
-    return tokenizer.n_tokens, None, f'{name}; {config.dataset} is not prepared here'
+    return tokenizer.n_tokens, f'{name}; {dataset} is not prepared here'
 
 
-def width_of(config, meta):
+def width_of(config, metas):
     """Return the tokens of a sequence of the run.
 
     They are block_size, or those of the longest document if it is shorter and documents are the
-    rows of a set that is prepared here."""
-    directory = os.path.join(config.data_dir, config.dataset)
-    if not meta or not meta.prompts or 'train' not in whole_splits(directory, meta):
-        return config.block_size
-    split, _ = open_split(config.data_dir, config.dataset, 'train')
-    return split.width(config.block_size)
+    rows of all sets, which are prepared here."""
+    widths = []
+    for name in weights_in(config.dataset):
+        directory = os.path.join(config.data_dir, name)
+        meta = metas.get(name)
+        if not meta or not meta.prompts or 'train' not in whole_splits(directory, meta):
+            return config.block_size
+        split, _ = open_split(config.data_dir, name, 'train')
+        widths.append(split.width(config.block_size))
+    return max(widths)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -300,8 +318,8 @@ def disk_lines(plan, setup, parts):
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
-    if plan.meta:
-        n_tokens = sum(split.tokens for split in plan.meta.splits.values())
-        size = dtype_of(plan.meta).itemsize
+    for name, meta in plan.metas.items():
+        n_tokens = sum(split.tokens for split in meta.splits.values())
+        size = dtype_of(meta).itemsize
         there = f'{n_tokens:,} tokens of {size} bytes'
-        yield row(f'  {plan.config.dataset}', f'{size * n_tokens / GIB:,.2f}', there)
+        yield row(f'  {name}', f'{size * n_tokens / GIB:,.2f}', there)
