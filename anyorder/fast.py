@@ -141,7 +141,11 @@ class Rows(torch.autograd.Function):
 
 class LeanAttention(SelfAttention):
     """Attention with detours round what is slow in PyTorch: bfloat16 on CPUs, cuDNN, and a mask
-    that every layer turns into numbers on a GPU."""
+    that every layer turns into numbers on a GPU.
+
+    is_compiled  whether it stands in a CompiledBlock"""
+
+    is_compiled = False
 
     def forward(self, q, k, v, slots, answering, store):
         sees = slots.sees
@@ -159,17 +163,19 @@ class LeanAttention(SelfAttention):
                 q = q.expand(-1, 2, -1, -1)  # one query takes twice as long as two
             if k.size(1) < 256 and torch.is_grad_enabled():
                 q = q.float()  # few slots and their gradients take four times as long in bfloat16
-        with attention_kernels(q.device.type):
+        with attention_kernels(q.device.type, self.is_compiled):
             y = super().attend(q, k, v, mask, causal)
         return y[:, :n].to(dtype)
 
 
-def attention_kernels(device_type):
-    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted.
+def attention_kernels(device_type, is_compiled):
+    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted or the
+    network is compiled.
 
-    For every new shape of a mask cuDNN makes a plan, which takes 30 to 150 ms on an H100. Training
-    has one shape and no mask, and there cuDNN is the fastest."""
-    if device_type != 'cuda' or torch.is_grad_enabled():
+    cuDNN is the fastest, but makes a plan for every new shape of a mask, which takes 30 to 150 ms
+    on an H100. Training has one shape and no mask; who compiles a network writes for so long that
+    the plans pay."""
+    if device_type != 'cuda' or torch.is_grad_enabled() or is_compiled:
         return nullcontext()
     return sdpa_kernel(WITHOUT_CUDNN)
 
@@ -375,6 +381,7 @@ def compiled(network):
     network.workspace = None  # whose graphs are of the network as it was
     for block in network.transformer.h:
         block.__class__ = CompiledBlock
+        block.attn.is_compiled = True
         for module in block.modules():
             if isinstance(module, FrozenLinear):
                 module.unpack()
