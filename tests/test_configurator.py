@@ -389,7 +389,7 @@ def test_help_names_the_keys_of_tables(command, tables):
     'command, most',
     [
         ('train', 40),
-        ('sample', 29),
+        ('sample', 33),
         ('eval_ppl', 21),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),
