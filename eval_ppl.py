@@ -365,6 +365,9 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
         f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
         f'{world_size} processes{there}',
     ]
+    tokenizer = checkpoint.tokenizer
+    if tokenizer.n_bytes is None and tokenizer.why_no_bytes:
+        lines.append(f'bits a byte are not known of {tokenizer.name}: {tokenizer.why_no_bytes}')
     if any(way.is_tempered for way in ways):
         lines.append(f'tempered: temperature {c.temperature:g}')
     if any(way.pattern is not None for way in ways):

@@ -17,6 +17,7 @@ from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
 from anyorder.tokens.blocks import Batch
+from anyorder.tokens.tokenizers import Symbols
 
 
 def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
@@ -33,7 +34,7 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     if not judge:
         return metrics, lines
 
-    if judge.tokenizer.name != tokenizer.name:
+    if judge.tokenizer.identity != tokenizer.identity:
         pairs = zip(tokens, counted)
         tokens, counted = zip(*(translate(*pair, tokenizer, judge.tokenizer) for pair in pairs))
     verdict = generative_perplexity(judge.model.to(device), tokens, counted, n_each=n_each)
@@ -203,7 +204,7 @@ def open_judge(name, tokenizer):
     never read left to right, or has other tokens of its own than `tokenizer`."""
     checkpoint = Checkpoint(name)
     own = checkpoint.tokenizer
-    if own.n_bytes is None and own.identity != tokenizer.identity:
+    if isinstance(own, Symbols) and own.identity != tokenizer.identity:
         raise ValueError(
             f'{name} reads other tokens than the samples have, and no text: choose another judge'
         )

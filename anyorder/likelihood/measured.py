@@ -23,6 +23,7 @@ from anyorder.tokens.tokenizers import (
     TEXT,
     Symbols,
     encode_documents,
+    split_documents,
     tokenizer_of_set,
 )
 
@@ -196,6 +197,9 @@ def read_set(name, split, data_dir, tokenizer):
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
     of_set = tokenizer_of_set(kind_of(meta))
     is_same = of_set.identity == tokenizer.identity
+    is_text = not isinstance(tokenizer, Symbols)
+    if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
+        return read_anew(tokens, meta, split, tokenizer)
     if meta.tokenizer != tokenizer.name and not is_same:
         way_out = 'name a file of text, as --datasets=YOUR.txt'
         if tokenizer.name in (*TEXT, *MAKERS):
@@ -214,6 +218,19 @@ def read_set(name, split, data_dir, tokenizer):
         )
     of_split = meta.splits[split]
     return tokens, {'source': of_split.source, 'sha256': of_split.sha256}
+
+
+def read_anew(tokens, meta, split, tokenizer):
+    """Return (Split, origin) of the texts of a prepared split in the tokens of a tokenizer.
+
+    Bytes and GPT-2's tokens say each text to the letter."""
+    decode = tokenizer_of_set(kind_of(meta)).decode
+    texts = map(decode, split_documents(tokens.packed, meta.eos))
+    documents = [found for found, _ in encode_documents(texts, tokenizer)]
+    found = Split(np.concatenate(documents))
+    source = f'{meta.splits[split].source}, in {tokenizer.name} tokens'
+    digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
+    return found, {'source': source, 'sha256': digest}
 
 
 def only_blank(positions, tokens, given):

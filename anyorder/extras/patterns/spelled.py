@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.tokens.tokenizers import GPT2, Bytes, Symbols
+from anyorder.tokens.libraries import Tiktoken
+from anyorder.tokens.tokenizers import Bytes, Symbols
 
 SPELLED = {}  # by key_of their tokenizer
 
@@ -50,9 +51,10 @@ def key_of(tokenizer):
 def spell(tokenizer):
     if isinstance(tokenizer, Bytes):
         return Spelled([bytes([b]) for b in range(256)] + [None], b'')
-    if isinstance(tokenizer, GPT2):
+    if isinstance(tokenizer, Tiktoken):
         read = tokenizer.bpe.decode_single_token_bytes
-        return Spelled([*map(read, range(tokenizer.eos)), None], b'')
+        is_text = tokenizer.n_bytes > 0
+        return Spelled([read(i) if is_text[i] else None for i in range(tokenizer.n_tokens)], b'')
     if isinstance(tokenizer, Symbols):
         names = list(tokenizer.texts)
         if tokenizer.eos is not None:

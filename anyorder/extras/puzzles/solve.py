@@ -84,7 +84,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, all_blocks
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
-from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
 
 # what is known of the set of a masked model of others
 UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
@@ -240,7 +240,7 @@ def open_puzzles(checkpoint, c):
     check_choice('split', c.split, *SHARES)
     split, meta = open_split(data_dir, name, c.split, checkpoint.set or UNKNOWN)
     kind = kind_of(meta)
-    if kind.get('tokenizer') in TEXT and not kind.get('prompts'):
+    if is_of_text(kind['tokenizer']) and not kind.get('prompts'):
         raise ValueError(f'{name} is text without prompts, which eval_ppl.py measures')
     ids = ids_of(tokenizer_of_set(kind), tokenizer)
     puzzle = kind.get('puzzle')

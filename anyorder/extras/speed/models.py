@@ -12,7 +12,7 @@ from anyorder.extras.speed.plain import plain_update
 from anyorder.fast import lean
 from anyorder.machine.devices import resolve_compile, seconds
 from anyorder.networks import network_fields
-from anyorder.tokens.sets import Split
+from anyorder.tokens.sets import Split, type_of
 from anyorder.training.start import MUON_RATE, optimizer_in
 from anyorder.training.update import TrainState, make_optimizers, update
 from configurator import Config, at_least, numbers
@@ -90,7 +90,8 @@ def plain_step(config, device):
 
 
 def random_tokens(config):
-    return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=np.uint16)
+    dtype = type_of(config.n_tokens, 16).type
+    return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=dtype)
 
 
 def times_of(write, device, repeats):

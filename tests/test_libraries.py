@@ -1,0 +1,191 @@
+"""Tokenizers of tiktoken and of the package tokenizers: opened, kept, and trained with."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import one_line
+
+from anyorder.tokens.choices import choose
+from anyorder.tokens.libraries import Library, Tiktoken, train_bpe
+from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.sets import read_split
+from anyorder.tokens.tokenizer import END_OF_TEXT
+from anyorder.tokens.tokenizers import tokenizer_of_set
+
+TEXT = 'It was the best of times, it was the worst of times. Grüße, 中文 🙂!\n\n'
+
+
+def small_encoding(**special):
+    """A tiktoken Encoding of all bytes, three pairs and special tokens; it leaves numbers out."""
+    import tiktoken
+
+    ranks = {bytes([b]): b for b in range(256)} | {b'th': 256, b'the': 257, b' t': 258}
+    pattern = r' ?\p{L}+| ?[^\s\p{L}]+|\s+'
+    return tiktoken.Encoding('s', pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+
+def trained(n_tokens=300):
+    pytest.importorskip('tokenizers')
+    return train_bpe(f'bpe:{n_tokens}', n_tokens, [TEXT, TEXT, 'the end'])
+
+
+def reopened(tok):
+    """The tokenizer as a checkpoint keeps it."""
+    kind = {'tokenizer': tok.name, 'tokenizer_file': tok.file, 'eos': tok.eos}
+    return tokenizer_of_set({**kind, 'n_tokens': tok.n_tokens})
+
+
+def tokenizers():
+    yield 'tiktoken', lambda: Tiktoken('tiktoken:s', small_encoding())
+    yield 'gaps', lambda: Tiktoken('tiktoken:s', small_encoding(**{'<|fim|>': 300, '</s>': 262}))
+    yield 'bpe', trained
+
+
+@pytest.mark.parametrize('make', [pytest.param(f, id=name) for name, f in tokenizers()])
+def test_every_id_comes_back_and_has_its_bytes(make):
+    tok = make()
+    again = reopened(tok)
+    assert again.identity == tok.identity
+    for i in range(tok.n_tokens):
+        text = tok.decode([i])
+        assert again.decode([i]) == text
+        if i == tok.eos or i in tok.special.values():
+            assert tok.n_bytes[i] == 0
+            assert tok.shown_ids(text) == [i]
+        elif '\ufffd' not in text:
+            assert tok.n_bytes[i] == len(text.encode())
+            assert tok.decode(tok.encode(text)) == text
+    ids = tok.encode(TEXT)
+    assert tok.decode(ids) == TEXT
+    assert again.encode_batch([TEXT, '']) == [ids, []]
+    assert tok.n_bytes[ids].sum() == len(TEXT.encode())
+    assert tok.eos not in tok.encode(f'a{END_OF_TEXT}b')
+    assert tok.shown_ids(f'a{END_OF_TEXT}b') == [*tok.encode('a'), tok.eos, *tok.encode('b')]
+    starts = [start for _, start, _ in tok.spans(TEXT)]
+    assert starts == sorted(starts)
+
+
+def test_training_twice_makes_the_same_tokens():
+    assert trained().file == trained().file
+
+
+def changed(tok, **parts):
+    """The tokenizer with other parts of its tokenizer.json."""
+    text = json.dumps(json.loads(tok.file) | parts)
+    return Library.of_file('changed.json', text)
+
+
+@pytest.mark.parametrize(
+    'part, value',
+    [
+        ('normalizer', {'type': 'NFC'}),
+        ('pre_tokenizer', {'type': 'ByteLevel', 'add_prefix_space': True, 'trim_offsets': True}),
+        ('decoder', {'type': 'Fuse'}),
+    ],
+)
+def test_bytes_that_cannot_be_known_are_not_said(part, value):
+    tok = changed(trained(), **{part: value})
+    assert tok.n_bytes is None
+    assert tok.why_no_bytes
+
+
+def test_truncation_and_padding_of_a_file_cut_no_text():
+    cut = {'direction': 'Right', 'max_length': 2, 'strategy': 'LongestFirst', 'stride': 0}
+    tok = trained()
+    assert changed(tok, truncation=cut).encode(TEXT) == tok.encode(TEXT)
+
+
+def test_a_vocabulary_that_cannot_spell_a_text_is_one_line(tmp_path):
+    pytest.importorskip('tokenizers')
+    from tokenizers import Tokenizer, models
+
+    backend = Tokenizer(models.WordLevel({'[UNK]': 0, 'a': 1}, unk_token='[UNK]'))
+    backend.save(str(tmp_path / 'words.json'))
+    (tmp_path / 'a.txt').write_text('b')
+    with one_line("words.json has no token for 'b'"):
+        prepare('text', tmp_path, 'x', f'{tmp_path}/a.txt', tokenizer=f'{tmp_path}/words.json')
+    assert not (tmp_path / 'x').exists()
+
+
+@pytest.mark.parametrize(
+    'name, said',
+    [
+        ('gtp2', "the nearest is 'gpt2'"),
+        ('tiktoken:cl100k', "the nearest is 'cl100k_base'"),
+        ('tiktokn:cl100k_base', "the nearest is 'tiktoken:cl100k_base'"),
+        ('bpe:200', 'from 257'),
+        ('bpe:many', 'from 257'),
+        ('hf:name', 'hf:OWNER/NAME'),
+    ],
+)
+def test_an_unknown_name_is_one_line(name, said):
+    pytest.importorskip('tokenizers')
+    with one_line(said):
+        choose(name)
+
+
+def test_a_missing_library_is_one_line_with_the_command(monkeypatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with one_line('pip install tokenizers'):
+        choose('bpe:4096')
+
+
+def prepared(folder, tokenizer, name='a', **more):
+    (folder / 'a.txt').write_text(TEXT * 40)
+    return prepare('text', folder, name, f'{folder}/a.txt', tokenizer=tokenizer, **more)
+
+
+def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(tmp_path):
+    pytest.importorskip('tokenizers')
+    meta = prepared(tmp_path, 'bpe:280')
+    shutil.move(tmp_path / 'a', tmp_path / 'b')
+    moved = read_meta(tmp_path / 'b')
+    assert kind_of(moved) == kind_of(meta)
+    tok = tokenizer_of_set(kind_of(moved))
+    train, val = (read_split(tmp_path / 'b', moved, split).packed for split in ('train', 'val'))
+    assert tok.decode(train[:-1].tolist()) + tok.decode(val[:-1].tolist()) == TEXT * 40
+    again = prepared(tmp_path, f'{tmp_path}/b', 'c')
+    assert tokenizer_of_set(kind_of(again)).identity == tok.identity
+    copied = prepared(tmp_path, f'{tmp_path}/b/tokenizer.json', 'd')
+    assert tokenizer_of_set(kind_of(copied)).identity == tok.identity
+    with one_line('one folder has one tokenizer'):
+        prepare('text', tmp_path, 'b', f'{tmp_path}/a.txt', 'test', tokenizer='bpe:290')
+
+
+def test_a_changed_file_of_a_tokenizer_is_one_line(tmp_path):
+    pytest.importorskip('tokenizers')
+    prepared(tmp_path, 'bpe:280')
+    with open(tmp_path / 'a' / 'tokenizer.json', 'a') as f:
+        f.write(' ')
+    with one_line('is not the tokenizer with which the set was prepared'):
+        read_meta(tmp_path / 'a')
+
+
+def test_a_folder_in_the_hubs_format_says_what_ends_a_text(tmp_path):
+    tok = trained()
+    tok.backend.add_special_tokens(['<end>'])
+    text = tok.backend.to_str().replace(END_OF_TEXT, '<pad>')
+    (tmp_path / 'tokenizer.json').write_text(text)
+    (tmp_path / 'tokenizer_config.json').write_text('{"eos_token": {"content": "<end>"}}')
+    found = choose(str(tmp_path)).open({})
+    assert found.eos == tok.backend.token_to_id('<end>')
+    assert found.decode([found.eos]) == END_OF_TEXT
+
+
+def test_a_set_of_66000_ids_has_32_bits(tmp_path):
+    pytest.importorskip('tokenizers')
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {'[UNK]': 0} | {f'w{i}': i for i in range(1, 66_000)}
+    backend = Tokenizer(models.WordLevel(words, unk_token='[UNK]'))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / 'words.json'))
+    (tmp_path / 'a.txt').write_text(' '.join(f'w{i}' for i in range(65_000, 66_000)))
+    meta = prepare('text', tmp_path, 'a', f'{tmp_path}/a.txt', tokenizer=f'{tmp_path}/words.json')
+    train = read_split(tmp_path / 'a', meta, 'train').packed
+    assert train.dtype == np.dtype('<u4')
+    assert train[:3].tolist() == [65_000, 65_001, 65_002]
+    assert train[-1] == meta.eos == 66_000
