@@ -7,12 +7,11 @@ import json
 import re
 
 from anyorder.machine.files import need_extra
-from anyorder.tokens.libraries import Tiktoken
+from anyorder.tokens.libraries import BYTE_OF, Tiktoken
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
 PAD = '<|pad|>'
-N_PRINT = 188  # bytes that print, which are their own letters in a byte-level tokenizer
 
 
 def special_ids(tokenizer):
@@ -144,7 +143,7 @@ def parts_of_ranks(tokenizer):
     way to cut a token in two is a pair, and pairs stand in the order of their tokens."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    letters = byte_letters()
+    letters = sorted(BYTE_OF, key=BYTE_OF.get)
     ranks = tokenizer.bpe._mergeable_ranks
     texts = {token: ''.join(map(letters.__getitem__, token)) for token in ranks}
     vocabulary = {texts[token]: i for token, i in ranks.items()}
@@ -182,27 +181,16 @@ def in_oniguruma(pattern):
     return re.sub(r'(?<!\\)\$', r'\\z', pattern)
 
 
-def byte_letters():
-    """Return the letter of each byte in a byte-level tokenizer, a list of 256."""
-    from tokenizers import pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    printing = letters[:N_PRINT]
-    others = iter(letters[N_PRINT:])
-    return [chr(i) if chr(i) in printing else next(others) for i in range(256)]
-
-
 def byte_level(name):
     """Return the tokenizer of the package tokenizers for GPT-2's pairs of bytes, or for bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of GPT-2's ids
     if name == 'gpt2':
         pairs = gpt2_pairs()
-        texts = [*letters, *map(''.join, pairs)]
+        texts = [*BYTE_OF, *map(''.join, pairs)]  # letters stand in the order of GPT-2's ids
     else:
         pairs = []
-        texts = byte_letters()
+        texts = sorted(BYTE_OF, key=BYTE_OF.get)
     backend = Tokenizer(models.BPE({text: i for i, text in enumerate(texts)}, pairs))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=bool(pairs))
     backend.decoder = decoders.ByteLevel()
