@@ -9,7 +9,7 @@ from anyorder.generation.drawing import noise_of_pairs, token_logprob
 from anyorder.generation.likeliest import Look, likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Bounds, Cells, Plan
-from anyorder.generation.presence import penalize
+from anyorder.generation.presence import with_penalty
 from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
 from model import KVCache
@@ -83,9 +83,7 @@ class Passes:
         penalty on known tokens."""
         logits = self.network.lm_head(x)
         penalty = self.drawing.presence_penalty
-        if penalty:
-            exempt = getattr(self.network, 'exempt', None)
-            logits = penalize(logits, penalty, part, cells, bounds.known, exempt)
+        logits = with_penalty(logits, penalty, self.network, part, cells, bounds.known)
         if part.allowed is not None:
             n_real = self.network.config.n_real
             part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place

@@ -5,6 +5,15 @@ import torch
 from model import float32_or_better
 
 
+def with_penalty(logits, penalty, network, part, cells, known):
+    """Return the logits of Cells, by `penalize` if there is a penalty, but for tokens that the
+    network calls exempt. `known` may be on the host."""
+    if not penalty:
+        return logits
+    exempt = getattr(network, 'exempt', None)
+    return penalize(logits, penalty, part, cells, known.to(logits.device), exempt)
+
+
 def penalize(logits, penalty, part, cells, known, exempt):
     """Return the logits (m, V) of Cells with the penalty on tokens that are known, in place.
 

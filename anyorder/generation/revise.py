@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anyorder.generation.plan import Cells
-from anyorder.generation.presence import penalize
+from anyorder.generation.presence import with_penalty
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
@@ -133,10 +133,7 @@ def misfit(model, canvas, penalty=0.0):
         n_visits=part.n_visits,
         picked=(row, column),
     )
-    if penalty:
-        known = part.known.to(device)
-        exempt = getattr(model, 'exempt', None)
-        logits = penalize(logits, penalty, part, cells, known, exempt)
+    logits = with_penalty(logits, penalty, model, part, cells, part.known)
     if part.allowed is not None:
         part.allowed.mask(logits, part, cells, model.config.n_real, False)
 
