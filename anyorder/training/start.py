@@ -23,6 +23,7 @@ from anyorder.training.best import best_of, check_best
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
 from anyorder.training.update import TrainState, lr_of, make_optimizers
+from anyorder.weights import padded
 from configurator import Config, at_least, check_choice, number_in
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -304,7 +305,7 @@ def model_config(config, n_tokens=None):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
     vocabulary = {}
     if n_tokens:
-        vocabulary = {'vocab_size': -(-n_tokens // 64) * 64, 'n_tokens': n_tokens}
+        vocabulary = {'vocab_size': padded(n_tokens), 'n_tokens': n_tokens}
     sizes = {name: config[name] for name in SIZES}
     kind = network_fields(config.network)
     return AOGPTConfig(dropout=config.dropout, **sizes, **kind, **vocabulary)

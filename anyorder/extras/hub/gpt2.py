@@ -18,7 +18,7 @@ from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import reading
 from anyorder.tokens.choices import of_folder
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.weights import GPT2_N_TOKENS, read_json, tie
+from anyorder.weights import GPT2_N_TOKENS, padded, read_json, tie
 
 # entries of config.json that change the network, and values that are understood, the default first
 UNDERSTOOD = {
@@ -140,11 +140,6 @@ def our_sizes(config, n_tokens):
         'gpt2_blocks': True,
         'gelu_tanh': config.get('activation_function') != 'gelu',
     }
-
-
-def padded(n_tokens):
-    """Return the rows of an embedding, as a new network has them."""
-    return -(-n_tokens // 64) * 64
 
 
 def own_weights(folder):
