@@ -214,11 +214,11 @@ class Library(Tokenizer):
         # The vocabulary
         ids = backend.get_vocab()
         self.n_tokens = 1 + max(ids.values())
-        added = backend.get_added_tokens_decoder()
-        self.special = {token.content: i for i, token in added.items() if token.special}
+        self.special = special_of(backend)
         parts = json.loads(backend.to_str())
         self.why_no_bytes = why_no_bytes(parts)
-        if not self.why_no_bytes:
+        if self.has_letters_of_bytes(parts):
+            added = backend.get_added_tokens_decoder()
             self.n_bytes = sizes_of_letters(ids, added, self.n_tokens)
 
         # What it lacks
@@ -230,6 +230,10 @@ class Library(Tokenizer):
         self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
         self.is_cut_as_gpt2 = not self.is_checked and is_cut_as_gpt2(parts)
         self.is_left_out = functools.cache(self.is_left_out)
+
+    def has_letters_of_bytes(self, parts):
+        """Whether n_bytes is told by the letters of the tokens; `parts` are of tokenizer.json."""
+        return not self.why_no_bytes
 
     @functools.cached_property
     def file(self):
@@ -405,12 +409,17 @@ def steady(text):
     return text
 
 
+def special_of(backend):
+    """Return {text: id} of the special tokens of a backend."""
+    added = backend.get_added_tokens_decoder()
+    return {token.content: i for i, token in added.items() if token.special}
+
+
 def end_of(backend, end=''):
     """Return the token of a backend that ends a document. If it has none, it is given one.
 
     end  the text of the special token that does so, where none of ENDS is better"""
-    added = backend.get_added_tokens_decoder()
-    special = {token.content: i for i, token in added.items() if token.special}
+    special = special_of(backend)
     if END_OF_TEXT not in special and end in special:
         return special[end]
     found = end_among(special)
@@ -438,16 +447,9 @@ def why_no_bytes(parts):
     normalizers = flat(parts['normalizer'], 'normalizers')
     if normalizers:
         return f'it rewrites texts before it reads them ({kinds(normalizers)})'
-    if kinds(flat(parts['decoder'], 'decoders')) != 'ByteLevel':
+    if not are_bytes(parts):
         return 'its tokens are no bytes'
-    model = parts['model']
-    affixes = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
-    if model['type'] not in JOINED or any(model.get(name) for name in affixes):
-        return 'its tokens are no bytes'
-    cuts = flat(parts['pre_tokenizer'], 'pretokenizers')
-    if 'ByteLevel' not in kinds(cuts):
-        return 'its tokens are no bytes'
-    for cut in cuts:
+    for cut in flat(parts['pre_tokenizer'], 'pretokenizers'):
         if cut.get('add_prefix_space'):
             return 'it puts a space before a text'
         if cut['type'] not in KEEPING or cut.get('behavior') == 'Removed':
@@ -456,6 +458,17 @@ def why_no_bytes(parts):
         if not token['special'] and (token['lstrip'] or token['rstrip']):
             return f'its token {token["content"]!r} takes blanks with it'
     return ''
+
+
+def are_bytes(parts):
+    """Whether a tokenizer.json reads bytes as letters, writes letters as bytes, and has tokens that
+    are pieces of a word as they stand."""
+    model = parts['model']
+    affixes = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
+    is_joined = model['type'] in JOINED and not any(model.get(name) for name in affixes)
+    reads = 'ByteLevel' in kinds(flat(parts['pre_tokenizer'], 'pretokenizers'))
+    writes = kinds(flat(parts['decoder'], 'decoders')) == 'ByteLevel'
+    return is_joined and reads and writes
 
 
 def flat(part, name):

@@ -1,13 +1,12 @@
 """What is a tokenizer of somebody else's masked model? It may lack a token for what stands in a
 text, and may begin a word with each text that it reads."""
 
-import json
 import sys
 
 import numpy as np
 
 from anyorder.machine.processes import processes
-from anyorder.tokens.libraries import Library, sizes_of_letters
+from anyorder.tokens.libraries import Library
 from anyorder.tokens.tokenizer import Spelling
 from anyorder.tokens.tokenizers import cut_anew
 
@@ -63,10 +62,10 @@ class HuggingFace(Library):
         super().__init__(name, backend, eos)
         self.is_checked = False  # Spelling says what is unknown
         self.chat = chat
-        parts = json.loads(backend.to_str())
-        if self.n_bytes is None and (parts['decoder'] or {}).get('type') == 'ByteLevel':
-            added = backend.get_added_tokens_decoder()
-            self.n_bytes = sizes_of_letters(backend.get_vocab(), added, self.n_tokens)
+
+    def has_letters_of_bytes(self, parts):
+        decoder = parts['decoder'] or {}
+        return super().has_letters_of_bytes(parts) or decoder.get('type') == 'ByteLevel'
 
     @property
     def identity(self):
