@@ -139,7 +139,7 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
     kept = folder.kept(wanted)
     asked = choose(tokenizer)
-    same = not asked or bool(folder.meta) and asked.is_of(folder.meta)
+    same = is_of_folder(asked, folder)
     check_same(same, kept, folder, tokenizer)
 
     # Compare with what is there
@@ -206,6 +206,13 @@ def say(text):
     """Print a text, if there is one."""
     if text:
         print(text)
+
+
+def is_of_folder(asked, folder):
+    """Whether a folder has the tokenizer that is asked for; None asks for any."""
+    if asked is None:
+        return True
+    return bool(folder.meta) and asked.is_of(folder.meta)
 
 
 def check_same(same, kept, folder, asked):
