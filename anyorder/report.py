@@ -2,16 +2,19 @@
 
 import importlib
 import io
+import json
 import math
+from itertools import zip_longest
 
 import numpy as np
 
+from anyorder.generation.likeliest import SHOWN
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
 from anyorder.likelihood.weighed import weights_in_words
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import shown_text
+from anyorder.tokens.shown import columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
 
 REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
@@ -52,6 +55,25 @@ def order_in_result(order_text, way, config):
     return config.order
 
 
+def check_show(config):
+    """Return how many samples of a prompt are wanted: with show one. Raises ValueError for options
+    that are for what is written."""
+    if config.top_logprobs < 0:
+        raise ValueError(f'top_logprobs must be at least 0, got {config.top_logprobs}')
+    if not config.show:
+        return config.n_samples
+    for name in ('score', 'weigh', 'watch', 'metrics', 'stop'):
+        if config[name]:
+            raise ValueError(f'show writes nothing: leave out show, or {name}={config[name]}')
+    if 'n_samples' in config.given and config.n_samples > 1:
+        raise ValueError(
+            f'show has one answer for a prompt: leave out n_samples={config.n_samples}'
+        )
+    if config.out and not config.out.endswith('.json'):
+        raise ValueError(f'show has no tokens to save but a .json of answers, got {config.out}')
+    return 1
+
+
 def save(result, path):
     """Write a result to the file `path`, in the form of its ending; without a sample nothing."""
     if not path or not result['samples']:
@@ -74,13 +96,54 @@ def print_samples(samples, writer, config):
         nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
         about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
         size = f'{sample["blanks"]} tokens'
-        print(f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}')
-        text = shown_text(sample['tokens'], writer.tokenizer, writer.columns)
+        head = f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}'
+        if config.show:
+            head = f'--- prompt {r}, the likeliest tokens of {sample["blanks"]} blanks{about}'
+        print(head)
+        tokens = [None if token < 0 else token for token in sample['tokens']]
+        text = shown_text(tokens, writer.tokenizer, writer.columns)
         print(visible(text), flush=True)
+        if 'top_logprobs' in sample:
+            print_likeliest(sample)
+
+
+def print_likeliest(sample):
+    """Print a table of the likeliest tokens: a line for each place, by position."""
+    places = [place for place in sample['top_logprobs'] if place is not None]
+    numbers = range(1, 1 + max(len(place['top']) for place in places))
+    head = ['position']
+    if 'token' in places[0]:
+        head += ['step', 'token', 'id', 'nats']
+    for n in numbers:
+        head += [f'likeliest {n}', 'id', 'nats']
+    lines = [head]
+    for position, place in enumerate(sample['top_logprobs']):
+        if place is None:
+            continue
+        line = [str(position)]
+        if 'token' in place:
+            line += [str(sample['step'][position]), *cells_of(place)]
+        for one in place['top']:
+            line += cells_of(one)
+        lines.append(line)
+    widths = []
+    for column in zip_longest(*lines, fillvalue=''):
+        widths.append(max(map(columns_of, column)))
+    for line in lines:
+        cells = map(to_the_right, line, widths)
+        print('  '.join(cells), flush=True)
+
+
+def cells_of(entry):
+    """Return the text of a token in quotes, its id and its nats."""
+    text = json.dumps(entry['text'], ensure_ascii=False)
+    return [visible(text), str(entry['token']), f'{entry["logprob"]:.3f}']
 
 
 def describe(result, order_text, way, page, config):
     """Return the lines of the table on how the samples were made, in this Way and on this Page."""
+    if config.show:
+        return describe_look(result, config)
     samples = result['samples']
     longest = max(samples, key=lambda sample: len(sample['tokens']))
     stretches = ''
@@ -109,6 +172,7 @@ def describe(result, order_text, way, page, config):
         'pattern': patterns_in_words(samples),
         'drawing': drawing,
         '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
+        'likeliest': law_of_likeliest(config),
         'p(match)': p_match,
         'cut off': cut,
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
@@ -124,6 +188,27 @@ def drawing_in_words(config):
     if config.presence_penalty:
         said += f', presence_penalty {config.presence_penalty:g}'
     return f'{said}, seed {config.seed}'
+
+
+def describe_look(result, config):
+    """Return the lines of the table where nothing was written."""
+    n_blanks = total(result['samples'], 'blanks')
+    return {
+        'order': f'none: {n_blanks} blanks, each given what is known',
+        'pattern': patterns_in_words(result['samples']),
+        'drawing': drawing_in_words(config),
+        'likeliest': law_of_likeliest(config),
+        'time': f'{result["seconds"]:.2f} s on {result["device"]} in {result["dtype"]}',
+    }
+
+
+def law_of_likeliest(config):
+    """Return in words which tokens were kept; '' if none were."""
+    if not config.top_logprobs and not config.show:
+        return ''
+    n = config.top_logprobs or SHOWN
+    law = 'of temperature 1, before the argmax' if config.temperature == 0 else 'that draws'
+    return f'{n} of each place at most, in nats by the law {law}'
 
 
 def order_in_words(order_text, way, config):
@@ -187,6 +272,8 @@ def write_page(samples, about, writer, config):
     title = replay.written_in_words(about['order'].partition(',')[0])
     if config.score:
         title = 'The text of the blanks, as it was scored'
+    if config.show:
+        title = 'The likeliest tokens of each blank'
     title = f'{title}\n{about["order"]}, {about["drawing"]}'
     replay.write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
 

@@ -15,6 +15,7 @@ from anyorder.checkpoint import open_checkpoint, stand_in_of
 from anyorder.fast import can_compile, compiled, freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
+from anyorder.generation.likeliest import Look
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Scroll
@@ -46,7 +47,8 @@ class Text(str):
 
     logprob  nats of all that was written, each token given the known ones when it was drawn, by the
              law in Drawing; not the log-probability of a text that was revised
-    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
+    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples
+    top_logprobs  what it says of the likeliest tokens, None unless asked for"""
 
 
 class Writer:
@@ -154,6 +156,10 @@ class Writer:
                    of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
+        show       instead of writing, find the likeliest tokens of each blank, given what is known;
+                   the text has dots for blanks, a row -1
+        top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
+                   top_logprobs of the Text or the Rows; 5 with show
         pattern    what the whole text matches: a Pattern, a regular expression, or a JSON schema, a
                    dict or the path of a .json"""
         way, page = self.asked(way, page, options)
@@ -202,7 +208,7 @@ class Writer:
     def with_decoded_stops(self, page):
         """Return the page, checked, with its stops as this model's tokens are decoded, and its
         Pattern."""
-        page.check(self.block_size)
+        page.check(self.block_size, self.checkpoint.config.n_real)
         return replace(page, stop=self.stops(page.stop), pattern=read_pattern(page.pattern))
 
     def read(self, prompt, way, page, n, seed):
@@ -297,6 +303,8 @@ class Writer:
                 'revise'
             )
         check_patterns(prompts, way.unmasking, page)
+        if isinstance(way.unmasking, Look):
+            check_look(prompts, way, page, self.block_size)
         n_row = self.checkpoint.set.get('row_length')
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
@@ -412,6 +420,18 @@ def check_patterns(prompts, unmasking, page):
         )
 
 
+def check_look(prompts, way, page, block_size):
+    """Raise ValueError where nothing is to be written, but options are for what is."""
+    if page.stop or way.drawing.scores:
+        raise ValueError('show writes and scores nothing: leave out score and stop, or show')
+    has_one = page.pattern is not None or any(map(has_pattern, prompts))
+    if has_one and page.length > block_size:
+        raise ValueError(
+            'show wants a text with a pattern to fit into the model: length must be at most '
+            f'{block_size}, got {page.length}'
+        )
+
+
 def check_matches(templates, tokenizer, scores):
     """Raise ValueError unless check_match finds nothing wrong with the Templates whose blanks have
     their lengths."""
@@ -498,15 +518,18 @@ class Rows(np.ndarray):
     """Rows (..., N) that were written, integers. A row that ended early is filled up with -1.
 
     logprob  (...) nats of all that was written, as of a Text; None of a part of the rows
-    samples  the dict of each row, see Scroll.samples"""
+    samples  the dict of each row, see Scroll.samples
+    top_logprobs  [rows] as of a Text"""
 
     logprob = None
     samples = ()
+    top_logprobs = None
 
     def __new__(cls, samples, shape):
         rows = as_rows(samples).reshape(*shape, -1).view(cls)
         nats = np.array([sample['nats'] for sample in samples])
         rows.samples = samples
+        rows.top_logprobs = [sample.get('top_logprobs') for sample in samples]
         rows.logprob = -nats.reshape(shape)
         return rows
 
@@ -521,4 +544,5 @@ def as_text(sample):
     text = Text(sample['text'])
     text.logprob = -sample['nats']
     text.sample = sample
+    text.top_logprobs = sample.get('top_logprobs')
     return text

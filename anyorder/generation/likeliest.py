@@ -5,6 +5,7 @@ The law that wrote a token is the one by which it was drawn, or the true token o
 judged: after a pattern, what is allowed, temperature, top_k and top_p. At temperature 0, where one
 token has all of the probability, it is the law of temperature 1 with the same cuts."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +16,15 @@ from anyorder.generation.unmasking import Unmasking
 from anyorder.machine.devices import widest
 
 SHOWN = 5  # tokens of a blank, where nobody says how many
+
+
+def check_top_logprobs(k, n_tokens):
+    """Raise ValueError unless k of n_tokens tokens can be kept."""
+    if type(k) is not int or not 0 <= k <= n_tokens:
+        raise ValueError(
+            f'top_logprobs must be an integer from 0, which is none, to the {n_tokens} tokens of '
+            f'the model, got {k!r}'
+        )
 
 
 def ask_for(canvas, k):
@@ -35,6 +45,37 @@ def likeliest(drawing, logits, k, token=None):
     nats = best.values - law.logsumexp(-1, keepdim=True)
     ids = best.indices.to(widest(law.device))  # exact below 2^24 at least
     return torch.cat([own, nats, ids], 1)
+
+
+def tables(canvas):
+    """Return the kept table (N, 1 + 2k) of each row, and which step wrote each place, on the
+    host."""
+    return zip(canvas.likeliest.cpu(), canvas.step.tolist())
+
+
+def said_of(kept, token, names):
+    """Return what a sample says of a place.
+
+        {'token': id, 'text': ..., 'logprob': nats, 'top': [{'token': ...}, ...]}
+
+    The likeliest token is the first of `top`, which has fewer than k where the law is cut to fewer.
+
+    kept   (1 + 2k,) of a canvas
+    token  the id of what was written; None: nothing, and `top` is all there is to say
+    names  gives the text of an id"""
+    own, *found = kept.tolist()
+    k = len(found) // 2
+    top = []
+    for nats, number in zip(found[:k], found[k:]):
+        if nats > -math.inf:
+            top.append(entry(int(number), nats, names))
+    if token is None:
+        return {'top': top}
+    return entry(token, own, names) | {'top': top}
+
+
+def entry(token, nats, names):
+    return {'token': token, 'text': names(token), 'logprob': nats}
 
 
 def lawful(drawing):

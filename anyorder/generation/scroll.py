@@ -1,13 +1,16 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
+from functools import cache
 
 import torch
 
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
+from anyorder.generation.likeliest import SHOWN, Look, ask_for, said_of, tables
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
+from anyorder.tokens.shown import shown_text
 
 EMPTY = Page()
 
@@ -48,14 +51,17 @@ class Scroll:
         self.context = page.context or block_size // 2
         self.stops = page.stop
         self.allowed = page.allowed
+        self.top_logprobs = page.top_logprobs
         self.n_before = n_before
         self.rows = []
+        self.names = cache(lambda token: tokenizer.decode([token]))
         for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True):
             if more and not self.stops:
                 more[0] = ()  # all blanks are one part
             self.rows.append(Row(tokens, known, own, *more))
         self.stand_in = None  # (n_tokens,) weights of tokens of blanks that no step has answered
         self.with_drafts = False
+        self.looks = False
         self.written = self.rows  # those on the canvas
         self.step = None  # (B,) and the Canvas of the rows of the last step
         self.part = None
@@ -66,6 +72,11 @@ class Scroll:
 
         with_drafts  keep the drafts of each position, see Row"""
         self.with_drafts = with_drafts
+        self.looks = isinstance(way.unmasking, Look)
+        if self.looks:
+            self.top_logprobs = self.top_logprobs or SHOWN
+            for row in self.rows:
+                row.given = list(row.known)
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
@@ -79,6 +90,9 @@ class Scroll:
             for row, lists in zip(self.written, canvas.lists()):
                 row.take_down(*lists)
                 row.n_steps = 1 + max(row.step)
+            if self.top_logprobs:
+                for row, table in zip(self.written, tables(canvas)):
+                    row.keep(*table)
             if canvas.language is not None:
                 for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
                     row.log_weight += nats
@@ -116,6 +130,8 @@ class Scroll:
             rows = [self.n_before + self.rows.index(row) for row in self.written]
             starts = [row.start for row in self.written]
             canvas.allowed = Constraint(self.allowed, canvas, rows, starts)
+        if self.top_logprobs:
+            ask_for(canvas, self.top_logprobs)
         parts = [part for r, row in enumerate(self.written) for part in row.to_match(r)]
         if parts:
             pattern = parts[0][-1]  # any of them opens the room of patterns
@@ -177,6 +193,8 @@ class Scroll:
         patterns   [[start, end, pattern], ...] of the parts that match one
         log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
                    and with them: a weight of samples that are drawn by the latter
+        top_logprobs  if they are kept: of each token that was written what said_of says, None of
+                   others. Where nothing is to be written, of each blank, whose token is -1
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
@@ -184,9 +202,14 @@ class Scroll:
 
     def sample(self, row):
         """Return what samples says of a row."""
-        sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
+        if self.looks:
+            sample = self.seen(row)
+        else:
+            sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
         if self.with_drafts:
             sample['drafts'] = row.drafts
+        if self.top_logprobs:
+            sample['top_logprobs'] = self.said(row, sample['tokens'])
         if row.size > self.block_size or len(row.spans) > 1:
             sample['stretches'] = row.spans
         if row.lengths:
@@ -198,6 +221,27 @@ class Scroll:
             sample['stopped'] = row.n_open == 0
         return sample
 
+    def seen(self, row):
+        """Return sample_of a text of which nothing was written: -1 and a dot are a blank."""
+        tokens = [token if is_known else -1 for token, is_known in zip(row.tokens, row.given)]
+        shown = [None if token < 0 else token for token in tokens]
+        sample = sample_of([], row.order, row.step, row.logprob, self.tokenizer)
+        sample['text'] = shown_text(shown, self.tokenizer, 0)
+        sample['tokens'] = tokens
+        sample['blanks'] = tokens.count(-1)
+        return sample
+
+    def said(self, row, tokens):
+        """Return said_of each place of a row whose tokens are these."""
+        found = []
+        for token, kept in zip(tokens, row.kept):
+            if kept is None:
+                found.append(None)
+                continue
+            written = None if token < 0 else token
+            found.append(said_of(kept, written, self.names))
+        return found
+
 
 class Row:
     """A text that is being written, part by part, see Scroll. Lists are in natural order, but
@@ -208,6 +252,8 @@ class Row:
                    without one, the first blank
     n_open         how many blanks have not ended with a stop
     tokens, known  of each position its token, and whether it is known by now
+    given          which are known to the network: the same, unless nothing is written
+    kept           of each position its row of canvas.likeliest, or None
     step, logprob  as in Canvas; steps are counted on from stretch to stretch
     drafts         of each position [[step, token], ...]: the token was the draft from that step on,
                    until the next one of the list or until a token was written; the last was wrong
@@ -229,6 +275,8 @@ class Row:
         self.log_weight = 0.0
         self.tokens = list(tokens)
         self.known = list(known)
+        self.given = self.known
+        self.kept = [None for _ in tokens]
         self.step = [-1 for _ in tokens]
         self.logprob = [0.0 for _ in tokens]
         self.drafts = [[] for _ in tokens]
@@ -275,7 +323,7 @@ class Row:
         seed = self.seed
         if start:
             seed = derive_seed(self.seed, 'stretch', start)
-        return self.tokens[start:end], self.known[start:end], seed
+        return self.tokens[start:end], self.given[start:end], seed
 
     def to_match(self, number):
         """Return what of the last stretch is to match a pattern, where a blank of it is left.
@@ -286,8 +334,8 @@ class Row:
         first, last = self.spans[-1]
         parts = []
         for start, end, pattern in self.patterns:
-            if not all(self.known[max(start, first) : min(end, last)]):
-                tokens = zip(self.tokens[start:end], self.known[start:end])
+            if not all(self.given[max(start, first) : min(end, last)]):
+                tokens = zip(self.tokens[start:end], self.given[start:end])
                 tokens = [token if is_known else -1 for token, is_known in tokens]
                 parts.append((number, start - first, tokens, pattern))
         return parts
@@ -311,11 +359,24 @@ class Row:
             self.known[p] = True
             self.order.append(p)
 
+    def keep(self, table, step):
+        """Take down the table (N, 1 + 2k) of the likeliest tokens of what a stretch has written, in
+        these steps [N]; where nothing is written, of its blanks, which stay blanks to the next
+        one."""
+        writes = self.given is self.known
+        for i, p in enumerate(range(*self.spans[-1])):
+            if writes and step[i] >= 0:
+                self.kept[p] = table[i]
+            elif not writes and not self.known[p]:
+                self.kept[p] = table[i]
+                self.known[p] = True
+
     def end_part(self, n):
         """End the part that is written before position n. What stands after it follows, by its own
         seed."""
         _, end = self.parts.pop(0)
         n_cut = end - n
+        del self.kept[n:end]
         for values in (self.tokens, self.known, self.step, self.logprob, self.drafts):
             del values[n:end]
         order = []

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
+from anyorder.generation.likeliest import check_top_logprobs
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
 from anyorder.generation.unmasking import Unmasking
@@ -105,7 +106,8 @@ class Page:
     blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
     length_prior  of the lengths that a [[?]] may have, see lengths.read_prior
     allowed       which tokens may stand where, see Constraint; None: all
-    pattern       what the whole text matches, see prompts.read_pattern; None: any text"""
+    pattern       what the whole text matches, see prompts.read_pattern; None: any text
+    top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""
 
     length: int = 0
     context: int = 0
@@ -114,9 +116,12 @@ class Page:
     length_prior: Any = 'uniform'
     allowed: Any = None
     pattern: Any = None
+    top_logprobs: int = 0
 
-    def check(self, block_size):
-        """Raise ValueError for what does not fit into a model of `block_size` positions."""
+    def check(self, block_size, n_tokens):
+        """Raise ValueError for what does not fit into a model of `block_size` positions and
+        n_tokens tokens."""
+        check_top_logprobs(self.top_logprobs, n_tokens)
         if self.length < 0:
             raise ValueError(
                 f'length must be at least 1 (0 is block_size={block_size}), got {self.length}'

@@ -53,12 +53,14 @@ def to_the_right(text, width):
 
 
 def shown_text(tokens, tokenizer, columns):
-    """Return the text of tokens.
+    """Return the text of tokens, with dots for None.
 
     With `columns` the rows of a grid stand on a line each, in cells of equal width."""
-    if not columns:
+    if not columns and None not in tokens:
         return tokenizer.decode(tokens)
     texts = token_texts(tokens, tokenizer)
+    if not columns:
+        return tokenizer.separator.join(texts)
     width = max(map(columns_of, texts))
     cells = [to_the_right(text, width) for text in texts]
     starts = range(0, len(cells), columns)

@@ -370,7 +370,7 @@ class AnyOrderLM(TemplateLM):
         for name, value in asked.items():
             how[name] = check(self.defaults, name, value, 'gen_kwargs')
         page = Page(context=how.pop('context'))
-        page.check(self.writer.block_size)
+        page.check(self.writer.block_size, self.writer.tokenizer.n_tokens)
         how['n_steps'] = how['n_steps'] or self.max_length
         return Way.of(self.writer.checkpoint.run, self.order, **how), page
 
