@@ -194,7 +194,7 @@ def describe_look(result, config):
     """Return the lines of the table where nothing was written."""
     n_blanks = total(result['samples'], 'blanks')
     return {
-        'order': f'none: {n_blanks} blanks, each given what is known',
+        'order': f'none is written: {n_blanks} blanks, each given what is known',
         'pattern': patterns_in_words(result['samples']),
         'drawing': drawing_in_words(config),
         'likeliest': law_of_likeliest(config),
@@ -275,6 +275,8 @@ def write_page(samples, about, writer, config):
     if config.show:
         title = 'The likeliest tokens of each blank'
     title = f'{title}\n{about["order"]}, {about["drawing"]}'
+    if about['likeliest']:
+        title += f'\nlikeliest tokens: {about["likeliest"]}'
     replay.write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
 
 

@@ -2,6 +2,7 @@
 writing."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from simulated_gpu import Graph, counted
 from test_model import FINAL, TWO_STREAM
 from test_unmasking import ENCODER, KNOWN, N_VISITS
 
+from anyorder import Writer
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, keep_largest
@@ -227,3 +229,124 @@ def test_a_device_keeps_the_same_without_a_wait(simulated, batch, how):
         assert Graph.n_replays
 
     simulated(body)
+
+
+# ---- samples
+
+
+def law_at(writer, sample, position, known):
+    """log p (V,) of a position of a sample, given the positions that are known, in their order."""
+    idx = torch.tensor([sample['tokens']]).clamp(min=0)
+    order = torch.tensor([[*known, position]])
+    rest = [p for p in range(idx.size(1)) if p not in (*known, position)]
+    order = torch.cat([order, torch.tensor([rest], dtype=torch.long)], 1)
+    return writer.model.predict(idx, order, len(known), 1)[0, 0].detach().log_softmax(-1)
+
+
+def said(place):
+    """(ids, nats) of the likeliest tokens of a place."""
+    return [one['token'] for one in place['top']], [one['logprob'] for one in place['top']]
+
+
+def assert_said(place, law):
+    ids, nats = said(place)
+    best = law.topk(len(ids))
+    assert ids == best.indices.tolist()
+    assert nats == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_a_writer_says_the_likeliest_tokens(ckpt):
+    writer = Writer(ckpt, 'raw')
+    text = writer.infill('ab[[5]]c', order='margin', top_logprobs=3)
+    sample = text.sample
+    assert text.top_logprobs is sample['top_logprobs']
+    visits = sample['order']
+    assert [p for p, place in enumerate(text.top_logprobs) if place is None] == [0, 1, 7]
+    for d in range(3, 8):
+        place = text.top_logprobs[visits[d]]
+        law = law_at(writer, sample, visits[d], visits[:d])
+        assert_said(place, law)
+        assert place['token'] == sample['tokens'][visits[d]]
+        assert place['logprob'] == pytest.approx(float(law[place['token']]), abs=1e-4)
+    assert writer.infill('ab[[5]]c', order='margin').top_logprobs is None
+    cut = writer.infill('ab[[5]]c', top_logprobs=3, top_k=2, temperature=0)
+    assert {len(place['top']) for place in cut.top_logprobs[2:7]} == {2}
+
+
+def test_a_writer_looks_at_blanks(ckpt):
+    writer = Writer(ckpt, 'raw')
+    for order in ('l2r', 'random', 'margin'):
+        seen = writer.infill('ab[[3]]c', order=order, show=True)
+        assert seen == 'ab···c'
+        assert seen.sample['tokens'] == [97, 98, -1, -1, -1, 99]
+        for position in (2, 3, 4):
+            law = law_at(writer, seen.sample, position, [0, 1, 5])
+            place = seen.top_logprobs[position]
+            assert {*place} == {'top'} and len(place['top']) == 5
+            assert_said(place, law)
+    rows = writer.infill([97, -1, 98], show=True, top_logprobs=2)
+    assert rows.tolist() == [97, -1, 98]
+    assert len(rows.top_logprobs[0][1]['top']) == 2
+
+
+def test_long_texts_have_the_laws_of_their_stretches(ckpt):
+    """In both stretches of 32 positions, of which the second begins 16 before its first blank."""
+    writer = Writer(ckpt, 'raw')
+    text = writer.infill('ab[[40]]', order='l2r', length=42, top_logprobs=2)
+    seen = writer.infill('ab[[40]]', order='l2r', length=42, show=True, top_logprobs=2)
+    assert [*map(len, (text.top_logprobs, seen.top_logprobs))] == [42, 42]
+    assert None not in text.top_logprobs[2:] + seen.top_logprobs[2:]
+    (_, first_end), (start, _) = text.sample['stretches']
+    assert (first_end, start) == (32, 16)
+    stretch = {'tokens': text.sample['tokens'][start:]}
+    for p in (32, 35, 41):
+        law = law_at(writer, stretch, p - start, [*range(p - start)])
+        assert_said(text.top_logprobs[p], law)
+    assert_said(seen.top_logprobs[31], law_at(writer, {'tokens': [97, 98] + [0] * 30}, 31, [0, 1]))
+    assert_said(seen.top_logprobs[40], law_at(writer, {'tokens': [0] * 26}, 24, []))
+
+
+def test_a_stop_cuts_what_is_kept(ckpt):
+    writer = Writer(ckpt, 'raw')
+    for seed in range(3):
+        text = writer.infill(
+            'ab[[..]]cd', order='l2r', stop=['e', '1', ' '], top_logprobs=1, seed=seed
+        )
+        places = text.top_logprobs
+        assert len(places) == len(text.sample['tokens'])
+        for step, token, place in zip(text.sample['step'], text.sample['tokens'], places):
+            assert (place is None) == (step < 0)
+            assert place is None or place['token'] == token
+
+
+@pytest.mark.parametrize(
+    'options, said',
+    [
+        (dict(top_logprobs=-1), 'top_logprobs'),
+        (dict(top_logprobs=258), 'top_logprobs'),
+        (dict(top_logprobs=True), 'top_logprobs'),
+        (dict(show=True, score=True), 'show'),
+        (dict(show=True, stop='a'), 'show'),
+        (dict(show=True, revise=1), 'show'),
+        (dict(show=True, pattern='a*', length=40), 'show'),
+    ],
+)
+def test_what_is_refused(ckpt, options, said):
+    with one_line(said):
+        Writer(ckpt).infill('ab[[..]]', **options)
+    with one_line('no blank'):
+        Writer(ckpt).infill('ab', length=2, show=True)
+
+
+def test_a_penalty_and_min_p_are_in_the_law(ckpt):
+    writer = Writer(ckpt, 'raw')
+    how = dict(order='l2r', presence_penalty=1.5, min_p=0.2, temperature=0.7, top_logprobs=6)
+    text = writer.infill('ab[[6]]', **how)
+    for p in range(2, 8):
+        logits = law_at(writer, text.sample, p, [*range(p)])
+        logits[[*{*text.sample['tokens'][:p]}]] -= 1.5
+        logits = logits / 0.7
+        logits[logits < logits.max() + math.log(0.2)] = -torch.inf
+        place = text.top_logprobs[p]
+        assert_said(place, logits.log_softmax(-1))
+        assert len(place['top']) == min(6, int(logits.isfinite().sum()))

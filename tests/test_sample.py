@@ -58,6 +58,14 @@ def test_samples_do_not_depend_on_their_number(write):
     'args, said',
     [
         (['--temperature=-1'], 'temperature'),
+        (['--top_logprobs=-1'], 'top_logprobs'),
+        (['--top_logprobs=258'], 'top_logprobs'),
+        (['--show', '--score'], 'show'),
+        (['--show', '--stop=a'], 'show'),
+        (['--show', '--n_samples=2'], 'show'),
+        (['--show', '--metrics=text'], 'show'),
+        (['--show', '--out=o.npy'], 'show'),
+        (['--show', '--prompt=ab', '--length=2'], 'no blank'),
         (['--n_steps=0'], 'n_steps'),
         (['--n_samples=0'], 'n_samples'),
         (['--length=-1'], 'length'),
@@ -273,3 +281,24 @@ def test_options_reach_the_drawing(write):
     assert len(set(sample('--order=margin:0')['step'])) == 1
     noisy = sample('--order=margin+9')
     assert noisy['order'] != sample('--order=margin')['order']
+
+
+def test_the_likeliest_tokens_reach_the_table_the_file_and_the_page(write, tmp_path):
+    """Of what is written, and of blanks without writing."""
+    prompt = '--prompt=ab[[3]]c'
+    for options in (['--top_logprobs=2', '--top_k=4'], ['--show', '--temperature=0']):
+        said, result = write(prompt, *options, '--html=o.html')
+        page = (tmp_path / 'o.html').read_text()
+        shown = json.loads(page.split('type="application/json">')[1].split('</script>')[0])
+        sample = result['samples'][0]
+        assert shown['samples'][0]['top'] == sample['top_logprobs']
+        places = [place for place in sample['top_logprobs'] if place]
+        assert len(places) == 3
+        lines = said.splitlines()
+        head = next(n for n, line in enumerate(lines) if line.startswith('position'))
+        for line, place in zip(lines[head + 1 :], places):
+            assert all(f'{one["logprob"]:.3f}' in line for one in place['top'])
+        if '--show' in options:
+            assert len(result['samples']) == 1
+            assert sample['tokens'] == [97, 98, -1, -1, -1, 99]
+            assert shown['samples'][0]['rank'] == [0, 0, None, None, None, 0]
