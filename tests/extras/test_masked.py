@@ -18,6 +18,7 @@ from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
+from anyorder.generation.likeliest import ask_for
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.nll import block_nll, conditional_logprob
@@ -106,6 +107,24 @@ def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
             if 'policy' in how:
                 score = SCORES[how['policy']](logp).tolist()
                 check_best_are_revealed(score, before, now, how.get('threshold'))
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_likeliest_tokens_of_blanks_are_those_of_a_call_by_hand(kinds, kind):
+    oracle, checkpoint, model = kinds(kind)
+    texts = rows_of(checkpoint)
+    canvas = Canvas.of_texts(texts, Order('random'), 3)
+    ask_for(canvas, 2)
+    fill(model, canvas, unmasking_of(show=True), Drawing())
+    for row, (tokens, known) in enumerate(texts):
+        logp = by_hand(oracle, checkpoint.config, tokens, known)
+        for p, there in enumerate(known):
+            _, *nats, first, second = canvas.likeliest[row, p].tolist()
+            if there:
+                assert nats == [0, 0]
+                continue
+            assert nats == pytest.approx(logp[p].topk(2).values.tolist(), abs=1e-4)
+            assert logp[p, [int(first), int(second)]].tolist() == pytest.approx(nats, abs=1e-4)
 
 
 def check_best_are_revealed(score, before, now, threshold):

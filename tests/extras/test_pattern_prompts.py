@@ -113,6 +113,22 @@ def test_a_text_that_is_written_has_the_probability_that_is_scored(writer):
     assert writer.logprob(f'1[[={text[1:]}]]', **how) == pytest.approx(text.logprob, abs=1e-4)
 
 
+@pytest.mark.parametrize('order', ['l2r', 'margin'])
+def test_the_likeliest_tokens_are_those_that_the_pattern_leaves(writer, order):
+    how = {'order': order, 'seed': 5, 'pattern': DATE, 'top_logprobs': 12}
+    text = writer.infill('[[7]]', **how)
+    places = text.top_logprobs
+    assert sum(place['logprob'] for place in places) == pytest.approx(text.logprob, abs=1e-4)
+    for place in places:
+        assert sum(math.exp(one['logprob']) for one in place['top']) == pytest.approx(1, abs=1e-5)
+    seen = writer.infill('[[7]]', show=True, **how).top_logprobs
+    first = text.sample['order'][0]
+    assert [one['token'] for one in seen[first]['top']] == [
+        one['token'] for one in places[first]['top']
+    ]
+    assert {one['text'] for one in seen[0]['top']} == {'1', '2'}
+
+
 @slow
 def test_the_mean_weight_is_the_probability_that_a_text_of_the_model_matches(writer):
     """By 16 samples of one token a step, and by all 36 texts that match."""
