@@ -134,6 +134,9 @@ class Slots:
                    itself if `causal`, else all
     answering      (B, n) which of the S slots give logits, as others fill the cache; None: all
 
+    A row may pack several texts, its parts, see Parts. Slot s of the part that begins at visit b is
+    slot s - b of this part alone: it reads and sees nothing else, and counts positions from it.
+
     This is the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots
     see which, `plan_reads` what they read, `span` which of them `predict` runs.
 
@@ -150,34 +153,43 @@ class Slots:
     cached = True
     targets_in_keys = True
 
-    def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
+    def __init__(self, order, known, parts, asked=None, number=None, n_keys=None):
         """Plan all visits of order (B, T), or the slots `number` (B, S).
 
-        The first `known` (B, 1) visits are known, those from `end` (B, 1) on padding; the caller
+        Visits before `known` (B, 1), or (B, T) of the part of each visit, are known; the caller
         wants the visits `asked` (B, n), None: all. With `n_keys` a mask covers as many keys."""
         T = order.size(1)
         if number is None:
             number = torch.arange(T, device=order.device).expand(order.shape)
         self.number = number
         self.visit, self.answering = self.lay_out(asked)
+        self.packed = parts.begins is not None
+        if self.packed:
+            self.begin = parts.begin.gather(1, self.visit)  # (B, S)
+            order = order - parts.begin
         self.target = order.gather(1, self.visit)
         self.reads, self.read_position = self.plan_reads(order, known)
         self.sees = None
-        if n_keys is not None or self.needs_mask:
+        if n_keys is not None or self.needs_mask or self.packed:
             query = self.visit.unsqueeze(-1)  # (B, S, 1)
             key = torch.arange(n_keys or T, device=order.device)
-            end = T if end is None else end.unsqueeze(-1)
-            sees = self.see(query, key, known.unsqueeze(-1), end)  # (B, S, keys)
-            self.sees = sees.unsqueeze(1)
+            sees = self.see(query, key, known.unsqueeze(-1), parts.end.unsqueeze(-1))
+            if self.packed:
+                sees = sees & (key >= self.begin.unsqueeze(-1))
+            self.sees = sees.unsqueeze(1)  # (B, 1, S, keys)
 
     @staticmethod
     def see(query, key, known, end):
-        """Whether slot `query` (B, S, 1) sees slot `key` (keys,); known and end are (B, 1, 1)."""
+        """Whether slot `query` (B, S, 1) sees slot `key` (keys,), whose part begins before it.
+
+        known and end are (B, 1, 1) or (B, S, 1)."""
         return (key < query) & (key < known) | (key == query)
 
     def plan_reads(self, order, known):
         """Return (reads, read_position): the visit before, or the last known one, at its place."""
         reads = self.visit.clamp(max=known) - 1
+        if self.packed:
+            reads = reads.masked_fill(reads < self.begin, NONE)
         position = order.gather(1, reads.clamp(min=0))
         return reads, position.masked_fill(reads == NONE, -1)
 
@@ -213,6 +225,37 @@ class Slots:
         # by index: a short row repeats its last number
         keys = torch.arange(self.number.size(1), device=answering.device)
         return (keys <= answering.unsqueeze(-1)).unsqueeze(1)
+
+
+class Parts(NamedTuple):
+    """The texts in rows: each has the visits from `begin` to before `end`.
+
+    A row that packs P visits the positions of the first, then those of the second, ...; they begin
+    at `begins` (B, P), or T where it packs fewer."""
+
+    end: torch.Tensor  # (B, 1), or (B, T) of the text of each visit
+    begin: torch.Tensor | int = 0
+    begins: torch.Tensor | None = None
+    number: torch.Tensor | None = None  # (B, T) which text of its row
+
+    @classmethod
+    def of(cls, order, n_visits, begins):
+        """Return the texts of an order (B, T). Visits from n_visits (B,) on are padding."""
+        T = order.size(1)
+        if begins is not None:
+            visits = torch.arange(T, device=order.device).repeat(len(order), 1)
+            after = torch.searchsorted(begins, visits, right=True)
+            end = F.pad(begins, (0, 1), value=T).gather(1, after)
+            return cls(end, begins.gather(1, after - 1), begins, after - 1)
+        if n_visits is None:
+            return cls(order.new_full((1, 1), T))
+        return cls(n_visits.to(order.device).unsqueeze(1))
+
+    def after(self, n):
+        """Return the visit after the first n of a text; n is (B,), or (B, P) of each."""
+        if self.begins is None:
+            return n.unsqueeze(1)
+        return self.begin + n.gather(1, self.number)
 
 
 class RowRanges(NamedTuple):
@@ -476,7 +519,7 @@ class Network(nn.Module):
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
 
-    def forward(self, idx, order, n_known=None, columns=None, n_visits=None):
+    def forward(self, idx, order, n_known=None, columns=None, n_visits=None, begins=None):
         """Return the negative log-likelihood (B, n) of each visit given those before it, in nats.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                   (AO eq. of L_AO-AR)
@@ -488,39 +531,41 @@ class Network(nn.Module):
                   a row is L_MDM of AO
         columns   (B, n), of a decoder: the visits that are scored, by default all
         n_visits  (B,), by default T: visits from there on are padding, which nothing sees. They get
-                  0, and n_visits stands for T in the weights"""
+                  0, and n_visits stands for T in the weights
+        begins    (B, P) of rows that pack texts, see Parts: n_known is then (B, P), and T the
+                  length of each"""
         _, T = self._check(idx, order)
         self._check_scored(n_known, columns, T)
 
-        # What is known, and what is padding
+        # What is a text, and what of it is known
         visits = torch.arange(T, device=idx.device)
-        if n_known is None:
-            known = order.new_full((len(order), 1), T - 1)
-        else:
-            known = n_known.to(idx.device).unsqueeze(1)
-        end = T
-        if n_visits is not None:
-            end = n_visits.to(idx.device).unsqueeze(1)
+        parts = Parts.of(order, n_visits, begins)
+        known = order.new_full((len(order), 1), T - 1)
+        if n_known is not None:
+            known = parts.after(n_known.to(idx.device))
         if columns is not None:
             columns = columns.to(idx.device)
 
         # One pass; a decoder sees no later visit, so that padding needs no mask
+        number = None
+        n_keys = None
         if self.slots.masked_loss and n_visits is not None:
-            number = torch.minimum(visits, end - 1)
-            slots = self.slots(order, known, columns, number, T, end)
-        else:
-            slots = self.slots(order, known, columns)
+            number = torch.minimum(visits, parts.end - 1)
+            n_keys = T
+        slots = self.slots(order, known, parts, columns, number, n_keys)
         x = self.trunk(idx, order, slots)  # (B, n, C)
 
         # The nats of its tokens
         tokens = idx.gather(1, take(order, columns))  # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         if self.slots.masked_loss:
-            nll = torch.where(visits < known, 0, nll * end / (end - known))
+            size = parts.end - parts.begin
+            n_blanks = (parts.end - known).clamp(min=1)
+            nll = torch.where(visits < known, 0, nll * size / n_blanks)
         if n_visits is None:
             return nll
         scored = visits if columns is None else columns
-        return nll.masked_fill(scored >= end, 0)
+        return nll.masked_fill(scored >= parts.end, 0)
 
     def predict(
         self,
@@ -597,7 +642,8 @@ class Network(nn.Module):
         (S, n, n_keys) at least as wide; n_keys is None without a mask."""
         S, n, n_keys = size
         number = ranges.numbers(S)
-        slots = self.slots(order, ranges.known, ranges.visits(n), number, n_keys, ranges.end)
+        parts = Parts(ranges.end)
+        slots = self.slots(order, ranges.known, parts, ranges.visits(n), number, n_keys)
         return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
@@ -868,9 +914,9 @@ class TwoStreamSlots(Slots):
 
     targets_in_keys = False
 
-    def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
+    def __init__(self, order, known, parts, asked=None, *plan):
         self.needs_mask = asked is not None  # a whole pass needs no mask: each stream is causal
-        super().__init__(order, known, asked, number, n_keys, end)
+        super().__init__(order, known, parts, asked, *plan)
         # rotary turns content by where it reads
         self.target = self.read_position
 

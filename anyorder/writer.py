@@ -20,8 +20,8 @@ from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.way import Page, Way
+from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths, read_prior
-from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of, stream

@@ -37,7 +37,13 @@ seconds = 180  # after which the tests hang
 # fmt: off
 FAULTS = {}
 
-FAULTS['model.py'] = 'test_model test_equalities test_answers', [
+FAULTS['model.py'] = 'test_model test_equalities test_answers test_apart', [
+    ['reads.masked_fill(reads < self.begin, NONE)', 'reads'],
+    ['order = order - parts.begin', 'pass'],
+    ['sees & (key >= self.begin.unsqueeze(-1))', 'sees'],
+    ['self.begin + n.gather(1, self.number)', 'n.gather(1, self.number)'],
+    ['(parts.end - known).clamp(min=1)', 'parts.end - known'],
+    ['size = parts.end - parts.begin', 'size = parts.end'],
     ['reads = self.visit.clamp(max=known) - 1', 'reads = self.visit.clamp(max=known - 1) - 1'],
     ['.masked_fill(reads == NONE, -1)', '.masked_fill(reads == NONE, 0)'],
     ['torch.minimum(known + 1, end)', 'known + 1'],
@@ -70,9 +76,9 @@ FAULTS['model.py'] = 'test_model test_equalities test_answers', [
     ['>= self.n_real', '> self.n_real'],
     ['0.02 / (2 * self.config.n_layer) ** 0.5', '0.02 / self.config.n_layer ** 0.5'],
     ['.masked_fill(has_no_token, 0)', ''],
-    ['nll * end / (end - known)', 'nll * (end - known)'],
-    ['nll.masked_fill(scored >= end, 0)', 'nll.masked_fill(scored > end, 0)'],
-    ['columns, number, T, end)', 'columns, number, T)'],
+    ['nll * size / n_blanks', 'nll * n_blanks'],
+    ['nll.masked_fill(scored >= parts.end, 0)', 'nll.masked_fill(scored > parts.end, 0)'],
+    ['torch.minimum(visits, parts.end - 1)', 'None'],
     ['torch.where(visits < known, 0', 'torch.where(visits <= known, 0'],
     ['self.length = self.length[rows]', 'self.length = self.length[:len(rows)]'],
     ['self.k, self.v):', 'self.k,):'],
@@ -595,28 +601,32 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['if self.path and rank == 0:', 'if self.path:'],
 ]
 
-FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood extras/test_puzzles test_answers', [
-    ['nll * ((n - n_given)', 'nll * ((n + n_given)'],
-    ['n = n_visits.to(nll.device).unsqueeze(1)', 'pass'],
-    ['order, n_visits=batch.n_visits', 'order'],
-    ['device=nll.device) < n_given', 'device=nll.device) <= n_given'],
+FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood extras/test_puzzles test_answers test_apart', [
+    ['nll * ((parts.end - first)', 'nll * ((parts.end + first)'],
+    ['Parts.of(nll, n_visits, begins)', 'Parts.of(nll, None, begins)'],
+    ['Parts.of(nll, n_visits, begins)', 'Parts.of(nll, n_visits, None)'],
+    ['n_visits=n_visits, begins=begins)', 'begins=begins)'],
+    ['device=nll.device) < first', 'device=nll.device) <= first'],
     ['sums.append(nll.sum(-1, dtype=widest(model.device)))', 'sums.append(nll.sum(-1))'],
+    ["stream(seed, int(number), 'known')", "stream(seed, 'known')"],
+    ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
+    ['share * n_blanks', 'share * (n_blanks - 1)'],
+    ['columns=columns.to(order.device), n_visits=n_visits', 'columns=columns.to(order.device)'],
+    ['if not nats.isfinite().all():', 'if nats.isnan().all():'],
+    ["stream(seed, int(number), 'known')", 'stream(seed, int(number))'],
+    ['with autocast(model.device, dtype):', "with autocast(model.device, 'float32'):"],
+]
+
+FAULTS['anyorder/likelihood/conditional.py'] = 'test_likelihood', [
     ['.sum(-1, dtype=widest(idx.device)))', '.sum(-1).double())'],
     ['torch.cat([order, rest])', 'order'],
     ['score_visits(model, idx, order, len(b), len(a))',
      'score_visits(model, idx, order, 0, len(a))'],
-    ["stream(seed, int(number), 'known')", "stream(seed, 'known')"],
-    ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
-    ['share * n_blanks', 'share * (n_blanks - 1)'],
     ['torch.cat([b.sort().values, a.sort().values])', 'torch.cat([b, a])'],
     ['for part in (b, a)]', 'for part in (b,)] + [a]'],
     ['return -ensemble_nll(torch.stack(logprobs, -1))',
      'return torch.stack(logprobs, -1).mean(-1)'],
-    ['columns=columns.to(order.device), n_visits=n_visits', 'columns=columns.to(order.device)'],
-    ['if not nats.isfinite().all():', 'if nats.isnan().all():'],
-    ["stream(seed, int(number), 'known')", 'stream(seed, int(number))'],
     ['part[torch.randperm(len(part), generator=generator)]', 'part[torch.randperm(len(part))]'],
-    ['with autocast(model.device, dtype):', "with autocast(model.device, 'float32'):"],
 ]
 
 FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
@@ -847,18 +857,34 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices extras/test_
     ["lr * group['lr_ratio']", 'lr'],
     ["config['lr_decay_iters'] or config['max_iters']", "config['max_iters']"],
     ['self.totals.zero_()', 'pass'],
-    ['n_given=batch.n_given[numbers])', 'n_given=0 * batch.n_given[numbers])'],
-    ['n_known = n_given + (u', 'n_known = (u'],
+    ['n_known=batch.n_given + (u', 'n_known=(u'],
     ['autocast(state.device, config.dtype,', "autocast(state.device, 'float32',"],
-    ['config.batch_size, config.dtype,', 'config.batch_size,'],
     ['.div_(processes()[1])', ''],
     ['range(rank, config.gradient_accumulation_steps, world_size)',
      'range(config.gradient_accumulation_steps)'],
     ['mean_blanks.to(nll.dtype) / len(micros)',
      'mean_blanks.to(nll.dtype) / config.gradient_accumulation_steps'],
-    ['batch.order[numbers], config', 'batch.order[:len(numbers)], config'],
-    ["Order.of('own', config).draw", 'Order().draw'],
+    ['law.draw(B', 'Order().draw(B'],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
+]
+
+FAULTS['anyorder/training/validation.py'] = 'test_training test_apart extras/test_puzzles test_train test_sharding test_answers', [
+    ['n_given=n_given)', 'n_given=0 * n_given)'],
+    ['config.batch_size, config.dtype)', 'config.batch_size)'],
+    ['batch.rows(own)', 'batch.rows(torch.arange(len(own)))'],
+    ['apart(batch, given, begins, law.law)', 'batch._replace(begins=begins)'],
+]
+
+FAULTS['anyorder/tokens/apart.py'] = 'test_apart', [
+    ['tokens[:, :-1] == eos', 'tokens[:, 1:] == eos'],
+    ['max(N // LENGTH, ', 'min(N // LENGTH, '],
+    ['place = position - begin', 'pass'],
+    ["law != 'random'", 'True'],
+    ['2 * begin + ~given', '2 * begin'],
+    ['~given, begins', 'given, begins'],
+    ['value=flags.size(1)', 'value=0'],
+    ['or split.has_rows', ''],
+    ['split.eos is None', 'False'],
 ]
 
 # fmt: on

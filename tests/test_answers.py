@@ -30,7 +30,8 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, read_split
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
-from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
+from anyorder.training.validation import validate
 from configurator import Config, configure
 from model import EMA
 

@@ -388,7 +388,7 @@ def test_help_names_the_keys_of_tables(command, tables):
 @pytest.mark.parametrize(
     'command, most',
     [
-        ('train', 40),
+        ('train', 41),
         ('sample', 33),
         ('eval_ppl', 21),
         ('data.prepare', 20),

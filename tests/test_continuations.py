@@ -14,7 +14,8 @@ from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Adaptive
 from anyorder.likelihood.continuations import last_words, pieces, scores_of_pieces
-from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
+from anyorder.likelihood.ensemble import ensemble_nll
+from anyorder.likelihood.nll import block_nll, nll_of_blanks, one_by_one
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes

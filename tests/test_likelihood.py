@@ -8,25 +8,19 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.ensemble import (
     Groups,
     batches_of,
     context_logprobs,
     ensemble_block_nll,
+    ensemble_nll,
     ensemble_totals,
     group_contexts,
     powers_of_two,
     sample_groups,
 )
-from anyorder.likelihood.nll import (
-    block_nll,
-    check_finite,
-    conditional_logprob,
-    draw_known,
-    ensemble_nll,
-    one_by_one,
-    score_visits,
-)
+from anyorder.likelihood.nll import block_nll, check_finite, draw_known, one_by_one, score_visits
 from anyorder.orders import draw_orders
 from anyorder.seeds import stream
 from model import Slots
@@ -43,7 +37,7 @@ class Network:
         self.nll = nll
         self.asked = []
 
-    def __call__(self, idx, order, n_known=None, columns=None, n_visits=None):
+    def __call__(self, idx, order, n_known=None, columns=None, n_visits=None, begins=None):
         self.asked.append((idx, order, columns))
         nll = self.nll(idx, order)
         return nll if columns is None else nll.gather(1, columns.expand(len(idx), -1))

@@ -18,8 +18,9 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import Given
+from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.ensemble import Groups, ensemble_block_nll
-from anyorder.likelihood.nll import block_nll, conditional_logprob
+from anyorder.likelihood.nll import block_nll
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
 from anyorder.tokens.sets import Split

@@ -11,7 +11,7 @@ from conftest import ROOT, make_model
 from test_readme import commands
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.likelihood.nll import conditional_logprob
+from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.orders import Order
 from anyorder.tokens.prepared import prepare
 from configurator import Config, configure

@@ -18,7 +18,8 @@ from anyorder.tokens.sets import Split
 from anyorder.training import start
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.start import make_run_model
-from anyorder.training.update import TrainState, make_optimizers, update, validate
+from anyorder.training.update import TrainState, make_optimizers, update
+from anyorder.training.validation import validate
 from configurator import Config
 from model import EMA
 

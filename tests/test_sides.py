@@ -16,9 +16,9 @@ import eval_ppl
 from anyorder.generation import Canvas, Drawing, Lossless
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
+from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.likelihood.measured import Cut, open_corpus
-from anyorder.likelihood.nll import ensemble_nll
 from anyorder.likelihood.sampled import Sampled
 from anyorder.likelihood.sides import both_sides, side_nats
 from anyorder.seeds import derive_seed

@@ -18,15 +18,8 @@ from anyorder.tokens.blocks import Batch, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.muon import Muon
 from anyorder.training.start import entries_to_resume, make_run_model
-from anyorder.training.update import (
-    TrainState,
-    draw_batch,
-    get_lr,
-    lr_of,
-    make_optimizers,
-    update,
-    validate,
-)
+from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
+from anyorder.training.validation import validate
 from configurator import Config
 from model import EMA
 
@@ -202,8 +195,9 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
 @pytest.fixture
 def second_of_two(monkeypatch):
     """This process is the second of two, which have the same sums."""
-    monkeypatch.setattr('anyorder.training.update.sum_over_processes', lambda x: 2 * x)
-    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
+    for room in ('update', 'validation'):
+        monkeypatch.setattr(f'anyorder.training.{room}.sum_over_processes', lambda x: 2 * x)
+        monkeypatch.setattr(f'anyorder.training.{room}.processes', lambda: (1, 2))
 
 
 def test_a_process_runs_its_own_micro_batches(second_of_two):

@@ -16,7 +16,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.generation.fill import generate
 from anyorder.generation.scroll import end_of
 from anyorder.generation.way import Page, Way
-from anyorder.likelihood.nll import ensemble_nll
+from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.orders import sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import tokenizer_of_set

@@ -1,14 +1,19 @@
 """What is the context-order ensemble of a decoder? Visits before a target are shuffled, its
 probabilities averaged."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import ensemble_nll
 from anyorder.seeds import stream
 from configurator import at_least
+
+
+def ensemble_nll(logprobs):
+    """Return -log 1/M sum_j exp(logprobs[..., j]), the nats of a mixture of M equal members."""
+    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
 
 
 @torch.no_grad()

@@ -11,11 +11,12 @@ from anyorder.likelihood.continuations import last_words, scores_of_pieces
 from anyorder.likelihood.ensemble import (
     Groups,
     ensemble_block_nll,
+    ensemble_nll,
     ensemble_totals,
     powers_of_two,
     sample_groups,
 )
-from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, is_drawn
+from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_drawn
 from anyorder.likelihood.sampled import is_sampled
 from anyorder.likelihood.sides import both_sides, side_nats
 from anyorder.likelihood.tables import figure, share_error, summarize

@@ -1,6 +1,4 @@
-"""How is likelihood measured? Nats of blocks in orders, and of some positions given others."""
-
-import math
+"""How is likelihood measured? Nats of blocks in orders."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +7,7 @@ from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.seeds import stream
 from anyorder.tokens.blocks import Batch, visits_of
-from model import KVCache, float32_or_better
+from model import KVCache, Parts, float32_or_better
 
 
 @torch.no_grad()
@@ -24,13 +22,18 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
              it takes a pass for each visit
     n_given  (n,) visits that are given and cost nothing"""
     every = Batch(blocks, orders, n_known=n_known, n_visits=visits_of(blocks), n_given=n_given)
+    return batch_nll(model, every, batch_size, dtype)
+
+
+@torch.no_grad()
+def batch_nll(model, every, batch_size, dtype='float32'):
+    """Return nats (n,) float64 of the rows of a Batch, batch_size at a time, as block_nll."""
     sums = []
-    for rows in torch.arange(len(blocks)).split(batch_size):
+    for rows in torch.arange(len(every.idx)).split(batch_size):
         batch = every.rows(rows).to(model.device)
         nll = visit_nll(model, batch, dtype)
-        if n_given is not None:
-            own_given = batch.n_given.to(model.device)
-            nll = nll_of_blanks(nll, own_given, n_known is not None, batch.n_visits)
+        if batch.n_given is not None:
+            nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, *batch.texts)
         sums.append(nll.sum(-1, dtype=widest(model.device)))
     if not sums:
         return torch.zeros(0, dtype=torch.float64)
@@ -42,30 +45,33 @@ def visit_nll(model, batch, dtype='float32'):
     with autocast(model.device, dtype):
         if model.slots.masked_loss and batch.n_known is None:
             return one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
-        return model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
+        return nll_of(model, batch)
+
+
+def nll_of(model, batch):
+    """Return nats (B, T) of Network.forward of a Batch."""
+    n_visits, begins = batch.texts
+    return model(batch.idx, batch.order, batch.n_known, n_visits=n_visits, begins=begins)
 
 
 def blank_nll(model, batch):
     """Return nats (B, N) of the visits of a Batch, 0 for what is given and for padding."""
-    nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
-    return nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits)
+    nll = nll_of(model, batch)
+    return nll_of_blanks(nll, batch.n_given, batch.n_known is not None, *batch.texts)
 
 
-def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
-    """Return nll (B, T) of Network.forward, 0 for its first n_given (B,) visits.
+def nll_of_blanks(nll, n_given, masked_loss, n_visits=None, begins=None):
+    """Return nll (B, T) of Network.forward, 0 for the n_given first visits of each text.
 
     A masked loss has 0 there already. Its bound is the sum over k = n_given to n - 1, n = n_visits,
     of the mean nats of the n - k blanks; one uniform k = n_known stands for n - n_given of them. So
     its weight n / (n - n_known) becomes (n - n_given) / (n - n_known)."""
-    T = nll.size(1)
-    n_given = n_given.unsqueeze(1)
+    parts = Parts.of(nll, n_visits, begins)
+    first = parts.after(n_given.to(nll.device))  # that is no longer given
     if not masked_loss:
-        is_given = torch.arange(T, device=nll.device) < n_given
+        is_given = torch.arange(nll.size(1), device=nll.device) < first
         return nll.masked_fill(is_given, 0)
-    n = T
-    if n_visits is not None:
-        n = n_visits.to(nll.device).unsqueeze(1)
-    return nll * ((n - n_given).to(nll.dtype) / n)
+    return nll * ((parts.end - first).to(nll.dtype) / (parts.end - parts.begin))
 
 
 def check_finite(nats):
@@ -134,59 +140,14 @@ def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
     """Return how many visits are known, (M, K), in each of the K = n_orders passes of M blocks.
 
     The K counts of a block, a function of seed and number, are a stratified sample: one is uniform
-    in each of K equal parts of the n_blanks, (M, 1) or an int, counts from n_given on."""
+    in each of K equal parts of the n_blanks, (M, 1) or an int, counts from n_given on. Counts
+    (M, P, 1) of P texts in a block give (M, P, K)."""
+    n_blanks = torch.as_tensor(n_blanks)
     u = []
     for number in block_numbers:
         generator = stream(seed, int(number), 'known')
-        u.append(torch.rand(n_orders, dtype=torch.float64, generator=generator))
+        u.append(
+            torch.rand(*n_blanks.shape[1:-1], n_orders, dtype=torch.float64, generator=generator)
+        )
     share = (torch.arange(n_orders) + torch.stack(u)) / n_orders
     return n_given + (share * n_blanks).long()
-
-
-def ensemble_nll(logprobs):
-    """Return -log 1/M sum_j exp(logprobs[..., j]), the nats of a mixture of M equal members."""
-    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
-
-
-@torch.no_grad()
-def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
-    """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
-
-    Without n_orders b and then a are read left to right. Else K = n_orders are averaged:
-
-        log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
-
-    idx   (B, N) tokens in natural order
-    a, b  (n,) and (m,) positions, lists or tensors; b may be empty"""
-    B, N = idx.shape
-    a = torch.as_tensor(a, dtype=torch.long).flatten()
-    b = torch.as_tensor(b, dtype=torch.long).flatten()
-    both = torch.cat([b, a])
-    is_set = len(both.unique()) == len(both)
-    if n_orders < 0 or not len(a) or not is_set or both.min() < 0 or both.max() >= N:
-        raise ValueError(
-            f'a and b must be disjoint sets of positions below {N}, a not empty; '
-            f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
-        )
-    rest = []
-    if model.slots.masked_loss:  # it has to know which positions are blank
-        rest = sorted({*range(N)} - {*both.tolist()})
-    rest = torch.tensor(rest, dtype=torch.long)
-
-    logprobs = []
-    for order in orders_of_parts(b, a, n_orders, generator):
-        order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)
-        nll = score_visits(model, idx, order, len(b), len(a))
-        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)))
-    return -ensemble_nll(torch.stack(logprobs, -1))
-
-
-def orders_of_parts(b, a, n_orders, generator):
-    """Return orders of b and then a, each shuffled n_orders times; 0: sorted once."""
-    if not n_orders:
-        return [torch.cat([b.sort().values, a.sort().values])]
-    orders = []
-    for _ in range(n_orders):
-        shuffles = [part[torch.randperm(len(part), generator=generator)] for part in (b, a)]
-        orders.append(torch.cat(shuffles))
-    return orders

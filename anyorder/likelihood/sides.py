@@ -16,7 +16,8 @@ import torch
 
 from anyorder.generation import Canvas, Drawing, Given
 from anyorder.generation.fill import fill
-from anyorder.likelihood.nll import ensemble_nll, nll_of_blanks, visit_nll
+from anyorder.likelihood.ensemble import ensemble_nll
+from anyorder.likelihood.nll import nll_of_blanks, visit_nll
 from anyorder.likelihood.sampled import text_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch

@@ -67,7 +67,7 @@ class Batch(NamedTuple):
     """B blocks of N tokens, each visited in an order: what is given, then blanks, then padding.
 
     Counts are (B,), or None where there is nothing to count: n_given + n_blanks = n_visits, and
-    n_given <= n_known <= n_visits."""
+    n_given <= n_known <= n_visits. Of rows that pack texts, at `begins`, they are (B, P)."""
 
     idx: torch.Tensor  # (B, N) tokens in natural order
     order: torch.Tensor  # (B, N) positions
@@ -75,6 +75,7 @@ class Batch(NamedTuple):
     n_visits: torch.Tensor | None = None  # visits that are no padding; None: all
     n_given: torch.Tensor | None = None  # visits that cost nothing
     n_blanks: torch.Tensor | None = None  # visits that are learned or measured
+    begins: torch.Tensor | None = None  # (B, P) first visits of packed texts, see apart.py
 
     @classmethod
     def of(cls, blocks, order, given, left_to_right=False):
@@ -82,6 +83,11 @@ class Batch(NamedTuple):
         n_visits = visits_of(blocks)
         order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
         return cls(blocks, order, None, n_visits, n_given, n_blanks)
+
+    @property
+    def texts(self):
+        """What Parts.of wants to know."""
+        return self.n_visits, self.begins
 
     def count_tokens(self):
         """Return how many tokens are no padding."""
@@ -102,4 +108,7 @@ class Batch(NamedTuple):
 
         Counts stay where they are: on the host `predict` plans its passes without a wait."""
         idx = self.idx.clamp(min=0).to(device)
-        return self._replace(idx=idx, order=self.order.to(device))
+        batch = self._replace(idx=idx, order=self.order.to(device))
+        if self.begins is None:
+            return batch
+        return batch._replace(begins=self.begins.to(device))

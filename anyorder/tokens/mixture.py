@@ -137,6 +137,14 @@ class Mixture:
     def marked(self):
         return any(part.marked for part in self.parts)
 
+    @property
+    def eos(self):
+        return self.parts[0].eos
+
+    @property
+    def has_rows(self):
+        return self.parts[0].has_rows
+
     @cached_property
     def lengths(self):
         """The tokens of all documents, if documents are the rows."""

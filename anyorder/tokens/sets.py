@@ -45,11 +45,18 @@ class Split:
 
     packed   as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
     marked   whether the highest bit of a token says that it is given
-    lengths  of a stream whose documents are rows: the tokens of each, (rows,)"""
+    lengths  of a stream whose documents are rows: the tokens of each, (rows,)
+    eos      the token that ends each document of a stream, or None"""
 
     packed: np.ndarray
     marked: bool = False
     lengths: np.ndarray | None = None
+    eos: int | None = None
+
+    @property
+    def has_rows(self):
+        """Whether a block is a text: a row or a document."""
+        return self.packed.ndim == 2 or self.lengths is not None
 
     @property
     def mark(self):
@@ -149,7 +156,7 @@ def read_split(directory, meta, split):
 
     # The documents
     tokens = np.memmap(path, dtype=dtype, mode='r')
-    found = Split(tokens, meta.given)
+    found = Split(tokens, meta.given, eos=meta.eos)
     if meta.prompts:
         found.lengths = document_lengths(tokens, meta.eos)
         if tokens[-1] != meta.eos:

@@ -11,12 +11,13 @@ import torch
 
 from anyorder.datasets import TRAIN_AND_VAL, open_split
 from anyorder.machine.processes import first_process_first, processes
+from anyorder.tokens.apart import begins_in, check_documents
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
 from anyorder.tokens.sets import Split, check_length, split_counts
 from anyorder.tokens.tokenizers import tokenizer_of_set
-from anyorder.training.update import validate
+from anyorder.training.validation import validate
 
 
 @dataclass
@@ -26,7 +27,8 @@ class Part:
     share       of the tokens that are trained on
     train, val  its splits
     blocks      (n, N) tokens that validations measure
-    given       (n, N) which of them are given"""
+    given       (n, N) which of them are given
+    begins      (n, P) where their documents begin, if these are apart"""
 
     name: str
     meta: Meta
@@ -35,6 +37,7 @@ class Part:
     share: float = 1.0
     blocks: torch.Tensor | None = None
     given: torch.Tensor | None = None
+    begins: torch.Tensor | None = None
 
     @property
     def hashes(self):
@@ -44,8 +47,9 @@ class Part:
     def n_blanks(self):
         return int((~self.given).sum())
 
-    def check(self, block_size):
-        """Raise ValueError unless both splits have blocks of this size."""
+    def check(self, block_size, documents):
+        """Raise ValueError unless both splits have such blocks, and documents as asked."""
+        check_documents(self.train, documents, self.name)
         check_length(self.train, block_size, f'{self.name}/train')
         check_length(self.val, block_size, f'{self.name}/val')
 
@@ -68,7 +72,7 @@ class Data:
         self.kind = kind_of_all(kinds)
         self.tokenizer = tokenizer_of_set(self.kind)
         for part in self.parts:
-            part.check(config.block_size)
+            part.check(config.block_size, config.documents)
         set_shares(self.parts, weights, config.block_size)
         self.train = read_as_one(self.parts, config.block_size)
         self.source = ', '.join(part.meta.splits['train'].source for part in self.parts)
@@ -78,6 +82,7 @@ class Data:
         n_blocks = config.eval_iters * config.batch_size
         for part in self.parts:
             part.blocks, part.given = all_blocks(part.val, config.block_size, n_blocks)
+            part.begins = begins_in(part.blocks, part.val, config)
 
     @property
     def n_tokens(self):
@@ -181,4 +186,4 @@ def entry_of(part):
 
 def validate_parts(model, data, config):
     """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
-    return {p.name: validate(model, p.blocks, p.given, config) for p in data.parts}
+    return {p.name: validate(model, p.blocks, p.given, config, p.begins) for p in data.parts}

@@ -41,6 +41,8 @@ def introduction(state, data, clock, folder, config, compiled, changed):
             yield f'{part.share:.1%} of them are of {of_set}; the run reads it {n_times:.3g} times'
         if part.train.lengths is not None:
             yield about_documents(part.train, data.train.width(config.block_size))
+        if config.documents:
+            yield about_parts(part)
     _, world_size = processes()
     yield (
         f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
@@ -108,6 +110,14 @@ def report_of(state, data, folder, chart, bar, config):
     if chart.wanted and not data.train.marked and not is_split:
         write_samples = partial(samples, state.ema.model, data.tokenizer, config)
     return Report(folder, chart, bar, write_samples)
+
+
+def about_parts(part):
+    """Return a line on the documents of a set that are kept apart."""
+    if part.begins is None:
+        return f'documents=apart changes nothing: a row of {part.name} is a text of its own'
+    n = (part.begins < part.blocks.size(1)).sum()
+    return f'documents of {part.name} apart: {n / len(part.begins):.1f} in a block of validation'
 
 
 class Report:

@@ -17,6 +17,7 @@ from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
 from anyorder.seeds import DRAWS, derive_seed
+from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.best import best_of, check_best
@@ -94,6 +95,7 @@ def saved_options(checkpoint, config):
     savings = [option for option in SAVINGS if run.get(option)]
     if savings:
         saved['save_memory'] = ','.join(savings)
+    saved.setdefault('documents', '')  # of a run from before the option
     return saved
 
 
@@ -192,6 +194,7 @@ def check_options(c, world_size):
     at_least(c, 0, *AT_LEAST_0)
     check_choice('compile', c.compile, 'auto', True, False)
     weights_in(c.dataset)  # which raises
+    keeps_apart(c.documents)
     if c.gradient_accumulation_steps % world_size:
         raise ValueError(
             f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '

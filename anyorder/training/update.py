@@ -1,15 +1,16 @@
-"""What is an update? A batch, its loss, the steps of optimizers and average; and validation."""
+"""What is an update? A batch, its loss, the steps of optimizers and average."""
 
 import math
 from contextlib import nullcontext
 
 import torch
 
-from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
+from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import gather_whole, is_split, processes, sum_over_processes
-from anyorder.orders import Order, draw_orders, given_first, sample_order
+from anyorder.orders import Order, given_first
 from anyorder.seeds import derive_seed
+from anyorder.tokens.apart import apart, begins_in
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
@@ -26,19 +27,24 @@ def draw_batch(split, config, model):
     if n_visits is not None:
         n_visits = send(n_visits, device)
 
-    order = Order.of('own', config).draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
+    law = Order.of('own', config)
+    order = law.draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
+    given = None
     if split.marked:  # tokens of the file say whether they are given
         idx, given = split.unpack(idx)
         order, n_given, n_blanks = given_first(order, given, n_visits)
     else:
         n_given = order.new_zeros(B)
         n_blanks = order.new_full((B,), N)
-    n_known = None
-    if model.slots.masked_loss:
-        u = torch.rand(B, device=device, dtype=widest(device))
-        n_known = n_given + (u * n_blanks).long()
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
-    return Batch(idx, order, n_known, n_visits, n_given, n_blanks)
+    batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
+    begins = begins_in(blocks, split, config)
+    if begins is not None:
+        batch = apart(batch, given, send(begins, device), law.law)
+    if not model.slots.masked_loss:
+        return batch
+    u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
+    return batch._replace(n_known=batch.n_given + (u * batch.n_blanks).long())
 
 
 def send(x, device):
@@ -220,48 +226,3 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 def is_hidden(name, p):
     """Whether a parameter is a matrix of attention or MLP."""
     return p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
-
-
-def validate(model, blocks, given, config):
-    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
-
-    Tokens that are `given` (n, N) come first and cost nothing. The first name is Order.estimate of
-    the run. Each block has a fixed order, and of a masked loss, which has no 'l2r', a fixed number
-    of known visits. Processes share the blocks."""
-    rank, world_size = processes()
-    n, N = blocks.shape
-    # as many in every process, as a split model wants; places from n on repeat blocks
-    n_places = n + -n % world_size
-    places = torch.arange(rank, n_places, world_size)
-    own = places % n
-
-    order_law = Order.of('own', config)
-    orders = {order_law.estimate: draw_orders(range(n), N, order=order_law)[:, 0]}
-    if not model.slots.masked_loss:
-        orders['l2r'] = sample_order(n, N, 'l2r')
-    nats = {}
-    for name, orders_of_blocks in orders.items():
-        batch = Batch.of(blocks, orders_of_blocks, given)
-        found = torch.zeros(n_places, dtype=torch.float64)
-        found[places] = nats_of(model, batch, own, config)
-        nats[name] = sum_over_processes(found)[:n]
-    return nats
-
-
-def nats_of(model, batch, numbers, config):
-    """Return nats (n,) of the rows of these numbers, which fix their known visits."""
-    n_known = None
-    if model.slots.masked_loss:
-        n_given = batch.n_given.unsqueeze(1)
-        n_blanks = batch.n_blanks.unsqueeze(1)
-        # of all blocks, since the number of a block fixes what it draws
-        n_known = draw_known(range(len(n_given)), n_blanks, n_given=n_given)[numbers, 0]
-    return block_nll(
-        model,
-        batch.idx[numbers],
-        batch.order[numbers],
-        config.batch_size,
-        config.dtype,
-        n_known=n_known,
-        n_given=batch.n_given[numbers],
-    )

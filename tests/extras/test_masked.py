@@ -21,7 +21,8 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.likeliest import ask_for
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES
-from anyorder.likelihood.nll import block_nll, conditional_logprob
+from anyorder.likelihood.conditional import conditional_logprob
+from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order
 from model import KVCache
 

@@ -21,7 +21,8 @@ from anyorder.orders import draw_orders
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.sets import GIVEN
-from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
+from anyorder.training.validation import validate
 from configurator import Config, configure
 from model import EMA
 

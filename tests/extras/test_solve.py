@@ -29,7 +29,7 @@ from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import get_tokenizer
-from anyorder.training.update import validate
+from anyorder.training.validation import validate
 from configurator import Config, configure
 from model import EMA
 

@@ -15,6 +15,7 @@ from anyorder.generation.fill import generate
 from anyorder.generation.schedules import unmask_schedule
 from anyorder.training.clock import training_flops
 from configurator import configure
+from model import Parts
 
 ENCODER = {'attention': 'bidirectional'}
 MIXED = {'attention': 'mixed'}
@@ -79,7 +80,8 @@ def test_the_limit_of_a_network_counts_what_its_slots_see(variant):
         if variant == TWO_STREAM:
             stop = known + 1
         number = torch.arange(kept, stop).unsqueeze(0)
-        slots = model.slots(order, torch.tensor([[known]]), asked, number, 9, torch.tensor([[9]]))
+        parts = Parts(torch.tensor([[9]]))
+        slots = model.slots(order, torch.tensor([[known]]), parts, asked, number, 9)
         n_keys = slots.sees[0, 0].sum(-1)
         of_drawn = n_keys[slots.answering[0]]
         n_others, other_keys, keys_of_drawn = step_slots(model.config, last, known, end)

@@ -11,8 +11,8 @@ from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
 from anyorder.likelihood.continuations import have_room, pieces, read
-from anyorder.likelihood.ensemble import batches, shuffled_contexts
-from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, is_drawn
+from anyorder.likelihood.ensemble import batches, ensemble_nll, shuffled_contexts
+from anyorder.likelihood.nll import check_finite, draw_known, is_drawn
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed, stream
 from model import float32_or_better

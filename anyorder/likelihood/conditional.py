@@ -1,0 +1,51 @@
+"""How likely are some positions of a text given others?"""
+
+import torch
+
+from anyorder.likelihood.ensemble import ensemble_nll
+from anyorder.likelihood.nll import score_visits
+from anyorder.machine.devices import widest
+
+
+@torch.no_grad()
+def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
+    """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
+
+    Without n_orders b and then a are read left to right. Else K = n_orders are averaged:
+
+        log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
+
+    idx   (B, N) tokens in natural order
+    a, b  (n,) and (m,) positions, lists or tensors; b may be empty"""
+    B, N = idx.shape
+    a = torch.as_tensor(a, dtype=torch.long).flatten()
+    b = torch.as_tensor(b, dtype=torch.long).flatten()
+    both = torch.cat([b, a])
+    is_set = len(both.unique()) == len(both)
+    if n_orders < 0 or not len(a) or not is_set or both.min() < 0 or both.max() >= N:
+        raise ValueError(
+            f'a and b must be disjoint sets of positions below {N}, a not empty; '
+            f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
+        )
+    rest = []
+    if model.slots.masked_loss:  # it has to know which positions are blank
+        rest = sorted({*range(N)} - {*both.tolist()})
+    rest = torch.tensor(rest, dtype=torch.long)
+
+    logprobs = []
+    for order in orders_of_parts(b, a, n_orders, generator):
+        order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)
+        nll = score_visits(model, idx, order, len(b), len(a))
+        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)))
+    return -ensemble_nll(torch.stack(logprobs, -1))
+
+
+def orders_of_parts(b, a, n_orders, generator):
+    """Return orders of b and then a, each shuffled n_orders times; 0: sorted once."""
+    if not n_orders:
+        return [torch.cat([b.sort().values, a.sort().values])]
+    orders = []
+    for _ in range(n_orders):
+        shuffles = [part[torch.randperm(len(part), generator=generator)] for part in (b, a)]
+        orders.append(torch.cat(shuffles))
+    return orders

@@ -1,0 +1,75 @@
+"""How do the documents in a block stay apart? Its parts of documents are texts of their own."""
+
+import torch
+import torch.nn.functional as F
+
+from model import Parts
+
+LENGTH = 32  # tokens of a document, of which a block has room for as many as it is long
+
+
+def keeps_apart(documents):
+    """Whether the option `documents` keeps them apart. Raises ValueError for another value."""
+    if documents not in ('', 'apart'):
+        raise ValueError(f"documents must be apart, or '' to see each other, got {documents!r}")
+    return documents == 'apart'
+
+
+def check_documents(split, documents, name):
+    """Raise ValueError unless the documents of the set `name`, a Split, can be kept apart."""
+    if keeps_apart(documents) and not split.has_rows and split.eos is None:
+        raise ValueError(
+            f'{name} is a stream without a token that ends documents: leave out documents=apart, '
+            'or prepare it with --end=TOKEN'
+        )
+
+
+def begins_in(blocks, split, config):
+    """Return begins_of blocks (B, N) of a Split; None where a run does not keep documents apart."""
+    if not keeps_apart(config.get('documents', '')) or split.has_rows:
+        return None
+    tokens, _ = split.unpack(blocks)
+    return begins_of(tokens, split.eos)
+
+
+def begins_of(tokens, eos):
+    """Return where the parts of documents begin in blocks (B, N), each of which `eos` ends.
+
+    (B, P) in ascending order, N behind the last. P is N / LENGTH, or a power of two that is enough:
+    a compiler or a recorded graph meets few shapes."""
+    N = tokens.size(1)
+    is_first = F.pad(tokens[:, :-1] == eos, (1, 0), value=True)
+    most = int(is_first.sum(1).max())
+    room = max(N // LENGTH, 1 << (most - 1).bit_length())
+    begins = torch.where(is_first, torch.arange(N), N)
+    return begins.sort(1).values[:, : min(room, N)].contiguous()
+
+
+def apart(batch, given, begins, law):
+    """Return a Batch of blocks of one length whose documents, at `begins` (B, P), are apart.
+
+    Its orders become those of the parts, one after the other. Where an Order is of the `law`
+    'random', a part is read as the block would read these positions; else as a document of this
+    length alone, that is as the block would read its first positions. What is given, (B, N) by
+    position, comes first in each part."""
+    N = batch.order.size(1)
+    if given is None:
+        given = torch.zeros_like(batch.order, dtype=torch.bool)
+    position = torch.arange(N, device=begins.device)
+    begin = Parts.of(batch.order, None, begins).begin  # (B, N), as a part has its places as visits
+    place = position.expand_as(begin)
+    if law != 'random':
+        place = position - begin
+    rank = batch.order.argsort(1).gather(1, place)
+    group = 2 * begin + ~given
+    order = (group * N + rank).argsort(1)
+    return batch._replace(
+        order=order, n_given=count(given, begins), n_blanks=count(~given, begins), begins=begins
+    )
+
+
+def count(flags, begins):
+    """Return (B, P), how many of the flags (B, N) of each part are true."""
+    n_before = F.pad(flags.cumsum(1), (1, 0))  # (B, N + 1)
+    ends = F.pad(begins[:, 1:], (0, 1), value=flags.size(1))
+    return n_before.gather(1, ends) - n_before.gather(1, begins)

@@ -1,0 +1,43 @@
+"""How is a run validated? Nats of fixed blocks in fixed orders."""
+
+import torch
+
+from anyorder.likelihood.nll import batch_nll, draw_known
+from anyorder.machine.processes import processes, sum_over_processes
+from anyorder.orders import Order, draw_orders
+from anyorder.tokens.apart import apart
+from anyorder.tokens.blocks import Batch
+
+
+def validate(model, blocks, given, config, begins=None):
+    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
+
+    Tokens that are `given` (n, N) come first and cost nothing; of documents apart, which start at
+    `begins` (n, P), in each. The first name is Order.estimate of the run. Each block has a fixed
+    order, and of a masked loss, which has no 'l2r', fixed numbers of known visits. Processes share
+    the blocks."""
+    rank, world_size = processes()
+    n, N = blocks.shape
+    # as many in every process, as a split model wants; places from n on repeat blocks
+    n_places = n + -n % world_size
+    places = torch.arange(rank, n_places, world_size)
+    own = places % n
+
+    own_law = Order.of('own', config)
+    laws = {own_law.estimate: own_law}
+    if not model.slots.masked_loss:
+        laws['l2r'] = Order('l2r')
+    nats = {}
+    for name, law in laws.items():
+        orders = draw_orders(range(n), N, order=law)[:, 0]
+        batch = Batch.of(blocks, orders, given)
+        if begins is not None:
+            batch = apart(batch, given, begins, law.law)
+        if model.slots.masked_loss:
+            n_given = batch.n_given.unsqueeze(-1)
+            known = draw_known(range(n), batch.n_blanks.unsqueeze(-1), n_given=n_given)
+            batch = batch._replace(n_known=known[..., 0])
+        found = torch.zeros(n_places, dtype=torch.float64)
+        found[places] = batch_nll(model, batch.rows(own), config.batch_size, config.dtype)
+        nats[name] = sum_over_processes(found)[:n]
+    return nats
