@@ -60,7 +60,7 @@ wandb_run_name = ''  # at wandb; '' is out_dir
 seed = 1337  # with iteration and micro-batch it fixes every random number
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'  # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
-save_memory = ''  # 'recompute' blocks, 'shard' over the processes, or both with a comma
+save_memory = ''  # 'recompute', and 'shard' or 'hybrid' (in nodes), see docs/options.md
 plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 

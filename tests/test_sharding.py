@@ -1,22 +1,26 @@
 """A run that recomputes blocks, or splits its state, is the run that does not, and holds less."""
 
 import itertools
+import os
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import make_model
+from conftest import make_model, one_line
 from toy_runs import TWO, assert_alike, resume, run
 
 from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.processes import is_split, start_processes
+from anyorder.machine.surroundings import place_in_node
 from anyorder.orders import sample_order
 from anyorder.tokens.sets import Split
 from anyorder.training import start
-from anyorder.training.sharding import recompute, shard
+from anyorder.training.sharding import check_nodes, check_savings, mesh_of, recompute, shard
 from anyorder.training.start import make_run_model
 from anyorder.training.update import TrainState, make_optimizers, update
 from anyorder.training.validation import validate
@@ -53,22 +57,23 @@ def learner(name, **more):
     return lean(model.requires_grad_(True).train())
 
 
-def state_of(model, optimizer='adamw', split=False):
+def state_of(model, optimizer='adamw', save_memory=''):
     average = EMA(model, 0.9)
-    if split:
-        shard(model, CPU)
-        shard(average.model, CPU)
+    if save_memory:
+        mesh = mesh_of(Config(save_memory=save_memory), CPU)
+        shard(model, mesh)
+        shard(average.model, mesh)
     optimizers = make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95))
     state = TrainState(model, optimizers, average)
     state.run_model = make_run_model(model, False, CPU)
     return state
 
 
-def entries_after(state, n_updates=2):
+def entries_after(state, n_updates=2, options=OPTIONS):
     """Return the checkpoint of a run after some updates, and what validation says of it."""
     for _ in range(n_updates):
-        update(state, Split(TOKENS), 1e-2, OPTIONS)
-    val = validate(state.ema.model, BLOCKS, NOTHING, OPTIONS)
+        update(state, Split(TOKENS), 1e-2, options)
+    val = validate(state.ema.model, BLOCKS, NOTHING, options)
     return entries_of(state.model, state.ema, **start.entries_to_resume(state)), val
 
 
@@ -171,7 +176,7 @@ def test_a_split_run_is_the_whole_run(forked, names):
     def both():
         start_processes()
         for (name, optimizer), (of_one, val) in zip(runs, want):
-            state = state_of(recompute(learner(name, dropout=0.1)), optimizer, split=True)
+            state = state_of(recompute(learner(name, dropout=0.1)), optimizer, 'shard')
             assert is_split(state.model.lm_head.weight)
             assert is_split(state.ema.model.lm_head.weight)
             entries, of_two = entries_after(state)
@@ -187,12 +192,107 @@ def test_a_split_run_is_the_whole_run(forked, names):
         assert p.code == 0, p.said
 
 
+@pytest.fixture
+def of_nodes(forked):
+    """of_nodes(body, 2, 2) calls the body in the processes of two nodes, each of two."""
+
+    def run(body, *sizes):
+        bodies = []
+        for size in sizes:
+            bodies += [partial(in_node, body, local, size) for local in range(size)]
+        return forked(*bodies)
+
+    return run
+
+
+def in_node(body, local_rank, size):
+    os.environ |= {'LOCAL_RANK': str(local_rank), 'LOCAL_WORLD_SIZE': str(size)}
+    start_processes()
+    body()
+
+
+@pytest.mark.slow
+def test_nodes_that_each_split_a_copy_are_one_process(of_nodes):
+    """In float64, ten updates of eight micro-batches: a process of four has two."""
+    options = Config(OPTIONS | {'gradient_accumulation_steps': 8})
+    model = learner('decoder', dropout=0.1)
+    of_one, want = entries_after(state_of(model, 'muon'), 10, options)
+
+    def body():
+        state = state_of(learner('decoder', dropout=0.1), 'muon', 'hybrid')
+        entries, val = entries_after(state, 10, options)
+        assert_close(val, want, rtol=0, atol=1e-9)
+        nothing = {'totals': torch.zeros(3)}
+        assert_close(entries | nothing, of_one | nothing, rtol=0, atol=1e-9)
+        assert 0.5 <= held([*state.model.parameters()]) < 0.6
+        assert 0.5 <= held(moments(state.optimizers)) < 0.6
+
+    for p in of_nodes(body, 2, 2):
+        assert p.code == 0, p.said
+
+
+@pytest.mark.slow
+def test_nodes_exchange_gradients_once_an_update(of_nodes, monkeypatch):
+    calls = []
+    all_reduce = dist.all_reduce
+
+    def counted(*args, **how):
+        calls.append(args)
+        return all_reduce(*args, **how)
+
+    def body():
+        state = state_of(learner('decoder'), save_memory='hybrid')
+        monkeypatch.setattr(dist, 'all_reduce', counted)
+        counts = []
+        for n in (2, 6):  # micro-batches of an update, of each process one and three
+            calls.clear()
+            update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'gradient_accumulation_steps': n}))
+            counts.append(len(calls))
+        assert counts[0] == counts[1] >= 3  # of two blocks and what is outside
+
+    for p in of_nodes(body, 1, 1):
+        assert p.code == 0, p.said
+
+
+@pytest.mark.parametrize(
+    'places, is_right',
+    [
+        ([(0, 2), (1, 2), (0, 2), (1, 2)], True),
+        ([(0, 4), (1, 4), (2, 4), (3, 4)], True),
+        ([(0, 3), (1, 3), (2, 3), (0, 1)], False),
+        ([(0, 2), (0, 2), (1, 2), (1, 2)], False),  # numbered across the nodes
+        ([(0, None), (1, None), (2, None), (3, None)], False),
+        ([(0, 0), (0, 0), (0, 0), (0, 0)], False),
+    ],
+)
+def test_nodes_must_be_of_one_size(monkeypatch, places, is_right):
+    monkeypatch.setattr('anyorder.training.sharding.processes', lambda: (0, 4))
+    monkeypatch.setattr('anyorder.training.sharding.gather', lambda own: places)
+    with nullcontext() if is_right else one_line('save_memory=hybrid '):
+        check_nodes()
+
+
+@pytest.mark.parametrize('words', ['shard,hybrid', 'hybrid:2', 'recompute,shrd'])
+def test_a_run_splits_in_one_way(words):
+    with one_line('save_memory'):
+        check_savings(Config(save_memory=words))
+    check_savings(Config(save_memory='hybrid,recompute'))
+
+
+def test_a_process_knows_its_place_in_its_node(monkeypatch):
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    monkeypatch.delenv('LOCAL_WORLD_SIZE', raising=False)
+    assert place_in_node() == (1, None)
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '8')
+    assert place_in_node() == (1, 8)
+
+
 def test_muon_gathers_a_matrix_once(forked):
     def both():
         from torch.distributed.tensor.debug import CommDebugMode
 
         start_processes()
-        state = state_of(learner('decoder'), 'muon', split=True)
+        state = state_of(learner('decoder'), 'muon', 'shard')
         state.model(BLOCKS, torch.arange(9).expand(5, 9)).mean().backward()
         with CommDebugMode() as counter:
             state.optimizers[1].step()
@@ -211,7 +311,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
 
     def both():
         start_processes(timedelta(seconds=20))
-        state = state_of(learner('encoder'), split=True)
+        state = state_of(learner('encoder'), save_memory='shard')
         got = validate(state.ema.model, BLOCKS, NOTHING, options)
         assert_close(got, want, rtol=0, atol=1e-9)
 

@@ -40,3 +40,14 @@ def surroundings():
             f'{said}: start it by torchrun, or alone: env {without} python ...'
         )
     return {name: found[name] for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
+
+
+def place_in_node():
+    """Return (number of this process in its node, number of the node's processes) by torchrun.
+
+    None stands for what the environment does not say."""
+    found = []
+    for name in ('LOCAL_RANK', 'LOCAL_WORLD_SIZE'):
+        said = os.environ.get(name, '')
+        found.append(int(said) if re.fullmatch('[0-9]+', said) else None)
+    return tuple(found)

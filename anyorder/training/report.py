@@ -21,7 +21,7 @@ from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.training.best import never_over
-from anyorder.training.sharding import saves_by
+from anyorder.training.sharding import splits
 from anyorder.training.start import never_reached
 
 
@@ -106,8 +106,8 @@ def about_documents(split, N):
 def report_of(state, data, folder, chart, bar, config):
     """Return the Report of a run, which writes samples for the chart of a text."""
     write_samples = None
-    is_split = saves_by('shard', config)  # no process alone has the whole average
-    if chart.wanted and not data.train.marked and not is_split:
+    # of a split run no process alone has the whole average
+    if chart.wanted and not data.train.marked and not splits(config):
         write_samples = partial(samples, state.ema.model, data.tokenizer, config)
     return Report(folder, chart, bar, write_samples)
 
@@ -159,7 +159,7 @@ def conclusion(state, data, val, folder, config):
         yield validation_table(val[part.name], part, data, config)
     if not data.train.marked:
         model = state.ema.model
-        if saves_by('shard', config):  # the first process has a part of it
+        if splits(config):  # the first process has a part of it
             model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
         for order, text in samples(model, data.tokenizer, config):
             yield f'\nwritten {order}\n{text}'

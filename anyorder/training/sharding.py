@@ -1,21 +1,42 @@
 """How does a run fit that is larger than a GPU's memory? By recompute and shard, which keep names.
 
-A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows.
-Checkpoints hold whole tensors: processes.gather_whole makes them, processes.own_part splits them
-again."""
+A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. By
+hybrid the processes of a node split it, and each node has a copy of its own. Checkpoints hold whole
+tensors: processes.gather_whole makes them, processes.own_part splits them again."""
+
+from contextlib import contextmanager
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import gather, processes
+from anyorder.machine.surroundings import place_in_node
+from configurator import check_choice
 from model import Block
 
-SAVINGS = ('recompute', 'shard')  # words of the option save_memory
+SAVINGS = ('recompute', 'shard', 'hybrid')  # words of the option save_memory
+WAYS = ('shard', 'hybrid')  # to split, of which a run has one
 
 
 def saves_by(word, config):
     """Whether a run saves memory by one of SAVINGS."""
     return word in config.save_memory.split(',')
+
+
+def splits(config):
+    """Whether the processes of a run split its state, if there are several."""
+    return any(saves_by(way, config) for way in WAYS)
+
+
+def check_savings(config):
+    """Raise ValueError for wrong words of save_memory."""
+    for word in filter(None, config.save_memory.split(',')):
+        check_choice('save_memory', word, *SAVINGS)
+    if all(saves_by(way, config) for way in WAYS):
+        raise ValueError(
+            f'save_memory={config.save_memory} splits in two ways: shard, over all processes, or '
+            'hybrid, over those of a node, with a copy on each node'
+        )
 
 
 class RecomputedBlock(Block):
@@ -37,20 +58,56 @@ def recompute(model):
     return model
 
 
-def shard(model, device):
-    """Return the model itself, now on `device` and split over all processes by fully_shard.
+def check_nodes():
+    """Raise ValueError unless all nodes have as many processes, numbered node by node.
 
-    All of them come with the same weights. A process keeps a part of each weight, gradient, moment
-    and average, and a block gathers its weights while it runs. Gradients are averaged in float32
-    after every micro-batch: a gradient that waits would be whole."""
-    from torch.distributed.device_mesh import init_device_mesh  # imports that take a second
-    from torch.distributed.fsdp import fully_shard
+    All processes call it, and all raise it."""
+    _, world_size = processes()
+    every = gather(place_in_node())
+    n = every[0][1]
+    if not n or every != [(rank % n, n) for rank in range(world_size)]:
+        said = ', '.join(f'{local} of {of_node}' for local, of_node in every)
+        raise ValueError(
+            'save_memory=hybrid wants nodes of as many processes each, numbered node by node, as '
+            f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE; the processes are {said}: give '
+            'each node the same --nproc_per_node, or use save_memory=shard'
+        )
+
+
+def mesh_of(config, device):
+    """Return the mesh of the processes that split a run: all of them, or (nodes, those of one)."""
+    from torch.distributed.device_mesh import init_device_mesh  # an import that takes a second
 
     _, world_size = processes()
-    mesh = init_device_mesh(device.type, (world_size,))
+    if not saves_by('hybrid', config):
+        return init_device_mesh(device.type, (world_size,))
+    _, n = place_in_node()
+    names = ('nodes', 'processes of a node')
+    return init_device_mesh(device.type, (world_size // n, n), mesh_dim_names=names)
+
+
+def shard(model, mesh):
+    """Return the model itself, now on the devices of the mesh and split by fully_shard.
+
+    All processes come with the same weights. One keeps a part of each weight, gradient, moment and
+    average, and a block gathers its weights while it runs. Over the last dimension of the mesh
+    gradients are averaged in float32 after every micro-batch: a gradient that waits would be whole.
+    Over the first of two, where each node has a copy, they are once an update, see no_sync."""
+    from torch.distributed.fsdp import fully_shard
+
     again = None  # after a backward pass all weights are split again
     if not model.training:  # an average, which has no backward pass
         again = True
     for unit in (*model.transformer.h, model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=again)
+    if mesh.ndim > 1:
+        model.no_sync = lambda: without_copies(model)
     return model
+
+
+@contextmanager
+def without_copies(model):
+    """Have a backward pass add up gradients within the nodes alone: a later one exchanges them."""
+    model.set_requires_all_reduce(False)
+    yield
+    model.set_requires_all_reduce(True)

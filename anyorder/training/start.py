@@ -22,7 +22,16 @@ from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.best import best_of, check_best
 from anyorder.training.run_folder import RunFolder, open_newest
-from anyorder.training.sharding import SAVINGS, recompute, saves_by, shard
+from anyorder.training.sharding import (
+    SAVINGS,
+    check_nodes,
+    check_savings,
+    mesh_of,
+    recompute,
+    saves_by,
+    shard,
+    splits,
+)
 from anyorder.training.update import TrainState, lr_of, make_optimizers
 from anyorder.weights import padded
 from configurator import Config, at_least, check_choice, number_in
@@ -211,8 +220,7 @@ def check_options(c, world_size):
             f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: '
             'give --min_lr, too'
         )
-    for word in filter(None, c.save_memory.split(',')):
-        check_choice('save_memory', word, *SAVINGS)
+    check_savings(c)
     check_order_of_run(c, network.slots.masked_loss)
     check_best(c, network.slots.masked_loss)
 
@@ -443,7 +451,8 @@ def of_sets(entry, checkpoint, data):
 
 
 def check_start(model, resumed, data, config):
-    """Raise ValueError unless all processes have the same iteration, weights, data and options."""
+    """Raise ValueError unless all processes have the same iteration, weights, data and options, and
+    their nodes are as the options need them."""
     ours = ('out_dir', 'data_dir', 'device', 'n_threads')  # of a process alone
     own = {name: value for name, value in config.items() if name not in ours}
     own['the iteration to go on from'] = resumed
@@ -457,6 +466,8 @@ def check_start(model, resumed, data, config):
             f'the processes differ in {", ".join(differing)} ({", ".join(sorted(values))}): '
             'give all one command and data'
         )
+    if saves_by('hybrid', config):
+        check_nodes()
 
 
 def differs(name, every):
@@ -473,17 +484,18 @@ def start_state(config, checkpoint, model, kind, device):
     if resumes:
         check_kind(config, checkpoint.set, kind)
     _, world_size = processes()
-    splits = saves_by('shard', config) and world_size > 1
+    is_to_split = splits(config) and world_size > 1
     place = device
-    if splits:
+    if is_to_split:
         place = 'cpu'  # until it is split
     model = lean(model.train()).to(place)
     if saves_by('recompute', config):
         recompute(model)
     ema = EMA(model, config.ema_decay)
-    if splits:
-        shard(model, device)
-        shard(ema.model, device)
+    if is_to_split:
+        mesh = mesh_of(config, device)
+        shard(model, mesh)
+        shard(ema.model, mesh)
     optimizer, muon_learning_rate = optimizer_in(config)
     optimizers = make_optimizers(
         model,

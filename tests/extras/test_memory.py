@@ -116,20 +116,18 @@ def test_every_layer_keeps_a_mask_unless_they_are_compiled_together(compiled, n_
 
 def test_sharding_divides_what_stays_and_gathers_two_blocks():
     model = meta_model()
-    four = replace(SETUP, world_size=4)
-    whole = memory(model, four)
-    split = memory(model, replace(four, shard=True))
+    whole = memory(model, SETUP)
+    split = memory(model, replace(SETUP, n_parts=4))
     for part in ('weights', 'gradients', 'optimizer', 'EMA'):
         assert split[part] == whole[part] // 4
-    assert whole['weights'] == memory(model, SETUP)['weights']
     assert split['activations'] == whole['activations']
     assert split['loss'] == whole['loss']
 
     inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
     outside = model.n_parameters() - inside
-    eager = replace(four, compiled=False)
+    eager = replace(SETUP, compiled=False)
     rest = 'the rest, for a moment'
-    gathered = memory(model, replace(eager, shard=True))[rest] - memory(model, eager)[rest]
+    gathered = memory(model, replace(eager, n_parts=4))[rest] - memory(model, eager)[rest]
     assert gathered == 4 * outside + 4 * 3 * inside // 2  # and the gradients of one
 
 

@@ -30,8 +30,7 @@ class Setup:
     dtype        of the matrix products: 'bfloat16' or 'float32'
     optimizer    'adamw' or 'muon'
     compiled     whether torch.compile has made the model
-    world_size   devices that share an update
-    shard        whether each device keeps its own part of what stays
+    n_parts      devices that split what stays
     recompute    whether the backward pass runs every block again"""
 
     batch_size: int
@@ -39,8 +38,7 @@ class Setup:
     dtype: str
     optimizer: str
     compiled: bool
-    world_size: int = 1
-    shard: bool = False
+    n_parts: int = 1
     recompute: bool = False
 
     @property
@@ -72,19 +70,18 @@ def memory(model, setup):
                       LeanHead has in float32, gradients inside the last block, the head's gradient
                       before it is added to the others
 
-    `shard` divides weights, gradients, EMA and optimizer by `world_size`. For a moment it gathers
-    the weights outside the blocks, the weights of two blocks and the gradients of one. `recompute`
+    Several parts divide weights, gradients, EMA and optimizer. For a moment a device gathers the
+    weights outside the blocks, the weights of two blocks and the gradients of one. `recompute`
     keeps the input of a block, and what one block at a time computes. Not counted: dropout's masks.
     """
     c = model.config
     b = setup.number
     n_weights = model.n_parameters()
-    n_parts = setup.world_size if setup.shard else 1
-    stays = FLOAT * n_weights // n_parts
+    stays = FLOAT * n_weights // setup.n_parts
     return {
         'weights': stays,
         'gradients': stays,
-        'optimizer': optimizer_bytes(model, setup.optimizer) // n_parts,
+        'optimizer': optimizer_bytes(model, setup.optimizer) // setup.n_parts,
         'EMA': stays,
         'bfloat16 copies of the weights': copied_bytes(model, setup),
         'activations': activation_bytes(c, setup),
@@ -176,7 +173,7 @@ def passing_bytes(config, setup):
     """Return bytes of what an update makes for a moment, the largest of three."""
     gradients = block_bytes(config, setup) // 4
     head_gradient = FLOAT * config.vocab_size * config.n_embd
-    if setup.compiled and not setup.shard:  # a split model compiles its blocks alone
+    if setup.compiled and setup.n_parts == 1:  # a split model compiles its blocks alone
         return max(gradients, head_gradient)
     n_logits = min(setup.n_slots * config.vocab_size, PART)
     return max((setup.number + FLOAT) * n_logits, gradients, head_gradient)
@@ -184,7 +181,7 @@ def passing_bytes(config, setup):
 
 def gathered_bytes(model, setup):
     """Return bytes that a split model gathers: what is outside of blocks, and a block thrice."""
-    if not setup.shard:
+    if setup.n_parts == 1:
         return 0
     inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
     outside = model.n_parameters() - inside

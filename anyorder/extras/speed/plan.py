@@ -27,7 +27,6 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import training_flops
-from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
     check_options,
     model_config,
@@ -44,6 +43,7 @@ from configurator import Config
 
 GIB = 2**30
 MFUS = 0.3, 0.4, 0.5
+NODE = 8  # GPUs of a node of the machines that are rented
 # what no plan has of a GPU's memory
 CUDA = 1  # GiB for CUDA itself
 LOST = 0.05  # share that is lost between tensors
@@ -250,16 +250,25 @@ def setup_of(plan):
     compiled = config.compile
     if compiled == 'auto':
         compiled = worth_compiling(True, 0, config.max_iters)
+    words = config.save_memory.split(',')
     return Setup(
         batch_size=config.batch_size,
         length=plan.length,
         dtype=plan.dtype,
         optimizer=optimizer,
         compiled=compiled,
-        world_size=plan.world_size,
-        recompute=saves_by('recompute', config),
-        shard=saves_by('shard', config) and plan.world_size > 1,
+        n_parts=n_parts(words, plan.world_size),
+        recompute='recompute' in words,
     )
+
+
+def n_parts(words, world_size):
+    """Return over how many GPUs a run with these words of save_memory splits what stays."""
+    if 'shard' in words:
+        return world_size
+    if 'hybrid' in words:
+        return min(NODE, world_size)
+    return 1
 
 
 def room_of(gpu):
@@ -270,7 +279,8 @@ def room_of(gpu):
 def memory_lines(plan, setup, parts):
     """Yield the memory of an update of the run, {part: bytes}."""
     how = [f'compile={setup.compiled}', plan.dtype]
-    how += [option for option in ('recompute', 'shard') if getattr(setup, option)]
+    if plan.config.save_memory:
+        how.append(plan.config.save_memory)
     title = f'memory of one {plan.name}, batch_size={setup.batch_size}'
     yield '\n' + row(title, 'GiB', ', '.join(how))
     for part, n in parts.items():
@@ -281,21 +291,26 @@ def memory_lines(plan, setup, parts):
 
 
 def micro_batch_lines(plan, setup):
-    """Yield the largest batch_size with and without each option that saves memory."""
-    options = ['recompute']
+    """Yield the largest batch_size with and without each way to save memory."""
+    ways = ['']
     if plan.world_size > 1:
-        options.append('shard')
+        ways.append('shard')
+    if plan.world_size > NODE:
+        ways.append('hybrid')
     yield '\n' + row('the largest micro-batch', 'batch_size', 'for as many sequences in an update')
-    for values in itertools.product((False, True), repeat=len(options)):
-        saving = dict(zip(options, values))
-        largest = largest_batch(plan, replace(setup, **saving))
+    for words in itertools.product(('', 'recompute'), ways):
+        largest = largest_batch(plan, with_savings(setup, words, plan))
         name = 'as it is'
-        if any(values):
-            words = ','.join(option for option in options if saving[option])
-            name = f'--save_memory={words}'
+        if any(words):
+            name = f'--save_memory={",".join(filter(None, words))}'
         yield row(
             f'  {name}', largest or 'none', same_update(plan.config, plan.world_size, largest)
         )
+
+
+def with_savings(setup, words, plan):
+    parts = n_parts(words, plan.world_size)
+    return replace(setup, recompute='recompute' in words, n_parts=parts)
 
 
 def largest_batch(plan, setup):
@@ -310,8 +325,7 @@ def largest_batch(plan, setup):
 def disk_lines(plan, setup, parts):
     """Yield what the run leaves on disk, and its data set if it is there."""
     n_bytes = parts['weights'] + parts['EMA'] + parts['optimizer']
-    if setup.shard:  # the first process gathers and writes all parts
-        n_bytes *= plan.world_size
+    n_bytes *= setup.n_parts  # which the first process gathers and writes
     n_files = 2 + n_kept(plan.config)  # the next one is whole before the oldest goes
     if plan.config.keep_best:
         n_files += 1
