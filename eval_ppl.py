@@ -41,6 +41,7 @@ split = ''  # of prepared sets; '' is val, and of zero-shot sets the one of publ
 data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
 n_blocks = 0  # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
+documents = ''  # 'apart': those in a block do not see each other
 blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
@@ -93,6 +94,7 @@ from anyorder.machine.processes import (
     start_processes,
 )
 from anyorder.orders import Order
+from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.prompts import read_pattern
 
 ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
@@ -138,6 +140,7 @@ def check_options(c):
     c = Config(c | of_ensemble)
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
+    keeps_apart(c.documents)
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))
     return names, read_ways(c), c
@@ -368,6 +371,11 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
     tokenizer = checkpoint.tokenizer
     if tokenizer.n_bytes is None and tokenizer.why_no_bytes:
         lines.append(f'bits a byte are not known of {tokenizer.name}: {tokenizer.why_no_bytes}')
+    if checkpoint.run.get('documents') and not c.documents:
+        lines.append(
+            'trained with documents apart: --documents=apart measures it so; below, the documents '
+            'of a block see each other'
+        )
     if any(way.is_tempered for way in ways):
         lines.append(f'tempered: temperature {c.temperature:g}')
     if any(way.pattern is not None for way in ways):
@@ -396,7 +404,7 @@ def report(text, rows, tokenizer):
     lines = [f'\n{text.label}, from {text.origin["source"]}']
     every = list(chain.from_iterable(rows.values()))
     table = [row for row in every if 'perplexity' in row]
-    if table and text.given is None:
+    if table and not text.has_given:
         table.append(unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes))
     if table:
         lines.append(format_table(table))
@@ -426,7 +434,7 @@ def main(config):
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
     data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-    cut = Cut(N, config.n_blocks, config.blanks)
+    cut = Cut(N, config.n_blocks, config.blanks, config.documents)
     texts = []
     with first_process_first():  # a text that is missing costs nothing before the model is there
         for name in datasets:

@@ -543,13 +543,14 @@ FAULTS['anyorder/likelihood/sampled.py'] = 'test_sides', [
     ['step < 0 for step', 'step < 1 for step'],
 ]
 
-FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers', [
+FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers test_apart', [
     ['every[rank], name)', 'every[0], name)'],
     ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],
     ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed('positions', block)"],
-    ['text.n_blanks, text.n_bytes', 'text.n_blanks, text.blocks.numel()'],
+    ['n_blanks, text.n_bytes', 'n_blanks, text.blocks.numel()'],
+    ['text.by_block(nats), n_blanks', 'nats, text.n_blanks'],
     ["gain['stderr']", "self.row('', column, text)['stderr']"],
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
     ['list(chain.from_iterable(gather(list(scores.values()))))', 'list(scores.values())'],
@@ -709,7 +710,9 @@ FAULTS['anyorder/machine/files.py'] = 'test_files extras/test_pictures', [
     ['(os.path.basename(path), os.path.basename(real))', '(os.path.basename(path),)'],
 ]
 
-FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve test_arrays test_answers', [
+FAULTS['anyorder/likelihood/measured.py'] = 'test_measured extras/test_solve test_arrays test_answers test_apart', [
+    ['if self.given is None or self.block is None', 'if self.given is None'],
+    ['bool((self.given & (self.blocks != PADDING)).any())', 'True'],
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],
     ['not tokens.marked and (not given.any())', 'True'],
@@ -883,6 +886,9 @@ FAULTS['anyorder/tokens/apart.py'] = 'test_apart', [
     ['place = position - begin', 'pass'],
     ["law != 'random'", 'True'],
     ['2 * begin + ~given', '2 * begin'],
+    ['place >= end', 'place > end'],
+    ['argsort(descending=True, stable=True)', 'argsort(stable=True)'],
+    ['keep = ~costs_nothing.all(1)', 'keep = costs_nothing.all(1) | True'],
     ['~given, begins', 'given, begins'],
     ['value=flags.size(1)', 'value=0'],
     ['or split.has_rows', ''],

@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
+from test_estimates import SEED, estimate, opened
 from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
-from anyorder.likelihood.nll import blank_nll
-from anyorder.orders import Order
-from anyorder.seeds import stream
+from anyorder.likelihood.ensemble import Groups, ensemble_block_nll, ensemble_totals
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
+from anyorder.likelihood.tables import ratio_error
+from anyorder.orders import Order, draw_orders
+from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.apart import apart, begins_in, begins_of, check_documents
 from anyorder.tokens.blocks import Batch, all_blocks
-from anyorder.tokens.sets import Split
+from anyorder.tokens.sets import PADDING, Split
+from anyorder.tokens.tokenizers import Symbols
 from anyorder.training.update import draw_batch
 from anyorder.training.validation import validate
 from configurator import Config
@@ -156,6 +162,88 @@ def test_a_batch_and_a_validation_keep_documents_apart(variant):
             if n:
                 want += model(blocks[r : r + 1, b : b + n], torch.arange(n)[None]).sum()
         torch.testing.assert_close(found['l2r'][r], want, **close)
+
+
+# --------------------------------------------------------------------------------------------------
+# in eval_ppl.py
+
+
+def corpus_of(monkeypatch, split, **cut):
+    """A Corpus of a split, apart in blocks of nine tokens."""
+    monkeypatch.setattr(
+        'anyorder.likelihood.measured.read_set', lambda *_: (split, {'source': 's', 'sha256': '0'})
+    )
+    tokens = Symbols('letters', [*'abcdefghijk'], eos=EOS)
+    return open_corpus('words', Cut(9, documents='apart', **cut), tokens, 'nowhere')
+
+
+def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch):
+    """The longest first, as few passes are then padded; bytes and tokens stay those of blocks."""
+    split = split_of(3, 4, 2, 1, 9, 12, 5, 6, 30)
+    text = corpus_of(monkeypatch, split)
+    assert text.label == 'words (val), documents apart'
+    lengths = (text.blocks != PADDING).sum(1)
+    assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)
+    assert torch.equal(text.n_blanks, lengths)
+    parts = [row[row != PADDING].tolist() for row in text.blocks]
+    whole = split.packed[:72].reshape(8, 9)
+    for b, block in enumerate(whole.tolist()):
+        found = [part for part, of in zip(parts, text.block.tolist()) if of == b]
+        want = []
+        for begin, size in zip(begins_of(torch.tensor([block]), EOS)[0].tolist(), [*range(9)]):
+            if begin < 9:
+                end = block.index(EOS, begin) + 1 if EOS in block[begin:] else 9
+                want.append(block[begin:end])
+        assert sorted(found) == sorted(want)
+    assert text.by_block(text.n_blanks).tolist() == [9] * 8
+    assert not text.has_given
+
+
+def test_blanks_of_parts_are_measured_given_the_rest_of_their_part(monkeypatch):
+    text = corpus_of(monkeypatch, split_of(3, 4, 2, 9), blanks='3:5')
+    assert text.n_blanks.tolist() == [2, 2]  # parts without a blank cost nothing
+    assert text.block.tolist() == [1, 0]
+    assert text.has_given
+
+
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+@pytest.mark.parametrize('name', ['l2r', 'any', 'iw', 'ensemble'])
+def test_the_nats_of_a_packed_text_are_those_of_its_parts_alone(monkeypatch, name, attention):
+    """The error is over blocks: the parts of one are added up before."""
+    if attention != 'causal' and name in ('l2r', 'ensemble'):
+        return
+    K = 2
+    model = make_model(attention=attention)
+    text = corpus_of(monkeypatch, split_of(3, 4, 2, 1, 9, 12, 5, 6, 30))
+    it = estimate(name, '--n_orders=2', '--batch_size=4', checkpoint=opened(attention=attention))
+    found = it.measure(model, text, Journal('', {}))
+    rows = []
+    for number, row in enumerate(text.blocks):
+        tokens = row[row != PADDING][None]
+        n = tokens.size(1)
+        drawn = draw_orders([number], 9, it.n_orders, SEED, it.order)[0]  # (K, 9)
+        orders = torch.stack([order[order < n] for order in drawn])
+        if name == 'ensemble':
+            groups, weights = it.groups(number, n)
+            seed = derive_seed(SEED, 'contexts', number)
+            own = ensemble_block_nll(model, tokens[0], orders[0], 16, Groups(groups), seed)
+            rows.append(ensemble_totals(*own, weights))
+            continue
+        known = None
+        if it.is_drawn:
+            known = draw_known([number], torch.tensor([[n]]), K, SEED).flatten()
+        rows.append(block_nll(model, tokens.expand(len(orders), -1), orders, 9, n_known=known))
+    torch.testing.assert_close(found, torch.stack(rows), **close)
+
+    last = it.rows(found, text)[-1]
+    assert (last['blocks'], last['tokens'], last['bytes']) == (8, 72, None)
+    nats = found[:, -1]
+    if name == 'any':
+        nats = found.mean(1)
+    if name != 'iw':
+        sums = torch.stack([nats[text.block == b].sum() for b in range(8)])
+        assert last['nats_per_token'] == pytest.approx(float(sums.sum() / 72), abs=1e-12)
+        assert last['stderr'] == pytest.approx(ratio_error(sums, torch.full((8,), 9)), abs=1e-12)
 
 
 def test_what_cannot_be_apart():

@@ -390,7 +390,7 @@ def test_help_names_the_keys_of_tables(command, tables):
     [
         ('train', 41),
         ('sample', 33),
-        ('eval_ppl', 21),
+        ('eval_ppl', 22),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),
         ('anyorder.extras.puzzles.solve', 20),

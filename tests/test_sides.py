@@ -284,7 +284,7 @@ def test_the_table_has_a_row_a_side(tmp_path, written, measured):
 def test_rows_by_hand(nats, n_lines):
     """Two texts of four tokens: the gap is paired by text, and rows that change places are told."""
     sides = ESTIMATES['sides'](SimpleNamespace(n_orders=2), OPENED)
-    text = SimpleNamespace(n_blanks=4, n_bytes=4, name='x.json')
+    text = SimpleNamespace(n_blanks=4, n_bytes=4, name='x.json', by_block=lambda x: x)
     rows = sides.rows(torch.tensor(nats, dtype=torch.float64), text)
     least, most = rows[:2]
     own, fresh, _ = zip(*nats)

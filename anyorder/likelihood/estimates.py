@@ -123,7 +123,9 @@ class Estimate:
 
     def row(self, label, nats, text, n=1):
         """Return the row of nats (n,), each of a block by n orders or contexts."""
-        return {'kind': self.name, 'n': n} | summarize(label, nats, text.n_blanks, text.n_bytes)
+        n_blanks = text.by_block(torch.as_tensor(text.n_blanks))
+        row = summarize(label, text.by_block(nats), n_blanks, text.n_bytes)
+        return {'kind': self.name, 'n': n} | row
 
 
 class Along(Estimate):
@@ -186,7 +188,7 @@ class Along(Estimate):
             stderr = nats.mean(0).std() / self.n_orders**0.5
             row['orders_stderr'] = float(stderr * len(nats) / row['tokens'])
         elif not self.is_drawn:
-            row['spread'] = float(nats.var(1).mean().sqrt())
+            row['spread'] = float(text.by_block(nats).var(1).mean().sqrt())
         return [row]
 
     def remarks(self, rows, text):

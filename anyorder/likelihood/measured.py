@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.sampled import Sampled, is_sampled, text_of
+from anyorder.tokens.apart import begins_of, check_documents, keeps_apart, rows_of_parts
 from anyorder.tokens.blocks import all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
@@ -47,7 +48,8 @@ class Corpus:
     n_bytes  bytes of text in the blocks, where that can be said
     given    (n, N) which of their tokens are given and cost nothing; None: none can be
     sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
-    written  the Sampled whose texts these are, or None"""
+    written  the Sampled whose texts these are, or None
+    block    (n,) whose part a row is, where documents are apart; None: rows are blocks"""
 
     name: str
     label: str
@@ -58,6 +60,7 @@ class Corpus:
     given: torch.Tensor | None = None
     sizes: np.ndarray | None = None
     written: Sampled | None = None
+    block: torch.Tensor | None = None
 
     @property
     def digest(self):
@@ -76,6 +79,32 @@ class Corpus:
             return self.blocks.size(1)
         return (~self.given).sum(1)
 
+    @property
+    def has_given(self):
+        """Whether tokens may be given; of parts of documents, tokens that are no padding."""
+        if self.given is None or self.block is None:
+            return self.given is not None
+        return bool((self.given & (self.blocks != PADDING)).any())
+
+    def by_block(self, x):
+        """Return the sums (blocks, ...) over the rows of each block of x (n, ...).
+
+        Documents go on from block to block, and a row is no more independent of the next one of
+        its block than blocks are of each other: standard errors are over blocks, apart or not."""
+        if self.block is None:
+            return x
+        n_blocks = int(self.block.max()) + 1
+        return x.new_zeros(n_blocks, *x.shape[1:]).index_add(0, self.block, x)
+
+    def apart(self, begins):
+        """Return the Corpus whose rows are the parts of documents that begin there, (n, P)."""
+        given = self.given
+        if given is None:
+            given = torch.zeros_like(self.blocks, dtype=torch.bool)
+        rows, given, block = rows_of_parts(self.blocks, given, begins)
+        label = f'{self.label}, documents apart'
+        return replace(self, label=label, blocks=rows, given=given, block=block)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -83,11 +112,13 @@ class Cut:
 
     block_size  tokens of a block
     n_blocks    spread evenly over the text, 0 is all
-    blanks      positions that are measured given all others, see only_blank"""
+    blanks      positions that are measured given all others, see only_blank
+    documents   'apart': the parts of documents in a block do not see each other"""
 
     block_size: int
     n_blocks: int = 0
     blanks: str = ''
+    documents: str = ''
 
     def blocks(self, tokens):
         """Return (blocks (n, N), given (n, N)) of a Split."""
@@ -105,17 +136,8 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     if is_sampled(name):
         return corpus_of_samples(name, cut, tokenizer)
 
-    # Read the tokens
-    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
-        label = os.path.basename(name)
-        tokens, origin, sizes = read_file(name, tokenizer, ckpt)
-    else:
-        if not split and is_zero_shot(name):
-            split = PUBLISHED.get(name, 'test')
-        split = split or 'val'
-        label = f'{name} ({split})'
-        tokens, origin = read_set(name, split, data_dir, tokenizer)
-        sizes = None
+    tokens, label, origin, sizes = open_tokens(name, tokenizer, data_dir, split, ckpt)
+    check_documents(tokens, cut.documents, name)
     check_length(tokens, cut.block_size, name)
     label += tokens.cut(cut.block_size)
     if cut.blanks:
@@ -134,7 +156,22 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     if not tokens.marked and not given.any():
         given = None
     packed = tokens.packed.reshape(-1)
-    return Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
+    corpus = Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
+    if not keeps_apart(cut.documents) or tokens.has_rows:
+        return corpus
+    return corpus.apart(begins_of(blocks, tokens.eos))
+
+
+def open_tokens(name, tokenizer, data_dir, split, ckpt):
+    """Return (Split, label, origin, sizes) of a Corpus. See open_corpus."""
+    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
+        tokens, origin, sizes = read_file(name, tokenizer, ckpt)
+        return tokens, os.path.basename(name), origin, sizes
+    if not split and is_zero_shot(name):
+        split = PUBLISHED.get(name, 'test')
+    split = split or 'val'
+    tokens, origin = read_set(name, split, data_dir, tokenizer)
+    return tokens, f'{name} ({split})', origin, None
 
 
 def corpus_of_samples(path, cut, tokenizer):
@@ -186,7 +223,7 @@ def read_file(path, tokenizer, ckpt):
     lengths = None
     if has_prompts:
         lengths = np.array([len(document) for document in documents])
-    found = Split(np.concatenate(documents), has_prompts, lengths)
+    found = Split(np.concatenate(documents), has_prompts, lengths, tokenizer.eos)
     sizes = tokenizer.sizes_of(texts, documents)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     return found, {'source': path, 'sha256': digest}, sizes
@@ -227,7 +264,7 @@ def read_anew(tokens, meta, split, tokenizer):
     decode = tokenizer_of_set(kind_of(meta)).decode
     texts = map(decode, split_documents(tokens.packed, meta.eos))
     documents = [found for found, _ in encode_documents(texts, tokenizer)]
-    found = Split(np.concatenate(documents))
+    found = Split(np.concatenate(documents), eos=tokenizer.eos)
     source = f'{meta.splits[split].source}, in {tokenizer.name} tokens'
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     return found, {'source': source, 'sha256': digest}

@@ -21,7 +21,12 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
     n_known  (n,) of a masked loss: if they are uniform, one pass is an unbiased draw; without them
              it takes a pass for each visit
     n_given  (n,) visits that are given and cost nothing"""
-    every = Batch(blocks, orders, n_known=n_known, n_visits=visits_of(blocks), n_given=n_given)
+    n_visits = visits_of(blocks)
+    if n_visits is not None:  # no pass is longer than the longest of these
+        width = int(n_visits.max())
+        blocks = blocks[:, :width]
+        orders = orders[:, :width].clamp(max=width - 1)  # of padding, unread
+    every = Batch(blocks, orders, n_known=n_known, n_visits=n_visits, n_given=n_given)
     return batch_nll(model, every, batch_size, dtype)
 
 

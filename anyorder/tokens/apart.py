@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from anyorder.tokens.sets import PADDING
 from model import Parts
 
 LENGTH = 32  # tokens of a document, of which a block has room for as many as it is long
@@ -43,6 +44,28 @@ def begins_of(tokens, eos):
     room = max(N // LENGTH, 1 << (most - 1).bit_length())
     begins = torch.where(is_first, torch.arange(N), N)
     return begins.sort(1).values[:, : min(room, N)].contiguous()
+
+
+def rows_of_parts(tokens, given, begins):
+    """Return (tokens, given, block) of the parts of blocks (B, N), each in a row of its own.
+
+    Rows are (n, N), the longest part first, and PADDING, which counts as given, follows a part.
+    `block` (n,) says whose part it is. Parts without a blank are left out."""
+    N = tokens.size(1)
+    ends = F.pad(begins[:, 1:], (0, 1), value=N)
+    length = ends - begins  # (B, P)
+    longest_first = length.flatten().argsort(descending=True, stable=True)
+    block = longest_first // begins.size(1)
+    begin = begins.flatten()[longest_first].unsqueeze(1)
+    end = ends.flatten()[longest_first].unsqueeze(1)
+
+    place = begin + torch.arange(N)  # (n, N), in the block
+    is_padding = place >= end
+    place = place.clamp(max=N - 1)
+    rows = tokens[block].gather(1, place).masked_fill(is_padding, PADDING)
+    costs_nothing = given[block].gather(1, place) | is_padding
+    keep = ~costs_nothing.all(1)
+    return rows[keep], costs_nothing[keep], block[keep]
 
 
 def apart(batch, given, begins, law):
