@@ -33,7 +33,7 @@ def meta_model(**options):
         return Unset(network(2, **options))
 
 
-def kept_bytes(config, batch_size, dtype):
+def kept_bytes(config, batch_size, dtype, apart=False):
     """Bytes of all that a forward pass keeps for the backward pass, the weights left out."""
     model = lean(AOGPT(config).train())
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -48,31 +48,38 @@ def kept_bytes(config, batch_size, dtype):
     idx = torch.zeros(batch_size, config.block_size, dtype=torch.long)
     order = torch.rand(idx.shape).argsort(1)
     n_known = None
+    begins = None
+    if apart:  # 256 positions are two texts
+        begins = torch.tensor([0, 128]).repeat(batch_size, 1)
+        order = torch.arange(256).expand(batch_size, -1)
     if config.slots.masked_loss:
         n_known = torch.zeros(batch_size, dtype=torch.long)
+        if apart:
+            n_known = torch.zeros_like(begins)
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
     with hooks, autocast(torch.device('cpu'), dtype):
-        model(idx, order, n_known).sum()
+        model(idx, order, n_known, begins=begins).sum()
     return sum(storage.nbytes() for storage in storages.values())
 
 
-CASES = [(name, 'bfloat16') for name in NETWORKS]
-CASES += [(name, 'float32') for name in ('adaln', 'sigma-GPT', 'mixed')]
+CASES = [(name, 'bfloat16', False) for name in NETWORKS]
+CASES += [(name, 'float32', False) for name in ('adaln', 'sigma-GPT', 'mixed')]
+CASES += [(name, 'float32', True) for name in ('adaln', 'encoder', 'mixed')]
 
 
-@pytest.mark.parametrize('name, dtype', CASES)
-def test_a_block_keeps_what_the_plan_counts(name, dtype):
+@pytest.mark.parametrize('name, dtype, apart', CASES)
+def test_a_block_keeps_what_the_plan_counts(name, dtype, apart):
     """What a third layer adds to a third row: no weight, nothing that does not grow with both."""
     options = NETWORKS[name]
     two = network(2, **options)
     three = network(3, **options)
-    of_two = kept_bytes(two, 3, dtype) - kept_bytes(two, 2, dtype)
-    of_three = kept_bytes(three, 3, dtype) - kept_bytes(three, 2, dtype)
+    of_two = kept_bytes(two, 3, dtype, apart) - kept_bytes(two, 2, dtype, apart)
+    of_three = kept_bytes(three, 3, dtype, apart) - kept_bytes(three, 2, dtype, apart)
 
     b = 2 if dtype == 'bfloat16' else 4
     n_streams = 2 if name == 'two streams' else 1
     expected = 256 * n_streams * slot_bytes(two, b, compiled=False, cuda=False)
-    if name == 'mixed':
+    if name == 'mixed' or apart:
         expected += b * 256**2
     assert of_three - of_two == pytest.approx(expected, rel=0.005)
 

@@ -31,7 +31,8 @@ class Setup:
     optimizer    'adamw' or 'muon'
     compiled     whether torch.compile has made the model
     n_parts      devices that split what stays
-    recompute    whether the backward pass runs every block again"""
+    recompute    whether the backward pass runs every block again
+    apart        whether the documents of a block do not see each other"""
 
     batch_size: int
     length: int
@@ -40,6 +41,7 @@ class Setup:
     compiled: bool
     n_parts: int = 1
     recompute: bool = False
+    apart: bool = False
 
     @property
     def number(self):
@@ -64,7 +66,8 @@ def memory(model, setup):
         copies        b a weight of the matrices, where they are not in float32: autograd keeps them
         activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last
                       layer of two streams S is 1; B N C (2 * 4 + 5 b) of the last norm and the
-                      head; b L B N^2 of the mixed network's mask
+                      head; b L B S N^2 of the mask that the mixed network and documents
+                      apart have
         loss          b B N V of the logits' gradient, which compiled takes the place of the logits
         the rest      the largest of three things that are there for a moment: the logits that
                       LeanHead has in float32, gradients inside the last block, the head's gradient
@@ -120,7 +123,7 @@ def activation_bytes(config, setup):
         inputs = n_layers * setup.n_slots * FLOAT * C
         layers = inputs + block_bytes(config, setup)
     else:
-        n_masks = 1 if setup.compiled else config.n_layer  # compiled, all layers share it
+        n_masks = n_streams(config) if setup.compiled else n_layers  # compiled, layers share it
         layers = n_layers * stream_bytes(config, setup) + n_masks * mask_bytes(config, setup)
     head = setup.n_slots * C * (2 * FLOAT + 5 * setup.number)
     return layers + head
@@ -128,7 +131,7 @@ def activation_bytes(config, setup):
 
 def block_bytes(config, setup):
     """Return bytes that one block computes and keeps."""
-    return n_streams(config) * stream_bytes(config, setup) + mask_bytes(config, setup)
+    return n_streams(config) * (stream_bytes(config, setup) + mask_bytes(config, setup))
 
 
 def n_streams(config):
@@ -141,8 +144,8 @@ def stream_bytes(config, setup):
 
 
 def mask_bytes(config, setup):
-    """Return bytes of the mask, which only the mixed network has."""
-    if config.attention != 'mixed':
+    """Return bytes of the mask of one stream, if the network or the batch wants one."""
+    if config.attention != 'mixed' and not setup.apart:
         return 0
     return setup.number * setup.n_slots * setup.length
 

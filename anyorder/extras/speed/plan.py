@@ -21,6 +21,7 @@ from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
+from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.meta import Meta, kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all, weights_in
 from anyorder.tokens.prepared import DATA_SETS
@@ -259,7 +260,13 @@ def setup_of(plan):
         compiled=compiled,
         n_parts=n_parts(words, plan.world_size),
         recompute='recompute' in words,
+        apart=keeps_apart(config.documents) and not any(map(has_rows, plan.metas.values())),
     )
+
+
+def has_rows(meta):
+    """Whether a block of a set is one text."""
+    return meta.prompts or meta.row_length is not None
 
 
 def n_parts(words, world_size):
