@@ -73,7 +73,8 @@ TEXT = {'bytes': Bytes, 'gpt2': GPT2}
 # tokens of sets that a room of extras makes, and its module, which is imported when one is made, or
 # where an older set does not name its tokens
 MAKERS = dict.fromkeys(
-    ('sudoku4', 'sudoku', 'zebra4', 'zebra', 'nae_sat'), 'anyorder.extras.puzzles.sets'
+    ('sudoku4', 'sudoku', 'zebra4', 'zebra', 'nae_sat', 'countdown3', 'countdown4'),
+    'anyorder.extras.puzzles.sets',
 )
 KNOWN = (*TEXT, *MAKERS, OWN)
 TIKTOKEN = 'tiktoken:'  # what the name of a tokenizer of tiktoken begins with
@@ -93,8 +94,15 @@ def get_tokenizer(name):
     if name in TEXT:
         return TEXT[name]()
     if name in MAKERS:
-        return Symbols(name, maker_of(name).about({'task': name})['vocabulary'])
+        return symbols_of_puzzle(name, maker_of(name).about({'task': name})['vocabulary'])
     raise ValueError(f'tokenizer must be one of {", ".join([*TEXT, *MAKERS])}, got {name!r}')
+
+
+def symbols_of_puzzle(name, texts):
+    """Return the Symbols of a puzzle, with a blank between them if one begins with another."""
+    begins = [later.startswith(text) for text, later in itertools.pairwise(sorted(texts))]
+    separator = ' ' if any(begins) else ''
+    return Symbols(name, texts, separator)
 
 
 def is_of_text(name):
@@ -112,7 +120,7 @@ def tokenizer_of_set(kind):
         return kept_tokenizer(name, kind['tokenizer_file'], kind['eos'])
     texts = kind.get('vocabulary')
     if name in MAKERS and texts:
-        return Symbols(name, texts)
+        return symbols_of_puzzle(name, texts)
     if name != OWN:
         return get_tokenizer(name)
     if not texts:

@@ -7,11 +7,13 @@ solver.
     python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard
     python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
+    python -m anyorder.extras.puzzles make countdown3   # numbers, a target; countdown4: one more
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says
 that it is given. No two splits of a folder share a solution; two Sudokus share one if only the
-names of digits differ. Sudoku and Zebra have up to 10 variants of a puzzle to train on, renamed and
-turned. A second run does nothing unless --force."""
+names of digits differ, two Countdowns if they have the same numbers and target. Sudoku and Zebra
+have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless
+--force."""
 
 import os
 import signal
@@ -34,7 +36,7 @@ n_test = 0  # puzzles to test on; 0 is 1,000
 seed = 0  # draws the puzzles, and the triples of nae_sat
 n_latents = 25  # nae_sat: coins
 n_observations = 275  # nae_sat: observations of three coins each
-largest = 0  # zebra: houses and attributes at most, for small puzzles; 0 is all sizes
+largest = 0  # zebra: houses and attributes at most; countdown: the largest number; 0 is all
 # what is read
 source = ''  # CSV of Sudokus with the column puzzle, also .gz and .xz; '' generates
 # what is written

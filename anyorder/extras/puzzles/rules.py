@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anyorder.extras.puzzles.countdown import Countdown, countdown_texts
 from anyorder.extras.puzzles.solver import blanks_right
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.extras.puzzles.zebra import Zebra, zebra_texts
@@ -94,11 +95,26 @@ class Task(NamedTuple):
 # shares of all solutions, by a hash
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
 UP_TO = {'largest': 'up to {} houses'}
+NUMBERS = {'largest': 'numbers up to {}'}
 TASKS = {
     'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),
     'sudoku': Task('9 x 9', partial(Sudoku, 9), '123456789'),
     'zebra4': Task('3 or 4 houses and attributes', partial(Zebra, 4), zebra_texts(4), made=UP_TO),
     'zebra': Task('3 to 6 houses and attributes', partial(Zebra, 6), zebra_texts(6), made=UP_TO),
+    'countdown3': Task(
+        '3 numbers and a target',
+        partial(Countdown, 3),
+        countdown_texts(),
+        made=NUMBERS,
+        n_train=500000,
+    ),
+    'countdown4': Task(
+        '4 numbers and a target',
+        partial(Countdown, 4),
+        countdown_texts(),
+        made=NUMBERS,
+        n_train=500000,
+    ),
     'nae_sat': Task(
         'latents and observations', NaeSat, '01', ('seed', 'n_latents', 'n_observations')
     ),

@@ -1,0 +1,132 @@
+"""The rules of Countdown: reach a target by arithmetic from n numbers, each of which is used once.
+
+A row of countdown3 is a question and two steps, five tokens a line, each number one token:
+
+    15 44 79  . 20
+    79 - 15 = 64
+    64 - 44 = 20
+
+After a step its result stands in place of its two numbers."""
+
+import numpy as np
+
+MOST = 100  # the largest number that has a token
+SIGNS = '+-*/'
+OTHERS = ['.', *SIGNS, '=']  # the tokens before the numbers; 0 is padding
+EQUALS = OTHERS.index('=')
+COLUMNS = 5  # tokens of a step
+
+
+def countdown_texts():
+    """Return the texts of all tokens: padding, signs, and the numbers from 1."""
+    return [*OTHERS, *map(str, range(1, MOST + 1))]
+
+
+class Countdown:
+    """Rules, generator and judge, for many puzzles at once.
+
+    A puzzle is n numbers from 1 to `largest`, by default 100, and a target from 10 to `largest`. A
+    step is one of + - * / of whole numbers from 1 to `largest`. Many derivations can be right: a
+    row has the one that the puzzle was made with, and the judge lets all of them pass.
+
+    Source: the sets CD3 and CD4 of Ye et al. 2024, "Beyond Autoregression: Discrete Diffusion for
+    Complex Reasoning and Planning", arXiv 2410.14157, after Gandhi et al. 2024, "Stream of Search",
+    arXiv 2404.03683. Their rows are characters, and results of steps may be above 100."""
+
+    def __init__(self, n, largest=None):
+        self.n = n
+        self.columns = COLUMNS
+        self.n_question = -(-(n + 1) // COLUMNS) * COLUMNS  # the numbers, padding, the target
+        self.largest = MOST if largest is None else largest
+        if not 20 <= self.largest <= MOST:
+            raise ValueError(f'largest must be a number from 20 to {MOST}, got {self.largest}')
+
+    def key(self, tokens):
+        """Return what two splits may not share: the numbers, in any order, and the target."""
+        numbers = np.sort(tokens[:, : self.n], 1)
+        target = tokens[:, self.n_question - 1]
+        return np.column_stack([numbers, target])
+
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """Return (tokens, given), each (n, N): the puzzles among n_rows that `wanted` lets pass.
+
+        A step takes two random numbers of those that are left, the larger one first, and one of the
+        signs that lead to a number from 1 to `largest`. The last result is the target."""
+        numbers = rng.integers(1, self.largest + 1, (n_rows, self.n))
+        left = numbers
+        steps = []
+        while left.shape[1] > 1:
+            left = rng.permuted(left, axis=1)
+            step, result = self.random_step(left[:, :2], rng)
+            left = np.column_stack([left[:, 2:], result])
+            steps.append(step)
+        padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
+        tokens = np.column_stack([token_of(numbers), padding, token_of(left), *steps])
+        tokens = tokens[left[:, 0] >= 10]
+        tokens = tokens[wanted(tokens)]
+        is_question = np.arange(tokens.shape[1]) < self.n_question
+        return tokens, is_question | (tokens == EQUALS)
+
+    def random_step(self, pair, rng):
+        """Return (the tokens of a step (B, 5), its result (B,)) of pairs of numbers (B, 2)."""
+        a = pair.max(1)
+        b = pair.min(1)
+        results = np.column_stack([a + b, a - b, a * b, a // b])  # by SIGNS
+        fits = (results >= 1) & (results <= self.largest)
+        fits[:, 3] &= a % b == 0
+        sign = (fits * rng.random(fits.shape)).argmax(1)
+        result = np.take_along_axis(results, sign[:, None], 1)[:, 0]
+        equals = np.full(len(pair), EQUALS)
+        step = np.column_stack([token_of(a), sign + 1, token_of(b), equals, token_of(result)])
+        return step, result
+
+    def check_answer(self, tokens, given, answer):
+        """Return (which tokens of `answer` count, which are right), all (B, N).
+
+        All blanks count. Those of a step are right if it and the steps before it hold: both numbers
+        are left, the sum is right, and the last result is the target. Nothing of it is taken from
+        the derivation in `tokens`."""
+        right = answer == tokens
+        left = number_of(tokens[:, : self.n])
+        target = number_of(tokens[:, self.n_question - 1])
+        sound = np.ones(len(tokens), bool)
+        for first in range(self.n_question, tokens.shape[1], COLUMNS):
+            a, sign, b, equals, result = answer[:, first : first + COLUMNS].T
+            a, b, result = map(number_of, (a, b, result))
+            left, has_a = without(left, a)
+            left, has_b = without(left, b)
+            sound = sound & has_a & has_b & (equals == EQUALS) & holds(a, sign, b, result)
+            left = np.column_stack([left, result])
+            right[:, first : first + COLUMNS] = sound[:, None]
+        reached = result == target
+        right[:, -COLUMNS:] &= reached[:, None]
+        return ~given, right
+
+
+def token_of(numbers):
+    """Return the tokens of numbers."""
+    return numbers + len(OTHERS) - 1
+
+
+def number_of(tokens):
+    """Return the numbers of tokens; 0 where a token is none."""
+    return np.maximum(tokens - len(OTHERS) + 1, 0)
+
+
+def without(left, number):
+    """Return (the numbers left (B, n) without one equal to number (B,), whether there was one).
+
+    0 stands in its place, and is no number."""
+    same = (left == number[:, None]) & (left > 0)
+    found = same.any(1)
+    left = left.copy()
+    rows = np.flatnonzero(found)
+    left[rows, same.argmax(1)[rows]] = 0
+    return left, found
+
+
+def holds(a, sign, b, result):
+    """Return whether a sign b = result (B,), of whole numbers; sign is a token."""
+    of_sign = {'+': a + b == result, '-': a == b + result, '*': a * b == result}
+    of_sign['/'] = a == b * result
+    return np.any([(sign == OTHERS.index(text)) & of_sign[text] for text in SIGNS], 0)
