@@ -38,7 +38,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import uvicorn
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -73,7 +73,7 @@ class Asked(BaseModel, extra='forbid', strict=True, allow_inf_nan=False):
     null is one that was left out."""
 
     model: str
-    prompt: str | list[str] = Field(min_length=1)
+    prompt: str | Annotated[list[str], Field(min_length=1)]
     suffix: str = ''
     max_tokens: int = Field(16, ge=1)
     temperature: float = 1.0
@@ -210,7 +210,7 @@ class Answers:
 
     def jobs(self, asked):
         """Return the Job of each prompt. Raises ValueError for what this model cannot write."""
-        prompts = listed(asked.prompt)
+        prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
         seeds = [asked.seed + i * asked.n for i in range(len(prompts))]
         return [self.job(asked, prompt, seed) for prompt, seed in zip(prompts, seeds)]
 

@@ -89,6 +89,9 @@ def test_an_answer_is_what_the_writer_writes(server, writer):
     assert [choice.text for choice in choices[:2]] == [text[4:] for text in plain]
     assert [choice.text for choice in choices[2:]] == [text[2:-1] for text in template]
     assert [choice.index for choice in choices] == [0, 1, 2, 3]
+    assert server.ask('', max_tokens=3, seed=1)[0].text == writer.infill(
+        '[[3]]', order='l2r', seed=1
+    )
 
 
 def test_a_middle_finds_its_length_before_its_suffix(server, writer):
