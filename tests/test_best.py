@@ -34,7 +34,7 @@ def falling_and_rising(data, monkeypatch):
         update(state, *args)
         done[0] = state.iter_num
 
-    def validate(model, blocks, given, config):
+    def validate(model, blocks, *_):
         x = torch.full((len(blocks),), 16.0 * LOSSES[done[0] - 1], dtype=torch.float64)
         return {'any': x, 'l2r': 64 - x}
 
@@ -49,7 +49,7 @@ def scripted(data, monkeypatch):
     def script(*values):
         rest = list(values)
 
-        def validate(model, blocks, given, config):
+        def validate(model, blocks, *_):
             x = torch.full((len(blocks),), 16.0 * rest.pop(0), dtype=torch.float64)
             return {'any': x, 'l2r': -x}
 
