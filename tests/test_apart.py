@@ -1,11 +1,15 @@
 """Documents apart: a packed block is its parts alone, for every network, in float64."""
 
+import json
+import os
+
 import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
 from test_estimates import SEED, estimate, opened
 from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
+from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
 
 from anyorder.likelihood.ensemble import Groups, ensemble_block_nll, ensemble_totals
 from anyorder.likelihood.journal import Journal
@@ -14,6 +18,7 @@ from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.likelihood.tables import ratio_error
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed, stream
+from anyorder.tokens import prepared
 from anyorder.tokens.apart import apart, begins_in, begins_of, check_documents
 from anyorder.tokens.blocks import Batch, all_blocks
 from anyorder.tokens.sets import PADDING, Split
@@ -244,6 +249,66 @@ def test_the_nats_of_a_packed_text_are_those_of_its_parts_alone(monkeypatch, nam
         sums = torch.stack([nats[text.block == b].sum() for b in range(8)])
         assert last['nats_per_token'] == pytest.approx(float(sums.sum() / 72), abs=1e-12)
         assert last['stderr'] == pytest.approx(ratio_error(sums, torch.full((8,), 9)), abs=1e-12)
+
+
+# --------------------------------------------------------------------------------------------------
+# runs
+
+
+def prepare_set(name, *texts, tokenizer='bytes'):
+    prepared.DATA_SETS['text'] = prepared.DataSet(lambda: [*texts] * 30, tokenizer, 0.1, '')
+    prepared.prepare('text', 'data', name=name)
+
+
+@pytest.fixture
+def short(data):
+    """A folder with pydocs, whose documents are long, and `short`, a block of which has many."""
+    prepare_set('short', 'a', 'fox', '', 'over it', 'the quick brown fox jumps over it all')
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('network', ['', 'mixed'])
+def test_a_run_is_resumed_and_is_that_of_two_processes(short, forked, network):
+    """Two sets, two micro-batches."""
+    options = [*TWO, '--dataset=pydocs:0.5,short:0.5', '--documents=apart', '--max_iters=5']
+    if network:
+        options += [f'--network={network}', '--l2r_ratio=0']
+
+    def whole():
+        run(*options, '--out_dir=whole')
+
+    def stopped_and_resumed():
+        run(*options, '--max_iters=3', '--lr_decay_iters=5')
+        resume('--max_iters=5')
+
+    assert [p.code for p in forked(whole, whole)] == [0, 0]
+    stopped_and_resumed()
+    assert_alike('whole', 'out', but=[3])
+    run(*options, '--out_dir=one')
+    assert_same_runs('one', 'out', entries_of_one=[3])
+
+
+@pytest.mark.slow
+def test_a_validation_is_what_eval_ppl_measures(short, script):
+    run('--dataset=short', '--documents=apart', '--max_iters=1', '--dtype=float32')
+    asked = ['--n_blocks=16', '--estimates=l2r', '--documents=apart', '--out=eval.json']
+    assert 'short (val), documents apart' in script('eval_ppl.py', *asked).stdout
+    with open('eval.json') as f:
+        (row,) = json.load(f)['results']
+    assert row['blocks'] == 9
+    assert row['tokens'] == 144
+    assert row['nats_per_token'] == pytest.approx(log()[-1]['val_l2r'], rel=1e-6)
+
+
+def test_what_cannot_be_apart_is_said_before_a_run(short, script):
+    np.save('stream.npy', np.arange(300) % 7)
+    script('data/prepare.py', 'tokens', '--source=stream.npy', '--name=bare', '--data_dir=data')
+    with one_line('bare is a stream without'):
+        run('--dataset=bare', '--documents=apart')
+    with one_line('documents must be apart'):
+        run('--dataset=short', '--documents=together')
+    assert not os.path.exists('out')
 
 
 def test_what_cannot_be_apart():

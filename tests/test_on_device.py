@@ -91,6 +91,30 @@ def test_loss_and_gradients(device, batch, variant, made):
 
 
 @EVERY
+def test_documents_apart(device, batch, variant):
+    """A row of three texts, one of one, one of many."""
+    idx, order = batch
+    T = order.size(1)
+    begins = torch.full((len(order), T), T)
+    begins[:, 0] = 0
+    begins[0, 1:3] = torch.tensor([2, 5])
+    begins[2, 1 : T - 1] = torch.arange(2, T)
+    order = torch.arange(T).expand_as(order)
+    found = []
+    for model in pair(device, vocab_size=16, n_tokens=11, **variant):
+        model = lean(model.requires_grad_(True))
+        where = model.lm_head.weight.device
+        known = None
+        if model.slots.masked_loss:
+            known = torch.zeros_like(begins).to(where)
+        nll = model(idx.to(where), order.to(where), known, begins=begins.to(where))
+        nll.sum().backward()
+        found.append([nll.detach(), *(p.grad for p in model.parameters())])
+    for here, there in zip(*found, strict=True):
+        close(here, there, device, 1e-9)
+
+
+@EVERY
 @pytest.mark.parametrize('n', [1, 3])
 def test_cached_steps(device, batch, variant, n):
     """Unequal rows, rows that end, reordered tails: with a cache on the device as without one on
@@ -226,16 +250,23 @@ OPTIONS = Config(
 )
 
 
-def weights_after(device, dtype, wrapped, optimizer='adamw'):
+def split_of_texts():
+    """A Split of 512 tokens, of which every fortieth ends a document."""
+    idx, _ = texts(8)
+    tokens = idx.flatten().numpy()
+    tokens[39::40] = 256
+    return Split(tokens, eos=256)
+
+
+def weights_after(device, dtype, wrapped, optimizer='adamw', documents=''):
     """(weights, loss and norm summed) of two updates of the model that `wrapped` makes."""
     model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
     optimizers = make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95))
     state = TrainState(model, optimizers, EMA(model, 0.9))
     state.run_model = wrapped(model)
-    idx, _ = texts(8)
-    split = Split(idx.flatten().numpy())
+    split = split_of_texts()
     for _ in range(2):
-        update(state, split, 1e-3, Config(OPTIONS | {'dtype': dtype}))
+        update(state, split, 1e-3, Config(OPTIONS | {'dtype': dtype, 'documents': documents}))
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     return weights, state.totals[:2]
 
@@ -251,10 +282,11 @@ def test_updates_are_a_function_of_the_seed(device, optimizer):
     assert other.tolist() == pytest.approx(one.tolist(), rel=1e-4)
 
 
+@pytest.mark.parametrize('documents', ['', 'apart'])
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-3), ('bfloat16', 2e-2)])
-def test_compiled_updates(cuda, dtype, tolerance):
-    _, plain = weights_after(cuda, dtype, plainly)
-    _, compiled = weights_after(cuda, dtype, torch.compile)
+def test_compiled_updates(cuda, dtype, tolerance, documents):
+    _, plain = weights_after(cuda, dtype, plainly, documents=documents)
+    _, compiled = weights_after(cuda, dtype, torch.compile, documents=documents)
     torch.compiler.reset()
     assert compiled.tolist() == pytest.approx(plain.tolist(), rel=tolerance)
 
@@ -275,13 +307,12 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     assert (shared - plain).abs().max() < 1e-3
 
 
-def test_batches_are_drawn_without_a_wait(cuda):
+@pytest.mark.parametrize('documents', ['', 'apart'])
+def test_batches_are_drawn_without_a_wait(cuda, documents):
     model = make_model(**REAL).to(cuda)
-    idx, _ = texts(8)
-    split = Split(idx.flatten().numpy())
     torch.cuda.set_sync_debug_mode('error')
     try:
-        draw_batch(split, OPTIONS, model)
+        draw_batch(split_of_texts(), Config(OPTIONS | {'documents': documents}), model)
     finally:
         torch.cuda.set_sync_debug_mode('default')
 

@@ -68,21 +68,23 @@ def same(gpu_rows, cpu_rows, *keys):
 @pytest.mark.slow
 def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_path):
     text = tmp_path / 'words.txt'
-    text.write_text('The quick brown fox jumps over the lazy dog. ' * 40)
+    text.write_text('The quick brown fox jumps over the lazy dog. <|endoftext|>' * 40)
     prepare('text', tmp_path / 'data', name='words', source=str(text), tokenizer='bytes')
 
     # Not in a fork: autograd does not know a device that comes after its first use
     train = ['train.py', '--dataset=words', '--data_dir=data', *SMALL, '--max_iters=9']
-    waited = waits(process('tests/simulated_gpu.py', *train, '--out_dir=gpu').stdout)
-    assert any('means.tolist()' in line for line in waited)
-    often = [line for line, n in waited.items() if n >= 9 and line != 'replayed']
-    assert all('.to(place)' in line for line in often)  # the weights: none in an update
-    script(*train, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
-    logs = []
-    for name in ('gpu', 'cpu'):
-        lines = (tmp_path / name / 'log.jsonl').read_text().splitlines()
-        logs.append([json.loads(lines[-1])])
-    same(*logs, 'loss', 'grad_norm', 'val_any', 'val_l2r')
+    for documents in ('apart', ''):
+        train_so = [*train, f'--documents={documents}']
+        waited = waits(process('tests/simulated_gpu.py', *train_so, '--out_dir=gpu').stdout)
+        assert any('means.tolist()' in line for line in waited)
+        often = [line for line, n in waited.items() if n >= 9 and line != 'replayed']
+        assert all('.to(place)' in line for line in often)  # the weights: none in an update
+        script(*train_so, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
+        logs = []
+        for name in ('gpu', 'cpu'):
+            lines = (tmp_path / name / 'log.jsonl').read_text().splitlines()
+            logs.append([json.loads(lines[-1])])
+        same(*logs, 'loss', 'grad_norm', 'val_any', 'val_l2r')
 
     def results(key):
         """What the file of each device has under this key."""
