@@ -52,8 +52,8 @@ def is_right_by_hand(words, n):
     return left == [target]
 
 
-def reached(numbers, largest):
-    """All numbers that n numbers lead to by whole steps from 1 to `largest`, by trying."""
+def reached(numbers):
+    """All numbers that n numbers lead to by whole steps from 1 to 999, by trying."""
     if len(numbers) == 1:
         return set(numbers)
     found = set()
@@ -61,16 +61,16 @@ def reached(numbers, largest):
         others = [x for k, x in enumerate(numbers) if k not in (i, j)]
         for step in ARITHMETIC.values():
             result = step(numbers[i], numbers[j])
-            if result == int(result) and 1 <= result <= largest:
-                found |= reached([*others, int(result)], largest)
+            if result == int(result) and 1 <= result <= 999:
+                found |= reached([*others, int(result)])
     return found
 
 
 @pytest.mark.parametrize('n, largest', [(3, 100), (4, 100), (3, 25), (5, 100)])
 def test_every_row_reaches_its_target_by_its_own_derivation(n, largest):
     task = Countdown(n, largest)
-    tokens, given = task.make(300, np.random.default_rng(0), every)
-    assert len(tokens) > 150
+    tokens, given = task.make(900, np.random.default_rng(0), every)
+    assert len(tokens) > 100
     assert tokens.shape[1] % task.columns == 0
     counts, right = task.check_answer(tokens, given, tokens)
     assert right.all()
@@ -79,9 +79,9 @@ def test_every_row_reaches_its_target_by_its_own_derivation(n, largest):
     for row in tokens.tolist():
         words = [TEXTS[token] for token in row]
         assert is_right_by_hand(words, n)
-        numbers = [int(word) for word in words if word.isdigit()]
-        assert 1 <= min(numbers) and max(numbers) <= largest
-        assert int(words[task.n_question - 1]) >= 10
+        question = [int(word) for word in words[: task.n_question] if word != '.']
+        assert 1 <= min(question) and max(question) <= largest
+        assert question[-1] >= 10
         for i in range(task.n_question, len(words), 5):
             assert int(words[i]) >= int(words[i + 2])
     signs = tokens[:, task.n_question + 1 :: 5]
@@ -89,10 +89,10 @@ def test_every_row_reaches_its_target_by_its_own_derivation(n, largest):
 
 
 def test_targets_are_those_that_trying_reaches():
-    tokens, _ = Countdown(3, 25).make(12, np.random.default_rng(1), every)
+    tokens, _ = Countdown(3, 25).make(40, np.random.default_rng(1), every)
     for row in tokens.tolist():
         numbers = [int(TEXTS[token]) for token in row[:3]]
-        assert int(TEXTS[row[4]]) in reached(numbers, 25)
+        assert int(TEXTS[row[4]]) in reached(numbers)
 
 
 QUESTION = '15 44 79 . 20 '
@@ -160,7 +160,7 @@ def test_the_judge_agrees_with_arithmetic_by_hand(n):
     """Rows of which a few tokens are changed: many are wrong, some are right in another way."""
     task = Countdown(n, 20)
     rng = np.random.default_rng(2)
-    tokens, given = task.make(400, rng, every)
+    tokens, given = task.make(1600, rng, every)
     answer = tokens.copy()
     other = rng.integers(-1, 26, tokens.shape)
     changed = ~given & (rng.random(tokens.shape) < 0.06)
@@ -175,7 +175,7 @@ def test_the_judge_agrees_with_arithmetic_by_hand(n):
     for row in answer.tolist():
         by_hand.append(is_right_by_hand([TEXTS[token] if token >= 0 else '' for token in row], n))
     assert solved.tolist() == by_hand
-    assert 40 < solved.sum() < len(solved) - 40
+    assert 0.1 * len(solved) < solved.sum() < 0.9 * len(solved)
     assert (solved & (answer != tokens).any(1)).any()
 
 
@@ -197,7 +197,7 @@ def test_no_two_splits_share_numbers_and_target(tmp_path):
 
 def test_a_row_is_written_with_blanks_between_its_tokens():
     tokenizer = get_tokenizer('countdown4')
-    text = '15 44 79 50 58 44 - 15 = 29 79 + 29 = 8 8 + 50 = 58'
+    text = '15 44 79 50 58 44 - 15 = 29 79 + 29 = 108 108 - 50 = 58'
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 

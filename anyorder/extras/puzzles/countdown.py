@@ -10,7 +10,8 @@ After a step its result stands in place of its two numbers."""
 
 import numpy as np
 
-MOST = 100  # the largest number that has a token
+MOST = 100  # the largest of the numbers and of the targets
+MOST_RESULT = 999  # the largest result of a step, and the largest number that has a token
 SIGNS = '+-*/'
 OTHERS = ['.', *SIGNS, '=']  # the tokens before the numbers; 0 is padding
 EQUALS = OTHERS.index('=')
@@ -19,19 +20,19 @@ COLUMNS = 5  # tokens of a step
 
 def countdown_texts():
     """Return the texts of all tokens: padding, signs, and the numbers from 1."""
-    return [*OTHERS, *map(str, range(1, MOST + 1))]
+    return [*OTHERS, *map(str, range(1, MOST_RESULT + 1))]
 
 
 class Countdown:
     """Rules, generator and judge, for many puzzles at once.
 
     A puzzle is n numbers from 1 to `largest`, by default 100, and a target from 10 to `largest`. A
-    step is one of + - * / of whole numbers from 1 to `largest`. Many derivations can be right: a
-    row has the one that the puzzle was made with, and the judge lets all of them pass.
+    step is + - * or / of whole numbers, and its result is from 1 to 999. Many derivations can be
+    right: a row has the one that the puzzle was made with, and the judge lets all of them pass.
 
     Source: the sets CD3 and CD4 of Ye et al. 2024, "Beyond Autoregression: Discrete Diffusion for
     Complex Reasoning and Planning", arXiv 2410.14157, after Gandhi et al. 2024, "Stream of Search",
-    arXiv 2404.03683. Their rows are characters, and results of steps may be above 100."""
+    arXiv 2404.03683. Their rows are characters, and results may be larger."""
 
     def __init__(self, n, largest=None):
         self.n = n
@@ -51,8 +52,20 @@ class Countdown:
         """Return (tokens, given), each (n, N): the puzzles among n_rows that `wanted` lets pass.
 
         A step takes two random numbers of those that are left, the larger one first, and one of the
-        signs that lead to a number from 1 to `largest`. The last result is the target."""
+        signs that lead to a result from 1 to 999. The last result is the target."""
         numbers = rng.integers(1, self.largest + 1, (n_rows, self.n))
+        steps, result = self.random_steps(numbers, rng)
+        padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
+        tokens = np.column_stack([token_of(numbers), padding, token_of(result), steps])
+        tokens = tokens[(result >= 10) & (result <= self.largest)]
+        tokens = tokens[wanted(tokens)]
+        is_question = np.arange(tokens.shape[1]) < self.n_question
+        return tokens, is_question | (tokens == EQUALS)
+
+    def random_steps(self, numbers, rng):
+        """Return (tokens of a random derivation (B, 5 (n - 1)), its result (B,)) of numbers (B, n).
+
+        Whether a target is reached is left to chance."""
         left = numbers
         steps = []
         while left.shape[1] > 1:
@@ -60,19 +73,14 @@ class Countdown:
             step, result = self.random_step(left[:, :2], rng)
             left = np.column_stack([left[:, 2:], result])
             steps.append(step)
-        padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
-        tokens = np.column_stack([token_of(numbers), padding, token_of(left), *steps])
-        tokens = tokens[left[:, 0] >= 10]
-        tokens = tokens[wanted(tokens)]
-        is_question = np.arange(tokens.shape[1]) < self.n_question
-        return tokens, is_question | (tokens == EQUALS)
+        return np.column_stack(steps), left[:, 0]
 
     def random_step(self, pair, rng):
         """Return (the tokens of a step (B, 5), its result (B,)) of pairs of numbers (B, 2)."""
         a = pair.max(1)
         b = pair.min(1)
         results = np.column_stack([a + b, a - b, a * b, a // b])  # by SIGNS
-        fits = (results >= 1) & (results <= self.largest)
+        fits = (results >= 1) & (results <= MOST_RESULT)
         fits[:, 3] &= a % b == 0
         sign = (fits * rng.random(fits.shape)).argmax(1)
         result = np.take_along_axis(results, sign[:, None], 1)[:, 0]
