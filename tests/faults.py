@@ -873,6 +873,42 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices extras/test_
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
+FAULTS['anyorder/training/best.py'] = 'test_best', [
+    ['if value < self.value', 'if value <= self.value'],
+    ['0 < self.patience <= self.n_waited', '0 < self.patience < self.n_waited'],
+    ["kept.get('loss') == self.loss", "kept"],
+    ['best.compares = before == measured', 'best.compares = True or before == measured'],
+    ['if best.compares', 'if True'],
+    ["[val_hash, n_blocks, Order.of('own', options).kept, weights, documents]",
+     "[val_hash, Order.of('own', options).kept, weights, documents]"],
+    ["[val_hash, n_blocks, Order.of('own', options).kept, weights, documents]",
+     "[val_hash, n_blocks, Order.of('own', options).kept, weights]"],
+    ['-(-config.max_iters // config.eval_interval)', 'config.max_iters // config.eval_interval'],
+    ['0 < config.max_iters <= config.eval_interval', '0 < config.max_iters < config.eval_interval'],
+    ['if not masked_loss', 'if True'],
+]
+
+FAULTS['anyorder/tokens/mixture.py'] = 'test_mixture', [
+    ['weight <= 0', 'weight < 0'],
+    ['0 < len(lacking) < len(weights)', '0 < len(lacking) <= len(weights)'],
+    ['tokenizers[0].identity != tokenizers[1].identity', 'False'],
+    ['form_of(kind) != form_of(other)', 'False'],
+    ['shares_of(self.shares / of_row)', 'self.shares'],
+    ['split.lengths.clip(max=longest).mean()', 'longest'],
+    ['torch.where(given & (tokens != PADDING), tokens + self.mark, tokens)', 'tokens'],
+    ['np.maximum(expected.round().astype(np.int64), is_there)', 'expected.round().astype(np.int64)'],
+    ['share * n * c / c.sum()', 'share * c'],
+]
+
+FAULTS['anyorder/generation/likeliest.py'] = 'test_likeliest extras/test_masked', [
+    ['replace(drawing, temperature=1.0)', 'drawing'],
+    ['best.values - law.logsumexp(-1, keepdim=True)', 'best.values'],
+    ['token = best.indices[:, 0]', 'token = best.indices[:, -1]'],
+    ['if nats > -math.inf', 'if True'],
+    ['0 <= k <= n_tokens', '0 <= k <= n_tokens + 1'],
+    ['type(k) is not int or ', ''],
+]
+
 FAULTS['anyorder/training/validation.py'] = 'test_training test_apart extras/test_puzzles test_train test_sharding test_answers', [
     ['n_given=n_given)', 'n_given=0 * n_given)'],
     ['config.batch_size, config.dtype)', 'config.batch_size)'],

@@ -92,6 +92,7 @@ def test_the_first_of_equal_validations_is_the_best(scripted):
     assert best_of() == 2
 
 
+@pytest.mark.slow
 def test_the_best_of_a_run_in_its_own_order(data):
     options = ['--max_iters=2', '--eval_interval=1', '--patience=1', '--order=r2l']
     run(*options, '--keep_best=val_own')
@@ -167,6 +168,7 @@ def test_a_kill_between_the_two_files_changes_neither(
     assert not asides()
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_is_whole_where_there_are_no_links(falling_and_rising, monkeypatch):
     def no_links(*args):
         raise OSError('not permitted')
@@ -205,7 +207,9 @@ def test_a_run_ends_without_a_better_validation(scripted, capsys):
     assert best_of() == 8
 
 
-@pytest.mark.parametrize('more', ['--patience=0', '--patience=9'])
+@pytest.mark.parametrize(
+    'more', ['--patience=9', pytest.param('--patience=0', marks=pytest.mark.slow)]
+)
 def test_a_run_that_goes_on_equals_one_that_never_ended(falling_and_rising, more):
     run(*RUN, '--out_dir=whole', more)
     run(*RUN, '--patience=1')
@@ -257,13 +261,14 @@ def test_a_finished_run_keeps_its_best_later_again_and_again(data):
 
 
 @pytest.mark.parametrize(
-    'change, compares', [('--keep_best=val_l2r', True), ('--eval_iters=1', False)]
+    'change, compares',
+    [('--keep_best=val_l2r', True), ('--eval_iters=1', False), ('--documents=apart', False)],
 )
 def test_another_loss_or_other_blocks_begin_anew(scripted, capsys, change, compares):
     """Of another loss the checkpoint itself is known, of other blocks it is not."""
     scripted(1, 2, 3)
     run(*RUN, '--max_iters=3')
-    scripted(2 if change == '--eval_iters=1' else 4)
+    scripted(4 if compares else 2)
     resume('--max_iters=4', change)
     said = capsys.readouterr().out
     assert 'out/ckpt_best.pt of iteration 1 is now *.old-1: ' in said
@@ -272,6 +277,7 @@ def test_another_loss_or_other_blocks_begin_anew(scripted, capsys, change, compa
     assert ('at iteration 3, in' in said) == compares
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_that_is_lost_is_said(scripted, capsys):
     scripted(1, 2, 3)
     run(*RUN, '--max_iters=3')
@@ -301,6 +307,7 @@ def test_an_older_checkpoint_that_is_resumed_has_its_own_best(scripted, capsys):
     assert best_of() == 3
 
 
+@pytest.mark.slow
 def test_a_new_run_moves_the_best_of_an_earlier_one_aside(data):
     run(*RUN, '--max_iters=1')
     run('--max_iters=1')
@@ -308,6 +315,7 @@ def test_a_new_run_moves_the_best_of_an_earlier_one_aside(data):
     assert not os.path.exists('out/ckpt_best.pt')
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_moves_goes_on_with_its_best(falling_and_rising):
     run(*RUN, '--out_dir=whole')
     run(*RUN, '--max_iters=5', '--lr_decay_iters=6')

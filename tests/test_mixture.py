@@ -239,6 +239,7 @@ def test_eval_ppl_says_that_a_set_was_prepared_anew(two, script):
     assert 'pydocs was prepared anew' not in said
 
 
+@pytest.mark.slow
 def test_words_are_those_of_all_sets(two):
     run(BOTH, '--max_iters=1')
     weights = word_lengths(Checkpoint('out/ckpt.pt'))
@@ -249,6 +250,7 @@ def test_words_are_those_of_all_sets(two):
     assert alone[3] == 0 < weights[3]  # ' The'
 
 
+@pytest.mark.slow
 def test_puzzles_are_mixed_and_each_is_solved(data, script, capsys):
     for name, seed in (('easy', 1), ('hard', 2)):
         prepare_puzzles(

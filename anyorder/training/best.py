@@ -116,7 +116,8 @@ def measured(options, val_hash):
     weights = weights_in(options['dataset'])
     if len(weights) == 1:  # by whatever name
         weights = {}
-    return [val_hash, n_blocks, Order.of('own', options).kept, weights]
+    documents = options.get('documents', '')
+    return [val_hash, n_blocks, Order.of('own', options).kept, weights, documents]
 
 
 def losses_of(config, masked_loss):

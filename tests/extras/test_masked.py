@@ -120,7 +120,8 @@ def test_the_likeliest_tokens_of_blanks_are_those_of_a_call_by_hand(kinds, kind)
     for row, (tokens, known) in enumerate(texts):
         logp = by_hand(oracle, checkpoint.config, tokens, known)
         for p, there in enumerate(known):
-            _, *nats, first, second = canvas.likeliest[row, p].tolist()
+            likeliest, *nats, first, second = canvas.likeliest[row, p].tolist()
+            assert likeliest == nats[0]
             if there:
                 assert nats == [0, 0]
                 continue
