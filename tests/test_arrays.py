@@ -18,7 +18,7 @@ from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import Split, check_length
+from anyorder.tokens.sets import Split, check_length, read_split
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import configure
 from data import prepare as command
@@ -238,6 +238,24 @@ def test_a_split_that_is_missing_names_its_command(mine):
         open_split('data', 'mine', 'test')
 
 
+@pytest.mark.parametrize('most, is_wide', [(2**15 - 1, False), (2**15, True), (2**24 - 1, True)])
+def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(folder, most, is_wide):
+    train = np.array([[0, most, 3], [most, 1, 2]])
+    test = np.array([[1, 2, 3]])
+    given = np.array([True, False, False])
+    np.savez('train.npz', train=train, val=train[::-1], given=given)
+    np.savez('test.npz', test=test, given=given)
+    prepare_tokens('data', 'a', 'train.npz')
+    meta = prepare_tokens('data', 'a', 'test.npz')
+    assert meta.n_tokens == most + 1
+    for name, wanted in (('train', train), ('val', train[::-1]), ('test', test)):
+        split = read_split('data/a', meta, name)
+        assert split.packed.dtype == np.dtype('<u4' if is_wide else '<u2')
+        tokens, is_given = split.unpack(split.packed.astype(np.int64))
+        assert (tokens == wanted).all()
+        assert (is_given == given).all()
+
+
 def npz(**arrays):
     return lambda: np.savez('a.npz', **arrays)
 
@@ -259,9 +277,9 @@ GIVEN = np.zeros((4, 6), bool)
         (
             npy(ROWS - 1),
             [],
-            r'array of a.npy must hold integers from 0 to 65,535, got -1 at \[0, 0\]',
+            r'array of a.npy must hold integers from 0 to 16,777,215, got -1 at \[0, 0\]',
         ),
-        (npy(ROWS + 65530), [], r'from 0 to 65,535, got 65536 at \[1, 0\]'),
+        (npy(ROWS + 2**24 - 6), [], r'from 0 to 16,777,215, got 16777216 at \[1, 0\]'),
         (npy(ROWS / 2), [], r'got 0.5 at \[0, 1\]'),
         (npy(np.where(ROWS == 3, np.nan, ROWS)), [], r'got nan at \[0, 3\]'),
         (npy(ROWS * 1j), [], 'must hold integers, got complex128'),
@@ -308,11 +326,6 @@ GIVEN = np.zeros((4, 6), bool)
         (npz(train=ROWS, given=GIVEN.astype(int)), [], 'must be bools'),
         (npz(train=ROWS, given=~GIVEN[0]), [], 'row 0 .* is given as a whole'),
         (npz(train=ROWS, val=ROWS, given_train=GIVEN), [], 'not in val: add given_val'),
-        (
-            npz(train=ROWS + 32767, given=GIVEN),
-            [],
-            'from 0 to 32,767, got 32768 .*bit 15 says what is given',
-        ),
         (npy(ROWS[0, :1]), [], 'train of a.npy, sha256 .* would be empty'),
         (text('[1, 2, 3]\n[]'), [], 'val of .* would be empty'),
         (text('[1, 2]\n[1, "x"]'), [], 'list 1 of the array of a.jsonl must hold integers'),

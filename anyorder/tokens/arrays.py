@@ -12,7 +12,7 @@ from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.prepared import DATA_SETS, divide
-from anyorder.tokens.sets import GIVEN, parts_of
+from anyorder.tokens.sets import N_IDS, dtype_of, parts_of, type_of
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
@@ -88,29 +88,27 @@ def prepare_into(folder, source, split, form, force):
     check_source_is_new(origin, kept)
 
     # Divide and write
-    splits = divide_tokens(tokens, form.end)
+    splits = divide_tokens(tokens, form.end, dtype_of(meta))
     return folder.write(meta, origin, splits)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a source, as on disk.
+    """The tokens of a source, as on disk, in as many bits as the source needs.
 
     source      path of the file
     rows        {split: an array (rows, N), or a list of documents (n,)}; '' is still to be divided
-    most        the largest id that there can be: bit 15 is part of it, or says what is given
+    marked      whether the highest bit says what is given
+    largest     the largest id
     row_length  N of all rows; None of documents, which are a stream
     grid        [H, W] where a row is a grid, or None"""
 
     source: str
     rows: dict
-    most: int
+    marked: bool
+    largest: int
     row_length: int | None
     grid: list | None
-
-    @property
-    def marked(self):
-        return self.most < GIVEN
 
     def wanted(self):
         """Return the names of the splits that they become."""
@@ -118,30 +116,23 @@ class Tokens:
             return ['train', 'val']
         return sorted(self.rows)
 
-    def largest(self):
-        """Return the largest id."""
-        largest = 0
-        for rows in self.rows.values():
-            for row in rows:
-                for _, part in parts_of(row):
-                    largest = max(largest, int((part & self.most).max()))
-        return largest
-
 
 def read_tokens(source, split, grid):
     """Return the Tokens of a file, the whole of which is this split. Each row is a grid [H, W]."""
     arrays = splits_of(source, split)
     marked = any(given is not None for _, given in arrays.values())
-    most = GIVEN - 1 if marked else 0xFFFF
     n = grid and grid[0] * grid[1]
+
+    named = {s: f'{s or "the array"} of {source}' for s in arrays}
+    largest = max(largest_id(tokens, named[s]) for s, (tokens, _) in arrays.items())
+    dtype = type_of(largest + 1, 15 if marked else 16)
 
     rows = {}
     lengths = {}
     for s, (tokens, given) in arrays.items():
-        what = f'{s or "the array"} of {source}'
-        packed = pack(tokens, given, n, most, what)
+        packed = pack(tokens, given, n, dtype, named[s])
         if not sum(map(len, packed)):
-            raise ValueError(f'{what} is empty')
+            raise ValueError(f'{named[s]} is empty')
         rows[s] = packed
         lengths[s] = packed.shape[1] if isinstance(packed, np.ndarray) else None
 
@@ -151,7 +142,7 @@ def read_tokens(source, split, grid):
             f'all splits must be rows of one length, or all streams, got {lengths} '
             '(None is a stream)'
         )
-    return Tokens(source, rows, most, row_length, grid)
+    return Tokens(source, rows, marked, largest, row_length, grid)
 
 
 def splits_of(path, split):
@@ -215,7 +206,7 @@ def read_lines(path):
 
 
 def document_of(tokens):
-    """Return the array (n,) of a list, in 16 bits where its numbers fit.
+    """Return the array (n,) of a list, in 16 or 32 bits where its numbers fit.
 
     Numbers that do not are refused later."""
     dtype = None if len(tokens) else int  # no number is a float to numpy
@@ -224,22 +215,53 @@ def document_of(tokens):
         raise ValueError('lists in lists')
     if found.dtype.kind not in 'iu':
         return found
-    if found.min(initial=0) < 0 or found.max(initial=0) > 0xFFFF:
+    largest = found.max(initial=0)
+    if found.min(initial=0) < 0 or largest >= N_IDS:
         return found
-    return found.astype('<u2')
+    return found.astype(type_of(int(largest) + 1, 16))
 
 
-def pack(tokens, given, n, most, what):
+def largest_id(tokens, what):
+    """Return the largest id of an array, or of a list of documents. `what` is as for pack.
+
+    Raises ValueError unless all are whole numbers from 0 to below N_IDS."""
+    if not isinstance(tokens, list):
+        return largest_of(tokens, what)
+    sizes = (largest_of(part, f'list {i} of {what}') for i, part in enumerate(tokens))
+    return max(sizes, default=0)
+
+
+def largest_of(tokens, what):
+    """Return the largest id of an array. See largest_id."""
+    if tokens.dtype.kind not in 'iuf':
+        raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
+    largest = 0
+    for start, part in parts_of(tokens.reshape(-1)):
+        fits = (part >= 0) & (part < N_IDS)
+        if tokens.dtype.kind == 'f':
+            fits &= part == np.floor(part, where=fits, out=np.zeros(part.shape))
+        if not fits.all():
+            first = np.unravel_index(start + fits.argmin(), tokens.shape)
+            place = tuple(map(int, first))
+            raise ValueError(
+                f'{what} must hold integers from 0 to {N_IDS - 1:,}, got {tokens[place]} '
+                f'at {list(place)}'
+            )
+        largest = max(largest, int(part.max()))
+    return largest
+
+
+def pack(tokens, given, n, dtype, what):
     """Return tokens as they stand on disk: rows (rows, N), or a list of documents (n,).
 
     tokens  an array, or a list of documents
     given   bools for an array, or None
     n       the length of rows; None takes the array as it is
-    most    the largest token
+    dtype   of a token on disk
     what    what they are, for errors"""
     if isinstance(tokens, list):
-        return pack_documents(tokens, n, most, what)
-    packed = check_ids(tokens, most, what)
+        return pack_documents(tokens, n, dtype, what)
+    packed = tokens.astype(dtype, copy=False)
     if given is not None and packed.size:
         packed = packed | mark_of(given, packed, what)
     if packed.ndim == 1 and not n:
@@ -250,34 +272,15 @@ def pack(tokens, given, n, most, what):
     return packed
 
 
-def pack_documents(documents, n, most, what):
+def pack_documents(documents, n, dtype, what):
     """Pack documents; with `n` as rows (rows, n). See pack."""
-    packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(documents)]
+    packed = [part.astype(dtype, copy=False) for part in documents]
     if not n or not packed:
         return packed
     for i, part in enumerate(packed):
         if len(part) != n:
             raise ValueError(f'list {i} of {what} has {len(part)} tokens, --shape says {n}')
     return np.stack(packed)
-
-
-def check_ids(tokens, most, what):
-    """Return tokens as uint16. Raises ValueError unless all are whole numbers from 0 to `most`."""
-    if tokens.dtype.kind not in 'iuf':
-        raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
-    for start, part in parts_of(tokens.reshape(-1)):
-        fits = (part >= 0) & (part <= most)
-        if tokens.dtype.kind == 'f':
-            fits &= part == np.floor(part, where=fits, out=np.zeros(part.shape))
-        if not fits.all():
-            first = np.unravel_index(start + fits.argmin(), tokens.shape)
-            place = tuple(map(int, first))
-            hint = ', and bit 15 says what is given' if most < 0xFFFF else ''
-            raise ValueError(
-                f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} '
-                f'at {list(place)}{hint}'
-            )
-    return tokens.astype('<u2', copy=False)
 
 
 def mark_of(given, tokens, what):
@@ -296,15 +299,16 @@ def mark_of(given, tokens, what):
             f'row {whole.argmax()} of {what} is given as a whole, nothing is left to learn: '
             'leave it out'
         )
-    return GIVEN * given.astype('<u2')
+    mark = 1 << 8 * tokens.itemsize - 1
+    return given.astype(tokens.dtype) * tokens.dtype.type(mark)
 
 
 def check_end(end, tokens):
     """Raise ValueError unless `end` may be written behind each document of Tokens."""
-    if tokens.row_length or not 0 <= end <= tokens.most:
+    if tokens.row_length or not 0 <= end < N_IDS:
         found = f'rows of {tokens.row_length}' if tokens.row_length else 'a stream'
         raise ValueError(
-            f'end must be a token from 0 to {tokens.most:,}, behind the documents of a stream, '
+            f'end must be a token from 0 to {N_IDS - 1:,}, behind the documents of a stream, '
             f'got {end} for {found}'
         )
     for documents in tokens.rows.values():
@@ -319,7 +323,7 @@ def describe(tokens, form, folder, kept):
     names = form.names()
     if kept and not names:
         names = folder.meta.vocabulary
-    largest = max(tokens.largest(), form.end or 0)
+    largest = max(tokens.largest, form.end or 0)
     n_tokens = largest + 1
     if names:
         n_tokens = len(names)
@@ -362,8 +366,9 @@ def is_name(text):
     return re.fullmatch(r'\S+', text) and '[[' not in text
 
 
-def divide_tokens(tokens, end):
-    """Return {split: (number of rows, rows)} for Folder.write, with `end` behind each document."""
+def divide_tokens(tokens, end, dtype):
+    """Return {split: (number of rows, rows)} for Folder.write, of this type of a token, with `end`
+    behind each document."""
     if tokens.row_length and len(tokens.rows.get('', ())) == 1:
         raise ValueError(
             f'{tokens.source} holds one row, which cannot be divided into train and val: '
@@ -371,11 +376,18 @@ def divide_tokens(tokens, end):
         )
     splits = {}
     for split, (n, rows) in divide(tokens.rows, DATA_SETS['text'].val_ratio).items():
-        splits[split] = n, ((with_end(row, end), 0) for row in rows)
+        splits[split] = n, ((as_on_disk(row, tokens.marked, end, dtype), 0) for row in rows)
     return splits
 
 
-def with_end(row, end):
+def as_on_disk(row, marked, end, dtype):
+    """Return a row in this type of a token, with `end` behind it unless it is None.
+
+    The set may have more tokens than its source: names for more, or a split with larger ones."""
+    wide = row.astype(dtype, copy=False)
+    if marked and dtype != row.dtype:
+        mark = 1 << 8 * row.itemsize - 1
+        wide = np.where(row >= mark, wide - mark + (1 << 8 * dtype.itemsize - 1), wide)
     if end is None:
-        return row
-    return np.append(row, np.array([end], '<u2'))
+        return wide
+    return np.append(wide, np.array([end], dtype))

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
+N_IDS = 1 << 24  # ids that tokens may have: more are a mistake, and no network has so many rows
 PADDING = -1  # in a block, behind a document that is shorter
 GROUP = 1 << 4  # documents whose lengths are added up to find where one begins
 PART = 1 << 18  # tokens that are looked at together where all are: small beside a set
