@@ -131,8 +131,10 @@ def check_words(words, namespace):
 
 
 def nearest(word, known, cutoff=0):
-    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f'; the nearest is {near[0]!r}' if near else ''
+    """Say which known word is the nearest, whatever its case; '' where none is."""
+    lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
+    return f'; the nearest is {lower[near[0]]!r}' if near else ''
 
 
 def home(path):

@@ -368,9 +368,9 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
         f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
         f'{world_size} processes{there}',
     ]
-    tokenizer = checkpoint.tokenizer
-    if tokenizer.n_bytes is None and tokenizer.why_no_bytes:
-        lines.append(f'bits a byte are not known of {tokenizer.name}: {tokenizer.why_no_bytes}')
+    about_bytes = checkpoint.tokenizer.about_bytes()
+    if about_bytes:
+        lines.append(about_bytes)
     if checkpoint.run.get('documents') and not c.documents:
         lines.append(
             'trained with documents apart: --documents=apart measures it so; below, the documents '

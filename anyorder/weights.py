@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, quiet_hub, read_text, reading
+from anyorder.machine.files import GPT2_NAMES, asking_hub, read_text, reading
 
 # what a folder holds beside its weights: sizes and tokens
 FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', 'vocab.json', 'merges.txt')
@@ -33,14 +33,8 @@ def local_path(name, files=FILES):
         )
     repo = '/'.join(parts[:2])
     path = '/'.join(parts[2:]) if len(parts) > 2 else None
-    quiet_hub()
-    try:
+    with asking_hub(name):
         return download(repo, path, files)
-    except Exception as e:  # many classes: no network, no such repository, no such file
-        raise ValueError(
-            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
-            'or download it and give its path'
-        ) from None
 
 
 def download(repo, path, files):

@@ -119,12 +119,54 @@ def test_a_vocabulary_that_cannot_spell_a_text_is_one_line(tmp_path):
         ('bpe:200', 'from 257'),
         ('bpe:many', 'from 257'),
         ('hf:name', 'hf:OWNER/NAME'),
+        ('BYTES', "the nearest is 'bytes'"),
+        ('BPE:300', "the nearest is 'bpe:300'"),
+        ('bpe', "the nearest is 'bpe:4096'"),
+        ('hub:OWNER/NAME', "the nearest is 'hf:OWNER/NAME'"),
+        ('OWNER/NAME', "the nearest is 'hf:OWNER/NAME'"),
     ],
 )
 def test_an_unknown_name_is_one_line(name, said):
     pytest.importorskip('tokenizers')
     with one_line(said):
         choose(name)
+
+
+def words_with(**model):
+    """A tokenizer.json of words, with other parts of its model."""
+    pytest.importorskip('tokenizers')
+    from tokenizers import Tokenizer, models
+
+    parts = json.loads(Tokenizer(models.WordLevel({'a': 0, 'b': 1}, 'a')).to_str())
+    return json.dumps(parts | {'model': parts['model'] | model})
+
+
+@pytest.mark.parametrize(
+    'model, said',
+    [
+        ({'vocab': {'a': 0, 'b': 1, 'c': 1}}, "the id 1 for 'b' and for 'c'"),
+        ({'vocab': {'a': 0, 'b': 2**32 - 1}}, 'the id 4,294,967,295, ids must be below 16,777,216'),
+        ({'type': 'New'}, 'pip install -U tokenizers'),
+        ({'vocab': None}, 'cannot be read as a tokenizer.json'),
+    ],
+)
+def test_a_wrong_file_of_a_tokenizer_is_one_line(tmp_path, model, said):
+    (tmp_path / 'words.json').write_text(words_with(**model))
+    with one_line(said):
+        choose(f'{tmp_path}/words.json')
+
+
+def test_a_vocabulary_that_lacks_the_end_of_a_line_leaves_none_out():
+    pytest.importorskip('tokenizers')
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.BPE({'a': 0, 'b': 1, ' ': 2}, []))
+    tok = Library.of_file('letters', backend.to_str())
+    assert tok.encode('a b') == [0, 2, 1]
+    with one_line(r"no token for '\\n'"):
+        tok.encode('a\nb')
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # which takes blanks out on purpose
+    assert Library.of_file('words', backend.to_str()).encode('a\nb') == [0, 1]
 
 
 def test_a_missing_library_is_one_line_with_the_command(monkeypatch):

@@ -308,3 +308,16 @@ def quiet_hub():
     from huggingface_hub import logging
 
     logging.set_verbosity_error()
+
+
+@contextlib.contextmanager
+def asking_hub(name):
+    """Raise one ValueError if the body, which gets what hf:`name` is, fails."""
+    quiet_hub()
+    try:
+        yield
+    except Exception as e:  # many classes: no network, no such repository, no such file
+        raise ValueError(
+            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
+            'or download it and give its path'
+        ) from None

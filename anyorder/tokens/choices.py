@@ -5,15 +5,16 @@ import os
 import re
 from dataclasses import dataclass
 
-from anyorder.machine.files import quiet_hub, read_text, reading
+from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, Tiktoken, last_cut, need_library, train_bpe
+from anyorder.tokens.libraries import Library, Tiktoken, encoding, last_cut, need_library, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import TEXT, TIKTOKEN, cut_anew, get_tokenizer, tokenizer_of_set
-from configurator import nearest
+from configurator import home, nearest
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
+ON_HUB = r'\w[\w.-]*/[\w.-]+'  # OWNER/NAME
 MOST = 1 << 20  # tokens of a tokenizer that is trained
 GPT2_FILES = ('vocab.json', 'merges.txt')
 HUB_FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
@@ -92,6 +93,7 @@ def choose(name):
     Raises ValueError where there is no such tokenizer, or the library that it needs."""
     if not name:
         return None
+    name = home(name)
     if name in TEXT:
         return Named(name)
     kind, colon, rest = name.partition(':')
@@ -107,12 +109,15 @@ def choose(name):
 
 def near(name):
     """Return in words which name of a tokenizer, or of a file beside it, is the nearest."""
+    rest = name.partition(':')[2] or '4096'
+    known = [*TEXT, *names_of_tiktoken(), *(f'{kind}:{rest}' for kind in OPENED)]
     folder = os.path.dirname(name)
-    there = []
     if os.path.isdir(folder or '.'):
         there = [os.path.join(folder, file) for file in os.listdir(folder or '.')]
-    files = [file for file in there if file.endswith('.json') or os.path.isdir(file)]
-    return nearest(name, [*TEXT, *names_of_tiktoken(), *files], cutoff=0.6)
+        known += [file for file in there if file.endswith('.json') or os.path.isdir(file)]
+    elif re.fullmatch(ON_HUB, name):
+        known.append(f'hf:{name}')
+    return nearest(name, known, cutoff=0.5)
 
 
 def shown(path):
@@ -150,14 +155,7 @@ def of_tiktoken(name):
         )
     if name == 'gpt2':
         return Named('gpt2')
-    try:
-        bpe = tiktoken.get_encoding(name)
-    except Exception as e:  # as in GPT2
-        raise ValueError(
-            f'the ranks of {name} are neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a '
-            f'folder that holds them, or choose another tokenizer ({type(e).__name__})'
-        ) from None
-    return There(Tiktoken(f'{TIKTOKEN}{name}', bpe))
+    return There(Tiktoken(f'{TIKTOKEN}{name}', encoding(name)))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -230,18 +228,12 @@ def of_gpt2_files(name, paths, end):
 def of_hub(name):
     """Return the choice of hf:OWNER/NAME. Only files that say a tokenizer are fetched."""
     need_library('tokenizers')
-    if not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
-        raise ValueError(f'a tokenizer on the hub is hf:OWNER/NAME, got {name!r}')
+    if not re.fullmatch(ON_HUB, name):
+        raise ValueError(f"a tokenizer on the hub is hf:OWNER/NAME, got 'hf:{name}'")
     from huggingface_hub import snapshot_download
 
-    quiet_hub()
-    try:
+    with asking_hub(f'hf:{name}'):
         folder = snapshot_download(name, allow_patterns=HUB_FILES)
-    except Exception as e:  # as in weights.local_path
-        raise ValueError(
-            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, or '
-            'download its tokenizer.json and give its path'
-        ) from None
     return There(of_folder(folder, f'hf:{name}'))
 
 

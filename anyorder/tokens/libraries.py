@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from anyorder.machine.files import reading
+from anyorder.tokens.sets import N_IDS
 from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer
 
 # texts of special tokens with which vocabularies end a document, the first that is there counts
@@ -28,13 +29,27 @@ ENDS = (
     '[EOS]',
     '[SEP]',
 )
-AGAIN = 'copy it again, or prepare the set again'
+AGAIN = 'copy it again, or name another'
 
 
 def need_library(package):
     """Raise ValueError unless a library is there."""
     if importlib.util.find_spec(package) is None:
         raise ValueError(f'this tokenizer needs {package}: pip install {package}')
+
+
+def encoding(name):
+    """Return the Encoding of tiktoken that has this name."""
+    need_library('tiktoken')
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding(name)
+    except Exception as e:  # requests' own errors, and a cached file of a wrong hash
+        raise ValueError(
+            f'the ranks of {name} are neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a '
+            f'folder that holds them, or use --tokenizer=bytes ({type(e).__name__})'
+        ) from None
 
 
 class Tiktoken(Tokenizer):
@@ -138,15 +153,7 @@ class GPT2(Tiktoken):
     file = None  # its name says all
 
     def __init__(self):
-        import tiktoken
-
-        try:
-            bpe = tiktoken.get_encoding('gpt2')
-        except Exception as e:  # requests' own errors, and a cached file of a wrong hash
-            raise ValueError(
-                'the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR '
-                f'to a folder that holds it, or use --tokenizer=bytes ({type(e).__name__})'
-            ) from None
+        bpe = encoding('gpt2')
         super().__init__('gpt2', bpe)
         self.decode = bpe.decode
 
@@ -213,6 +220,7 @@ class Library(Tokenizer):
 
         # The vocabulary
         ids = backend.get_vocab()
+        check_ids(name, ids)
         self.n_tokens = 1 + max(ids.values())
         self.special = special_of(backend)
         parts = json.loads(backend.to_str())
@@ -246,13 +254,18 @@ class Library(Tokenizer):
         eos  the token that ends a document; None: the special token of the text `end`, or one of
              ENDS, or a new one"""
         need_library('tokenizers')
-        import tokenizers
-
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
-            backend = tokenizers.Tokenizer.from_str(steady(text))
-            if eos is None:
-                eos = end_of(backend, end)
-            return cls(name, backend, eos)
+            parts = json.loads(text)
+            largest = max(ids_of(parts).values(), default=0)
+        if largest >= N_IDS:
+            raise ValueError(
+                f'{name} has the id {largest:,}, ids must be below {N_IDS:,}: number its tokens '
+                'without gaps'
+            )
+        backend = backend_of(name, steady(text, parts))
+        if eos is None:
+            eos = end_of(backend, end)
+        return cls(name, backend, eos)
 
     def read(self, encode, texts, shown=False):
         """Return what a method of the backend makes of a text, or of several."""
@@ -309,11 +322,22 @@ class Library(Tokenizer):
     def is_left_out(self, letter):
         """Whether a letter makes no token, as where a vocabulary has none for what it lacks.
 
-        Where tokens are no bytes, blanks and what is not printed may be left out on purpose."""
+        Where tokens are no bytes, blanks and what is not printed may be left out on purpose, before
+        the vocabulary is asked."""
         ids = self.read(self.backend.encode, letter).ids
         if self.n_bytes is not None:
             return self.n_bytes[ids].sum() != len(letter.encode())
-        return unicodedata.category(letter)[0] in 'LNPS' and not ids
+        if ids:
+            return False
+        return unicodedata.category(letter)[0] in 'LNPS' or bool(self.words(letter))
+
+    def words(self, text):
+        """Return the words of which the vocabulary is asked for a text."""
+        if self.backend.normalizer:
+            text = self.backend.normalizer.normalize_str(text)
+        if self.backend.pre_tokenizer:
+            return [word for word, _ in self.backend.pre_tokenizer.pre_tokenize_str(text) if word]
+        return [text] if text else []
 
     def spans(self, text):
         if self.why_no_bytes:
@@ -400,9 +424,46 @@ class Library(Tokenizer):
         return text
 
 
-def steady(text):
-    """Return the text of a tokenizer.json by which a text has the same tokens each time."""
-    parts = json.loads(text)
+def ids_of(parts):
+    """Return {token: id} by what a tokenizer.json says."""
+    ids = parts['model']['vocab']
+    if isinstance(ids, list):  # Unigram's tokens and their scores
+        ids = {token: i for i, (token, _) in enumerate(ids)}
+    added = {token['content']: token['id'] for token in parts.get('added_tokens', ())}
+    return ids | added
+
+
+def check_ids(name, ids):
+    """Raise ValueError unless each token of {token: id} has an id of its own."""
+    if len({*ids.values()}) == len(ids):
+        return
+    tokens = {}
+    for token, i in sorted(ids.items()):
+        other = tokens.setdefault(i, token)
+        if other != token:
+            raise ValueError(
+                f'{name} has the id {i} for {other!r} and for {token!r}: give each token an id of '
+                'its own'
+            )
+
+
+def backend_of(name, text):
+    """Return the object of the package tokenizers that the text of a tokenizer.json makes."""
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as e:  # the package has no class of its own
+        raise ValueError(
+            f'tokenizers {tokenizers.__version__} cannot read {name} ({str(e)[:100]}): {AGAIN}, or '
+            'pip install -U tokenizers where a newer version wrote it'
+        ) from None
+
+
+def steady(text, parts):
+    """Return the text of a tokenizer.json by which a text has the same tokens each time.
+
+    parts  what the text says"""
     if parts['model'].get('dropout'):
         parts['model']['dropout'] = None
         return json.dumps(parts)

@@ -158,6 +158,7 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     prompts = have_prompts(documents, folder, kept)
     divided = divide(documents, row.val_ratio)
     tok = open_tokenizer(asked or choose(row.tokenizer), divided, kept, folder)
+    say(tok.about_bytes())
     meta = Meta(
         folder.name,
         tok.name,

@@ -63,6 +63,12 @@ class Tokenizer:
             return 'file', self.file
         return self.name, self.texts
 
+    def about_bytes(self):
+        """Say why bits a byte are not known, '' where they are."""
+        if self.n_bytes is not None or not self.why_no_bytes:
+            return ''
+        return f'bits a byte are not known of {self.name}: {self.why_no_bytes}'
+
     def spans(self, text):
         """Return [(id, start, end)]: the letters of the text from which each token is made.
 

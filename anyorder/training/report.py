@@ -48,9 +48,9 @@ def introduction(state, data, clock, folder, config, compiled, changed):
         f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
         f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}'
     )
-    if data.tokenizer.why_no_bytes:
-        why = data.tokenizer.why_no_bytes
-        yield f'bits a byte are not known of {data.tokenizer.name}: {why}'
+    about_bytes = data.tokenizer.about_bytes()
+    if about_bytes:
+        yield about_bytes
     is_new = not (state.iter_num or config.started_from or data.train.marked)
     if is_new and data.n_tokens < 10**7 and config.order != 'l2r':
         yield 'little text: the loss stays on a plateau at first, near the entropy of single tokens'

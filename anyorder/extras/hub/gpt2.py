@@ -17,6 +17,7 @@ import torch
 from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import reading
 from anyorder.tokens.choices import of_folder
+from anyorder.tokens.libraries import ids_of
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.weights import GPT2_N_TOKENS, padded, read_json, tie
 
@@ -83,11 +84,7 @@ def ids_in(folder):
         return read_json(path) if os.path.isfile(path) else {}
     parts = read_json(path)
     with reading(path, 'a tokenizer.json', 'fetch it again'):
-        ids = parts['model']['vocab']
-        if isinstance(ids, list):  # Unigram's tokens and their scores
-            ids = {token: i for i, (token, _) in enumerate(ids)}
-        added = {token['content']: token['id'] for token in parts.get('added_tokens', ())}
-        return ids | added
+        return ids_of(parts)
 
 
 def is_gpt2(ids, n_rows):
