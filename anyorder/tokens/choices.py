@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
 from anyorder.tokens.libraries import Library, Tiktoken, encoding, last_cut, need_library, train_bpe
-from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.meta import is_number, kind_of, read_meta
 from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import TEXT, TIKTOKEN, cut_anew, get_tokenizer, tokenizer_of_set
 from configurator import home, nearest
@@ -196,7 +196,10 @@ def kind_in(folder):
             return None
         name = found['tokenizer']
         kind = found.get('set', {'tokenizer': name})
-    if name not in TEXT and 'tokenizer_file' not in kind:
+        has_file = name not in TEXT and 'tokenizer_file' in kind
+        if has_file and (kind['tokenizer'] != name or not is_number(kind['eos'])):
+            raise ValueError('damaged')
+    if name not in TEXT and not has_file:
         raise ValueError(f'{folder} is a model of {name} tokens, which are no text')
     return kind
 
