@@ -156,15 +156,21 @@ def test_a_wrong_file_of_a_tokenizer_is_one_line(tmp_path, model, said):
         choose(f'{tmp_path}/words.json')
 
 
-def test_a_vocabulary_that_lacks_the_end_of_a_line_leaves_none_out():
+def test_no_letter_of_a_text_is_left_out_but_on_purpose():
     pytest.importorskip('tokenizers')
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(models.BPE({'a': 0, 'b': 1, ' ': 2}, []))
     tok = Library.of_file('letters', backend.to_str())
     assert tok.encode('a b') == [0, 2, 1]
     with one_line(r"no token for '\\n'"):
         tok.encode('a\nb')
+    backend.model = models.BPE({'a': 0, 'b': 1, ' ': 2, '?': 3}, [], unk_token='?')
+    backend.normalizer = normalizers.Replace('b', '')
+    with one_line("no token for 'b'"):  # which the token for what is unknown does not stand for
+        Library.of_file('without', backend.to_str()).encode('a b')
+    backend.model = models.BPE({'a': 0, 'b': 1, ' ': 2}, [])
+    backend.normalizer = None
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # which takes blanks out on purpose
     assert Library.of_file('words', backend.to_str()).encode('a\nb') == [0, 1]
 

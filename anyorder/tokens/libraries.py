@@ -220,7 +220,6 @@ class Library(Tokenizer):
 
         # The vocabulary
         ids = backend.get_vocab()
-        check_ids(name, ids)
         self.n_tokens = 1 + max(ids.values())
         self.special = special_of(backend)
         parts = json.loads(backend.to_str())
@@ -263,6 +262,7 @@ class Library(Tokenizer):
                 'without gaps'
             )
         backend = backend_of(name, steady(text, parts))
+        check_ids(name, backend.get_vocab())
         if eos is None:
             eos = end_of(backend, end)
         return cls(name, backend, eos)
@@ -292,12 +292,12 @@ class Library(Tokenizer):
     def check_spelt(self, text, ids):
         """Raise ValueError where a vocabulary that is checked lacks tokens for a text."""
         if self.is_checked and not self.is_spelt(text, ids):
-            self.refuse(text, self.unspelt(text, self.offsets(text)))
+            self.refuse(text, self.lacking(text, self.offsets(text)))
 
     def is_spelt(self, text, ids):
         """Whether the ids, which encode a text, spell all of it."""
-        if self.unknown is not None:
-            return self.unknown not in ids
+        if self.unknown is not None and self.unknown in ids:
+            return False
         if self.n_bytes is not None:
             return self.n_bytes[ids].sum() == len(text.encode())
         return not any(map(self.is_left_out, {*text}))
@@ -311,6 +311,11 @@ class Library(Tokenizer):
                 f'{text[place : place + 60]!r}: leave it out, or choose a tokenizer that spells '
                 'every text, as bytes, gpt2 or bpe:4096'
             )
+
+    def lacking(self, text, spans):
+        """Return the parts of a text that are unknown; without one, the letters that are left out,
+        as a normalizer may do."""
+        return self.unspelt(text, spans) or [letter for letter in text if self.is_left_out(letter)]
 
     def unspelt(self, text, spans):
         # unknown tokens, or letters that are left out
@@ -354,7 +359,7 @@ class Library(Tokenizer):
     def shown_spans(self, text):
         found = self.shown_offsets(text)
         if self.is_checked:
-            self.refuse(text, self.unspelt(text, found))
+            self.refuse(text, self.lacking(text, found))
         return found
 
     def shown_offsets(self, text):
