@@ -633,9 +633,9 @@ FAULTS['anyorder/likelihood/conditional.py'] = 'test_likelihood', [
 FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
     ["arrays.get(f'given_{s}', arrays.get('given'))",
      "arrays.get('given', arrays.get(f'given_{s}'))"],
-    ['(part >= 0) & (part <= most)', 'part <= most'],
-    ['(part >= 0) & (part <= most)', 'part >= 0'],
-    ['GIVEN - 1 if marked else 65535', '65535'],
+    ['(part >= 0) & (part < N_IDS)', 'part < N_IDS'],
+    ['(part >= 0) & (part < N_IDS)', 'part >= 0'],
+    ['15 if marked else 16', '16'],
     ['if whole.any():', 'if False:'],
     ['if end is None:', 'if True:'],
     ['if largest >= n_tokens:', 'if largest > n_tokens:'],

@@ -415,7 +415,7 @@ def test_a_space_before_an_answer_of_bytes_stays():
         ('wordpiece', ['ab É[[2]]', 'é ZZ[[1]] !'], ['!'], 7),
         ('bytes', ['ä<unk>[[1]]'], [], 7),
         ('words', ['a [UNK] [[1]] c', 'c c[[2]]'], ['c', 'c', 'c'], 5),
-        ('letters', ['aéb ¶'], ['é', '¶'], 4),
+        ('letters', ['aéb ¶'], ['é', ' ', '¶'], 5),
         ('metaspace always', ['abÄ[[1]]ÄÖ ü'], ['Ä', 'ÄÖ', 'ü'], 6),
         ('sentences', ['ä[[=é]]'], ['ä', 'é'], 3),
         ('sentences and bytes', ['ä[[=é]]'], [], 5),

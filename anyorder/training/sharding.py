@@ -20,7 +20,7 @@ WAYS = ('shard', 'hybrid')  # to split, of which a run has one
 
 def saves_by(word, config):
     """Whether a run saves memory by one of SAVINGS."""
-    return word in config.save_memory.split(',')
+    return word in config['save_memory'].split(',')
 
 
 def splits(config):
