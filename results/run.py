@@ -79,6 +79,11 @@ PLATEAU = {
 }
 ZEBRA4 = {'decoder': 'zebra4_decoder', 'encoder': 'zebra4_encoder', 'mixed': 'zebra4_mixed'}
 NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 'nae_sat_mixed'}
+COUNTDOWN = {
+    'decoder': 'countdown_decoder',
+    'encoder': 'countdown_encoder',
+    'mixed': 'countdown_mixed',
+}
 
 FINDINGS = {
     'orders': Finding(
@@ -237,6 +242,13 @@ FINDINGS = {
         dataset='zebra4',
         made_by='-m anyorder.extras.puzzles make zebra4',
     ),
+    'countdown': Finding(
+        'countdown: reach a target by arithmetic, by the same; 1 to 2 minutes a run',
+        Picture('countdown', '--y=val_any', COUNTDOWN),
+        Picture('countdown_reached', '', measured('reached', COUNTDOWN)),
+        dataset='countdown3_30',
+        made_by='-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
+    ),
     'nae_sat': Finding(
         'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
@@ -365,6 +377,7 @@ EVALUATIONS = {
     'likelihood': f'{OF_TEXT} --estimates=l2r,any --n_orders=16',
     'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
     'solved': f'{OF_PUZZLES} --n_puzzles=500',
+    'reached': '-m anyorder.extras.puzzles solve --orders=random,l2r,margin',
     'agree': f'{OF_PUZZLES} --n_puzzles=200',
     'graded': f'{OF_PUZZLES} --n_puzzles=500 --dataset=graded',
     'diabolical': f'{OF_PUZZLES} --n_puzzles=500 --dataset=diabolical',
@@ -453,6 +466,9 @@ RUNS |= {
     'zebra4_decoder': 'config/zebra4.py --network=gate_init=1',
     'zebra4_encoder': 'config/zebra4.py --l2r_ratio=0',
     'zebra4_mixed': 'config/zebra4.py --network=mixed,gate_init=1 --l2r_ratio=0',
+    'countdown_decoder': 'config/countdown.py --network=gate_init=1',
+    'countdown_encoder': 'config/countdown.py',
+    'countdown_mixed': 'config/countdown.py --network=mixed,gate_init=1',
     'nae_sat_decoder': NAE_SAT_RUN,
     'nae_sat_encoder': f'{NAE_SAT_RUN} --network=encoder,layer',
     'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',
