@@ -169,6 +169,38 @@ def test_a_batch_and_a_validation_keep_documents_apart(variant):
         torch.testing.assert_close(found['l2r'][r], want, **close)
 
 
+@pytest.mark.parametrize('variant', [{}, TWO_STREAM[1], FINAL[0], NETWORKS[-1]], ids=name_of)
+@pytest.mark.parametrize('order', ['random', 'few:3'])
+def test_what_is_given_is_given_in_its_part(variant, order):
+    """Also where all of a part is, which costs nothing."""
+    model = make_model(**variant)
+    split = split_of(3, 4, 2, 1, 9, 12, 5, 6, 30)
+    split.packed[[0, 1, 2, 4, 9, 15, 20, 21, 29, 50]] |= split.mark
+    split.marked = True
+    l2r_ratio = 0.0 if model.slots.masked_loss else 0.3
+    config = Config(
+        batch_size=6, block_size=9, l2r_ratio=l2r_ratio, order=order, documents='apart'
+    )  # fmt: skip
+    torch.manual_seed(2)
+    batch = draw_batch(split, config, model)
+    nats = blank_nll(model, batch)
+    assert nats.isfinite().all()
+    n_whole = 0
+    for r, (begins, sizes) in enumerate(zip(batch.begins.tolist(), lengths_of(batch.begins))):
+        for p, (b, n) in enumerate(zip(begins, sizes.tolist())):
+            n_given = batch.n_given[r, p : p + 1]
+            part = slice(b, b + n)
+            if n_given == n:
+                n_whole += n > 0
+                assert (nats[r, part] == 0).all()
+                continue
+            known = None if batch.n_known is None else batch.n_known[r, p : p + 1]
+            own = batch.order[r : r + 1, part] - b
+            one = Batch(batch.idx[r : r + 1, part], own, known, None, n_given)
+            torch.testing.assert_close(nats[r : r + 1, part], blank_nll(model, one), **close)
+    assert n_whole
+
+
 # --------------------------------------------------------------------------------------------------
 # in eval_ppl.py
 
