@@ -2,11 +2,13 @@
 
 A set that is missing is made, or its command is said."""
 
+import glob
 import os
 import shlex
 
 from anyorder.machine.files import check_names
 from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import bin_path, read_split
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
@@ -69,11 +71,17 @@ def make_split(data_dir, name, split, meta, kind):
     path = bin_path(os.path.join(data_dir, name), split)
     near = ''
     if not (meta or row or name in MAKERS):
-        near = nearest(name, [*DATA_SETS, *MAKERS], cutoff=0.8)
+        near = nearest(name, [*DATA_SETS, *MAKERS, *prepared_in(data_dir)], cutoff=0.75)
     command = command_of(name, split, meta, kind)
     raise ValueError(
         f'no {path}{there}{near}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
     )
+
+
+def prepared_in(data_dir):
+    """Return the names of the sets that are there."""
+    paths = glob.glob(os.path.join(glob.escape(str(data_dir)), '*', 'meta.json'))
+    return [os.path.basename(os.path.dirname(path)) for path in sorted(paths)]
 
 
 def command_of(name, split, meta, kind):
@@ -124,9 +132,7 @@ def command_of_maker(name, kind):
 
 def names_of_run(run):
     """Return the names of the sets of a run with these options; [] of a run that names none."""
-    parts = run.get('dataset', '').split(',')
-    names = [part.strip().partition(':')[0] for part in parts]
-    return [name for name in names if name]
+    return [name for name, _, _ in sets_in(run.get('dataset', '')) if name]
 
 
 def name_of_run(run):

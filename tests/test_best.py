@@ -13,7 +13,7 @@ from toy_runs import assert_same_runs, equal, interrupted, log, resume, run
 import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint
 from anyorder.training import run_folder
-from anyorder.training.best import Best, never_over
+from anyorder.training.best import Best, never_over, shares_in
 from anyorder.training.chart import Chart
 from anyorder.training.start import check_options
 from anyorder.training.update import update
@@ -237,7 +237,21 @@ def test_a_patience_that_is_never_at_its_end_is_said():
     assert not never_over(configure(vars(train), typed[:-1]))
 
 
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_a_validation_that_is_not_finite_ends_the_run_before_it_saves(scripted, value):
+    scripted(3, value)
+    with one_line('val_any is (nan|inf) at iteration 2: not finite.*go on from iteration 1'):
+        run(*RUN, '--patience=1')
+    assert len(log()) == 1
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+
+
 # options that change
+
+
+def test_shares_and_not_weights_are_what_is_measured():
+    assert shares_in('a:0.7,b:0.3') == shares_in('a:7, b:3') != shares_in('a:7,b:4')
+    assert shares_in('a:2') == shares_in('b') == {}
 
 
 def test_a_run_that_keeps_its_best_later_begins_with_its_checkpoint(scripted):

@@ -301,10 +301,11 @@ def test_weights_that_are_none_are_one_line(text, said):
 
 
 def test_weights_are_shares():
-    assert weights_in('a:2, b:6') == {'a': 2, 'b': 6}
+    assert weights_in('a:2, b :6') == {'a': 2, 'b': 6}
     assert shares_of([2, 6]).tolist() == [0.25, 0.75]
     assert shares_of([1e308, 1e308]).tolist() == [0.5, 0.5]
     assert names_of_run({'dataset': 'a:2, b:6'}) == ['a', 'b']
+    assert names_of_run({'dataset': 'a:of old,,../b'}) == ['a', '../b']
     assert name_of_run({'dataset': 'a'}) == 'a'
     assert name_of_run({}) == ''
     with one_line('trained on a and b'):
@@ -343,6 +344,11 @@ def test_sets_that_do_not_fit_are_one_line(one, other, said):
 def test_given_tokens_may_be_in_one_of_the_sets():
     kinds = {'a': OWN, 'b': OWN | {'given': True}}
     assert kind_of_all(kinds) == OWN | {'given': True}
+
+
+def test_the_nearest_of_the_sets_that_are_there_is_named(two):
+    with one_line("no data/digit/train.bin; the nearest is 'digits'; make it with"):
+        run('--dataset=pydocs,digit')
 
 
 def test_a_set_that_is_missing_is_one_line(data):

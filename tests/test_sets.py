@@ -26,7 +26,6 @@ from anyorder.tokens.sets import (
     largest_id,
     longest_given,
     read_split,
-    split_counts,
 )
 
 
@@ -335,10 +334,10 @@ def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
 
 def test_tokens_are_counted_without_their_marks_and_of_many_some(monkeypatch):
     tokens = np.array([[0, 2, 2 + GIVEN], [2, 3 + GIVEN, 0]], '<u2')
-    assert split_counts(Split(tokens, marked=True), 5).tolist() == [2, 0, 3, 1, 0]
+    assert Split(tokens, marked=True).counts(5).tolist() == [2, 0, 3, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert split_counts(Split(parts.astype('<u2')), 64).tolist() == [10 for _ in range(64)]
+    assert Split(parts.astype('<u2')).counts(64).tolist() == [10 for _ in range(64)]
 
 
 def test_blocks_of_puzzles_are_rows(prepared):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anyorder.machine.files import check_names
-from anyorder.tokens.sets import PADDING, Split, split_counts
+from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import number_in
 
@@ -21,8 +21,7 @@ def weights_in(text):
 
     Without weights all are None. Raises ValueError for any other text."""
     weights = {}
-    for part in text.split(','):
-        name, colon, number = part.strip().partition(':')
+    for name, colon, number in sets_in(text):
         check_names(dataset=name)
         if name in weights:
             raise ValueError(f'dataset must name each set once, got {name} twice in {text!r}')
@@ -36,6 +35,12 @@ def weights_in(text):
             f'got {text!r}'
         )
     return weights
+
+
+def sets_in(text):
+    """Return [(name, ':' or '', weight)] of the sets in the option dataset, as they stand there."""
+    found = [part.partition(':') for part in text.split(',')]
+    return [(name.strip(), colon, number) for name, colon, number in found]
 
 
 def weight_in(name, text):
@@ -184,7 +189,7 @@ class Mixture:
     def counts(self, n_tokens):
         """Return (n_tokens,) int64: how often each token would stand in as many tokens as there
         are, read by the shares; what stands in a set counts once at least."""
-        of_parts = [split_counts(part, n_tokens) for part in self.parts]
+        of_parts = [part.counts(n_tokens) for part in self.parts]
         n = sum(counts.sum() for counts in of_parts)
         expected = sum(share * n * c / c.sum() for share, c in zip(self.shares, of_parts))
         is_there = sum(of_parts) > 0

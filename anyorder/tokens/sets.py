@@ -102,6 +102,14 @@ class Split:
         n = (self.lengths > block_size).sum()
         return f', {n:,} of {len(self.lengths):,} documents cut at {block_size}' if n else ''
 
+    def counts(self, n_tokens):
+        """Return (n_tokens,) int64: how often each token stands here; of more than COUNTED tokens
+        some are counted."""
+        counts = np.zeros(n_tokens, np.int64)
+        for part in parts_of_some(self.packed.reshape(-1), COUNTED):
+            counts += np.bincount(part & self.mask, minlength=n_tokens)
+        return counts
+
     def unpack(self, blocks):
         """Return (tokens, given), integers and bool, of blocks (B, N) as on disk.
 
@@ -181,15 +189,6 @@ def largest_id(tokens, mask):
     for part in parts_of_some(tokens, CHECKED):
         largest = max(largest, int((part & mask).max()))
     return largest
-
-
-def split_counts(split, n_tokens):
-    """Return (n_tokens,) int64: how often each token stands in a Split; of more than COUNTED tokens
-    some are counted."""
-    counts = np.zeros(n_tokens, np.int64)
-    for part in parts_of_some(split.packed.reshape(-1), COUNTED):
-        counts += np.bincount(part & split.mask, minlength=n_tokens)
-    return counts
 
 
 def parts_of_some(tokens, most):

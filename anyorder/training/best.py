@@ -4,7 +4,7 @@ import math
 
 from anyorder.machine.processes import gather
 from anyorder.orders import Order
-from anyorder.tokens.mixture import weights_in
+from anyorder.tokens.mixture import shares_of, weights_in
 from configurator import nearest
 
 
@@ -113,11 +113,19 @@ def estimate_of(config):
 def measured(options, val_hash):
     """Return what a validation depends on beside the weights."""
     n_blocks = options['eval_iters'] * options['batch_size']
-    weights = weights_in(options['dataset'])
-    if len(weights) == 1:  # by whatever name
-        weights = {}
+    weights = shares_in(options['dataset'])
     documents = options.get('documents', '')
     return [val_hash, n_blocks, Order.of('own', options).kept, weights, documents]
+
+
+def shares_in(dataset):
+    """Return {name: share of the tokens, or None} of several sets; {} of one, by whatever name."""
+    weights = weights_in(dataset)
+    if len(weights) == 1:
+        return {}
+    if None in weights.values():
+        return weights
+    return dict(zip(weights, shares_of([*weights.values()]).round(9).tolist()))
 
 
 def losses_of(config, masked_loss):

@@ -15,7 +15,7 @@ from anyorder.tokens.apart import begins_in, check_documents
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
-from anyorder.tokens.sets import Split, check_length, split_counts
+from anyorder.tokens.sets import Split, check_length
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.validation import validate
 
@@ -159,14 +159,11 @@ def hash_of(hashes):
 
 
 def counts_of(split, n_tokens):
-    """Return how often tokens stand in a Split or a Mixture, in the process that saves it; None in
-    the others."""
+    """Return how often tokens are trained on, in the process that saves it; None in the others."""
     rank, _ = processes()
     if rank > 0:
         return None
-    if isinstance(split, Mixture):
-        return torch.from_numpy(split.counts(n_tokens))
-    return torch.from_numpy(split_counts(split, n_tokens))
+    return torch.from_numpy(split.counts(n_tokens))
 
 
 def entry_of(part):

@@ -12,6 +12,7 @@ The first process writes them."""
 import glob
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -126,7 +127,14 @@ class RunFolder:
     def compare(self, iter_num, losses):
         """Compare a validation with the best, and return what the log says of the best.
 
-        A ckpt_best.pt that somebody has removed is the best no more."""
+        A ckpt_best.pt that somebody has removed is the best no more. Raises ValueError where a
+        loss is not finite, so that neither log nor checkpoint has it."""
+        wrong = [name for name, nats in losses.items() if not math.isfinite(nats)]
+        if wrong:
+            raise ValueError(
+                f'{wrong[0]} is {losses[wrong[0]]} at iteration {iter_num}: not finite, and not '
+                f'saved; lower the learning rate and {self.way_on()}'
+            )
         best = self.best
         if best.keeps and best.iter_num is not None:
             is_there = gather(os.path.exists(self.best_path))
