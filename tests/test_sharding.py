@@ -224,8 +224,8 @@ def test_nodes_that_each_split_a_copy_are_one_process(of_nodes):
         assert_close(val, want, rtol=0, atol=1e-9)
         nothing = {'totals': torch.zeros(3)}
         assert_close(entries | nothing, of_one | nothing, rtol=0, atol=1e-9)
-        assert 0.5 <= held([*state.model.parameters()]) < 0.6
-        assert 0.5 <= held(moments(state.optimizers)) < 0.6
+        assert 0.4 < held([*state.model.parameters()]) < 0.6
+        assert 0.4 < held(moments(state.optimizers)) < 0.6
 
     for p in of_nodes(body, 2, 2):
         assert p.code == 0, p.said
