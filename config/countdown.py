@@ -8,7 +8,9 @@
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min of processor time.
 Result, seed 1: 12.5 % of 1,000 unseen puzzles solved by margin, 8.3 % in random order, 4.0 % left
-to right; a random derivation solves 11.1 % (results/countdown). Learning has only begun."""
+to right, where random steps solve 11.1 %. Gone on to 1,400 updates (45 s more, with python train.py
+--init_from=resume --out_dir=out/countdown --max_iters=1400) 28.1, 20.6 and 13.0 %, and the loss
+still falls (results/countdown)."""
 
 out_dir = 'out/countdown'
 dataset = 'countdown3_30'
