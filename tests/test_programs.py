@@ -20,6 +20,7 @@ from results.chorales import bach
 from results.infilling import infilling
 from results.repeated import repeat
 from results.stargraphs import stargraphs
+from results.tokenizers import books
 
 
 def run(program, *args):
@@ -279,3 +280,27 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
     ]
     with pytest.raises(ValueError, match='no runs repeat_ARM_seedN in nowhere'):
         run(repeat, 'table', '--runs=nowhere')
+
+
+# --------------------------------------------------------------------------------------------------
+# books in three tokenizers
+
+
+def test_books_count_the_same_bytes_in_each_tokenizer(tmp_path, monkeypatch):
+    pytest.importorskip('tokenizers')
+    monkeypatch.chdir(tmp_path)
+    source = [json.dumps({'text': text, 'year': 1900}) for text in ('rain, né wind ' * 9, 'x' * 50)]
+    (tmp_path / 'books.jsonl').write_text('\n'.join(source))
+    run(books, 'texts', '--source=books.jsonl', '--n_letters=40', '--out=val.jsonl')
+    kept = [json.loads(line)['text'] for line in (tmp_path / 'val.jsonl').read_text().splitlines()]
+    assert kept == [('rain, né wind ' * 9)[:40], 'x' * 40]
+    n_bytes = sum(len(text.encode()) for text in kept)
+    prepare('text', str(tmp_path), 'learned', 'books.jsonl', 'train', 'bpe:280')
+    prepare('text', str(tmp_path), 'learned', 'val.jsonl', 'val')
+    prepare('text', str(tmp_path), 'bytes', 'val.jsonl', 'val', 'bytes')
+    found = {name: books.measure_text(str(tmp_path), name) for name in ('learned', 'bytes')}
+    assert [n for _, n, _ in found.values()] == [n_bytes, n_bytes]
+    assert found['bytes'][0] == n_bytes + 2  # the ends
+    assert found['learned'][0] < found['bytes'][0]
+    row = {'bits_per_byte': 2.0, 'stderr': 0.03, 'nats_per_token': 1.5}
+    assert books.bits_of(row) == '2.0000 ± 0.0400'
