@@ -185,6 +185,9 @@ def test_what_is_given_is_given_in_its_part(variant, order):
     batch = draw_batch(split, config, model)
     nats = blank_nll(model, batch)
     assert nats.isfinite().all()
+    assert torch.equal(batch.is_blank.sum(1), batch.n_blanks.sum(1))
+    if batch.n_known is None:
+        assert torch.equal(batch.is_blank, nats != 0)
     n_whole = 0
     for r, (begins, sizes) in enumerate(zip(batch.begins.tolist(), lengths_of(batch.begins))):
         for p, (b, n) in enumerate(zip(begins, sizes.tolist())):

@@ -9,6 +9,7 @@ import torch
 from anyorder.orders import given_first
 from anyorder.tokens.mixture import Mixture
 from anyorder.tokens.sets import PADDING
+from model import Parts
 
 
 def random_blocks(split, batch_size, block_size):
@@ -88,6 +89,13 @@ class Batch(NamedTuple):
     def texts(self):
         """What Parts.of wants to know."""
         return self.n_visits, self.begins
+
+    @property
+    def is_blank(self):
+        """(B, N), whether a visit is learned or measured."""
+        parts = Parts.of(self.order, *self.texts)
+        visit = torch.arange(self.order.size(1), device=self.order.device)
+        return (visit >= parts.after(self.n_given)) & (visit < parts.end)
 
     def count_tokens(self):
         """Return how many tokens are no padding."""

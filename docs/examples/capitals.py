@@ -29,10 +29,7 @@ def weights_of(batch):
 def draw(split, config, model):
     """Draw a Batch that counts its blanks by their weights."""
     batch = draw_batch(split, config, model)
-    visit = torch.arange(batch.idx.size(1), device=model.device)
-    first = batch.n_given.unsqueeze(1)  # visits before it are given, those after the blanks padding
-    is_blank = (visit >= first) & (visit < first + batch.n_blanks.unsqueeze(1))
-    return batch._replace(n_blanks=(weights_of(batch) * is_blank).sum(1))
+    return batch._replace(n_blanks=(weights_of(batch) * batch.is_blank).sum(1))
 
 
 def loss(model, batch):

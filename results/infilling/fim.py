@@ -43,13 +43,14 @@ def update_with_middles(state, split, lr, config):
 def check(model, split, config):
     """Raise ValueError unless this model can learn middles of these blocks."""
     n_rows = model.config.vocab_size - model.config.n_real
-    is_text = not split.marked and split.packed.ndim == 1
+    is_text = not split.marked and split.packed.ndim == 1 and not config.get('documents')
     is_left_to_right = config.order == 'l2r' and model.config.attention == 'causal'
     has_room = config.block_size > N_MARKS and n_rows >= N_MARKS
     if not (0 <= config.fim_ratio <= 1 and is_text and is_left_to_right and has_room):
         raise ValueError(
-            'fim_ratio, from 0 to 1, wants a text, order l2r, a causal network, blocks of more '
-            f'than {N_MARKS} tokens and {N_MARKS} rows beside the tokens of the vocabulary, got '
+            'fim_ratio, from 0 to 1, wants a text whose documents see each other, order l2r, a '
+            f'causal network, blocks of more than {N_MARKS} tokens and {N_MARKS} rows beside the '
+            'tokens of the vocabulary, got '
             f'{config.fim_ratio}, {config.order}, {config.block_size} tokens and {n_rows} rows: '
             'take train.py'
         )
