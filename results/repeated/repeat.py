@@ -16,6 +16,7 @@ sys.path.append('.')  # the project's folder, from which it is run
 
 from anyorder.datasets import open_split
 from anyorder.extras.pictures.curves import log_of, run_name
+from anyorder.likelihood.tables import standard_error
 from anyorder.machine.terminal import one_line_errors
 from anyorder.training.run_folder import read_log
 from configurator import configure, numbers
@@ -98,7 +99,7 @@ def mean(key, entries):
     values = [entry[key] for entry in entries]
     text = f'{statistics.mean(values):.3f}'
     if len(values) > 1:
-        text += f' ± {statistics.stdev(values) / len(values) ** 0.5:.3f}'
+        text += f' ± {standard_error(values):.3f}'
     return text
 
 

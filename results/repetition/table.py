@@ -12,6 +12,7 @@ import sys
 sys.path.append('.')  # the project's folder, from which it is run
 
 from anyorder.likelihood.judge import is_written, text_metrics
+from anyorder.likelihood.tables import standard_error
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure, names_in
 
@@ -41,8 +42,7 @@ def metrics_of(sample):
 
 
 def mean_and_error(values):
-    error = statistics.stdev(values) / len(values) ** 0.5
-    return f'{statistics.mean(values):.3f} ± {error:.3f}'
+    return f'{statistics.mean(values):.3f} ± {standard_error(values):.3f}'
 
 
 if __name__ == '__main__':

@@ -65,7 +65,7 @@ from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.measured import Cut, open_corpus
-from anyorder.likelihood.tables import figure
+from anyorder.likelihood.tables import figure, standard_error
 from anyorder.likelihood.written import Written
 from anyorder.machine.devices import autocast, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
@@ -377,10 +377,6 @@ def one_by_one(unmasking, n_tokens):
     if isinstance(unmasking, PcSampler):
         return 'pc_sampler', PcSampler(**options)
     return unmasking.score, Adaptive(unmasking.score, **options)
-
-
-def standard_error(values):
-    return statistics.stdev(values) / len(values) ** 0.5
 
 
 def format_point(point, name):
