@@ -137,6 +137,7 @@ def train(config, make_update):
         print(*introduction(state, data, clock, folder, config, how, changed), sep='\n')
     with failing_together():
         chart = start_chart(state, folder, charted, config)
+    folder.when_saved = chart.send
 
     # Train
     val = loop(make_update, state, data, clock, folder, chart, config)
@@ -192,6 +193,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
             due = due_at(state.iter_num, stopping, config)
             if not any(due):
                 continue
+            folder.settle(wait=due.save)
 
             # The only wait for the device
             loss, norm = state.averages(folder.way_on(), with_weights=due.save)
@@ -211,8 +213,8 @@ def loop(make_update, state, data, clock, folder, chart, config):
             # Save
             if due.save:
                 save(state, data, folder, config)
-                chart.send(state.iter_num)
             clock.start(state)
+        folder.settle(wait=True)
     chart.finish()
     return val
 
@@ -259,6 +261,7 @@ def finish(state, data, val, folder, config):
         end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
+        folder.settle(wait=True)
     if not val:
         val = validate_parts(state.ema.model, data, config)
     if rank == 0:

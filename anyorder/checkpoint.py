@@ -10,7 +10,8 @@ from dataclasses import asdict, fields
 import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
-from anyorder.machine.processes import gather_whole
+from anyorder.machine.parts import fill
+from anyorder.machine.processes import map_tensors
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 from anyorder.weights import (
@@ -45,14 +46,15 @@ KINDS = {
     'tokenizer': str,
     'counts': torch.Tensor,
     'sets': dict,
+    'parts': dict,
 }
 
 
-def entries_of(model, ema=None, keep=True, **entries):
+def entries_of(model, ema=None, **entries):
     """Return the dict of a checkpoint in the published format.
 
     It holds model, model_args, ema_model with shadow_params by name, and `entries`: iter_num,
-    config, optimizer, ... Its tensors are whole, or None without `keep`, see processes.whole."""
+    config, optimizer, ..."""
     checkpoint = {
         'model': model.state_dict(keep_vars=True),
         'model_args': asdict(model.config),
@@ -64,7 +66,7 @@ def entries_of(model, ema=None, keep=True, **entries):
             'num_updates': ema.n_updates,
             'shadow_params': dict(ema.model.named_parameters()),
         }
-    return gather_whole(checkpoint, keep)
+    return map_tensors(checkpoint, lambda _, x: x.detach())
 
 
 def save_checkpoint(path, model, ema=None, **entries):
@@ -120,7 +122,17 @@ def load_file(path):
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
+    if 'parts' in checkpoint:
+        return with_parts(checkpoint, os.path.dirname(path))
     return checkpoint
+
+
+def with_parts(checkpoint, directory):
+    """Return the dict of a checkpoint whose split tensors stand in a folder of this directory."""
+    parts = checkpoint['parts']
+    rest = {name: value for name, value in checkpoint.items() if name != 'parts'}
+    folder = os.path.join(directory, parts['folder'])
+    return fill(rest, folder, parts['table'], parts['mark'])
 
 
 def is_checkpoint(loaded):

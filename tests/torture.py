@@ -3,6 +3,7 @@ The requeue drill: kill a run again and again, and start it each time by the sam
 
     python tests/torture.py --kills=50
     python tests/torture.py --kills=10 --processes=2
+    python tests/torture.py --kills=10 --processes=2 --split
 
 SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and
 while it saves, at every iteration. No start may fail. At the end a run that nobody disturbed must
@@ -89,7 +90,7 @@ CKPT = 'out/ckpt.pt'
 
 def halves():
     """Return the names of what killed processes have left of a save."""
-    return {*glob.glob(f'{CKPT}.*.tmp')}
+    return {*glob.glob(f'{CKPT}.*.tmp'), *glob.glob('out/parts_*.tmp')}
 
 
 def inode():
@@ -113,12 +114,14 @@ def wait_for_moment(n, p, rng, seconds):
         time.sleep(rng.random() * 0.3)
 
 
-def drill(kills, n_processes=1, seed=0):
+def drill(kills, n_processes=1, seed=0, split=False):
     """Make the run twice in the current folder, whole and by `kills`, and compare.
 
     Returns what happened, in words."""
     rng = random.Random(seed)
     options = [*OPTIONS, f'--max_iters={50 + 20 * kills}']
+    if split:
+        options.append('--save_memory=shard')
     finish([*options, '--out_dir=whole'], n_processes)
     began = time.monotonic()
     finish([*options, '--out_dir=whole'], n_processes)
@@ -154,10 +157,11 @@ def main():
     parser.add_argument('--kills', type=int, default=50)
     parser.add_argument('--processes', type=int, default=1)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--split', action='store_true', help='each process saves a part')
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        print(drill(args.kills, args.processes, args.seed))
+        print(drill(args.kills, args.processes, args.seed, args.split))
 
 
 if __name__ == '__main__':

@@ -182,6 +182,9 @@ def check_checkpoint(name):
             f"{name} is an adapter of peft: name the folder that the adapted model's "
             'merge_and_unload() saves by save_pretrained(FOLDER)'
         )
+    if os.path.isfile(os.path.join(name, '.metadata')):
+        file = os.path.join(os.path.dirname(os.path.abspath(name)), 'ckpt.pt')
+        raise ValueError(f'{name} holds parts of a checkpoint: name the file beside it, as {file}')
     if os.path.isdir(name):
         file = os.path.join(name, 'ckpt.pt')
         raise ValueError(

@@ -118,27 +118,22 @@ def is_split(x):
     return hasattr(x, 'full_tensor')
 
 
-def gather_whole(tree, keep=True):
-    """Return nested dicts and lists whose split tensors all processes have gathered, on the CPU.
+def whole(x):
+    """Return a tensor, gathered by all processes if it is split."""
+    return x.full_tensor() if is_split(x) else x
 
-    Without `keep` None stands in place of each gathered tensor."""
-    gathered = {}  # a tied weight stays one
 
-    def joined(x):
-        if isinstance(x, dict):
-            return {key: joined(value) for key, value in x.items()}
-        if isinstance(x, list):
-            return [joined(value) for value in x]
-        if not isinstance(x, torch.Tensor):
-            return x
-        if not is_split(x):
-            return x.detach()
-        if id(x) not in gathered:
-            full = x.detach().full_tensor()
-            gathered[id(x)] = full.cpu() if keep else None
-        return gathered[id(x)]
+def map_tensors(tree, function, *path):
+    """Return nested dicts and lists with function(name, tensor) in place of each tensor.
 
-    return joined(tree)
+    A name is the keys that lead there, as 'optimizer/0/state/7/exp_avg'."""
+    if isinstance(tree, dict):
+        return {key: map_tensors(x, function, *path, key) for key, x in tree.items()}
+    if isinstance(tree, list):
+        return [map_tensors(x, function, *path, i) for i, x in enumerate(tree)]
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    return function('/'.join(map(str, path)), tree)
 
 
 def own_part(x, like):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.optim._muon import _zeropower_via_newtonschulz as orthogonal  # there is no public name
 
-from anyorder.machine.processes import is_split, own_part
+from anyorder.machine.processes import own_part, whole
 
 
 class Muon(torch.optim.Muon):
@@ -36,9 +36,7 @@ class Muon(torch.optim.Muon):
         if 'momentum_buffer' not in state:
             state['momentum_buffer'] = torch.zeros_like(p.grad)
         momentum = state['momentum_buffer'].lerp_(p.grad, 1 - group['momentum'])
-        update = p.grad.lerp(momentum, group['momentum']).bfloat16()
-        if is_split(update):
-            update = update.full_tensor()
+        update = whole(p.grad.lerp(momentum, group['momentum']).bfloat16())
 
         A, B = p.shape
         n_matrices = 1

@@ -3,11 +3,12 @@
     ckpt.pt          the newest checkpoint, always whole
     ckpt_0001000.pt  the checkpoints before it, as many as `keep_checkpoints`, by iteration
     ckpt_best.pt     with keep_best: the checkpoint of the lowest validation loss so far
+    parts_*          of a split run: a folder for each of these, which holds what is split in it
     log.jsonl        one entry a line
     wandb.json       with --wandb_log=True: how far wandb has the log, see chart.py
     .lock            locked while a process trains there
 
-The first process writes them."""
+The first process writes them, and each process its part."""
 
 import glob
 import itertools
@@ -28,7 +29,8 @@ import torch
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import reading, replace_file, whole_files
-from anyorder.machine.processes import gather, processes
+from anyorder.machine.locks import tidy
+from anyorder.machine.processes import failing_together, gather, is_split, processes
 from anyorder.machine.surroundings import launcher
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
@@ -55,6 +57,8 @@ class RunFolder:
         self.is_environment_said = not environment
         self.writes = rank == 0
         self.lock = None
+        self.pending = None  # the SaveOfParts that goes on
+        self.when_saved = lambda iter_num: None  # called once a checkpoint is on the disk
 
     def open(self):
         """Make the folder and lock it.
@@ -68,6 +72,7 @@ class RunFolder:
                 self.check_checkpoint()
                 self.cut_log()
                 self.mend_best()
+                self.remove_parts()
 
     def check_checkpoint(self):
         """Raise ValueError unless ckpt.pt is still the checkpoint that was read."""
@@ -156,22 +161,77 @@ class RunFolder:
             self.is_environment_said = True
 
     def save(self, model, ema, iter_num, **entries):
-        """Write a checkpoint as ckpt.pt; the ckpt.pt that was there becomes a numbered one."""
-        checkpoint = entries_of(model, ema, self.writes, iter_num=iter_num, **entries)
+        """Write a checkpoint as ckpt.pt; the ckpt.pt that was there becomes a numbered one.
+
+        Of a split run all processes begin to write it, and go on: `settle` ends it."""
+        checkpoint = entries_of(model, ema, iter_num=iter_num, **entries)
+        if is_split(model.lm_head.weight):
+            self.begin_parts(checkpoint)
+            return
         if self.writes:
-            with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
-                self.set_aside()
-                kept = None
-                if self.keep_checkpoints and self.saved not in (None, iter_num):
-                    kept = self.keep()
-                write_checkpoint(self.ckpt_path, checkpoint)
-                if self.best.keeps and self.best.iter_num == iter_num:
-                    self.name_too(self.best_path)
-            if kept:  # only now, so that an older one is there if the save fails
-                self.remove_older(kept)
-            if self.best.is_over:
-                say(f'the run ends at iteration {iter_num}: {self.best.why_over}')
+            self.write(checkpoint)
+        self.is_saved(iter_num)
+
+    def is_saved(self, iter_num):
+        if self.writes and self.best.is_over:
+            say(f'the run ends at iteration {iter_num}: {self.best.why_over}')
         self.saved = iter_num
+        self.when_saved(iter_num)
+
+    def write(self, checkpoint):
+        """Write the dict of a checkpoint as ckpt.pt."""
+        iter_num = checkpoint['iter_num']
+        with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+            self.set_aside()
+            kept = None
+            if self.keep_checkpoints and self.saved not in (None, iter_num):
+                kept = self.keep()
+            write_checkpoint(self.ckpt_path, checkpoint)
+            if self.best.keeps and self.best.iter_num == iter_num:
+                self.name_too(self.best_path)
+        if kept:  # only now, so that an older one is there if the save fails
+            self.remove_older(kept)
+        self.remove_parts()
+
+    def begin_parts(self, checkpoint):
+        """Have all processes begin to write a checkpoint, each its part; `settle` ends it."""
+        from anyorder.training.parts import SaveOfParts  # a second, which few runs need
+
+        self.settle(wait=True)
+        iter_num = checkpoint['iter_num']
+        path = os.path.join(self.out_dir, f'parts_{iter_num:07d}')
+        with failing_together():
+            if self.writes:
+                with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+                    self.set_aside()
+                    tidy(os.path.join(glob.escape(self.out_dir), 'parts_*'))
+        self.pending = SaveOfParts(path, checkpoint, self.write)
+
+    def settle(self, wait):
+        """See whether a checkpoint that is being written is on the disk, or wait for it.
+
+        All processes call it, and raise ValueError if it could not be written."""
+        if self.pending is None or not (wait or self.pending.is_done()):
+            return
+        pending = self.pending
+        self.pending = None
+        what = f'{self.ckpt_path} of iteration {pending.iter_num}'
+        with failing_together(), self.in_one_line(what):
+            pending.wait()
+        self.is_saved(pending.iter_num)
+
+    def remove_parts(self):
+        """Remove folders of parts that no checkpoint names: it was removed, or a kill came before
+        it."""
+        folders = glob.glob(os.path.join(glob.escape(self.out_dir), 'parts_*'))
+        if not folders:
+            return
+        paths = glob.glob(os.path.join(glob.escape(self.out_dir), '*.pt*'))
+        named = {parts_in(path) for path in paths}
+        for folder in folders:
+            name = os.path.basename(folder)
+            if name not in named and re.fullmatch(r'parts_\d+_[0-9a-f]{8}', name):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self):
         """Give ckpt.pt, which will be replaced, a numbered name too, and return that name."""
@@ -201,11 +261,17 @@ class RunFolder:
 
         A full disk, a folder that cannot be written to and a second Ctrl-C are one line. The last
         checkpoint stays."""
-        try:
+        with self.in_one_line(what):
             if self.lock is None or not os.path.exists(self.lock.name):
                 self.take_lock()
             if not os.path.exists(self.ckpt_path):
                 self.saved = None
+            yield
+
+    @contextmanager
+    def in_one_line(self, what):
+        """Say in one line that something could not be written, and how to go on."""
+        try:
             yield
         except (OSError, RuntimeError, KeyboardInterrupt) as e:
             why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
@@ -263,10 +329,21 @@ def free_ending(paths):
 
 def iteration_in(path):
     """Return the iteration of a checkpoint file, None where none can be read."""
-    with suppress(ValueError, OSError), reading(path, 'a checkpoint', 'copy it again'):
-        there = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
-        return there['iter_num']
+    return looked_into(path).get('iter_num')
+
+
+def parts_in(path):
+    """Return the folder of the parts of a checkpoint file, None where none can be read."""
+    with suppress(KeyError, TypeError):
+        return looked_into(path)['parts']['folder']
     return None
+
+
+def looked_into(path):
+    """Return the dict of a checkpoint file, whose tensors are not read, {} where none can be."""
+    with suppress(ValueError, OSError), reading(path, 'a checkpoint', 'copy it again'):
+        return {**torch.load(path, map_location='cpu', weights_only=True, mmap=True)}
+    return {}
 
 
 def numbered(out_dir):

@@ -1,8 +1,8 @@
 """How does a run fit that is larger than a GPU's memory? By recompute and shard, which keep names.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. By
-hybrid the processes of a node split it, and each node has a copy of its own. Checkpoints hold whole
-tensors: processes.gather_whole makes them, processes.own_part splits them again."""
+hybrid the processes of a node split it, and each node has a copy of its own. Each process
+writes its part of a checkpoint (parts.py); processes.own_part splits what is read again."""
 
 from contextlib import contextmanager
 

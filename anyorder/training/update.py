@@ -7,7 +7,7 @@ import torch
 
 from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import gather_whole, is_split, processes, sum_over_processes
+from anyorder.machine.processes import processes, sum_over_processes, whole
 from anyorder.orders import Order, given_first
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import apart, begins_in
@@ -104,10 +104,7 @@ def exchange_gradients_if(is_last, model):
 
 def clip_gradients(model, limit):
     """Scale gradients to a norm of at most `limit`, 0 is off; return their norm before."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
-    if is_split(norm):
-        norm = norm.full_tensor()
-    return norm
+    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
 
 
 def step(optimizers, lr):
@@ -167,7 +164,7 @@ class TrainState:
         norms = f'gradient norm {norm:.4g}'
         is_finite = n_finite >= n_iters
         if with_weights:
-            size = gather_whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
+            size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
             norms += f', weight norm {size:.4g}'
             is_finite = is_finite and math.isfinite(size)
         if not is_finite:

@@ -332,7 +332,7 @@ def largest_batch(plan, setup):
 def disk_lines(plan, setup, parts):
     """Yield what the run leaves on disk, and its data set if it is there."""
     n_bytes = parts['weights'] + parts['EMA'] + parts['optimizer']
-    n_bytes *= setup.n_parts  # which the first process gathers and writes
+    n_bytes *= setup.n_parts
     n_files = 2 + n_kept(plan.config)  # the next one is whole before the oldest goes
     if plan.config.keep_best:
         n_files += 1
