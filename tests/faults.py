@@ -795,11 +795,12 @@ FAULTS['anyorder/training/chart.py'] = 'test_chart', [
     [" if name != 'environment'", ''],
 ]
 
-FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder test_chart', [
+FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder test_chart test_best', [
     ['[0-9]{7,}', '[0-9]{7}'],
     ['is not None], key=number_of)', 'is not None])'],
     ['number_of(name) <= last', 'name <= kept'],
     ['self.log_path, self.chart_path', 'self.log_path'],
+    ['if not math.isfinite(nats)', 'if False'],
 ]
 
 FAULTS['anyorder/machine/parts.py'] = 'test_parts', [
@@ -895,6 +896,7 @@ FAULTS['anyorder/training/best.py'] = 'test_best', [
     ['-(-config.max_iters // config.eval_interval)', 'config.max_iters // config.eval_interval'],
     ['0 < config.max_iters <= config.eval_interval', '0 < config.max_iters < config.eval_interval'],
     ['if not masked_loss', 'if True'],
+    ['shares_of([*weights.values()]).round(9).tolist()', 'weights.values()'],
 ]
 
 FAULTS['anyorder/tokens/mixture.py'] = 'test_mixture', [
