@@ -354,7 +354,7 @@ def test_the_exact_value_has_no_error(toy, folder, monkeypatch):
     config = toy(compare, '--reward=digits', '--n_prompts=3', '--n_draws=2')
     model = policy(folder).float()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    batches = [compare.written_batch(model, tokenizer, config, i) for i in range(2)]
+    batches = [compare.written_batch(model, tokenizer, config, i) for i in range(3)]
     for batch in batches:
         assert batch.advantages.view(3, 4).sum(1).abs().max() < 1e-4
     found = compare.gradients(model, batches, compare.exact)

@@ -181,8 +181,9 @@ def check_plain(args, others):
 def finite(reward):
     """Return the reward function, which now raises ValueError for a reward that is not finite.
 
-    TRL would take NaN for no reward, and infinity would make all weights NaN. None stays: no
-    reward. Reward models and async functions are given back as they are."""
+    TRL takes NaN for no reward. After infinity the completions of its prompt teach nothing, and
+    with scale_rewards='none' all weights are NaN. None stays no reward. Reward models and async
+    functions are given back as they are."""
     if not inspect.isfunction(reward) or inspect.iscoroutinefunction(reward):
         return reward
 

@@ -150,8 +150,8 @@ def root_and_error(x):
 
 
 def gradients(model, batches, way):
-    """Return the `gradient` of each batch."""
-    return [gradient(model, batch, way) for batch in batches]
+    """Return (n, P) the `gradient` of each batch, float64."""
+    return torch.stack([gradient(model, batch, way) for batch in batches]).double()
 
 
 def gradient(model, batch, way):
@@ -164,24 +164,20 @@ def gradient(model, batch, way):
 
 
 def gradient_row(found, true):
-    """Return {figure: (mean, standard error)} over batches of gradients and the exact ones."""
-    total = sum(true)
-    cosines = []
-    norms = []
-    ahead = []
-    for ours, theirs in zip(found, true):
-        cosines.append(cosine(ours, theirs))
-        norms.append(ours.norm() / theirs.norm())
-        ahead.append(cosine(ours, total - theirs))
+    """Return {figure: (value, standard error)} of gradients (n, P) of batches and exact ones."""
+    both = found @ true.T  # (n, n) products
+    own = found @ found.T
+    exact_own = true @ true.T
+    lengths = own.diagonal().sqrt()
+    exact_lengths = exact_own.diagonal().sqrt()
+    # the sum of the exact gradients of all other batches
+    ahead = both.sum(1) - both.diagonal()
+    of_others = exact_own.sum() - 2 * exact_own.sum(1) + exact_own.diagonal()
     return {
-        'cosine': mean_and_error(torch.stack(cosines)),
-        'norm': mean_and_error(torch.stack(norms)),
-        'ahead': mean_and_error(torch.stack(ahead)),
+        'cosine': mean_and_error(both.diagonal() / lengths / exact_lengths),
+        'norm': mean_and_error(lengths / exact_lengths),
+        'ahead': mean_and_error(ahead / lengths / of_others.sqrt()),
     }
-
-
-def cosine(a, b):
-    return torch.dot(a, b) / a.norm() / b.norm()
 
 
 def show(rows):
