@@ -327,6 +327,11 @@ def names_of_sets(c, checkpoint):
     names = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    weighed = [name for name in names if re.fullmatch(r'\w[\w.-]*:[\d.e+-]*', name)]
+    if weighed:
+        raise ValueError(
+            f'datasets are measured one by one, without a weight: leave it out of {weighed[0]!r}'
+        )
     return names
 
 

@@ -248,7 +248,7 @@ class Parts(NamedTuple):
             end = F.pad(begins, (0, 1), value=T).gather(1, after)
             return cls(end, begins.gather(1, after - 1), begins, after - 1)
         if n_visits is None:
-            return cls(order.new_full((1, 1), T))
+            return cls(torch.full((1, 1), T, device=order.device))
         return cls(n_visits.to(order.device).unsqueeze(1))
 
     def after(self, n):

@@ -158,15 +158,23 @@ def test_a_batch_and_a_validation_keep_documents_apart(variant):
     blocks, given = all_blocks(split, 9)
     begins = begins_in(blocks, split, config)
     found = validate(model, blocks, given, config, begins)
-    if model.slots.masked_loss:
-        assert list(found) == ['any']
-        return
+    assert list(found) == ['any'] if model.slots.masked_loss else ['any', 'l2r']
+    orders = draw_orders(range(len(blocks)), 9, order=Order('random'))[:, 0]
+    sizes = lengths_of(begins)
+    known = draw_known(range(len(blocks)), sizes.unsqueeze(-1))[..., 0]
     for r in range(len(blocks)):
-        want = 0.0
-        for b, n in zip(begins[r].tolist(), lengths_of(begins)[r].tolist()):
-            if n:
-                want += model(blocks[r : r + 1, b : b + n], torch.arange(n)[None]).sum()
-        torch.testing.assert_close(found['l2r'][r], want, **close)
+        want = {'any': 0.0, 'l2r': 0.0}
+        for p, (b, n) in enumerate(zip(begins[r].tolist(), sizes[r].tolist())):
+            if not n:
+                continue
+            part = blocks[r : r + 1, b : b + n]
+            order = torch.tensor([[d - b for d in orders[r].tolist() if b <= d < b + n]])
+            own = known[r, p : p + 1] if model.slots.masked_loss else None
+            want['any'] += model(part, order, own).sum()
+            if own is None:
+                want['l2r'] += model(part, torch.arange(n)[None]).sum()
+        for name in found:
+            torch.testing.assert_close(found[name][r], want[name], **close)
 
 
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1], FINAL[0], NETWORKS[-1]], ids=name_of)

@@ -7,8 +7,9 @@ The requeue drill: kill a run again and again, and start it each time by the sam
 
 SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and
 while it saves, at every iteration. No start may fail. At the end a run that nobody disturbed must
-have the same weights, EMA, optimizer, best checkpoint and log, bit for bit. Takes some ten seconds
-a kill; pytest collects a short one alone, as a slow test.
+have the same weights, EMA, optimizer, best checkpoint and log, bit for bit. It trains on two sets
+whose documents are apart. Takes some ten seconds a kill; pytest collects a short one alone, as a
+slow test.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import glob
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +43,8 @@ OPTIONS = [
     '--patience=1000',
     '--seed=3',
     '--gradient_accumulation_steps=2',
+    '--dataset=pydocs:0.7,readme:0.3',
+    '--documents=apart',
 ]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 
@@ -59,6 +63,15 @@ def start(options, n_processes):
     train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
     command = [sys.executable, *launcher, train, *options]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def prepare_readme():
+    """Make a second set of the current folder, which is trained on beside pydocs."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    shutil.copy(os.path.join(root, 'README.md'), 'readme.txt')
+    program = os.path.join(root, 'data', 'prepare.py')
+    how = ['--source=readme.txt', '--tokenizer=bytes', '--name=readme', '--data_dir=data']
+    subprocess.run([sys.executable, program, 'text', *how], check=True, capture_output=True)
 
 
 def finish(options, n_processes):
@@ -122,6 +135,7 @@ def drill(kills, n_processes=1, seed=0, split=False):
     options = [*OPTIONS, f'--max_iters={50 + 20 * kills}']
     if split:
         options.append('--save_memory=shard')
+    prepare_readme()
     finish([*options, '--out_dir=whole'], n_processes)
     began = time.monotonic()
     finish([*options, '--out_dir=whole'], n_processes)

@@ -227,6 +227,9 @@ class RunFolder:
         if not folders:
             return
         paths = glob.glob(os.path.join(glob.escape(self.out_dir), '*.pt*'))
+        whole = [path for path in paths if not path.endswith('.tmp')]
+        if not all(map(looked_into, whole)):  # one that cannot be read now may name any of them
+            return
         named = {parts_in(path) for path in paths}
         for folder in folders:
             name = os.path.basename(folder)
