@@ -130,7 +130,7 @@ def check_words(words, namespace):
         raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
 
 
-def nearest(word, known, cutoff=0.3):
+def nearest(word, known, cutoff=0.25):
     """Say which known word is the nearest, whatever its case; '' where none is."""
     lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)

@@ -13,7 +13,7 @@ from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import read_split
 from anyorder.tokens.tokenizer import END_OF_TEXT
-from anyorder.tokens.tokenizers import tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
 
 TEXT = 'It was the best of times, it was the worst of times. Grüße, 中文 🙂!\n\n'
 
@@ -246,3 +246,13 @@ def test_a_set_of_66000_ids_has_32_bits(tmp_path):
     assert train.dtype == np.dtype('<u4')
     assert train[:3].tolist() == [65_000, 65_001, 65_002]
     assert train[-1] == meta.eos == 66_000
+
+
+@pytest.mark.parametrize('name', KNOWN)
+def test_a_file_has_no_name_that_means_another_tokenizer(tmp_path, name):
+    pytest.importorskip('tokenizers')
+    from tokenizers import Tokenizer, models
+
+    backend = Tokenizer(models.BPE({'a': 0, 'b': 1}, []))
+    backend.save(f'{tmp_path}/{name}')
+    assert choose(f'{tmp_path}/{name}').open({}).name not in KNOWN

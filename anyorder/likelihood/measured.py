@@ -238,7 +238,10 @@ def read_set(name, split, data_dir, tokenizer):
     if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
         return read_anew(tokens, meta, split, tokenizer)
     if meta.tokenizer != tokenizer.name and not is_same:
-        way_out = 'name a file of text, as --datasets=YOUR.txt'
+        way_out = (
+            'name a file of text, as --datasets=YOUR.txt, or prepare it with --tokenizer=FOLDER '
+            'of the set of the training'
+        )
         if tokenizer.name in (*TEXT, *MAKERS):
             way_out = (
                 f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one '
@@ -251,7 +254,8 @@ def read_set(name, split, data_dir, tokenizer):
     is_own = tokenizer.name == OWN or of_set.file is not None
     if is_own and not is_same:
         raise ValueError(
-            f'{name} has another vocabulary than the set of the training: name another set'
+            f'{name} has another vocabulary than the set of the training: prepare it with '
+            '--tokenizer=FOLDER of that set, or name another set'
         )
     of_split = meta.splits[split]
     return tokens, {'source': of_split.source, 'sha256': of_split.sha256}

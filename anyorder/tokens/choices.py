@@ -10,7 +10,14 @@ from anyorder.machine.terminal import progress
 from anyorder.tokens.libraries import Library, Tiktoken, encoding, last_cut, need_library, train_bpe
 from anyorder.tokens.meta import is_number, kind_of, read_meta
 from anyorder.tokens.tokenizer import Tokenizer
-from anyorder.tokens.tokenizers import TEXT, TIKTOKEN, cut_anew, get_tokenizer, tokenizer_of_set
+from anyorder.tokens.tokenizers import (
+    KNOWN,
+    TEXT,
+    TIKTOKEN,
+    cut_anew,
+    get_tokenizer,
+    tokenizer_of_set,
+)
 from configurator import home, nearest
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
@@ -121,8 +128,9 @@ def near(name):
 
 
 def shown(path):
-    """Return the last part of a path as the name of a tokenizer."""
-    return os.path.basename(os.path.abspath(path)).replace(':', '-')
+    """Return the last part of a path as the name of a tokenizer, which is none of KNOWN."""
+    name = os.path.basename(os.path.abspath(path)).replace(':', '-')
+    return f'{name}.json' if name in KNOWN else name
 
 
 def read_plain(path):

@@ -330,7 +330,7 @@ class Library(Tokenizer):
         Where tokens are no bytes, blanks and what is not printed may be left out on purpose, before
         the vocabulary is asked."""
         ids = self.read(self.backend.encode, letter).ids
-        if self.n_bytes is not None:
+        if not self.why_no_bytes and self.n_bytes is not None:
             return self.n_bytes[ids].sum() != len(letter.encode())
         if ids:
             return False

@@ -84,8 +84,8 @@ def check_alike(name, kind, other_name, other):
     if tokenizers[0].identity != tokenizers[1].identity:
         called = ' and '.join(tokenizer.name for tokenizer in tokenizers)
         raise ValueError(
-            f'{both}: their tokenizers differ, {called}; prepare one of the two again, with the '
-            'tokenizer of the other'
+            f'{both}: their tokenizers differ, {called}; prepare one of the two again, with '
+            '--tokenizer=FOLDER of the other'
         )
     if form_of(kind) != form_of(other):
         raise ValueError(

@@ -350,9 +350,11 @@ def start_model(config, checkpoint, tokenizer):
     sizes = entries['model_args'] | {'dropout': config.dropout}
     model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
     if model.config.n_real != tokenizer.n_tokens:
+        theirs = checkpoint.tokenizer.name
         raise ValueError(
             f'the data set {config.dataset} has {tokenizer.n_tokens} tokens, the checkpoint '
-            f'{model.config.n_real}: it was trained with the tokenizer {checkpoint.tokenizer.name}'
+            f'{model.config.n_real}: it was trained with the tokenizer {theirs}; prepare the set '
+            'with it, which --tokenizer=FOLDER of its set names, too'
         )
     check_tokenizer(config, checkpoint.tokenizer, tokenizer)
     return model

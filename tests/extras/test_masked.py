@@ -13,8 +13,11 @@ pytest.importorskip('transformers')
 
 from types import SimpleNamespace
 
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
+from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
@@ -108,6 +111,18 @@ def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
             if 'policy' in how:
                 score = SCORES[how['policy']](logp).tolist()
                 check_best_are_revealed(score, before, now, how.get('threshold'))
+
+
+def test_a_letter_that_is_only_rewritten_is_not_unknown():
+    """A normalizer writes the sign for angstrom as a letter, in fewer bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = HuggingFace('qwen', backend, None)
+    text = 'a \u212b b'
+    assert not tokenizer.unspelt(text, tokenizer.spans(text))
 
 
 @pytest.mark.parametrize('kind', KINDS)
