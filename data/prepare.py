@@ -7,6 +7,8 @@ of more than 65,536 tokens) and DIR/NAME/meta.json.
     python data/prepare.py text --source=books.jsonl.xz --name=books
     python data/prepare.py text --source=test.txt --name=books --split=test
     python data/prepare.py text --source=hf:OWNER/NAME --name=qa --prompt_key=question
+    # a tokenizer of 4,096 tokens that is trained on the books
+    python data/prepare.py text --source=books.jsonl.xz --name=books_bpe --tokenizer=bpe:4096
     # 8 million documents through `datasets`
     python data/prepare.py openwebtext
     # also wikitext103, ptb, lm1b, lambada
@@ -56,7 +58,7 @@ text_key = 'text'  # field of a row that holds its text
 prompt_key = 'auto'  # field that holds a prompt, which is given; 'auto' is "prompt", '' is none
 split = ''  # the source is this split; '' divides it, or is test for a zero-shot set
 name = ''  # folder to write under `data_dir`; '' is the name of the data set
-tokenizer = ''  # bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096
+tokenizer = ''  # bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME, bpe:4096; '' its own
 end = None  # tokens: the integer that is written behind each document of a stream
 vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows numbers
 shape = ''  # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns

@@ -256,3 +256,13 @@ def test_a_file_has_no_name_that_means_another_tokenizer(tmp_path, name):
     backend = Tokenizer(models.BPE({'a': 0, 'b': 1}, []))
     backend.save(f'{tmp_path}/{name}')
     assert choose(f'{tmp_path}/{name}').open({}).name not in KNOWN
+
+
+def test_a_tokenizer_that_cannot_be_opened_is_told_before_a_download(tmp_path, monkeypatch):
+    def no_ranks(name):
+        raise ValueError('no ranks')
+
+    monkeypatch.setattr('anyorder.tokens.choices.get_tokenizer', no_ranks)
+    monkeypatch.setattr('anyorder.tokens.prepared.open_or_name', None)  # which may download
+    with one_line('no ranks'):
+        prepare('openwebtext', str(tmp_path))

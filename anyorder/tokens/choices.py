@@ -37,6 +37,10 @@ class Named:
         """Whether it is the tokenizer of a set."""
         return meta.tokenizer == self.name
 
+    def check(self):
+        """Raise ValueError where its library or its vocabulary is not there."""
+        get_tokenizer(self.name)
+
     def open(self, divided):
         """Return the tokenizer, for what prepared.divide gives."""
         return get_tokenizer(self.name)
@@ -47,6 +51,9 @@ class ToTrain(Named):
     """A tokenizer that is still to be trained, bpe:N."""
 
     n_tokens: int
+
+    def check(self):
+        need_library('tokenizers')
 
     def open(self, divided):
         if 'train' not in divided:
@@ -73,6 +80,9 @@ class There:
 
     def is_of(self, meta):
         return tokenizer_of_set(kind_of(meta)).identity == self.tokenizer.identity
+
+    def check(self):
+        """It is open."""
 
     def open(self, divided):
         return self.tokenizer

@@ -141,6 +141,8 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     asked = choose(tokenizer)
     same = is_of_folder(asked, folder)
     check_same(same, kept, folder, tokenizer)
+    if not kept:  # before what may be a download
+        (asked or choose(row.tokenizer)).check()
 
     # Compare with what is there
     origin, documents = open_or_name(data_set, source, split, **keys)
