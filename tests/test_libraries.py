@@ -10,7 +10,7 @@ from conftest import one_line
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import Library, Tiktoken, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
-from anyorder.tokens.prepared import prepare
+from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import read_split
 from anyorder.tokens.tokenizer import END_OF_TEXT
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
@@ -262,7 +262,10 @@ def test_a_tokenizer_that_cannot_be_opened_is_told_before_a_download(tmp_path, m
     def no_ranks(name):
         raise ValueError('no ranks')
 
+    def download():
+        raise AssertionError
+
     monkeypatch.setattr('anyorder.tokens.choices.get_tokenizer', no_ranks)
-    monkeypatch.setattr('anyorder.tokens.prepared.open_or_name', None)  # which may download
+    monkeypatch.setattr(DATA_SETS['openwebtext'], 'documents', download)
     with one_line('no ranks'):
         prepare('openwebtext', str(tmp_path))

@@ -141,8 +141,6 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     asked = choose(tokenizer)
     same = is_of_folder(asked, folder)
     check_same(same, kept, folder, tokenizer)
-    if not kept:  # before what may be a download
-        (asked or choose(row.tokenizer)).check()
 
     # Compare with what is there
     origin, documents = open_or_name(data_set, source, split, **keys)
@@ -152,14 +150,18 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     check_source_is_new(origin, kept)
 
     # Open the documents
-    documents = documents or row.open(source, wanted)
+    choice = asked or choose(row.tokenizer)
+    if not documents:
+        if not kept:  # before what may be a download
+            choice.check()
+        documents = row.open(source, wanted)
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
 
     # Write what they become beside the splits that are kept
     prompts = have_prompts(documents, folder, kept)
     divided = divide(documents, row.val_ratio)
-    tok = open_tokenizer(asked or choose(row.tokenizer), divided, kept, folder)
+    tok = open_tokenizer(choice, divided, kept, folder)
     say(tok.about_bytes())
     meta = Meta(
         folder.name,
