@@ -28,6 +28,7 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import training_flops
+from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
     check_options,
     model_config,
@@ -251,15 +252,14 @@ def setup_of(plan):
     compiled = config.compile
     if compiled == 'auto':
         compiled = worth_compiling(True, 0, config.max_iters)
-    words = config.save_memory.split(',')
     return Setup(
         batch_size=config.batch_size,
         length=plan.length,
         dtype=plan.dtype,
         optimizer=optimizer,
         compiled=compiled,
-        n_parts=n_parts(words, plan.world_size),
-        recompute='recompute' in words,
+        n_parts=n_parts(config, plan.world_size),
+        recompute=saves_by('recompute', config),
         apart=keeps_apart(config.documents) and not any(map(has_rows, plan.metas.values())),
     )
 
@@ -269,11 +269,11 @@ def has_rows(meta):
     return meta.prompts or meta.row_length is not None
 
 
-def n_parts(words, world_size):
-    """Return over how many GPUs a run with these words of save_memory splits what stays."""
-    if 'shard' in words:
+def n_parts(config, world_size):
+    """Return over how many GPUs a run with these options splits what stays."""
+    if saves_by('shard', config):
         return world_size
-    if 'hybrid' in words:
+    if saves_by('hybrid', config):
         return min(NODE, world_size)
     return 1
 
@@ -306,18 +306,20 @@ def micro_batch_lines(plan, setup):
         ways.append('hybrid')
     yield '\n' + row('the largest micro-batch', 'batch_size', 'for as many sequences in an update')
     for words in itertools.product(('', 'recompute'), ways):
-        largest = largest_batch(plan, with_savings(setup, words, plan))
+        saved = ','.join(filter(None, words))
+        largest = largest_batch(plan, with_savings(setup, saved, plan))
         name = 'as it is'
-        if any(words):
-            name = f'--save_memory={",".join(filter(None, words))}'
+        if saved:
+            name = f'--save_memory={saved}'
         yield row(
             f'  {name}', largest or 'none', same_update(plan.config, plan.world_size, largest)
         )
 
 
-def with_savings(setup, words, plan):
-    parts = n_parts(words, plan.world_size)
-    return replace(setup, recompute='recompute' in words, n_parts=parts)
+def with_savings(setup, save_memory, plan):
+    config = Config(save_memory=save_memory)
+    parts = n_parts(config, plan.world_size)
+    return replace(setup, recompute=saves_by('recompute', config), n_parts=parts)
 
 
 def largest_batch(plan, setup):
