@@ -42,6 +42,7 @@ top_k = 0  # keep the k most likely tokens; 0 keeps all
 top_p = 1.0  # keep the most likely tokens that together reach this probability
 min_p = 0.0  # keep tokens of at least this share of the largest probability; 0 keeps all
 presence_penalty = 0.0  # nats by which tokens that stand in the text already become less likely
+cfg_scale = 0.0  # guidance: above 0 the prompt weighs more; a step then costs two passes
 allowed = ''  # which tokens may stand where: a .npy file of bool (positions, tokens)
 seed = 1337  # sample r is a function of seed + r
 # system

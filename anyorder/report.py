@@ -187,6 +187,8 @@ def drawing_in_words(config):
         said += f', min_p {config.min_p:g}'
     if config.presence_penalty:
         said += f', presence_penalty {config.presence_penalty:g}'
+    if config.cfg_scale:
+        said += f', cfg_scale {config.cfg_scale:g}'
     return f'{said}, seed {config.seed}'
 
 
@@ -253,6 +255,8 @@ def law_in_words(samples, config):
     law = 'this drawing' if config.score else 'untempered model'
     if config.presence_penalty and not config.score:
         law += ' with the penalty'
+    if config.cfg_scale and not config.score:
+        law += ' with guidance'
     if config.revise:
         law += ', each when it was last written: not of the text'
     if patterns_in_words(samples):

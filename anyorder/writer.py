@@ -146,7 +146,7 @@ class Writer:
                    before a blank is a token by itself; of [[=text]] it goes into the blank
         way        how the text is written, a Way; or its parts among the options: order, n_steps,
                    schedule, unmask, window, threshold, order_noise, block_length, revise,
-                   temperature, top_k, top_p, min_p, presence_penalty, score
+                   temperature, top_k, top_p, min_p, presence_penalty, cfg_scale, score
         page       what it is written on, a Page; or its fields among the options: length, context,
                    stop, allowed, blank_length, length_prior, pattern
         seed       text r of all that is returned is a function of seed + r alone
@@ -321,6 +321,7 @@ class Writer:
         slots = self.checkpoint.config.slots
         way.unmasking.check_network(slots, longest, way.drawing.scores)
         check_blanks(parsed, way, page, self.tokenizer.n_tokens)
+        check_guided(templates, lengths, way, page, self.block_size)
         check_matches(templates, self.tokenizer, way.drawing.scores)
         return templates
 
@@ -430,6 +431,26 @@ def check_look(prompts, way, page, block_size):
             'show wants a text with a pattern to fit into the model: length must be at most '
             f'{block_size}, got {page.length}'
         )
+
+
+def check_guided(templates, lengths, way, page, block_size):
+    """Raise ValueError where guidance is asked for and one of the Templates has no prompt, or is
+    written on several canvases: on the second one what was written is known, as the prompt is."""
+    if not way.drawing.cfg_scale:
+        return
+    for template, length in zip(templates, lengths):
+        text = template.lay_out()
+        if not any(text.known):
+            raise ValueError(
+                'cfg_scale has the text hang more on what a prompt gives, and this one gives '
+                'nothing: write some text beside its blanks, or leave out cfg_scale'
+            )
+        has_parts = page.stop and text.rest and text.rest[0][1] < len(text.tokens)
+        if has_parts or length > block_size:
+            raise ValueError(
+                'cfg_scale wants a text that is written at once: a length of at most '
+                f'{block_size}, and with a stop nothing behind [[..]]'
+            )
 
 
 def check_matches(templates, tokenizer, scores):

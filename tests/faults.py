@@ -251,6 +251,16 @@ FAULTS['anyorder/generation/presence.py'] = 'test_presence', [
     ["'amin'", "'amax'"],
 ]
 
+FAULTS['anyorder/generation/guidance.py'] = 'test_guidance test_simulated_gpu', [
+    ['n_slots = T', 'pass'],
+    ['n_visits = end', 'pass'],
+    ['(visit + n_prompt) % n_visits', '(visit + n_prompt) % T'],
+    ['known - n_prompt, first', 'known, first'],
+    ['(start - n_prompt).clamp(min=0)', 'start'],
+    ['(n_slots, n, n_keys), without', '(n_slots, n, n_keys), own'],
+    ['blank.lerp(x, 1 + scale)', 'blank.lerp(x, scale)'],
+]
+
 FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities extras/test_frontier', [
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['known_after[part.rows, min', 'known_after[torch.arange(len(part)), min'],
@@ -292,7 +302,7 @@ FAULTS['anyorder/generation/plan.py'] = 'test_steps test_generation test_unmaski
 FAULTS['anyorder/generation/workspace.py'] = 'test_workspace test_simulated_gpu', [
     ['kept.n_rows >= B', 'True'],
     ['kept.n_positions >= N', 'True'],
-    ['kept.memory.cache == memory.cache', 'True'],
+    ['kept.memory.is_like(memory)', 'True'],
     ['most_rows = max(B, kept.n_rows)', 'pass'],
     ['if not memory.fits(most_rows, most_positions)', 'if False'],
     ['memory.look(kept.n_bytes)', 'memory.look()'],
@@ -306,7 +316,8 @@ FAULTS['anyorder/generation/workspace.py'] = 'test_workspace test_simulated_gpu'
 ]
 
 FAULTS['anyorder/generation/memory.py'] = 'test_workspace', [
-    ['n = 2 * c.n_layer', 'n = c.n_layer'],
+    ['n = 2 * self.n_passes * c.n_layer', 'n = 2 * c.n_layer'],
+    ['n = 2 * self.n_passes * c.n_layer', 'n = self.n_passes * c.n_layer'],
     ['* self.cache.itemsize', ''],
     ['self.free += n_kept', 'pass'],
     ['needed > self.free', 'False'],

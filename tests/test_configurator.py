@@ -389,11 +389,11 @@ def test_help_names_the_keys_of_tables(command, tables):
     'command, most',
     [
         ('train', 41),
-        ('sample', 33),
+        ('sample', 34),
         ('eval_ppl', 22),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),
-        ('anyorder.extras.puzzles.solve', 20),
+        ('anyorder.extras.puzzles.solve', 21),
         ('anyorder.extras.speed.sample', 20),
         ('anyorder.extras.speed.ensemble', 20),
         ('anyorder.extras.speed.train', 20),

@@ -144,6 +144,7 @@ HOW = [
     dict(policy='top_prob', top_k=5, temperature=0.7),
     dict(top_p=0.8),
     dict(policy='margin', presence_penalty=1.0, min_p=0.05),
+    dict(policy='margin', cfg_scale=1.5),
     dict(policy='factor', threshold=1.0),
     dict(policy='eb', threshold=0.1),
     dict(policy='klass', threshold=0.3),

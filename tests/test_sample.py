@@ -66,6 +66,11 @@ def test_samples_do_not_depend_on_their_number(write):
         (['--show', '--metrics=text'], 'show'),
         (['--show', '--out=o.npy'], 'show'),
         (['--show', '--prompt=ab', '--length=2'], 'no blank'),
+        (['--cfg_scale=-1'], 'cfg_scale'),
+        (['--cfg_scale=1'], 'gives nothing'),
+        (['--cfg_scale=1', '--prompt=a', '--length=33'], 'at most 32'),
+        (['--cfg_scale=1', '--prompt=a[[..]]b', '--stop=c'], 'nothing behind'),
+        (['--cfg_scale=1', '--prompt=a', '--revise=1'], 'revise'),
         (['--n_steps=0'], 'n_steps'),
         (['--n_samples=0'], 'n_samples'),
         (['--length=-1'], 'length'),
@@ -281,6 +286,8 @@ def test_options_reach_the_drawing(write):
     assert len(set(sample('--order=margin:0')['step'])) == 1
     noisy = sample('--order=margin+9')
     assert noisy['order'] != sample('--order=margin')['order']
+    guided = sample('--prompt=ab[[7]]', '--cfg_scale=3')
+    assert guided['tokens'] != sample('--prompt=ab[[7]]')['tokens']
 
 
 def test_the_likeliest_tokens_reach_the_table_the_file_and_the_page(write, tmp_path):

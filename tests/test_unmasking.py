@@ -41,12 +41,13 @@ def nine_steps(how):
 
 
 def by_definition(
-    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, **how
+    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, scale=0.0, **how
 ):
     """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
 
     Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
-    the tokens of idx are revealed. Of known tokens the penalty is taken off."""
+    the tokens of idx are revealed. Of known tokens the penalty is taken off, and the logits with
+    the prompt blank as often as the scale says."""
     threshold = how.get('threshold')
     policy = how.get('policy', 'given')
     sizes = [known, n_visits - known, 9 - n_visits]
@@ -62,6 +63,12 @@ def by_definition(
             rest = [p for p in blanks if p not in visits]
             now = torch.tensor([[*visits, *rest, *padding]])
             logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
+            if scale:
+                prompt = visits[:known]
+                new = visits[known:]
+                now = torch.tensor([[*new, *rest, *prompt, *padding]])
+                blank = model.predict(text[None], now, len(new), len(rest), n_visits=n_visits)[0]
+                logits = (1 + scale) * logits - scale * blank
             logits[:, [*{*text[visits].tolist()}]] -= penalty
             if allowed is not None:
                 logits = logits.masked_fill(~allowed[rest], -torch.inf)

@@ -27,6 +27,7 @@ from anyorder.generation import (
     unmasking_of,
     workspace,
 )
+from anyorder.generation.options import drawing_in
 from anyorder.machine.graphs import Graphs, has_graphs
 from model import KVCache
 
@@ -277,6 +278,21 @@ def test_it_is_of_one_dtype_and_of_one_cache(simulated):
     simulated(body)
 
 
+def test_texts_with_guidance_have_another_cache(simulated):
+    def body(device):
+        model = small(device)
+        network = freeze(model)
+        for scale in (0.0, 1.5, 1.5, 0.0):
+            how = dict(FIXED, cfg_scale=scale)
+            free = freeze(model)
+            free.graphs = False
+            assert text(network, device, **how) == text(free, device, **how)
+            n_caches = len(network.workspace.cache.k) / network.config.n_layer
+            assert n_caches == (2 if scale else 1)
+
+    simulated(body)
+
+
 def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):
     """On the CPU, as no simulated tensor is of inference mode; and its graphs are others, whose
     compiled parts are compiled before they are recorded."""
@@ -512,6 +528,7 @@ STEPS = [  # whose logits are the most, or a block
     (WIDE, 0, dict(policy='margin', threshold=0.99)),
     (DEEP, 200, dict(n_steps=64)),
     (DEEP | dict(attention='mixed'), 200, dict(n_steps=64)),
+    (DEEP, 200, dict(n_steps=64, cfg_scale=1.0)),
 ]
 
 
@@ -526,7 +543,7 @@ def test_the_first_step_takes_what_is_planned(monkeypatch, planned, variant, n_k
     order = torch.arange(256).repeat(4, 1)
     canvas = Canvas(torch.zeros_like(order), order, n_known, range(4))
     how = dict(schedule='linear', policy='given') | how
-    drawn = Drawing(top_p=how.pop('top_p', 1.0))
+    drawn = drawing_in(how)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         next(fill.steps(network, canvas, unmasking_of(**how), drawn))
     events = [one for one in seen.profiler.kineto_results.events() if one.name() == '[memory]']

@@ -354,6 +354,7 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
         {'order': 'entropy/2', 'n_steps': 2},
         {'order': 'margin', 'n_steps': 2, 'temperature': 0.6, 'top_p': 0.8},
         {'order': 'margin', 'presence_penalty': 1.5, 'min_p': 0.2},
+        {'order': 'margin', 'cfg_scale': 0.5},
         {'order': 'l2r', 'n_steps': 2, 'top_k': 2},
     ],
 )

@@ -23,7 +23,8 @@ class Drawing:
     min_p        then those of at least min_p times the largest p stay (arXiv 2407.01082)
     scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
                  for what is cut
-    presence_penalty  in nats, on known tokens, before all that; see presence.penalize"""
+    presence_penalty  in nats, on known tokens, before all that; see presence.penalize
+    cfg_scale  above 0 the prompt weighs more, before all that; see guidance.guided"""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -31,6 +32,7 @@ class Drawing:
     scores: bool = False
     min_p: float = 0.0
     presence_penalty: float = 0.0
+    cfg_scale: float = 0.0
 
     def __post_init__(self):
         if not 0 <= self.temperature < math.inf:
@@ -45,6 +47,8 @@ class Drawing:
             raise ValueError(
                 f'presence_penalty must be from -100 to 100 nats, got {self.presence_penalty}'
             )
+        if not 0 <= self.cfg_scale <= 100:
+            raise ValueError(f'cfg_scale must be from 0 (no guidance) to 100, got {self.cfg_scale}')
         if self.scores and self.temperature == 0:
             raise ValueError(
                 'at temperature 0 one text has probability 1 and every other one 0: score at a '

@@ -110,7 +110,8 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
-    with workspace_of(network, part, use_cache) as workspace:
+    n_passes = 2 if drawing.cfg_scale else 1
+    with workspace_of(network, part, use_cache, n_passes) as workspace:
         passes = Passes(network, workspace, unmasking, drawing, with_logprob)
         part = passes.begin(part)
         n_done = 0  # steps

@@ -12,12 +12,14 @@ class Memory:
     """What the rows of a canvas need, and what is free before the first step.
 
     cache   the dtype of their cache, None without one
+    n_passes  of a step, each with keys and values of its own: 2 with guidance
     free    bytes, None where the device does not say it
     sizes   [steps] of plan.Size, once they are planned
     laws    bytes of what a rule keeps from step to step, which were not there before"""
 
-    def __init__(self, network, part, cached):
+    def __init__(self, network, part, cached, n_passes=1):
         self.config = network.config
+        self.n_passes = n_passes
         self.device = part.idx.device
         self.shape = part.order.shape
         self.dtype = torch.float32
@@ -42,6 +44,10 @@ class Memory:
         """Count more of what a rule keeps. Raises MemoryError if there is too little for it."""
         self.laws += n_bytes
         self.check()
+
+    def is_like(self, other):
+        """Return whether the cache of one row is that of another Memory."""
+        return self.cache == other.cache and self.n_passes == other.n_passes
 
     def fits(self, n_rows, n_positions):
         """Return whether the cache of so many rows and positions may be made."""
@@ -78,11 +84,11 @@ class Memory:
         return found
 
     def cache_bytes(self, n_rows, n_positions):
-        """Return the bytes of 2 L B N C numbers, keys and values."""
+        """Return the bytes of 2 L B N C numbers, keys and values, for each pass of a step."""
         if self.cache is None:
             return 0
         c = self.config
-        n = 2 * c.n_layer * c.n_embd
+        n = 2 * self.n_passes * c.n_layer * c.n_embd
         return n * n_rows * n_positions * self.cache.itemsize
 
     def step_bytes(self, size):

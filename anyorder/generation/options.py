@@ -21,7 +21,14 @@ from anyorder.generation.unmasking import (
 )
 from configurator import check_choice, nearest
 
-DRAWN = ('temperature', 'top_k', 'top_p', 'min_p', 'presence_penalty')  # fields of Drawing
+DRAWN = (  # fields of Drawing
+    'temperature',
+    'top_k',
+    'top_p',
+    'min_p',
+    'presence_penalty',
+    'cfg_scale',
+)
 POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
 # margin/32:0.9+0.5: a policy, and maybe the block_length, threshold and order_noise of its choice
 CHOICE = re.compile(rf'({"|".join(POLICIES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')

@@ -6,6 +6,7 @@ import torch
 
 from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
 from anyorder.generation.drawing import noise_of_pairs, token_logprob
+from anyorder.generation.guidance import guided
 from anyorder.generation.likeliest import Look, likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Bounds, Cells, Plan
@@ -56,7 +57,7 @@ class Passes:
     def launch(self, function, part, numbers, size, *found):
         """Return function(self, part, bounds, size, *found), in one launch if there are graphs.
 
-        numbers  (8, B) the Bounds
+        numbers  (9, B) the Bounds
         found    a tuple of tensors or None that an earlier launch returned, or nothing"""
         graphs = self.workspace.graphs
         if graphs is None:
@@ -71,7 +72,11 @@ class Passes:
 
     def read(self, part, bounds, size):
         """Run a pass. Return the hidden states (m, C) of the visits that it answers, and Cells."""
-        x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        scale = self.drawing.cfg_scale
+        if scale:
+            x = guided(self.network, part, bounds, size, self.cache, scale)
+        else:
+            x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
         T = part.order.size(1)
         cells = Cells.of(bounds.first, bounds.n_targets, size.targets, T, size.all_targets)
         if size.all_targets:
@@ -243,6 +248,7 @@ def read_prompts(network, part, cache):
             n_visits=prompts.known,
             picked=no_head,
         )
-        cache.k[:, rows, :, :n] = own.k
-        cache.v[:, rows, :, :n] = own.v
+        n_layer = len(own.k)  # the cache has as many again for guidance
+        cache.k[:n_layer, rows, :, :n] = own.k
+        cache.v[:n_layer, rows, :, :n] = own.v
         cache.length[rows] = own.length

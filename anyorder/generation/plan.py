@@ -22,7 +22,8 @@ class Bounds(NamedTuple):
 
     n_targets  how many visits from `first` on are answered, 0 in a row that is finished
     n_new      how many of these are revealed
-    n_steps    the number of the step in its row, from 0"""
+    n_steps    the number of the step in its row, from 0
+    n_prompt   how many of the first visits were given"""
 
     known: torch.Tensor
     first: torch.Tensor
@@ -32,6 +33,7 @@ class Bounds(NamedTuple):
     n_targets: torch.Tensor
     n_new: torch.Tensor
     n_steps: torch.Tensor
+    n_prompt: torch.Tensor
 
     @property
     def ranges(self):
@@ -89,7 +91,7 @@ class Plan:
     """The steps from now on, to the one after which rows are to be put away, see is_due.
 
     sizes    [steps] of Size
-    table    (steps, 8, B) the Bounds of each step, on the device
+    table    (steps, 9, B) the Bounds of each step, on the device
     number   [steps] of all steps that the rows run from now on: one that reveals nothing is none
 
     and (steps, B) each, on the host:
@@ -132,7 +134,8 @@ class Plan:
             n_cached = cache.k.size(3)
             length = torch.cat([cache.length.unsqueeze(0), self.kept[:-1]])
         ranges = RowRanges.of(known, first, counts, end, length, T)
-        bounds = Bounds(*ranges, n_targets, self.n_new, self.n_steps)
+        n_prompt = part.n_prompt.expand_as(known)
+        bounds = Bounds(*ranges, n_targets, self.n_new, self.n_steps, n_prompt)
         self.table = torch.stack(bounds, 1).to(part.idx.device, non_blocking=True)
 
         # How wide

@@ -50,6 +50,11 @@ class Revised(Unmasking):
             raise ValueError('a text that is scored stays as it is: score with revise=0')
 
     def rounds_of(self, network, canvas, drawing):
+        if drawing.cfg_scale:
+            raise ValueError(
+                'revise finds what fits least by the law without guidance: leave out one of revise '
+                f'and cfg_scale, got {self.rounds} and {drawing.cfg_scale:g}'
+            )
         yield self.base
         if not canvas.n_steps.any():  # nothing was written
             return

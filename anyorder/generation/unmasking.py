@@ -66,7 +66,7 @@ class Unmasking:
 
     def step(self, passes, part, numbers, size):
         """Make a step of the rows of the Canvas `part` by the Passes, as planned: by `numbers`
-        (8, B), see plan.Bounds, and plan.Size. Return n_new (B,) on the host if no plan says it.
+        (9, B), see plan.Bounds, and plan.Size. Return n_new (B,) on the host if no plan says it.
 
         What is revealed is left as the next visits in part.order: fill.write counts on it."""
         return passes.launch(self.reveal, part, numbers, size)

@@ -33,8 +33,8 @@ class Way:
         """Return the way that options of sample.py name, for a model of the options `run`.
 
         score    whether the text in the blanks is scored
-        options  min_p and presence_penalty; n_steps, schedule, unmask, ...: all fields of
-                 options.Options but policy"""
+        options  min_p, presence_penalty and cfg_scale; n_steps, schedule, unmask, ...: all fields
+                 of options.Options but policy"""
         options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
         drawing = drawing_in(options, score)
         order_text, chosen = order_and_unmasking(order, **options)

@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -21,13 +22,13 @@ POSITIONS = 64  # texts are rounded up to a multiple, as far as the model has po
 
 
 @contextmanager
-def workspace_of(network, part, use_cache):
+def workspace_of(network, part, use_cache, n_passes=1):
     """Lend the Workspace for the rows of the Canvas `part`.
 
-    A frozen network that records its steps keeps one, of the most rows and positions that it ever
-    wrote. While it is lent, another text has its own, and the larger one is kept. It goes with the
-    network. Raises ValueError, and keeps none, if there is too little memory for it or for what is
-    done with it."""
+    A step has n_passes, each with a cache of its own. A frozen network that records its steps keeps
+    one, of the most rows and positions that it ever wrote. While it is lent, another text has its
+    own, and the larger one is kept. It goes with the network. Raises ValueError, and keeps none, if
+    there is too little memory for it or for what is done with it."""
     B = len(part)
     lacks_cache = network.slots.cached and not use_cache
     can_record = hasattr(network, 'workspace') and network.graphs
@@ -35,7 +36,7 @@ def workspace_of(network, part, use_cache):
     if lacks_cache or not is_free:
         can_record = False  # a constraint asks the host; without its cache each step has a size
     is_kept = can_record and B > 0
-    memory = Memory(network, part, network.slots.cached and not lacks_cache)
+    memory = Memory(network, part, network.slots.cached and not lacks_cache, n_passes)
     whole = None
     lent = None
     try:
@@ -68,7 +69,7 @@ def take_kept(network, part, memory):
     B, N = part.order.shape
     most_rows = B
     most_positions = min(round_up(N, POSITIONS), network.config.block_size)
-    if kept is not None and kept.memory.cache == memory.cache:
+    if kept is not None and kept.memory.is_like(memory):
         if kept.n_rows >= B and kept.n_positions >= N:
             memory.look(kept.n_bytes)
             return kept
@@ -110,7 +111,9 @@ class Workspace:
         self.cache = None
         if memory.cache is not None:
             dtype = memory.cache
-            self.cache = KVCache(network.config, n_rows, network.device, dtype, n_positions)
+            config = network.config
+            config = replace(config, n_layer=memory.n_passes * config.n_layer)
+            self.cache = KVCache(config, n_rows, network.device, dtype, n_positions)
         self.graphs = None
 
     def table(self, name, shape, dtype, device):
@@ -175,5 +178,5 @@ class Workspace:
         return self.places[key]
 
     def place_numbers(self, numbers):
-        """Return the Bounds of a step, (8, B), where graphs read them."""
+        """Return the Bounds of a step, (9, B), where graphs read them."""
         return self.numbers[:, : numbers.size(1)].copy_(numbers)

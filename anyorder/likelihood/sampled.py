@@ -149,7 +149,7 @@ class Sampled:
                 f'{self.path} was written in order={order}: a file of samples runs no code; write '
                 'texts in another order'
             )
-        names = ('n_steps', 'schedule', 'unmask', 'temperature', 'presence_penalty')
+        names = ('n_steps', 'schedule', 'unmask', 'temperature', 'presence_penalty', 'cfg_scale')
         options = {name: config[name] for name in names if name in config}
         return Way.of(checkpoint.run, order, score=True, **options)
 
@@ -162,6 +162,8 @@ class Sampled:
             said += f', temperature={config["temperature"]:g}'
         if config.get('presence_penalty'):
             said += f', presence_penalty={config["presence_penalty"]:g}'
+        if config.get('cfg_scale'):
+            said += f', cfg_scale={config["cfg_scale"]:g}'
         return said
 
     def of_another(self):
@@ -213,7 +215,8 @@ def is_drawn(way):
 
 def command_of(config):
     """Return in words how the likelihood of texts of these options is measured without draws."""
-    if config['schedule'] != 'linear' or config.get('presence_penalty'):
+    changed = config.get('presence_penalty') or config.get('cfg_scale')
+    if config['schedule'] != 'linear' or changed:
         return 'sample.py --score, with the same options,'
     n_steps = config['n_steps']
     if config['unmask'] != 'fixed':  # lossless, of the law of one token a step

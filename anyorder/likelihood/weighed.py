@@ -20,7 +20,7 @@ def check_weigh(prompts, page, drawing, config):
     if drawing != Drawing() or config.revise:
         raise ValueError(
             'weigh compares the law of the model with that of the samples: leave out temperature, '
-            'top_k, top_p, min_p, presence_penalty, revise and score'
+            'top_k, top_p, min_p, presence_penalty, cfg_scale, revise and score'
         )
     if config.n_samples < 2:
         raise ValueError(f'weigh needs 2 samples of a prompt, got n_samples={config.n_samples}')

@@ -40,6 +40,7 @@ n_steps = '0'  # numbers of steps, with commas; 0 is a step for each blank
 unmask = 'fixed'  # 'fixed', or 'binomial': how many blanks a step writes is drawn
 revise = 0  # rounds, at most, in which the eighth of the blanks that fits least is written again
 temperature = 'auto'  # 'auto' is 0, the likeliest, or 1 where nothing is given
+cfg_scale = 0.0  # guidance: above 0 what is given weighs more
 seed = 1337  # puzzle r is a function of seed and r
 # system
 batch_size = 250  # puzzles at a time
@@ -139,11 +140,12 @@ def main(config):
     if config.temperature == 'auto':
         config['temperature'] = 0.0 if puzzles.given.any() else 1.0
     revised = ', revised' if config.revise else ''
+    guided = f', cfg_scale {config.cfg_scale:g}' if config.cfg_scale else ''
     share = float(puzzles.given.float().mean())
     print(
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
-        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}'
+        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}{guided}'
     )
     name, data_dir = where(config, checkpoint.run)
     if anew := changed_since(checkpoint, data_dir, name):
@@ -196,13 +198,18 @@ def check_options(c):
     """Raise ValueError for options that no checkpoint could serve."""
     at_least(c, 1, 'batch_size')
     at_least(c, 0, 'n_puzzles')
-    if c.temperature != 'auto':
-        if type(c.temperature) not in (int, float):
-            raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
-        Drawing(c.temperature)
+    if c.temperature != 'auto' and type(c.temperature) not in (int, float):
+        raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
+    drawing_of(c)
     check_out('out', c.out, '.json', c.ckpt)
     check_out('error_map', c.error_map, PICTURES, c.ckpt)
     check_out('html', c.html, '.html', c.ckpt)
+
+
+def drawing_of(c):
+    """Return the Drawing by which blanks are written."""
+    temperature = 0.0 if c.temperature == 'auto' else c.temperature
+    return Drawing(temperature, cfg_scale=c.cfg_scale)
 
 
 def check_questions(puzzles, show, c):
@@ -330,12 +337,12 @@ def solve_all(model, puzzles, runs, trained, show, c):
     given = puzzles.given
     n_blanks = int((~given).sum())
     model = freeze(model)
-    one_step = Way(Order.of('l2r', trained), Given(1), Drawing(c.temperature))
+    one_step = Way(Order.of('l2r', trained), Given(1), drawing_of(c))
     solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
     trunk = model.trunk
     for run in runs:
         order = Order.of(run.order, trained)
-        way = Way(order, run.unmasking, Drawing(c.temperature))
+        way = Way(order, run.unmasking, drawing_of(c))
         policy = run.policy if run.unmasking.adaptive else order.name_as(run.policy)
         with progress(total=n_blanks, desc=policy, unit='blank', leave=False) as bar:
             start = time.perf_counter()

@@ -1,0 +1,52 @@
+"""How much more does a text hang on its prompt? Guidance by a second pass without the prompt."""
+
+import copy
+
+import torch
+
+from model import RowRanges
+
+
+def guided(network, part, bounds, size, cache, scale):
+    """Return the last hidden states (B, n, C) of a step, moved away from those without the prompt.
+
+        x + scale (x - x'),    x' of the same step in which the prompt is blank
+
+    A head is affine, so that its logits are (1 + scale) l - scale l' and a token has the law
+
+        p(v | prompt, written)^(1 + scale)  p(v | written)^(-scale) / Z
+
+    The prompt is the first n_prompt visits. Without it the other visits begin, and it stands behind
+    them: a masked model sees it as blanks, and a decoder does not come to it. This is the cfg_scale
+    of LLaDA (Nie et al. 2025, arXiv 2502.09992; Ho and Salimans 2022, arXiv 2207.12598).
+
+    cache  a KVCache of twice the layers, those of the second pass last, or None"""
+    own, without = halves(cache)
+    x = network.answer(part.idx, part.order, bounds.ranges, size[:3], own)
+    T = part.order.size(1)
+    n_slots, n, n_keys = size[:3]
+    n_prompt = bounds.n_prompt.unsqueeze(1)
+    known, first, last, start, end = bounds.ranges
+    n_visits = T
+    if network.slots.masked_loss:  # all visits run
+        n_slots = T
+        n_visits = end
+    visit = torch.arange(T, device=part.order.device)
+    order = part.order.gather(1, (visit + n_prompt) % n_visits)
+    start = (start - n_prompt).clamp(min=0)
+    ranges = RowRanges(known - n_prompt, first - n_prompt, last - n_prompt, start, end)
+    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), without)
+    return blank.lerp(x, 1 + scale)
+
+
+def halves(cache):
+    """Return views of the two halves of the layers of a KVCache."""
+    if cache is None:
+        return None, None
+    found = []
+    for k, v in zip(cache.k.chunk(2), cache.v.chunk(2)):
+        half = copy.copy(cache)
+        half.k = k
+        half.v = v
+        found.append(half)
+    return found
