@@ -156,7 +156,7 @@ def test_a_batch_and_a_validation_keep_documents_apart(variant):
             torch.testing.assert_close(nats[r : r + 1, part], want, **close)
 
     blocks, given = all_blocks(split, 9)
-    begins = begins_in(blocks, split, config)
+    begins = begins_in(blocks, split, 'apart')
     found = validate(model, blocks, given, config, begins)
     assert list(found) == ['any'] if model.slots.masked_loss else ['any', 'l2r']
     orders = draw_orders(range(len(blocks)), 9, order=Order('random'))[:, 0]
@@ -364,4 +364,4 @@ def test_what_cannot_be_apart():
         check_documents(stream_of, 'apart', 'mine')
     rows = Split(stream_of.packed[None])
     check_documents(rows, 'apart', 'mine')
-    assert begins_in(torch.zeros(2, 7), rows, Config(documents='apart')) is None
+    assert begins_in(torch.zeros(2, 7), rows, 'apart') is None

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.sampled import Sampled, is_sampled, text_of
-from anyorder.tokens.apart import begins_of, check_documents, keeps_apart, rows_of_parts
+from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
 from anyorder.tokens.blocks import all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
@@ -157,9 +157,10 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
         given = None
     packed = tokens.packed.reshape(-1)
     corpus = Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
-    if not keeps_apart(cut.documents) or tokens.has_rows:
+    begins = begins_in(blocks, tokens, cut.documents)
+    if begins is None:
         return corpus
-    return corpus.apart(begins_of(blocks, tokens.eos))
+    return corpus.apart(begins)
 
 
 def open_tokens(name, tokenizer, data_dir, split, ckpt):

@@ -25,9 +25,10 @@ def check_documents(split, documents, name):
         )
 
 
-def begins_in(blocks, split, config):
-    """Return begins_of blocks (B, N) of a Split; None where a run does not keep documents apart."""
-    if not keeps_apart(config.get('documents', '')) or split.has_rows:
+def begins_in(blocks, split, documents):
+    """Return begins_of blocks (B, N) of a Split; None where the option `documents` keeps none
+    apart, or each is a row anyway."""
+    if not keeps_apart(documents) or split.has_rows:
         return None
     tokens, _ = split.unpack(blocks)
     return begins_of(tokens, split.eos)
@@ -52,7 +53,7 @@ def rows_of_parts(tokens, given, begins):
     Rows are (n, N), the longest part first, and PADDING, which counts as given, follows a part.
     `block` (n,) says whose part it is. Parts without a blank are left out."""
     N = tokens.size(1)
-    ends = F.pad(begins[:, 1:], (0, 1), value=N)
+    ends = ends_of(begins, N)
     length = ends - begins  # (B, P)
     longest_first = length.flatten().argsort(descending=True, stable=True)
     block = longest_first // begins.size(1)
@@ -94,5 +95,10 @@ def apart(batch, given, begins, law):
 def count(flags, begins):
     """Return (B, P), how many of the flags (B, N) of each part are true."""
     n_before = F.pad(flags.cumsum(1), (1, 0))  # (B, N + 1)
-    ends = F.pad(begins[:, 1:], (0, 1), value=flags.size(1))
+    ends = ends_of(begins, flags.size(1))
     return n_before.gather(1, ends) - n_before.gather(1, begins)
+
+
+def ends_of(begins, N):
+    """Return (B, P), where parts end in blocks of N tokens: where the next one begins."""
+    return F.pad(begins[:, 1:], (0, 1), value=N)

@@ -82,7 +82,7 @@ class Data:
         n_blocks = config.eval_iters * config.batch_size
         for part in self.parts:
             part.blocks, part.given = all_blocks(part.val, config.block_size, n_blocks)
-            part.begins = begins_in(part.blocks, part.val, config)
+            part.begins = begins_in(part.blocks, part.val, config.documents)
 
     @property
     def n_tokens(self):
