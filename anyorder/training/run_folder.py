@@ -227,10 +227,11 @@ class RunFolder:
         if not folders:
             return
         paths = glob.glob(os.path.join(glob.escape(self.out_dir), '*.pt*'))
-        whole = [path for path in paths if not path.endswith('.tmp')]
-        if not all(map(looked_into, whole)):  # one that cannot be read now may name any of them
+        found = {path: looked_into(path) for path in paths}
+        unread = [path for path, entries in found.items() if not entries]
+        if not all(path.endswith('.tmp') for path in unread):  # which may name any of them
             return
-        named = {parts_in(path) for path in paths}
+        named = set(map(parts_in, found.values()))
         for folder in folders:
             name = os.path.basename(folder)
             if name not in named and re.fullmatch(r'parts_\d+_[0-9a-f]{8}', name):
@@ -335,10 +336,10 @@ def iteration_in(path):
     return looked_into(path).get('iter_num')
 
 
-def parts_in(path):
-    """Return the folder of the parts of a checkpoint file, None where none can be read."""
+def parts_in(entries):
+    """Return the folder of the parts of a checkpoint, by its entries; None where it has none."""
     with suppress(KeyError, TypeError):
-        return looked_into(path)['parts']['folder']
+        return entries['parts']['folder']
     return None
 
 
