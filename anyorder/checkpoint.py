@@ -10,8 +10,8 @@ from dataclasses import asdict, fields
 import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
-from anyorder.machine.parts import fill
-from anyorder.machine.processes import map_tensors
+from anyorder.machine.parts import read_all, stored
+from anyorder.machine.processes import map_tensors, own_part
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 from anyorder.weights import (
@@ -83,11 +83,15 @@ def write_checkpoint(path, checkpoint):
         torch.save(checkpoint, f)
 
 
-def load_checkpoint(name):
+def load_checkpoint(name, lazily=False):
     """Return the dict of a checkpoint, ours, published, exported or a GPT-2, on the CPU.
 
-    `name` is as for local_path. No code of the file is run (weights_only). Raises ValueError when
-    the file is missing, not whole, or not a checkpoint."""
+    name    as for local_path
+    lazily  whether what the file of a run holds is read only as far as it is used, and as long as
+            it is: tensors are mapped from the file, or Stored in parts
+
+    No code of the file is run (weights_only). Raises ValueError when the file is missing, not
+    whole, or not a checkpoint."""
     name = home(name)
     check_checkpoint(name)
     if name.startswith(MASKED):
@@ -98,7 +102,9 @@ def load_checkpoint(name):
     path = local_path(name)
     if os.path.isdir(path):
         return load_folder(path)
-    return load_file(path)
+    if lazily:
+        return load_file(path, lazily)
+    return read_all(load_file(path))
 
 
 def load_folder(path):
@@ -113,10 +119,10 @@ def load_folder(path):
     return pkgutil.resolve_name(FORMATS[kind])(path)
 
 
-def load_file(path):
-    """Return the dict of a checkpoint in a .pt file."""
+def load_file(path, mapped=False):
+    """Return the dict of a checkpoint in a .pt file, whose split tensors are Stored."""
     shown = f'{path} ({os.path.getsize(path):,} bytes)'
-    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again')
+    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again', mapped)
     if not is_checkpoint(checkpoint):
         raise ValueError(
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
@@ -128,11 +134,12 @@ def load_file(path):
 
 
 def with_parts(checkpoint, directory):
-    """Return the dict of a checkpoint whose split tensors stand in a folder of this directory."""
+    """Return the dict of a checkpoint whose split tensors are Stored in a folder of this
+    directory."""
     parts = checkpoint['parts']
     rest = {name: value for name, value in checkpoint.items() if name != 'parts'}
     folder = os.path.join(directory, parts['folder'])
-    return fill(rest, folder, parts['table'], parts['mark'])
+    return stored(rest, folder, parts['table'], parts['mark'])
 
 
 def is_checkpoint(loaded):
@@ -210,16 +217,24 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
     with torch.device(device), WithoutDraws():  # nor do its layers
         model = Unset(config_from_checkpoint(checkpoint))
-    shapes = {name: p.shape for name, p in model.named_parameters()}
+    load_weights(model, checkpoint, weights)
+    return model.eval()
+
+
+def load_weights(model, checkpoint, weights):
+    """Give a model the 'ema' or 'raw' weights of a checkpoint dict; each process its part of them.
+
+    Raises ValueError when they do not fit the model, or the run diverged."""
+    own = dict(model.named_parameters())
     if weights == 'raw':
         state = raw_weights(checkpoint)
     else:
-        state = ema_weights(checkpoint, list(shapes))
+        state = ema_weights(checkpoint, list(own))
     if model.config.gpt2_blocks:
         state = tie(state, *TIED, 'the checkpoint')
-    check_weights(state, shapes)
-    model.load_state_dict(state, strict=False)  # names and shapes were compared above
-    return model.eval()
+    check_weights(state, {name: p.shape for name, p in own.items()})
+    parts = {name: own_part(p, own[name]) for name, p in state.items()}
+    model.load_state_dict(parts, strict=False)  # names and shapes were compared above
 
 
 def check_weights(state, shapes):
@@ -295,11 +310,12 @@ class Checkpoint:
     counts     (n_tokens,) int64: how often each token stands in its training set, or in the part of
                it that was counted; None: the checkpoint does not say it"""
 
-    def __init__(self, name):
-        """Open a path or hf:OWNER/REPO[/path.pt]. Raises ValueError when it is none, or of another
-        tokenizer."""
+    def __init__(self, name, lazily=False):
+        """Open a path or hf:OWNER/REPO[/path.pt], `lazily` as load_checkpoint does.
+
+        Raises ValueError when it is none, or of another tokenizer."""
         self.name = name
-        self.entries = load_checkpoint(name)
+        self.entries = load_checkpoint(name, lazily)
         self.config = config_from_checkpoint(self.entries)
         self.run = self.entries.get('config', {})
         self.order = Order.of('own', self.run)

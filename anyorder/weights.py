@@ -95,14 +95,15 @@ for core in ('core', '_core'):  # before numpy 2, and since
     ]
 
 
-def load_pickle(path, shown, what, way_out):
+def load_pickle(path, shown, what, way_out, mapped=False):
     """Return what torch.save wrote: tensors and plain values. Never runs code from the file.
 
     Numbers and arrays of numpy become Python's. `shown` is how an error names the file, `what` and
-    `way_out` are as for files.reading."""
+    `way_out` are as for files.reading. The system reads tensors that are `mapped` as far as they
+    are used."""
     with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
         try:
-            return torch.load(path, map_location='cpu', weights_only=True)
+            return torch.load(path, map_location='cpu', weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as e:
             found = re.search(r'GLOBAL (\S+)', str(e))  # PyTorch says what it does not take
             if found is None:

@@ -12,13 +12,14 @@ from functools import partial
 import pytest
 import torch
 from conftest import one_line
-from test_sharding import OPTIONS, assert_close, entries_after, learner, state_of
+from test_sharding import OPTIONS, assert_close, entries_after, learner, moments, state_of
+from torch.distributed.tensor import DTensor
 from toy_runs import assert_same_runs, resume, run
 
 import anyorder.training.parts  # noqa: F401  a second, once for all processes of these tests
 import train
 from anyorder.checkpoint import load_checkpoint, model_from_checkpoint
-from anyorder.machine.parts import fill
+from anyorder.machine.parts import read_all, stored
 from anyorder.machine.processes import start_processes
 from anyorder.training import start
 from anyorder.training.run_folder import RunFolder
@@ -51,23 +52,41 @@ def parts_of(folder, whole, mark):
 
 
 def test_parts_are_read_as_a_whole(parts):
-    tree = fill(TREE, *parts, 7)
+    tree = read_all(stored(TREE, *parts, 7))
     assert torch.equal(tree['model']['w'], WHOLE)
     assert tree['kept'] == [3, None]
+
+
+@pytest.mark.parametrize('start, end', [(0, 5), (1, 4), (2, 3), (3, 5), (3, 3)])
+def test_rows_of_a_stored_tensor_are_read_alone(parts, start, end):
+    folder, table = parts
+    w = stored(TREE, folder, table, 7)['model']['w']
+    if end <= 3:
+        os.remove(folder / '1.distcp')
+    if start >= 3:
+        os.remove(folder / '0.distcp')
+    assert torch.equal(w.narrow(0, start, end - start), WHOLE[start:end])
+
+
+def test_a_stored_tensor_is_a_tensor_to_what_computes(parts):
+    w = stored(TREE, *parts, 7)['model']['w']
+    assert torch.equal(torch.zeros_like(WHOLE).copy_(w), WHOLE)
+    assert w.norm() == WHOLE.norm()
+    assert type(w + 1) is torch.Tensor
 
 
 def test_a_part_that_is_missing_is_named(parts):
     folder, table = parts
     os.remove(folder / '1.distcp')
     with one_line(f'lacks its part {folder}/1.distcp: '):
-        fill(TREE, folder, table, 7)
+        read_all(stored(TREE, folder, table, 7))
 
 
 def test_a_part_that_is_cut_off_is_named(parts):
     folder, table = parts
     os.truncate(folder / '1.distcp', 100)
     with one_line(f'part {folder}/1.distcp of the checkpoint is cut off: '):
-        fill(TREE, folder, table, 7)
+        read_all(stored(TREE, folder, table, 7))
 
 
 def test_a_part_of_another_checkpoint_is_named(parts):
@@ -75,14 +94,14 @@ def test_a_part_of_another_checkpoint_is_named(parts):
     parts_of(folder / 'other', WHOLE, 8)
     os.replace(folder / 'other' / '0.distcp', folder / '0.distcp')
     with one_line(f'part {folder}/0.distcp is of another checkpoint: '):
-        fill(TREE, folder, table, 7)
+        read_all(stored(TREE, folder, table, 7))
 
 
 def test_a_part_lies_in_its_folder(parts):
     folder, table = parts
     table['model/w'][0][2] = f'../{folder.name}/0.distcp'
     with one_line('lacks its part '):
-        fill(TREE, folder, table, 7)
+        read_all(stored(TREE, folder, table, 7))
 
 
 class Evil:
@@ -97,7 +116,7 @@ def test_a_part_runs_no_code(parts, monkeypatch):
     begin = table['mark/0'][0][3]
     path.write_bytes(pickle.dumps(Evil(), 2).ljust(begin) + path.read_bytes()[begin:])
     with one_line(f'{path} cannot be read as a part of a checkpoint'):
-        fill(TREE, folder, table, 7)
+        read_all(stored(TREE, folder, table, 7))
     assert not os.path.exists('ran')
 
 
@@ -224,7 +243,7 @@ def test_four_processes_go_on_as_two_and_as_one(wide, forked, tmp_path):
         model = learner('decoder', dropout=0.1)
         entries = None
         if path.exists():
-            entries = load_checkpoint(path)
+            entries = load_checkpoint(path, lazily=True)
             model.load_state_dict(model_from_checkpoint(entries, 'raw').state_dict())
         state = state_of(model, 'muon', save_memory)
         if entries:
@@ -236,6 +255,8 @@ def test_four_processes_go_on_as_two_and_as_one(wide, forked, tmp_path):
         os.environ['LOCAL_RANK'] = str(int(os.environ['RANK']) % 2)
         start_processes()
         state = state_at(save_memory)
+        for moment in map(DTensor.to_local, moments(state.optimizers)):  # of the whole none is left
+            assert moment.untyped_storage().nbytes() == moment.nbytes
         entries_after(state, 10, options)
         folder = RunFolder(tmp_path, resumed=state.iter_num)
         folder.save(state.model, state.ema, **start.entries_to_resume(state))

@@ -8,6 +8,7 @@ import io
 import os
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from anyorder.machine.files import reading
 from anyorder.machine.processes import map_tensors
@@ -16,17 +17,55 @@ MARK = 'mark'  # name of the mark in a part, with the number of its process behi
 WAY_OUT = 'copy all parts again, or take another checkpoint'
 
 
-def fill(tree, folder, table, mark):
-    """Return nested dicts and lists whose tensors of PyTorch's meta device are read from parts.
+class Stored(torch.Tensor):
+    """A tensor that stands in parts: what computes with it reads it first, and nobody keeps it.
+
+    Its shape and dtype are known. Of a large one `narrow` reads the rows that are asked for."""
+
+    @staticmethod
+    def __new__(cls, like, folder, chunks):
+        return cls._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
+
+    def __init__(self, like, folder, chunks):
+        self.folder = folder
+        self.chunks = chunks
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        args, kwargs = tree_map_only(cls, cls.read, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def read(self):
+        return self.narrow(0, 0, len(self))
+
+    def narrow(self, dimension, start, length):
+        """Return so many of the rows from `start` on; no chunk without them is read."""
+        assert dimension == 0, 'a stored tensor is cut by rows'
+        rows = torch.empty(length, *self.shape[1:], dtype=self.dtype)
+        for offsets, sizes, file, begin, n_bytes in self.chunks:
+            first = max(start, offsets[0])
+            end = min(start + length, offsets[0] + sizes[0])
+            if first >= end:
+                continue
+            chunk = read_chunk(os.path.join(self.folder, file), begin, n_bytes).view(sizes)
+            place = rows[first - start : end - start]
+            for i, n in enumerate(sizes[1:], 1):
+                place = place.narrow(i, offsets[i], n)
+            place.copy_(chunk[first - offsets[0] : end - offsets[0]])
+        return rows
+
+
+def stored(tree, folder, table, mark):
+    """Return nested dicts and lists whose tensors of PyTorch's meta device are Stored in parts.
 
     No code of a file is run. Raises ValueError by its name for a part that is missing, cut off, or
     of another checkpoint than the one that has this mark."""
     check_parts(folder, table, mark)
 
-    def filled(name, x):
-        return read(folder, table, name, x.shape, x.dtype) if x.is_meta else x
+    def found(name, x):
+        return Stored(x, folder, table[name]) if x.is_meta else x
 
-    return map_tensors(tree, filled)
+    return map_tensors(tree, found)
 
 
 def check_parts(folder, table, mark):
@@ -42,21 +81,24 @@ def check_parts(folder, table, mark):
         if os.path.getsize(path) < end:
             raise ValueError(f'the part {path} of the checkpoint is cut off: {WAY_OUT}')
     for name, rows in table.items():
-        if name.startswith(f'{MARK}/') and read(folder, table, name, (1,), torch.int64) != mark:
-            path = os.path.join(folder, rows[0][2])
-            raise ValueError(f'the part {path} is of another checkpoint: {WAY_OUT}')
+        if name.startswith(f'{MARK}/'):
+            _, _, file, begin, n_bytes = rows[0]
+            path = os.path.join(folder, file)
+            if read_chunk(path, begin, n_bytes) != mark:
+                raise ValueError(f'the part {path} is of another checkpoint: {WAY_OUT}')
 
 
-def read(folder, table, name, shape, dtype):
-    """Return one tensor, whole."""
-    whole = torch.empty(shape, dtype=dtype)
-    for offsets, sizes, file, begin, n_bytes in table[name]:
-        place = whole
-        for dimension, (first, n) in enumerate(zip(offsets, sizes)):
-            place = place.narrow(dimension, first, n)
-        path = os.path.join(folder, file)
-        with reading(path, 'a part of a checkpoint', WAY_OUT), open(path, 'rb') as f:
-            f.seek(begin)
-            chunk = torch.load(io.BytesIO(f.read(n_bytes)), map_location='cpu', weights_only=True)
-            place.copy_(chunk.view(place.shape))
-    return whole
+def read_chunk(path, begin, n_bytes):
+    """Return a tensor of a part, which begins at this byte."""
+    with reading(path, 'a part of a checkpoint', WAY_OUT), open(path, 'rb') as f:
+        f.seek(begin)
+        return torch.load(io.BytesIO(f.read(n_bytes)), map_location='cpu', weights_only=True)
+
+
+def read_all(tree):
+    """Return nested dicts and lists whose Stored tensors are read."""
+
+    def whole(_, x):
+        return x.read() if isinstance(x, Stored) else x
+
+    return map_tensors(tree, whole)

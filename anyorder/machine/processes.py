@@ -137,16 +137,17 @@ def map_tensors(tree, function, *path):
 
 
 def own_part(x, like):
-    """Return the part of a whole tensor x that belongs beside `like`.
+    """Return the part of a whole tensor x that belongs beside `like`, which is split by rows.
 
     It is x itself if `like` is whole or has another shape."""
     if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
         return x
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor
 
-    return distribute_tensor(
-        x.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
+    (own,) = like.__create_chunk_list__()  # its place in the whole, as for a checkpoint
+    rows = x.narrow(0, own.offsets[0], own.sizes[0]).to(like.device)
+    where = (like.device_mesh, like.placements)
+    return DTensor.from_local(rows, *where, shape=like.shape, stride=like.stride())
 
 
 @contextlib.contextmanager

@@ -383,7 +383,7 @@ def open_newest(out_dir):
     take the newest checkpoint that is whole."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
-        checkpoint = Checkpoint(path)
+        checkpoint = Checkpoint(path, lazily=True)
     except ValueError as e:
         raise ValueError(f'{e}{way_out(out_dir, path)}') from None
     is_run = RESUMED <= checkpoint.entries.keys()
@@ -400,7 +400,7 @@ def way_out(out_dir, path):
     best = os.path.join(out_dir, 'ckpt_best.pt')
     for name in [*reversed(numbered(out_dir)), best]:
         with suppress(ValueError):
-            Checkpoint(name)
+            Checkpoint(name, lazily=True)
             command = shlex.join(['cp', name, path])
             return f'; {name} is whole: {command}, then resume again'
     if os.path.exists(path):

@@ -2,7 +2,7 @@
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. By
 hybrid the processes of a node split it, and each node has a copy of its own. Each process
-writes its part of a checkpoint (parts.py); processes.own_part splits what is read again."""
+writes its part of a checkpoint (parts.py), and reads its part again by processes.own_part."""
 
 from contextlib import contextmanager
 

@@ -8,7 +8,7 @@ import sys
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
+from anyorder.checkpoint import Checkpoint, digest, load_weights, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import environment, gather, is_split, own_part, processes
@@ -532,23 +532,20 @@ def resume(state, entries):
     The options of the optimizers stay those of this run."""
     for optimizer, saved in zip(state.optimizers, entries['optimizer'], strict=True):
         load_moments(optimizer, saved['state'])
-    average = model_from_checkpoint(entries, 'ema').state_dict()
-    own = state.ema.model.state_dict()
-    parts = {name: own_part(p, own[name]) for name, p in average.items()}
-    state.ema.model.load_state_dict(parts)
+    load_weights(state.ema.model, entries, 'ema')
     state.ema.n_updates = entries['ema_model']['num_updates']
     state.iter_num = entries['iter_num']
     state.n_summed = entries['n_seen']
     state.logged = entries['logged']
-    state.totals = entries['totals'].to(state.device)
+    state.totals = entries['totals'].to(state.device, copy=True)
 
 
 def load_moments(optimizer, moments):
-    """Load {number of a parameter: {name: its moment, unsplit}}; each process keeps its part."""
+    """Load {number of a parameter: {name: its moment, unsplit}}; each process reads its part."""
     params = [p for group in optimizer.param_groups for p in group['params']]
     own = {}
     for i, of_param in moments.items():
-        own[i] = {name: own_part(moment, params[i]) for name, moment in of_param.items()}
+        own[i] = {name: own_part(x, params[i]).clone() for name, x in of_param.items()}
     groups = optimizer.state_dict()['param_groups']
     optimizer.load_state_dict({'state': own, 'param_groups': groups})
 
