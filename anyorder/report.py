@@ -14,8 +14,9 @@ from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
 from anyorder.likelihood.weighed import weights_in_words
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import columns_of, shown_text, to_the_right
+from anyorder.tokens.shown import blanks_shown, columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
+from configurator import at_least
 
 REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
 
@@ -58,8 +59,7 @@ def order_in_result(order_text, way, config):
 def check_show(config):
     """Return how many samples of a prompt are wanted: with show one. Raises ValueError for options
     that are for what is written."""
-    if config.top_logprobs < 0:
-        raise ValueError(f'top_logprobs must be at least 0, got {config.top_logprobs}')
+    at_least(config, 0, 'top_logprobs')
     if not config.show:
         return config.n_samples
     for name in ('score', 'weigh', 'watch', 'metrics', 'stop'):
@@ -100,8 +100,7 @@ def print_samples(samples, writer, config):
         if config.show:
             head = f'--- prompt {r}, the likeliest tokens of {sample["blanks"]} blanks{about}'
         print(head)
-        tokens = [None if token < 0 else token for token in sample['tokens']]
-        text = shown_text(tokens, writer.tokenizer, writer.columns)
+        text = shown_text(blanks_shown(sample['tokens']), writer.tokenizer, writer.columns)
         print(visible(text), flush=True)
         if 'top_logprobs' in sample:
             print_likeliest(sample)

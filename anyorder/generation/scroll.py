@@ -10,7 +10,7 @@ from anyorder.generation.constraint import Constraint
 from anyorder.generation.likeliest import SHOWN, Look, ask_for, said_of, tables
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
-from anyorder.tokens.shown import shown_text
+from anyorder.tokens.shown import blanks_shown, shown_text
 
 EMPTY = Page()
 
@@ -224,9 +224,8 @@ class Scroll:
     def seen(self, row):
         """Return sample_of a text of which nothing was written: -1 and a dot are a blank."""
         tokens = [token if is_known else -1 for token, is_known in zip(row.tokens, row.given)]
-        shown = [None if token < 0 else token for token in tokens]
         sample = sample_of([], row.order, row.step, row.logprob, self.tokenizer)
-        sample['text'] = shown_text(shown, self.tokenizer, 0)
+        sample['text'] = shown_text(blanks_shown(tokens), self.tokenizer, 0)
         sample['tokens'] = tokens
         sample['blanks'] = tokens.count(-1)
         return sample

@@ -315,14 +315,17 @@ class Library(Tokenizer):
     def lacking(self, text, spans):
         """Return the parts of a text that are unknown; without one, the letters that are left out,
         as a normalizer may do."""
-        return self.unspelt(text, spans) or [letter for letter in text if self.is_left_out(letter)]
+        return self.unspelt(text, spans) or self.left_out(text)
 
     def unspelt(self, text, spans):
         # unknown tokens, or letters that are left out
         if self.unknown is None:
-            return [letter for letter in text if self.is_left_out(letter)]
+            return self.left_out(text)
         found = (text[start:end] for i, start, end in spans if i == self.unknown)
         return [part for part in found if part != self.unknown_text]  # which may be written
+
+    def left_out(self, text):
+        return [letter for letter in text if self.is_left_out(letter)]
 
     def is_left_out(self, letter):
         """Whether a letter makes no token, as where a vocabulary has none for what it lacks.

@@ -7,6 +7,11 @@ BLANK = '·'
 PART = '\ufffd'  # what a decoder writes for a part of a letter
 
 
+def blanks_shown(tokens):
+    """Return tokens as they are shown: None for each that is negative, a blank."""
+    return [None if token < 0 else token for token in tokens]
+
+
 def token_texts(tokens, tokenizer):
     """Return the text of each token, and a dot for None, a blank.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import token_texts
+from anyorder.tokens.shown import blanks_shown, token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
 
@@ -84,7 +84,7 @@ def replay_rows(samples, tokenizer, between=''):
         after = range(i + 1, len(samples))
         about = facts(drawn, sum(sample['logprob']), 'drafts' in sample)
         about += [said(length) for length in sample.get('lengths', ())]
-        shown = [None if token == -1 else token for token in sample['tokens']]
+        shown = blanks_shown(sample['tokens'])
         row = {
             'name': sample.get('name', f'sample {i}'),
             'text': [text + between for text in token_texts(shown, tokenizer)],

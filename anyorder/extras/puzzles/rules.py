@@ -92,6 +92,17 @@ class Task(NamedTuple):
     quick: bool = False  # whether a set that is missing is made when it is asked for
 
 
+def countdown(n):
+    """Return the Task to make a target of n numbers."""
+    return Task(
+        f'{n} numbers and a target',
+        partial(Countdown, n),
+        countdown_texts(),
+        made=NUMBERS,
+        n_train=500000,
+    )
+
+
 # shares of all solutions, by a hash
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
 UP_TO = {'largest': 'up to {} houses'}
@@ -101,20 +112,8 @@ TASKS = {
     'sudoku': Task('9 x 9', partial(Sudoku, 9), '123456789'),
     'zebra4': Task('3 or 4 houses and attributes', partial(Zebra, 4), zebra_texts(4), made=UP_TO),
     'zebra': Task('3 to 6 houses and attributes', partial(Zebra, 6), zebra_texts(6), made=UP_TO),
-    'countdown3': Task(
-        '3 numbers and a target',
-        partial(Countdown, 3),
-        countdown_texts(),
-        made=NUMBERS,
-        n_train=500000,
-    ),
-    'countdown4': Task(
-        '4 numbers and a target',
-        partial(Countdown, 4),
-        countdown_texts(),
-        made=NUMBERS,
-        n_train=500000,
-    ),
+    'countdown3': countdown(3),
+    'countdown4': countdown(4),
     'nae_sat': Task(
         'latents and observations', NaeSat, '01', ('seed', 'n_latents', 'n_observations')
     ),
