@@ -68,6 +68,14 @@ def test_rows_of_a_stored_tensor_are_read_alone(parts, start, end):
     assert torch.equal(w.narrow(0, start, end - start), WHOLE[start:end])
 
 
+def test_a_tensor_of_two_names_stands_in_parts_once(parts, tmp_path):
+    w = TREE['model']['w']
+    torch.save({'model': {'w': w, 'tied': w}}, tmp_path / 'ckpt.pt')
+    tree = read_all(stored(torch.load(tmp_path / 'ckpt.pt'), *parts, 7))
+    assert torch.equal(tree['model']['w'], WHOLE)
+    assert tree['model']['tied'] is tree['model']['w']
+
+
 def test_a_stored_tensor_is_a_tensor_to_what_computes(parts):
     w = stored(TREE, *parts, 7)['model']['w']
     assert torch.equal(torch.zeros_like(WHOLE).copy_(w), WHOLE)

@@ -123,17 +123,25 @@ def whole(x):
     return x.full_tensor() if is_split(x) else x
 
 
-def map_tensors(tree, function, *path):
+def map_tensors(tree, function):
     """Return nested dicts and lists with function(name, tensor) in place of each tensor.
 
-    A name is the keys that lead there, as 'optimizer/0/state/7/exp_avg'."""
-    if isinstance(tree, dict):
-        return {key: map_tensors(x, function, *path, key) for key, x in tree.items()}
-    if isinstance(tree, list):
-        return [map_tensors(x, function, *path, i) for i, x in enumerate(tree)]
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    return function('/'.join(map(str, path)), tree)
+    A name is the keys that lead there, as 'optimizer/0/state/7/exp_avg'. A tensor that has two, as
+    a tied head, is one tensor afterwards, too: the function gets it once, by the first."""
+    done = {}
+
+    def mapped(x, *path):
+        if isinstance(x, dict):
+            return {key: mapped(value, *path, key) for key, value in x.items()}
+        if isinstance(x, list):
+            return [mapped(value, *path, i) for i, value in enumerate(x)]
+        if not isinstance(x, torch.Tensor):
+            return x
+        if x not in done:
+            done[x] = function('/'.join(map(str, path)), x)
+        return done[x]
+
+    return mapped(tree)
 
 
 def own_part(x, like):
