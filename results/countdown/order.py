@@ -14,6 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = ROOT
 from anyorder.checkpoint import open_checkpoint
+from anyorder.extras.puzzles.countdown import Countdown
 from anyorder.extras.puzzles.solve import open_puzzles, solve
 from anyorder.fast import freeze
 from anyorder.generation import Drawing
@@ -36,6 +37,8 @@ def main(config):
     at_least(config, 0, 'n_puzzles')
     checkpoint = open_checkpoint(config.ckpt)
     puzzles = open_puzzles(checkpoint, config)
+    if not isinstance(puzzles.task, Countdown):
+        raise ValueError(f'{puzzles.label} holds no Countdown puzzles: choose another --dataset')
     model = freeze(checkpoint.model('ema', 'cpu'), torch.float32)
     way_of, unmasking = order_and_unmasking(config.order, n_steps=2**31)
     way = Way(Order.of(way_of, checkpoint.run), unmasking, Drawing(0.0))
