@@ -84,6 +84,7 @@ COUNTDOWN = {
     'encoder': 'countdown_encoder',
     'mixed': 'countdown_mixed',
 }
+COUNTDOWN_L2R = {'GPT': 'countdown_l2r'}
 
 FINDINGS = {
     'orders': Finding(
@@ -243,9 +244,13 @@ FINDINGS = {
         made_by='-m anyorder.extras.puzzles make zebra4',
     ),
     'countdown': Finding(
-        'countdown: reach a target by arithmetic, by the same; 1 to 2 minutes a run',
-        Picture('countdown', '--y=val_any', COUNTDOWN),
-        Picture('countdown_reached', '', measured('reached', COUNTDOWN)),
+        'countdown: reach a target by arithmetic, by the same and a GPT; 1 to 2 minutes a run',
+        Picture('countdown', '--y=val_any,val_l2r', COUNTDOWN | COUNTDOWN_L2R),
+        Picture(
+            'countdown_reached',
+            '--x=slots --y=solved,right',
+            measured('reached', COUNTDOWN) | measured('reached_l2r', COUNTDOWN_L2R),
+        ),
         dataset='countdown3_30',
         made_by='-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
     ),
@@ -378,6 +383,7 @@ EVALUATIONS = {
     'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
     'solved': f'{OF_PUZZLES} --n_puzzles=500',
     'reached': '-m anyorder.extras.puzzles solve --orders=random,l2r,margin',
+    'reached_l2r': '-m anyorder.extras.puzzles solve --orders=l2r',
     'agree': f'{OF_PUZZLES} --n_puzzles=200',
     'graded': f'{OF_PUZZLES} --n_puzzles=500 --dataset=graded',
     'diabolical': f'{OF_PUZZLES} --n_puzzles=500 --dataset=diabolical',
@@ -469,6 +475,7 @@ RUNS |= {
     'countdown_decoder': 'config/countdown.py --network=gate_init=1',
     'countdown_encoder': 'config/countdown.py',
     'countdown_mixed': 'config/countdown.py --network=mixed,gate_init=1',
+    'countdown_l2r': 'config/countdown.py --network=gate_init=1 --order=l2r',
     'nae_sat_decoder': NAE_SAT_RUN,
     'nae_sat_encoder': f'{NAE_SAT_RUN} --network=encoder,layer',
     'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',
