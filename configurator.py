@@ -359,9 +359,13 @@ def numbers(config, name, kind=int, least=0, most=math.inf):
 
 
 def number_in(text, kind=float):
-    """Return the finite number that a text is, None for any other text."""
+    """Return the finite number that a text is, None for any other text.
+
+    Python reads 1_0 as 10. Within an option, as in books:1_0, it is none: it may be a slip."""
     try:
         number = kind(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    if '_' in text or not math.isfinite(number):
+        return None
+    return number

@@ -15,7 +15,18 @@ from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.machine.terminal import one_line_errors
 from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
-from configurator import configure, help_text, home, names_in, options_of, read_config_file
+from anyorder.training.start import check_options, written_out
+from configurator import (
+    Config,
+    configure,
+    help_text,
+    home,
+    names_in,
+    number_in,
+    numbers,
+    options_of,
+    read_config_file,
+)
 
 OPTIONS = dict(
     learning_rate=6e-4,
@@ -368,6 +379,33 @@ def test_a_command_without_its_packages_says_how_to_install_them():
         p = subprocess.run([sys.executable, '-S', name], cwd=ROOT, capture_output=True, text=True)
         assert p.returncode == 1
         assert p.stderr == 'error: packages are missing: pip install -r requirements.txt\n'
+
+
+def test_a_number_within_an_option_has_digits_alone():
+    assert [number_in(text) for text in ('10', '1e1', '-.5')] == [10, 10, -0.5]
+    assert not any(map(number_in, ['1_0', '1_0.5', 'nan', 'inf', '1.0.0', 'ten', '']))
+    assert number_in('10', int) == 10
+    assert number_in('1_0', int) is None
+    with one_line("steps must be numbers from 1 .*'4,1_0'"):
+        numbers({'steps': '4,1_0'}, 'steps', least=1)
+
+
+@pytest.mark.parametrize(
+    'option',
+    [
+        'optimizer=muon:0.0_4',
+        'dataset=books:1_0',
+        'network=gate_init=1_0',
+        'network=n_cond=1_6',
+        'order=few:1_0',
+        'order=few:8@1_0',
+    ],
+)
+def test_no_option_of_a_run_holds_a_number_with_underscores(option):
+    namespace = vars(importlib.import_module('train'))
+    with one_line(re.split('[:=@]', option)[-1]):
+        config = configure(namespace, [f'--{option}'])
+        check_options(Config(config | written_out(config, {})), 1)
 
 
 @pytest.mark.parametrize(

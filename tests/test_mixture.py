@@ -285,6 +285,7 @@ def test_a_mixture_of_one_is_this_set(data):
         ('a:nan,b:1', 'weight of a .* above 0'),
         ('a:1,b:inf', 'weight of b .* above 0'),
         ('a:1,b:x', 'weight of b .* above 0'),
+        ('a:1_0,b:1', 'weight of a .* above 0'),
         ('a:1,b:', 'weight of b .* above 0'),
         ('a:1:2,b:1', 'weight of a .* above 0'),
         ('a:1,b:1,a:2', 'a twice'),

@@ -145,7 +145,7 @@ def changed_options(checkpoint, config, saved, given, resolved):
     for name, value in given.items():
         is_other = name in saved and value != saved[name]
         if is_other and name not in ('init_from', 'out_dir'):
-            changed.append(f'{name} {saved[name]!s:.80} -> {value!s:.80}')
+            changed.append(f'{name} {in_words(saved[name])} -> {in_words(value)}')
     before = f'{lr_of(checkpoint.iter_num, config | saved):.3g}'
     now = f'{lr_of(checkpoint.iter_num, resolved):.3g}'
     if before != now:
@@ -154,6 +154,11 @@ def changed_options(checkpoint, config, saved, given, resolved):
     if ratio and 'fim_ratio' not in config:
         changed.append(f'fim_ratio {ratio} -> 0, which results/infilling/fim.py goes on with')
     return changed
+
+
+def in_words(value):
+    """Return the value of an option as a message shows it: an empty text as two quotes."""
+    return f'{value!s:.80}' or "''"
 
 
 def overruled(given, fixed, typed):

@@ -26,7 +26,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import given_first, sample_order
 from anyorder.seeds import stream
 from anyorder.tokens.blocks import all_blocks
-from configurator import configure
+from configurator import configure, numbers
 from results.infilling.fim import N_MARKS, marked_middle
 
 ckpts = ''  # checkpoints, with commas between; * is allowed
@@ -74,7 +74,7 @@ def questions(texts, config):
     """Return {name: (blank (n, T), way)}, see nats_of."""
     T = texts.size(1)
     found = {}
-    for length in map(int, config.lengths.split(',')):
+    for length in numbers(config, 'lengths', least=1):
         blank = middles(*texts.shape, length, config.seed)
         for way in ('sides', 'random', 'before'):
             found[f'{way} {length}'] = (blank, way)

@@ -21,7 +21,7 @@ from anyorder.likelihood.weighed import probability_of_match
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.prompts import read_prompts
 from anyorder.writer import Writer
-from configurator import configure
+from configurator import configure, numbers
 from results.patterns.matches import matches
 
 ckpt = 'out/ckpt.pt'
@@ -56,7 +56,7 @@ def main(config):
     (prompt,) = read_prompts(config.prompt)
     writer = Writer(config.ckpt)
     print(f'{"passes":<8}{"law":<12}{"match":>8}{"effective share":>18}')
-    for n_steps in map(int, config.steps.split(',')):
+    for n_steps in numbers(config, 'steps', least=1):
         for kind in (Language, Uniform, Masks):
             parts.Language = kind
             texts = writer.infill(
