@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.generation.way import Way
+from anyorder.likelihood.tables import standard_error
 from anyorder.machine.files import need_extra, write_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.seeds import stream
-from configurator import configure
+from configurator import at_least, configure
 from results.grpo.grpo import REWARDS, prompts_of
 
 folder = 'out/quickstart/hf'  # an exported model
@@ -43,6 +44,7 @@ FIGURES = ('bias', 'draws', 'texts', 'cosine', 'norm', 'ahead')
 
 
 def main(config):
+    at_least(config, 2, 'n_batches', 'n_generations', 'n_draws')  # whose spread is measured
     need_extra('transformers')
     need_extra('trl')
     from transformers import AutoModel, AutoTokenizer
@@ -135,7 +137,7 @@ def nats_row(model, batches, estimate):
 
 def mean_and_error(x):
     """Return the mean of x (n,) and its standard error."""
-    return float(x.mean()), float(x.std() / len(x) ** 0.5)
+    return float(x.mean()), standard_error(x.tolist())
 
 
 def root_and_error(x):

@@ -16,9 +16,10 @@ import numpy as np
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.lengths import gap_scores
+from anyorder.likelihood.tables import standard_error
 from anyorder.machine.terminal import one_line_errors
 from anyorder.writer import Writer
-from configurator import configure
+from configurator import at_least, configure
 
 WORDS = {'letters': 'write a text of a known law', 'blanks': 'find the lengths of held-out blanks'}
 ckpt = 'out/letters/ckpt.pt'
@@ -31,6 +32,7 @@ SKIP_SHARE = 0.2  # of letters that follow the next but one
 
 
 def main(config):
+    at_least(config, 2, 'n_blanks')  # whose spread gives the errors
     (word,) = config.words
     if word == 'letters':
         write_letters()
@@ -114,7 +116,7 @@ def show(name, score, found):
 
 
 def figure(x):
-    return f'{x.mean():7.3f} ± {x.std() / len(x) ** 0.5:.3f}'
+    return f'{x.mean():7.3f} ± {standard_error(x.tolist()):.3f}'
 
 
 if __name__ == '__main__':
