@@ -58,6 +58,19 @@ def make_split(data_dir, name, split, meta, kind):
     """Make a set now, if it is a quick one; return its Meta.
 
     Raises ValueError with the command that makes any other, see open_split."""
+    made = make_quick(data_dir, name, split, meta)
+    if made:
+        return made
+    path = bin_path(os.path.join(data_dir, name), split)
+    others = others_than(data_dir, name, split, meta)
+    command = command_of(name, split, meta, kind)
+    raise ValueError(
+        f'no {path}{others}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
+    )
+
+
+def make_quick(data_dir, name, split, meta):
+    """Make a set that needs no source and no time; return its Meta, None of any other set."""
     if name in MAKERS and split in ALL_SPLITS and not meta:
         maker = maker_of(name)
         if maker.is_quick(name):
@@ -65,17 +78,17 @@ def make_split(data_dir, name, split, meta, kind):
     row = DATA_SETS.get(name)
     if row and row.offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)
+    return None
 
-    others = [other for other in meta.splits if other != split] if meta else []
-    there = f', only {", ".join(others)}' if others else ''
-    path = bin_path(os.path.join(data_dir, name), split)
-    near = ''
-    if not (meta or row or name in MAKERS):
-        near = nearest(name, [*DATA_SETS, *MAKERS, *prepared_in(data_dir)], cutoff=0.75)
-    command = command_of(name, split, meta, kind)
-    raise ValueError(
-        f'no {path}{there}{near}; make it with: {command} --data_dir={shlex.quote(str(data_dir))}'
-    )
+
+def others_than(data_dir, name, split, meta):
+    """Return in words the other splits of a set that is there, or a set with nearly this name."""
+    if meta:
+        others = [other for other in meta.splits if other != split]
+        return f', only {", ".join(others)}' if others else ''
+    if name in DATA_SETS or name in MAKERS:
+        return ''
+    return nearest(name, [*DATA_SETS, *MAKERS, *prepared_in(data_dir)], cutoff=0.75)
 
 
 def prepared_in(data_dir):
