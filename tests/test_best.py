@@ -237,6 +237,15 @@ def test_a_patience_that_is_never_at_its_end_is_said():
     assert not never_over(configure(vars(train), typed[:-1]))
 
 
+def test_a_run_without_an_update_keeps_its_patience_for_the_one_that_goes_on(scripted):
+    run('--patience=2', '--max_iters=0')
+    assert not never_over(configure(vars(train), ['--patience=2', '--max_iters=0']))
+    scripted(1, 2, 3)
+    resume('--max_iters=9', '--eval_interval=1')
+    assert [entry['val_any'] for entry in log()] == [1, 2, 3]
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 3
+
+
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 def test_a_validation_that_is_not_finite_ends_the_run_before_it_saves(scripted, value):
     scripted(3, value)

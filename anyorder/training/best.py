@@ -142,7 +142,9 @@ def losses_of(config, masked_loss):
 
 
 def check_best(config, masked_loss):
-    """Raise ValueError unless keep_best names a validation loss, and patience has some to count."""
+    """Raise ValueError unless keep_best names a validation loss, and patience has some to count.
+
+    With max_iters=0 a run writes the weights it begins with, and a resume has the patience."""
     names = losses_of(config, masked_loss)
     name = config.keep_best
     if name and name not in names:
