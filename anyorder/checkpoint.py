@@ -102,9 +102,7 @@ def load_checkpoint(name, lazily=False):
     path = local_path(name)
     if os.path.isdir(path):
         return load_folder(path)
-    if lazily:
-        return load_file(path, lazily)
-    return read_all(load_file(path))
+    return load_file(path, lazily)
 
 
 def load_folder(path):
@@ -119,27 +117,22 @@ def load_folder(path):
     return pkgutil.resolve_name(FORMATS[kind])(path)
 
 
-def load_file(path, mapped=False):
-    """Return the dict of a checkpoint in a .pt file, whose split tensors are Stored."""
+def load_file(path, lazily):
+    """Return the dict of a checkpoint in a .pt file, see load_checkpoint."""
     shown = f'{path} ({os.path.getsize(path):,} bytes)'
-    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again', mapped)
+    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again', lazily)
     if not is_checkpoint(checkpoint):
         raise ValueError(
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
-    if 'parts' in checkpoint:
-        return with_parts(checkpoint, os.path.dirname(path))
-    return checkpoint
-
-
-def with_parts(checkpoint, directory):
-    """Return the dict of a checkpoint whose split tensors are Stored in a folder of this
-    directory."""
-    parts = checkpoint['parts']
-    rest = {name: value for name, value in checkpoint.items() if name != 'parts'}
-    folder = os.path.join(directory, parts['folder'])
-    return stored(rest, folder, parts['table'], parts['mark'])
+    if 'parts' not in checkpoint:
+        return checkpoint
+    parts = checkpoint.pop('parts')
+    checkpoint = stored(checkpoint, path, parts)
+    if lazily:
+        return checkpoint
+    return read_all(checkpoint)
 
 
 def is_checkpoint(loaded):

@@ -31,9 +31,15 @@ TREE = {'model': {'w': torch.empty(5, 2, dtype=torch.float64, device='meta')}, '
 
 
 @pytest.fixture
-def parts(tmp_path):
-    """(folder, table) of the parts of WHOLE, whose mark is 7."""
-    return tmp_path, parts_of(tmp_path, WHOLE, 7)
+def folder(tmp_path):
+    """The folder of the parts of WHOLE."""
+    return tmp_path / 'parts'
+
+
+@pytest.fixture
+def said(folder):
+    """What the file ckpt.pt beside the folder says of the parts."""
+    return parts_of(folder, WHOLE, 7)
 
 
 def parts_of(folder, whole, mark):
@@ -43,24 +49,27 @@ def parts_of(folder, whole, mark):
         own = io.BytesIO()
         torch.save(whole[first : first + n].clone(), own)
         end = own.tell()
-        table['model/w'].append([[first, 0], [n, 2], f'{rank}.distcp', 0, end])
+        table['model/w'].insert(0, [[first, 0], [n, 2], f'{rank}.distcp', 0, end])
         torch.save(torch.tensor([mark]), own)
         n_bytes = own.tell() - end
         table[f'mark/{rank}'] = [[[0], [1], f'{rank}.distcp', end, n_bytes]]
         (folder / f'{rank}.distcp').write_bytes(own.getvalue())
-    return table
+    return {'folder': folder.name, 'table': table, 'mark': mark}
 
 
-def test_parts_are_read_as_a_whole(parts):
-    tree = read_all(stored(TREE, *parts, 7))
+def opened(folder, said, tree=TREE):
+    return stored(tree, str(folder.parent / 'ckpt.pt'), said)
+
+
+def test_parts_are_read_as_a_whole(folder, said):
+    tree = read_all(opened(folder, said))
     assert torch.equal(tree['model']['w'], WHOLE)
     assert tree['kept'] == [3, None]
 
 
 @pytest.mark.parametrize('start, end', [(0, 5), (1, 4), (2, 3), (3, 5), (3, 3)])
-def test_rows_of_a_stored_tensor_are_read_alone(parts, start, end):
-    folder, table = parts
-    w = stored(TREE, folder, table, 7)['model']['w']
+def test_rows_of_a_stored_tensor_are_read_alone(folder, said, start, end):
+    w = opened(folder, said)['model']['w']
     if end <= 3:
         os.remove(folder / '1.distcp')
     if start >= 3:
@@ -68,48 +77,89 @@ def test_rows_of_a_stored_tensor_are_read_alone(parts, start, end):
     assert torch.equal(w.narrow(0, start, end - start), WHOLE[start:end])
 
 
-def test_a_tensor_of_two_names_stands_in_parts_once(parts, tmp_path):
+def test_a_tensor_of_two_names_stands_in_parts_once(folder, said, tmp_path):
     w = TREE['model']['w']
     torch.save({'model': {'w': w, 'tied': w}}, tmp_path / 'ckpt.pt')
-    tree = read_all(stored(torch.load(tmp_path / 'ckpt.pt'), *parts, 7))
+    tree = read_all(opened(folder, said, torch.load(tmp_path / 'ckpt.pt')))
     assert torch.equal(tree['model']['w'], WHOLE)
     assert tree['model']['tied'] is tree['model']['w']
 
 
-def test_a_stored_tensor_is_a_tensor_to_what_computes(parts):
-    w = stored(TREE, *parts, 7)['model']['w']
+def test_a_stored_tensor_is_a_tensor_to_what_computes(folder, said):
+    w = opened(folder, said)['model']['w']
     assert torch.equal(torch.zeros_like(WHOLE).copy_(w), WHOLE)
     assert w.norm() == WHOLE.norm()
     assert type(w + 1) is torch.Tensor
 
 
-def test_a_part_that_is_missing_is_named(parts):
-    folder, table = parts
-    os.remove(folder / '1.distcp')
+def make_a_folder(path):
+    os.remove(path)
+    path.mkdir()
+
+
+def lead_nowhere(path):
+    os.remove(path)
+    path.symlink_to('nowhere')
+
+
+@pytest.mark.parametrize('damage', [os.remove, make_a_folder, lead_nowhere])
+def test_a_part_that_is_missing_is_named(folder, said, damage):
+    damage(folder / '1.distcp')
     with one_line(f'lacks its part {folder}/1.distcp: '):
-        read_all(stored(TREE, folder, table, 7))
+        opened(folder, said)
 
 
-def test_a_part_that_is_cut_off_is_named(parts):
-    folder, table = parts
+def test_a_checkpoint_without_its_folder_names_it(folder, said):
+    folder.rename(f'{folder}_renamed')
+    with one_line(f'ckpt.pt is not whole without the folder {folder}: '):
+        opened(folder, said)
+
+
+def test_a_part_that_is_cut_off_is_named(folder, said):
     os.truncate(folder / '1.distcp', 100)
     with one_line(f'part {folder}/1.distcp of the checkpoint is cut off: '):
-        read_all(stored(TREE, folder, table, 7))
+        opened(folder, said)
 
 
-def test_a_part_of_another_checkpoint_is_named(parts):
-    folder, table = parts
+def test_a_part_of_another_checkpoint_is_named(folder, said):
     parts_of(folder / 'other', WHOLE, 8)
     os.replace(folder / 'other' / '0.distcp', folder / '0.distcp')
     with one_line(f'part {folder}/0.distcp is of another checkpoint: '):
-        read_all(stored(TREE, folder, table, 7))
+        opened(folder, said)
 
 
-def test_a_part_lies_in_its_folder(parts):
-    folder, table = parts
-    table['model/w'][0][2] = f'../{folder.name}/0.distcp'
+def test_a_part_lies_in_its_folder(folder, said):
+    for rows in said['table'].values():
+        for row in rows:
+            row[2] = f'../{folder.name}/{row[2]}'
     with one_line('lacks its part '):
-        read_all(stored(TREE, folder, table, 7))
+        opened(folder, said)
+
+
+ROW = [[0, 0], [2, 2], '0.distcp', 0, 9]
+
+
+@pytest.mark.parametrize(
+    'damage',
+    [
+        lambda said: said.pop('table'),
+        lambda said: said.pop('mark'),
+        lambda said: said.update(folder=None),
+        lambda said: said.update(table=None),
+        lambda said: said['table'].pop('model/w'),
+        lambda said: said['table'].pop('mark/1'),
+        lambda said: said['table']['model/w'].pop(),  # rows 0 to 2
+        lambda said: said['table']['model/w'].pop(0),  # rows 3 and 4
+        lambda said: said['table']['model/w'].__setitem__(0, ROW),  # and rows 0, 1 twice
+        lambda said: said['table']['model/w'][0].pop(),
+        lambda said: said['table'].update({'model/w': [[[0, 0], [5, 1], '0.distcp', 0, 9]]}),
+        lambda said: said['table'].update({'model/w': 'text'}),
+    ],
+)
+def test_a_file_that_says_wrongly_where_its_parts_are_is_named(folder, said, damage):
+    damage(said)
+    with one_line('ckpt.pt cannot be read as a checkpoint in parts'):
+        opened(folder, said)
 
 
 class Evil:
@@ -117,14 +167,13 @@ class Evil:
         return os.mkdir, ('ran',)
 
 
-def test_a_part_runs_no_code(parts, monkeypatch):
-    folder, table = parts
+def test_a_part_runs_no_code(folder, said, monkeypatch):
     monkeypatch.chdir(folder)
     path = folder / '0.distcp'
-    begin = table['mark/0'][0][3]
+    begin = said['table']['mark/0'][0][3]
     path.write_bytes(pickle.dumps(Evil(), 2).ljust(begin) + path.read_bytes()[begin:])
     with one_line(f'{path} cannot be read as a part of a checkpoint'):
-        read_all(stored(TREE, folder, table, 7))
+        read_all(opened(folder, said))
     assert not os.path.exists('ran')
 
 
@@ -217,7 +266,10 @@ def test_a_part_that_cannot_be_written_is_one_line(data, forked):
     """The last checkpoint stays, and no half of the next one."""
 
     def full(*args):
-        raise OSError(28, 'No space left on device')
+        try:
+            raise OSError(28, 'No space left on device')
+        finally:
+            raise RuntimeError('unexpected pos')  # as an archive that is closed
 
     def body():
         fail_from(2, 1, WRITE_ITEM, full)

@@ -6,6 +6,7 @@ are as in processes.map_tensors. Each part has the mark of its checkpoint, a ten
 
 import io
 import os
+import stat
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -27,8 +28,16 @@ class Stored(torch.Tensor):
         return cls._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
 
     def __init__(self, like, folder, chunks):
+        """Raises ValueError unless the chunks are the rows of `like`, each of them once."""
         self.folder = folder
-        self.chunks = chunks
+        self.chunks = sorted(chunks)
+        end = 0
+        for offsets, sizes, *_ in self.chunks:
+            if [offsets[0], *sizes[1:]] != [end, *like.shape[1:]]:
+                raise ValueError(f'rows that do not begin at {end}')
+            end += sizes[0]
+        if end != len(like):
+            raise ValueError(f'{end} rows of {len(like)}')
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
@@ -45,47 +54,74 @@ class Stored(torch.Tensor):
         for offsets, sizes, file, begin, n_bytes in self.chunks:
             first = max(start, offsets[0])
             end = min(start + length, offsets[0] + sizes[0])
-            if first >= end:
-                continue
-            chunk = read_chunk(os.path.join(self.folder, file), begin, n_bytes).view(sizes)
-            place = rows[first - start : end - start]
-            for i, n in enumerate(sizes[1:], 1):
-                place = place.narrow(i, offsets[i], n)
-            place.copy_(chunk[first - offsets[0] : end - offsets[0]])
+            if first < end:
+                chunk = read_chunk(os.path.join(self.folder, file), begin, n_bytes).view(sizes)
+                rows[first - start : end - start] = chunk[first - offsets[0] : end - offsets[0]]
         return rows
 
 
-def stored(tree, folder, table, mark):
+def stored(tree, path, parts):
     """Return nested dicts and lists whose tensors of PyTorch's meta device are Stored in parts.
+
+    path   of the checkpoint's file, beside which their folder is
+    parts  {'folder', 'table', 'mark'}, what the file says of them
 
     No code of a file is run. Raises ValueError by its name for a part that is missing, cut off, or
     of another checkpoint than the one that has this mark."""
-    check_parts(folder, table, mark)
 
     def found(name, x):
         return Stored(x, folder, table[name]) if x.is_meta else x
 
-    return map_tensors(tree, found)
+    with reading(path, 'a checkpoint in parts', 'copy it again, or take another checkpoint'):
+        folder = os.path.join(os.path.dirname(path), parts['folder'])
+        table = parts['table']
+        tree = map_tensors(tree, found)
+        ends = ends_in(table)
+        marks = marks_in(table)
+        marks = {file: (*marks[file], parts['mark']) for file in ends}
+    if not os.path.exists(folder):
+        raise ValueError(f'{path} is not whole without the folder {folder}: copy it, too')
+    for file, end in sorted(ends.items()):
+        check_part(folder, file, end, *marks[file])
+    return tree
 
 
-def check_parts(folder, table, mark):
-    """Raise ValueError unless the parts of a table are there, whole, and have the mark."""
+def ends_in(table):
+    """Return {file: the byte behind its last chunk} of a table."""
     ends = {}
     for rows in table.values():
         for _, _, file, begin, n_bytes in rows:
             ends[file] = max(ends.get(file, 0), begin + n_bytes)
-    for file, end in sorted(ends.items()):
-        path = os.path.join(folder, file)
-        if os.path.basename(file) != file or not os.path.isfile(path):
-            raise ValueError(f'the checkpoint lacks its part {path}: {WAY_OUT}')
-        if os.path.getsize(path) < end:
-            raise ValueError(f'the part {path} of the checkpoint is cut off: {WAY_OUT}')
+    return ends
+
+
+def marks_in(table):
+    """Return {file: (begin, n_bytes) of its mark} of a table."""
+    marks = {}
     for name, rows in table.items():
         if name.startswith(f'{MARK}/'):
-            _, _, file, begin, n_bytes = rows[0]
-            path = os.path.join(folder, file)
-            if read_chunk(path, begin, n_bytes) != mark:
-                raise ValueError(f'the part {path} is of another checkpoint: {WAY_OUT}')
+            _, _, file, *place = rows[0]
+            marks[file] = place
+    return marks
+
+
+def check_part(folder, file, end, begin, n_bytes, mark):
+    """Raise ValueError unless a part is there, whole, and has the mark of n_bytes from `begin`."""
+    path = os.path.join(folder, file)
+    if os.path.basename(file) != file or not is_file(path):
+        raise ValueError(f'the checkpoint lacks its part {path}: {WAY_OUT}')
+    if os.path.getsize(path) < end:
+        raise ValueError(f'the part {path} of the checkpoint is cut off: {WAY_OUT}')
+    if read_chunk(path, begin, n_bytes) != mark:
+        raise ValueError(f'the part {path} is of another checkpoint: {WAY_OUT}')
+
+
+def is_file(path):
+    """Whether there is a file. Raises PermissionError where nobody may look."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def read_chunk(path, begin, n_bytes):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter, async_save
 from torch.distributed.checkpoint.api import CheckpointException
 
+from anyorder.machine.files import first_cause
 from anyorder.machine.locks import temporary_name
 from anyorder.machine.parts import MARK
 from anyorder.machine.processes import gather, is_split, map_tensors, processes, sum_over_processes
@@ -93,6 +94,13 @@ def set_apart(tree):
 
 class PartWriter(FileSystemWriter):
     """Writes the part of this process into a folder; in the first process it makes the `table`."""
+
+    def write_data(self, plan, planner):
+        """Write the part; on a full disk PyTorch fails in its own words when it closes the file."""
+        try:
+            return super().write_data(plan, planner)
+        except Exception as e:
+            raise first_cause(e) from None
 
     def finish(self, metadata, results):
         """Keep where all processes wrote what, once all have."""
