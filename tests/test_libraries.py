@@ -1,20 +1,28 @@
 """Tokenizers of tiktoken and of the package tokenizers: opened, kept, and trained with."""
 
 import json
+import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import make_model, one_line
 
+from anyorder.checkpoint import entries_of
+from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens.choices import choose
-from anyorder.tokens.libraries import Library, Tiktoken, train_bpe
+from anyorder.tokens.libraries import BYTE_OF, Library, Tiktoken, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.mixture import kind_of_all
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import read_split
 from anyorder.tokens.tokenizer import END_OF_TEXT
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
+from anyorder.training.start import start_model
+from configurator import Config
 
+LETTER_OF = {b: letter for letter, b in BYTE_OF.items()}
 TEXT = 'It was the best of times, it was the worst of times. Grüße, 中文 🙂!\n\n'
 
 
@@ -38,6 +46,21 @@ def reopened(tok):
     return tokenizer_of_set({**kind, 'n_tokens': tok.n_tokens})
 
 
+def bytes_of(tok, i):
+    """The bytes of a token, by the library itself."""
+    if isinstance(tok, Tiktoken):
+        return tok.bpe.decode_single_token_bytes(i)
+    return bytes(BYTE_OF[letter] for letter in tok.backend.id_to_token(i))
+
+
+def tokens_of_bytes(tok, text):
+    """The tokens of bytes, which may be no UTF-8, by the library itself."""
+    if isinstance(tok, Tiktoken):
+        return tok.bpe._encode_bytes(text)
+    letters = ''.join(LETTER_OF[b] for b in text)
+    return [token.id for token in tok.backend.model.tokenize(letters)]
+
+
 def tokenizers():
     yield 'tiktoken', lambda: Tiktoken('tiktoken:s', small_encoding())
     yield 'gaps', lambda: Tiktoken('tiktoken:s', small_encoding(**{'<|fim|>': 300, '</s>': 262}))
@@ -55,9 +78,13 @@ def test_every_id_comes_back_and_has_its_bytes(make):
         if i == tok.eos or i in tok.special.values():
             assert tok.n_bytes[i] == 0
             assert tok.shown_ids(text) == [i]
-        elif '\ufffd' not in text:
-            assert tok.n_bytes[i] == len(text.encode())
-            assert tok.decode(tok.encode(text)) == text
+        else:  # a part of a letter has U+FFFD as its text: it comes back from its bytes alone
+            found = bytes_of(tok, i)
+            assert tok.n_bytes[i] == len(found)
+            assert text == found.decode(errors='replace')
+            assert tokens_of_bytes(tok, found) == [i]
+            if '\ufffd' not in text:
+                assert tok.encode(text) == [i]
     ids = tok.encode(TEXT)
     assert tok.decode(ids) == TEXT
     assert again.encode_batch([TEXT, '']) == [ids, []]
@@ -181,8 +208,8 @@ def test_a_missing_library_is_one_line_with_the_command(monkeypatch):
         choose('bpe:4096')
 
 
-def prepared(folder, tokenizer, name='a', **more):
-    (folder / 'a.txt').write_text(TEXT * 40)
+def prepared(folder, tokenizer, name='a', text=TEXT * 40, **more):
+    (folder / 'a.txt').write_text(text)
     return prepare('text', folder, name, f'{folder}/a.txt', tokenizer=tokenizer, **more)
 
 
@@ -221,6 +248,127 @@ def test_a_folder_in_the_hubs_format_says_what_ends_a_text(tmp_path):
     found = choose(str(tmp_path)).open({})
     assert found.eos == tok.backend.token_to_id('<end>')
     assert found.decode([found.eos]) == END_OF_TEXT
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """hub('OWNER/NAME', {file: text}) has it downloaded from there. What is asked for is noted."""
+    import huggingface_hub
+
+    there = {}
+    asked = []
+
+    def snapshot(name, allow_patterns):
+        asked.append(name)
+        if name not in there:
+            raise OSError('no such repository\nof this name')
+        folder = tmp_path / 'cache' / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in there[name].keys() & {*allow_patterns}:
+            (folder / file).write_text(there[name][file])
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, 'snapshot_download', snapshot)
+    return SimpleNamespace(put=there.__setitem__, asked=asked, folder=tmp_path / 'cache')
+
+
+def test_a_tokenizer_of_the_hub_is_downloaded_once_and_kept(tmp_path, hub):
+    tok = trained()
+    tok.backend.add_special_tokens(['<end>'])
+    files = {
+        'tokenizer.json': tok.backend.to_str().replace(END_OF_TEXT, '<pad>'),
+        'tokenizer_config.json': '{"eos_token": "<end>"}',
+        'tokenization_own.py': 'raise SystemExit',
+        'model.safetensors': 'gigabytes',
+    }
+    hub.put('me/Words-1.5', files)
+    meta = prepared(tmp_path, 'hf:me/Words-1.5')
+    assert sorted(os.listdir(hub.folder / 'me' / 'Words-1.5')) == [*files][:2]
+    assert meta.tokenizer == 'hf:me/Words-1.5'
+    assert meta.eos == tok.backend.token_to_id('<end>')
+    train = read_split(tmp_path / 'a', meta, 'train').packed
+    assert train[-1] == meta.eos
+
+    # The second split has it again, and all that comes after has it from the set
+    again = prepared(tmp_path, 'hf:me/Words-1.5', text=TEXT, split='test')
+    assert again.splits.keys() == {'train', 'val', 'test'}
+    assert hub.asked == ['me/Words-1.5'] * 2
+    shutil.rmtree(hub.folder)
+    kept = tokenizer_of_set(kind_of(read_meta(tmp_path / 'a')))
+    assert kept.decode(train[:-1].tolist()) == TEXT * 36
+    assert prepared(tmp_path, f'{tmp_path}/a', 'b').tokenizer == meta.tokenizer
+    assert len(hub.asked) == 2
+
+
+def test_the_vocabulary_and_merges_of_the_hub_are_a_tokenizer(tmp_path, hub):
+    tok = trained()
+    model = json.loads(tok.backend.to_str())['model']
+    merges = '\n'.join(map(' '.join, model['merges']))
+    files = {'vocab.json': json.dumps(model['vocab']), 'merges.txt': f'#version: 0.2\n{merges}\n'}
+    hub.put('me/pairs', files)
+    found = choose('hf:me/pairs').open({})
+    assert found.encode(TEXT) == tok.encode(TEXT)
+    assert found.name == 'hf:me/pairs'
+    hub.put('me/half', {'vocab.json': files['vocab.json']})
+    with one_line('half holds no tokenizer.json'):
+        choose('hf:me/half')
+
+
+def test_a_tokenizer_that_the_hub_lacks_is_one_line_before_anything_is_written(tmp_path, hub):
+    pytest.importorskip('tokenizers')
+    with one_line('cannot get hf:me/wrods from the hub .*OSError'):
+        prepared(tmp_path, 'hf:me/wrods')
+    assert not (tmp_path / 'a').exists()
+
+
+OTHER = 'A tale of two cities, in two books: the other one is not of this time. Ärger, 日本語!\n'
+LEARNED = [
+    ('bpe:280', 'bpe:290'),
+    ('bpe:280', 'bpe:280'),  # of one name and one size, from other texts
+    ('bytes', 'bpe:280'),
+    ('bpe:280', 'bytes'),
+]
+
+
+@pytest.mark.parametrize('of_training, of_set', LEARNED)
+@pytest.mark.parametrize('way', ['a set', 'an exported model'])
+def test_the_way_out_of_tokenizers_that_differ_leads_out(tmp_path, of_training, of_set, way):
+    """Mixing, going on to train and evaluating say --tokenizer=FOLDER, which each then takes."""
+    pytest.importorskip('tokenizers')
+    kind = kind_of(prepared(tmp_path, of_training))
+    tok = tokenizer_of_set(kind)
+    checkpoint = checkpoint_of(kind)
+    config = Config(dataset='b', dropout=0.0, init_from='ckpt.pt')
+
+    def reads(name):
+        meta = read_meta(tmp_path / name)
+        yield lambda: kind_of_all({'a': kind, name: kind_of(meta)})
+        yield lambda: start_model(config, checkpoint, tokenizer_of_set(kind_of(meta)))
+        yield lambda: open_corpus(name, Cut(4), tok, tmp_path)
+
+    prepared(tmp_path, of_set, 'b', OTHER * 40)
+    for read in reads('b'):
+        with one_line('--tokenizer='):
+            read()
+
+    folder = tmp_path / 'a'
+    if way == 'an exported model':
+        folder = tmp_path / 'model'
+        folder.mkdir()
+        config_json = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': kind}
+        (folder / 'config.json').write_text(json.dumps(config_json))
+    with one_line('one folder has one tokenizer; use another --name'):
+        prepared(tmp_path, str(folder), 'b', TEXT, split='test')
+    prepared(tmp_path, str(folder), 'c', OTHER * 40)
+    for read in reads('c'):
+        read()
+
+
+def checkpoint_of(kind):
+    """What start_model wants of a Checkpoint that was trained on a set of this kind."""
+    tok = tokenizer_of_set(kind)
+    model = make_model(vocab_size=320, n_tokens=tok.n_tokens)
+    return SimpleNamespace(tokenizer=tok, entries=entries_of(model))
 
 
 def test_a_damaged_folder_of_a_model_is_one_line(tmp_path):
