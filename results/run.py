@@ -79,12 +79,15 @@ PLATEAU = {
 }
 ZEBRA4 = {'decoder': 'zebra4_decoder', 'encoder': 'zebra4_encoder', 'mixed': 'zebra4_mixed'}
 NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 'nae_sat_mixed'}
+BY_SLOTS = '--x=slots --y=solved,right'
 COUNTDOWN = {
     'decoder': 'countdown_decoder',
     'encoder': 'countdown_encoder',
     'mixed': 'countdown_mixed',
 }
 COUNTDOWN_L2R = {'GPT': 'countdown_l2r'}
+COUNTDOWN_LONG = {'decoder': 'countdown_decoder_long', 'encoder': 'countdown_encoder_long'}
+COUNTDOWN_L2R_LONG = {'GPT': 'countdown_l2r_long'}
 
 FINDINGS = {
     'orders': Finding(
@@ -244,12 +247,18 @@ FINDINGS = {
         made_by='-m anyorder.extras.puzzles make zebra4',
     ),
     'countdown': Finding(
-        'countdown: reach a target by arithmetic, by the same and a GPT; 1 to 2 minutes a run',
-        Picture('countdown', '--y=val_any,val_l2r', COUNTDOWN | COUNTDOWN_L2R),
+        'countdown: reach a target by arithmetic, by the same and a GPT; 2 minutes a run, and 6',
+        Picture('countdown', '--y=val_any,val_l2r', COUNTDOWN_L2R | COUNTDOWN),
         Picture(
             'countdown_reached',
-            '--x=slots --y=solved,right',
-            measured('reached', COUNTDOWN) | measured('reached_l2r', COUNTDOWN_L2R),
+            BY_SLOTS,
+            measured('reached_l2r', COUNTDOWN_L2R) | measured('reached', COUNTDOWN),
+        ),
+        Picture('countdown_long', '--y=val_any,val_l2r', COUNTDOWN_L2R_LONG | COUNTDOWN_LONG),
+        Picture(
+            'countdown_long_reached',
+            BY_SLOTS,
+            measured('reached_l2r', COUNTDOWN_L2R_LONG) | measured('reached', COUNTDOWN_LONG),
         ),
         dataset='countdown3_30',
         made_by='-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
@@ -467,15 +476,21 @@ RUNS |= {
     'sudoku_mixed': f'{SUDOKU_RUN} --network=mixed,gate_init=1 --l2r_ratio=0',
 }
 
+COUNTDOWN_ENCODER = 'config/countdown.py --max_iters=1900'
+COUNTDOWN_DECODER = f'{COUNTDOWN_ENCODER} --network=gate_init=1'
+THREE_TIMES = '--max_iters=5700'
 NAE_SAT_RUN = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
 RUNS |= {
     'zebra4_decoder': 'config/zebra4.py --network=gate_init=1',
     'zebra4_encoder': 'config/zebra4.py --l2r_ratio=0',
     'zebra4_mixed': 'config/zebra4.py --network=mixed,gate_init=1 --l2r_ratio=0',
-    'countdown_decoder': 'config/countdown.py --network=gate_init=1',
-    'countdown_encoder': 'config/countdown.py',
-    'countdown_mixed': 'config/countdown.py --network=mixed,gate_init=1',
-    'countdown_l2r': 'config/countdown.py --network=gate_init=1 --order=l2r',
+    'countdown_decoder': COUNTDOWN_DECODER,
+    'countdown_encoder': COUNTDOWN_ENCODER,
+    'countdown_mixed': f'{COUNTDOWN_ENCODER} --network=mixed,gate_init=1',
+    'countdown_l2r': f'{COUNTDOWN_DECODER} --order=l2r',
+    'countdown_decoder_long': f'{COUNTDOWN_DECODER} {THREE_TIMES}',
+    'countdown_encoder_long': f'{COUNTDOWN_ENCODER} {THREE_TIMES}',
+    'countdown_l2r_long': f'{COUNTDOWN_DECODER} --order=l2r {THREE_TIMES}',
     'nae_sat_decoder': NAE_SAT_RUN,
     'nae_sat_encoder': f'{NAE_SAT_RUN} --network=encoder,layer',
     'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',

@@ -84,7 +84,7 @@ NUMBERS = {
     'sudoku': (6, 6),
     'plateau': (8, 8),
     'zebra4': (6, 6),
-    'countdown': (8, 8),
+    'countdown': (14, 14),
     'nae_sat': (6, 6),
     'infilling': (8, 0),
     'repeated': (16, 0),

@@ -2,6 +2,7 @@
 
     python results/countdown/chance.py --dataset=countdown3_30
     python results/countdown/chance.py --dataset=countdown3_30 --split=val --n_puzzles=512
+    python results/countdown/chance.py --dataset=countdown3_30 --split=train
 
 Each step takes two random numbers of those that are left, and a random sign that leads to a result
 from 1 to 999, as the generator does. All derivations of a puzzle are enumerated. With p(d) the
@@ -16,8 +17,11 @@ import math
 import os
 import statistics
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import cache
 from itertools import combinations
+
+import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':  # the project's folder in place of this one
@@ -46,6 +50,7 @@ def main(config):
     tokens, given = all_blocks(rows, meta.row_length, config.n_puzzles)
     if len(tokens) < 2:
         raise ValueError(f'an error over puzzles wants 2 or more, got {len(tokens)}')
+    n_different = len(np.unique(task.key(tokens.numpy()), axis=0))
     texts = meta.vocabulary
     found = []
     for row in progress(tokens.tolist(), desc='puzzles', leave=False):
@@ -54,6 +59,7 @@ def main(config):
     shares, nats, counts = zip(*found)
     n_blanks = int((~given[0]).sum())  # the same in every row
     print(f'{len(tokens):,} puzzles of {config.dataset} ({config.split}), ± over puzzles')
+    print(f'different numbers, in any order, and targets: {n_different:,}')
     print(f'solved by a random derivation: {figure([100 * share for share in shares])} %')
     print(f'least nats a blank: {figure([x / n_blanks for x in nats], 4)}')
     print(f'derivations that are right: {figure(counts)}, median {statistics.median(counts):g}')
@@ -66,13 +72,10 @@ def figure(values, digits=2):
 
 def answer_of(words, task):
     """Return (share that solves it, nats of its own derivation, right derivations) of a row."""
-    numbers = [int(word) for word in words[: task.n]]
+    numbers = sorted(int(word) for word in words[: task.n])
     target = int(words[task.n_question - 1])
     own = steps_of(words[task.n_question :])
-    right = Counter()
-    for steps, result, p in derivations(numbers):
-        if result == target:
-            right[steps] += p
+    right = derivations_by_result(tuple(numbers))[target]
     share = sum(right.values())
     return share, math.log(share) - math.log(right[own]), len(right)
 
@@ -84,6 +87,15 @@ def steps_of(words):
         a, sign, b, _, _ = words[i : i + COLUMNS]
         steps.append((int(a), sign, int(b)))
     return tuple(steps)
+
+
+@cache
+def derivations_by_result(numbers):
+    """Return {last result: {steps: probability}} of the derivations of numbers."""
+    found = defaultdict(Counter)
+    for steps, result, p in derivations(numbers):
+        found[result][steps] += p
+    return found
 
 
 def derivations(numbers, before=(), p=1.0):
