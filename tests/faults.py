@@ -251,14 +251,16 @@ FAULTS['anyorder/generation/presence.py'] = 'test_presence', [
     ["'amin'", "'amax'"],
 ]
 
-FAULTS['anyorder/generation/guidance.py'] = 'test_guidance test_simulated_gpu', [
-    ['n_slots = T', 'pass'],
+FAULTS['anyorder/generation/guidance.py'] = 'test_guidance test_simulated_gpu extras/test_masked', [
+    ['n_slots = n_keys or n_slots', 'pass'],
+    ['n_slots = n_keys or n_slots', 'n_slots = T'],
     ['n_visits = end', 'pass'],
     ['(visit + n_prompt) % n_visits', '(visit + n_prompt) % T'],
     ['known - n_prompt, first', 'known, first'],
     ['(start - n_prompt).clamp(min=0)', 'start'],
     ['(n_slots, n, n_keys), without', '(n_slots, n, n_keys), own'],
     ['blank.lerp(x, 1 + scale)', 'blank.lerp(x, scale)'],
+    ['torch.where(blank.isneginf(), x, mixed)', 'mixed'],
 ]
 
 FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities extras/test_frontier', [

@@ -101,16 +101,18 @@ def test_it_is_the_definition_written_and_scored(batch, how, variant):
     close(canvas.logprob, trace['logprob'])
 
 
+@pytest.mark.parametrize('use_cache', [True, False])
+@pytest.mark.parametrize('known', [[2, 3, 0, 4, 1], [8, 1, 7, 0, 2]])
 @pytest.mark.parametrize('variant', [{}, ENCODER, FINAL[0], TWO_STREAM[0]])
-def test_texts_of_unequal_lengths(batch, variant):
-    """What stands behind a text is no prompt."""
+def test_texts_of_unequal_lengths(batch, variant, known, use_cache):
+    """What stands behind a text is no prompt. The longest ends last, or first."""
     model = make_model(**variant)
     idx, order = batch
     n_visits = torch.tensor([9, 7, 9, 5, 8])
     order = torch.arange(9).expand(5, 9).clone()
-    known = torch.tensor([2, 3, 0, 4, 1])
+    known = torch.tensor(known)
     canvas = Canvas(idx, order, known, range(5), n_visits)
-    fill(model, canvas, Given(9), Drawing(**GUIDED))
+    fill(model, canvas, Given(9), Drawing(**GUIDED), use_cache)
     for r in range(5):
         n = int(n_visits[r])
         slow, *_, nats = by_definition(

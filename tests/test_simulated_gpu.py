@@ -264,6 +264,28 @@ def test_two_models_by_turns(simulated, variant, how):
     simulated(body)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('variant', MASKED, ids=str)
+def test_guidance_does_not_see_what_stands_behind_a_text(simulated, variant):
+    """A place on the device is wider than the text."""
+
+    def body(device):
+        g = torch.Generator().manual_seed(1)
+        idx = torch.randint(11, (3, 20), generator=g)
+        order = torch.rand(3, 20, generator=g).argsort(-1)
+        how = dict(n_steps=5, seeds=range(3), return_trace=True, cfg_scale=1.5)
+        model = make_model(block_size=80, n_layer=1, **variant).float()
+        text, trace = generate(model, idx, order, torch.tensor([12, 5, 18]), **how)
+        network = freeze(model.to(device))
+        rows = idx.to(device), order.to(device)
+        got, there = generate(network, *rows, torch.tensor([12, 5, 18]), **how)
+        assert torch.equal(got.cpu(), text)
+        assert torch.allclose(there['logprob'].cpu(), trace['logprob'], atol=1e-3)
+        assert simulated_gpu.Graph.n_replays
+
+    simulated(body)
+
+
 def test_two_texts_of_a_model_by_turns(simulated):
     def body(device):
         network = freeze(small(device))

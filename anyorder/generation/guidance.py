@@ -28,15 +28,16 @@ def guided(network, part, bounds, size, cache, scale):
     n_prompt = bounds.n_prompt.unsqueeze(1)
     known, first, last, start, end = bounds.ranges
     n_visits = T
-    if network.slots.masked_loss:  # all visits run
-        n_slots = T
+    if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
+        n_slots = n_keys or n_slots
         n_visits = end
     visit = torch.arange(T, device=part.order.device)
     order = part.order.gather(1, (visit + n_prompt) % n_visits)
     start = (start - n_prompt).clamp(min=0)
     ranges = RowRanges(known - n_prompt, first - n_prompt, last - n_prompt, start, end)
     blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), without)
-    return blank.lerp(x, 1 + scale)
+    mixed = blank.lerp(x, 1 + scale)
+    return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
 
 
 def halves(cache):

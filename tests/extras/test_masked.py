@@ -113,6 +113,39 @@ def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
                 check_best_are_revealed(score, before, now, how.get('threshold'))
 
 
+@pytest.mark.parametrize('kind', KINDS)
+def test_guidance_is_that_of_llada_by_hand(kinds, kind):
+    """un_logits + (w + 1) (logits - un_logits), of unequal texts, the longest of which ends first.
+
+    A token that the network rules out itself stays impossible."""
+    oracle, checkpoint, model = kinds(kind)
+    c = checkpoint.config
+    ruled_out = c.n_tokens - 2
+
+    def with_infinity(tokens):
+        logits = model.network(tokens).logits.clone()
+        logits[..., ruled_out] = -torch.inf
+        return SimpleNamespace(logits=logits)
+
+    texts = rows_of(checkpoint, (11, 9, 9))
+    texts[0][1][2:] = [True] * 9
+    canvas = Canvas.of_texts(texts, Order('random'), 3)
+    own = MaskedModel(with_infinity, c)
+    fill(own, canvas, unmasking_of(n_steps=5), Drawing(cfg_scale=1.5))
+    for (_, known), (tokens, _, step, logprob) in zip(texts, canvas.lists(), strict=True):
+        for s in {*step} - {-1}:
+            written = [-1 < when < s for when in step]
+            before = [there or new for there, new in zip(known, written)]
+            logits = by_hand(oracle, c, tokens, before)
+            blank = by_hand(oracle, c, tokens, written)
+            logp = blank + 2.5 * (logits - blank)
+            logp[:, [*never_written(c), ruled_out]] = -torch.inf
+            logp = logp.log_softmax(-1)
+            now = [p for p, when in enumerate(step) if when == s]
+            expected = [float(logp[p, tokens[p]]) for p in now]
+            assert [logprob[p] for p in now] == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_letter_that_is_only_rewritten_is_not_unknown():
     """A normalizer writes the sign for angstrom as a letter, in fewer bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
