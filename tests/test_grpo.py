@@ -1,6 +1,9 @@
 """GRPO by TRL in any order, results/grpo: its log-probabilities, ratios, gradients and refusals."""
 
+import asyncio
+import inspect
 import math
+from functools import partial
 from itertools import permutations, product
 
 import pytest
@@ -20,7 +23,7 @@ peft = pytest.importorskip('peft')
 trl = pytest.importorskip('trl')
 
 from results.grpo import compare, grpo
-from results.grpo.any_order import AnyOrderGRPOTrainer, Written, finite
+from results.grpo.any_order import AnyOrderGRPOTrainer, Written, check_trl, finite
 from results.grpo.estimates import ESTIMATES, EstimateGRPOTrainer
 
 C = 5  # tokens of a completion
@@ -246,9 +249,69 @@ def test_a_reward_that_is_not_finite_is_one_line_and_changes_nothing(folder, tmp
     assert digest(fewer.model.network) == digest(trainer.model.network)
 
 
-def test_no_reward_is_no_error():
-    reward = finite(lambda completions, **others: [None, 1])
-    assert reward(completions=['a', 'b']) == [None, 1]
+class Reward:
+    """A reward in each of the forms that TRL calls."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __call__(self, completions, **others):
+        return self.values
+
+    def method(self, completions, **others):
+        return self.values
+
+    async def later(self, completions, **others):
+        return self.values
+
+    def forms(self):
+        yield 'Reward', self
+        yield 'method', self.method
+        yield 'method', partial(self.method, weight=2)
+        yield 'later', self.later
+
+
+@pytest.mark.parametrize('values', [[None, 1], (0.5, torch.tensor(2)), torch.tensor([1.0, 2.0])])
+def test_a_reward_in_any_form_is_given_on(values):
+    for name, reward in Reward(values).forms():
+        checked = finite(reward)
+        assert checked.__name__ == name
+        assert called(checked) is values
+
+
+@pytest.mark.parametrize(
+    'values', [[1.0, math.nan], [math.inf, 1], [1], [1, 2, 3], None, 0.5, ['1', 2], [10**400, 1]]
+)
+def test_a_reward_in_any_form_is_checked(values):
+    for name, reward in Reward(values).forms():
+        with one_line(f'{name} must .* This batch changed nothing'):
+            called(finite(reward))
+
+
+def called(reward):
+    found = reward(completions=['a', 'b'])
+    return asyncio.run(found) if inspect.iscoroutinefunction(reward) else found
+
+
+def test_a_prompt_that_is_too_long_is_one_line(folder, tmp_path):
+    options = given(folder, tmp_path, max_completion_length=9)
+    with one_line('a prompt of 8 tokens and max_completion_length=9 .* the 16 positions'):
+        AnyOrderGRPOTrainer(policy(folder), **options).train()
+
+
+def test_a_trl_that_lacks_what_is_replaced_is_one_line():
+    check_trl(trl.GRPOTrainer)
+
+    class Renamed(trl.GRPOTrainer):
+        _compute_loss = None
+
+    class Earlier(trl.GRPOTrainer):
+        def _generate_single_turn(self, prompts):
+            """As trl had it before."""
+
+    for trainer, name in ((Renamed, '_compute_loss'), (Earlier, '_generate_single_turn')):
+        with one_line(f'trl {trl.__version__} has no GRPOTrainer.{name}'):
+            check_trl(trainer)
 
 
 @pytest.mark.parametrize(

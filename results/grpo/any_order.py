@@ -9,11 +9,13 @@ the update. What is replaced is how a completion is written, and its log-probabi
 
 import inspect
 import math
+from collections.abc import Sized
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+import trl
 from transformers import GenerationConfig
 from trl import GRPOTrainer
 
@@ -21,6 +23,19 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 
+# private methods of TRL that are replaced here, and the names of their first arguments
+REPLACED = {
+    '_generate_single_turn': ('prompt_ids',),
+    '_generate_and_score_completions': ('inputs',),
+    '_compute_loss': ('model', 'inputs'),
+    '_get_per_token_logps_and_entropies': (
+        'model',
+        'input_ids',
+        'attention_mask',
+        'logits_to_keep',
+        'batch_size',
+    ),
+}
 # Options of GRPOConfig that would change the law that writes, or want its whole entropy
 PLAIN = {
     'temperature': 1.0,
@@ -53,6 +68,7 @@ class AnyOrderGRPOTrainer(GRPOTrainer):
     leaves out that an update may change a choice. Rewards must be finite, see `finite`."""
 
     def __init__(self, model, reward_funcs, args, order='random', **others):
+        check_trl(GRPOTrainer)
         check_plain(args, others)
         check_model(model)
         model.generation_config = GenerationConfig()  # which TRL looks for, and nothing uses
@@ -66,6 +82,7 @@ class AnyOrderGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids, *others):
         """Write a completion for each of the prompts (lists of ids), and keep the orders."""
+        check_fits(prompt_ids, self.max_completion_length, self.network.config.block_size)
         seeds = torch.randint(2**62, (len(prompt_ids),)).tolist()
         was_training = self.network.training
         written = write(
@@ -102,8 +119,7 @@ class AnyOrderGRPOTrainer(GRPOTrainer):
 
     def logprobs(self, model, written):
         """Return (B, N) log p in nats of each token, by position."""
-        nll = model(written.idx, written.order)
-        return torch.zeros_like(nll).scatter(1, written.order, -nll)
+        return written.logprobs(model, written.order)
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,11 @@ class Written:
         idx = F.pad(input_ids, (0, n_behind)).gather(1, column)
         return cls(idx, order, n_prompt, length)
 
+    def logprobs(self, network, order):
+        """Return (B, N) log p in nats of each token, by position, of texts read in an order."""
+        nll = network(self.idx, order)
+        return torch.zeros_like(nll).scatter(1, order, -nll)
+
     def completions(self, by_position, n_columns):
         """Return columns (B, n_columns) of the completions of a table (B, N) by position."""
         column = self.n_prompt + torch.arange(n_columns, device=by_position.device)
@@ -147,6 +168,20 @@ def write(network, prompt_ids, length, way, seeds):
     n_prompt = canvas.known.unsqueeze(1).to(network.device)
     fill(network, canvas, way.unmasking, way.drawing)
     return Written(canvas.idx, canvas.order, n_prompt, length)
+
+
+def check_trl(trainer):
+    """Raise ValueError unless TRL's trainer has the methods that are replaced here."""
+    for name, arguments in REPLACED.items():
+        method = getattr(trainer, name, None)
+        found = ()
+        if method is not None:
+            _, *found = inspect.signature(method).parameters
+        if tuple(found[: len(arguments)]) != arguments:
+            raise ValueError(
+                f'trl {trl.__version__} has no GRPOTrainer.{name}({", ".join(arguments)}, ...), '
+                'which is replaced here: install the trl of requirements-extra.txt'
+            )
 
 
 def check_model(model):
@@ -178,24 +213,67 @@ def check_plain(args, others):
         )
 
 
+def check_fits(prompt_ids, length, block_size):
+    """Raise ValueError unless each prompt fits into the model with a completion of this length."""
+    longest = max(map(len, prompt_ids))
+    if longest + length > block_size:
+        raise ValueError(
+            f'a prompt of {longest} tokens and max_completion_length={length} do not fit into the '
+            f'{block_size} positions of the model: choose a shorter prompt, or a smaller length'
+        )
+
+
 def finite(reward):
     """Return the reward function, which now raises ValueError for a reward that is not finite.
 
     TRL takes NaN for no reward. After infinity the completions of its prompt teach nothing, and
-    with scale_rewards='none' all weights are NaN. None stays no reward. Reward models and async
-    functions are given back as they are."""
-    if not inspect.isfunction(reward) or inspect.iscoroutinefunction(reward):
+    with scale_rewards='none' all weights are NaN. None stays no reward. Reward models are given
+    back as they are."""
+    if isinstance(reward, str | torch.nn.Module):
         return reward
+    name = name_of(reward)
 
-    @wraps(reward)
     def checked(completions, **others):
         values = reward(completions=completions, **others)
-        for value, completion in zip(values, completions):
-            if value is not None and not math.isfinite(value):
-                raise ValueError(
-                    f'{reward.__name__} must be a finite number, or None for no reward; it is '
-                    f'{float(value)} of the completion {completion!r}. This batch changed nothing'
-                )
+        check_rewards(name, values, completions)
         return values
 
-    return checked
+    async def awaited(completions, **others):
+        values = await reward(completions=completions, **others)
+        check_rewards(name, values, completions)
+        return values
+
+    calls = (reward, reward.__call__)
+    function = awaited if any(map(inspect.iscoroutinefunction, calls)) else checked
+    function.__name__ = name
+    return function
+
+
+def name_of(reward):
+    """Return the name of a function, of what a partial calls, or of the class of an object."""
+    while isinstance(reward, partial):
+        reward = reward.func
+    return getattr(reward, '__name__', type(reward).__name__)
+
+
+def check_rewards(name, values, completions):
+    """Raise ValueError unless a function of this name gave each completion a reward, or None."""
+    n = len(values) if isinstance(values, Sized) else 0
+    if n != len(completions):
+        raise ValueError(
+            f'{name} must return a list of {len(completions)} rewards, one for each completion, '
+            f'got {values!r:.60}. This batch changed nothing'
+        )
+    for value, completion in zip(values, completions):
+        if value is not None and not is_finite(value):
+            raise ValueError(
+                f'{name} must be a finite number, or None for no reward; it is {value!r:.60} of '
+                f'the completion {completion!r}. This batch changed nothing'
+            )
+
+
+def is_finite(value):
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):  # no number, several, or one above all floats
+        return False

@@ -32,9 +32,7 @@ def another_order(network, written, keys):
 
     One sample of the any-order bound, whose mean over orders is at most log p(x), the bound of
     masked diffusion too (Xue et al. 2025, arXiv 2506.19935)."""
-    order = order_anew(written, keys)
-    nll = network(written.idx, order)
-    return torch.zeros_like(nll).scatter(1, order, -nll)
+    return written.logprobs(network, order_anew(written, keys))
 
 
 def one_level(network, written, keys):
