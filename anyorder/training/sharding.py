@@ -4,6 +4,7 @@ A split weight is a DTensor: it knows its whole shape, and each process holds so
 hybrid the processes of a node split it, and each node has a copy of its own. Each process
 writes its part of a checkpoint (parts.py), and reads its part again by processes.own_part."""
 
+import warnings
 from contextlib import contextmanager
 
 import torch
@@ -95,6 +96,8 @@ def shard(model, mesh):
     Over the first of two, where each node has a copy, they are once an update, see no_sync."""
     from torch.distributed.fsdp import fully_shard
 
+    # it warns who changes losses in place, which are a view: nobody does
+    warnings.filterwarnings('ignore', 'FSDP2-wrapped module')
     again = None  # after a backward pass all weights are split again
     if not model.training:  # an average, which has no backward pass
         again = True
