@@ -18,7 +18,7 @@ from anyorder.generation.fill import check_turns
 from anyorder.generation.likeliest import Look
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
-from anyorder.generation.scroll import Scroll
+from anyorder.generation.scroll import Row, Scroll, check_at_once
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths, read_prior
@@ -434,23 +434,20 @@ def check_look(prompts, way, page, block_size):
 
 
 def check_guided(templates, lengths, way, page, block_size):
-    """Raise ValueError where guidance is asked for and one of the Templates has no prompt, or is
-    written on several canvases: on the second one what was written is known, as the prompt is."""
+    """Raise ValueError where guidance is asked for, but one of the Templates gives nothing, or is
+    not written at once."""
     if not way.drawing.cfg_scale:
         return
-    for template, length in zip(templates, lengths):
+    for number, (template, length) in enumerate(zip(templates, lengths), 1):
         text = template.lay_out()
         if not any(text.known):
+            which = f'prompt {number} of {len(templates)}' if len(templates) > 1 else 'the prompt'
             raise ValueError(
-                'cfg_scale has the text hang more on what a prompt gives, and this one gives '
-                'nothing: write some text beside its blanks, or leave out cfg_scale'
+                f'cfg_scale has a text hang more on what is given, and {which} gives nothing: '
+                'write some text beside its blanks, or leave out cfg_scale'
             )
-        has_parts = page.stop and text.rest and text.rest[0][1] < len(text.tokens)
-        if has_parts or length > block_size:
-            raise ValueError(
-                'cfg_scale wants a text that is written at once: a length of at most '
-                f'{block_size}, and with a stop nothing behind [[..]]'
-            )
+        row = Row(text.tokens, text.known, 0, text.rest if page.stop else ())
+        check_at_once(length, row.parts, block_size)
 
 
 def check_matches(templates, tokenizer, scores):

@@ -69,7 +69,7 @@ def test_samples_do_not_depend_on_their_number(write):
         (['--cfg_scale=-1'], 'cfg_scale'),
         (['--cfg_scale=1'], 'gives nothing'),
         (['--cfg_scale=1', '--prompt=a', '--length=33'], 'at most 32'),
-        (['--cfg_scale=1', '--prompt=a[[..]]b', '--stop=c'], 'nothing behind'),
+        (['--cfg_scale=1', '--prompt=a[[..]]b', '--stop=c'], 'leave out stop'),
         (['--cfg_scale=1', '--prompt=a', '--revise=1'], 'revise'),
         (['--n_steps=0'], 'n_steps'),
         (['--n_samples=0'], 'n_samples'),

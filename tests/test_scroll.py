@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, one_line
 
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
@@ -99,6 +99,16 @@ def test_a_text_that_fits_is_what_one_canvas_gives():
         fill(model, canvas, Given(3), Drawing())
         expected = [sample_of(*row, Bytes()) for row in canvas.lists()]
         assert write(model, rows, order, Given(3)) == expected
+
+
+@pytest.mark.parametrize('length, stop', [(9, ''), (8, 'x')])
+def test_guidance_wants_one_canvas(length, stop):
+    rows = []
+    for prompt in ('ab[[..]]', 'ab[[..]]c'):
+        text = parse_prompt(prompt, Bytes(), length).lay_out()
+        rows.append((text.tokens, text.known, text.rest))
+    with one_line('cfg_scale'):
+        write(ascii_model(), rows, drawing=Drawing(cfg_scale=1.0), stop=stop)
 
 
 def rescored(model, sample, reading=L2R):

@@ -49,12 +49,16 @@ class Revised(Unmasking):
         if scores:
             raise ValueError('a text that is scored stays as it is: score with revise=0')
 
-    def rounds_of(self, network, canvas, drawing):
+    def check_drawing(self, drawing):
+        """Raise ValueError where tokens are drawn by another law than misfit knows."""
         if drawing.cfg_scale:
             raise ValueError(
                 'revise finds what fits least by the law without guidance: leave out one of revise '
                 f'and cfg_scale, got {self.rounds} and {drawing.cfg_scale:g}'
             )
+
+    def rounds_of(self, network, canvas, drawing):
+        self.check_drawing(drawing)
         yield self.base
         if not canvas.n_steps.any():  # nothing was written
             return

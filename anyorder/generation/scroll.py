@@ -72,6 +72,7 @@ class Scroll:
 
         with_drafts  keep the drafts of each position, see Row"""
         self.with_drafts = with_drafts
+        self.check(way.drawing)
         self.looks = isinstance(way.unmasking, Look)
         if self.looks:
             self.top_logprobs = self.top_logprobs or SHOWN
@@ -96,6 +97,12 @@ class Scroll:
             if canvas.language is not None:
                 for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
                     row.log_weight += nats
+
+    def check(self, drawing):
+        """Raise ValueError where a Drawing wants each text on one canvas, and one has more."""
+        if drawing.cfg_scale:
+            for row in self.rows:
+                check_at_once(row.size, row.parts, self.block_size)
 
     def goes_on(self, row):
         """End the parts of a row that are written. Return whether a part is left."""
@@ -393,6 +400,21 @@ class Row:
             moved.append((start - shift, stop - shift, pattern))
         self.patterns = moved
         self.seed = derive_seed(self.seed, 'part')
+
+
+def check_at_once(n_tokens, parts, block_size):
+    """Raise ValueError unless a text is written on one canvas, as guidance wants it: on a second
+    one what was written would count as the prompt."""
+    if n_tokens > block_size:
+        raise ValueError(
+            'cfg_scale wants a text that fits into the model, with what is to be written: at most '
+            f'{block_size} tokens, got {n_tokens}'
+        )
+    if len(parts) > 1:
+        raise ValueError(
+            'cfg_scale wants a text that is written as a whole, and with a stop what stands behind '
+            'a [[..]] is written after it: leave out stop, or cfg_scale'
+        )
 
 
 def has_stop(tokens, stops, tokenizer):

@@ -277,6 +277,18 @@ def draws(lm):
     return write
 
 
+def test_guidance_takes_the_context_for_the_prompt(lm, ckpt):
+    how = dict(temperature=0.7, cfg_scale=3.0)
+    (answer,) = written(lm(**how), 'ab', max_gen_toks=9)
+    writer = Writer(ckpt)
+    text = writer.infill('ab[[9]]', order='l2r', seed=derive_seed(1337, 'ab', 0), **how)
+    assert 'ab' + answer == text
+    assert [answer] != written(lm(temperature=0.7), 'ab', max_gen_toks=9)
+    assert [answer] == written(lm(), 'ab', max_gen_toks=9, **how)
+    with one_line('cfg_scale'):
+        written(lm(**how), 'ab', max_gen_toks=N)
+
+
 HOT = {'do_sample': True, 'temperature': 3.0}
 COLD = {'do_sample': False}
 

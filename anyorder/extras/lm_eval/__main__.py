@@ -41,8 +41,8 @@ what is written: generate_until. What a task or --gen_kwargs says wins
 n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature
               is 1
-top_k, top_p, min_p, presence_penalty, schedule, unmask, window, threshold, order_noise,
-block_length   as in sample.py
+top_k, top_p, min_p, presence_penalty, cfg_scale, schedule, unmask, window, threshold,
+order_noise, block_length   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of
               block_size
 blank_length  'likely', 'draw' or 'confidence': contexts have blanks, as prompts of sample.py, and

@@ -29,6 +29,7 @@ WRITING = {
     'top_p': 1.0,
     'min_p': 0.0,
     'presence_penalty': 0.0,
+    'cfg_scale': 0.0,
     'schedule': 'linear',
     'unmask': 'fixed',
     'window': 32,
