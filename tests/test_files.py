@@ -64,7 +64,13 @@ def test_a_file_that_was_moved_aside_is_named(tmp_path, monkeypatch):
         ValueError, match='run is a folder without .* name a checkpoint file, as run/ckpt.pt'
     ):
         check_checkpoint('run')
-    for name in ('ckpt.pt.old-9', 'ckpt.pt.old-10', 'ckpt.pt.old-x', 'other.pt.old-11'):
+    for name in (
+        'ckpt.pt.old-9',
+        'ckpt.pt.old-10',
+        'ckpt.pt.old-x',
+        'ckpt.pt.old-²',
+        'other.pt.old-11',
+    ):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match='an earlier run left ckpt.pt.old-10: .* take .old-10 off'):
         check_checkpoint('ckpt.pt')

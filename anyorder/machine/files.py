@@ -250,7 +250,7 @@ def moved_aside(path):
     numbers = {}
     for name in glob.glob(f'{glob.escape(path)}.old-*'):
         number = name.rpartition('-')[2]
-        if number.isdigit():
+        if number.isdecimal():
             numbers[name] = int(number)
     return max(numbers, key=numbers.get, default=None)
 

@@ -17,6 +17,7 @@ import sys
 sys.path.append('.')  # the project's folder, from which it is run
 
 import json
+import re
 
 import torch
 
@@ -145,10 +146,10 @@ def measure(config):
 
 def open_law(name):
     """Return the Law of `chain`, texts of 64 tokens, or of chain:256; None of another name."""
-    name, _, length = name.partition(':')
-    if name != 'chain':
+    found = re.fullmatch(r'chain(?::([1-9]\d*))?', name)
+    if not found:
         return None
-    return Law(length=int(length or LENGTH))
+    return Law(length=int(found[1] or LENGTH))
 
 
 def settings(c):
