@@ -331,6 +331,8 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
         (['--policies=margin'], 'there is no option'),
         (['--temperature=hot'], 'temperature must'),
         (['--temperature=-1'], 'temperature must'),
+        (['--cfg_scale=1', '--revise=1'], 'leave out one of revise and cfg_scale'),
+        (['--cfg_scale=1', '--blanks=0:16'], 'nothing is: leave out cfg_scale'),
         (['--show=30', '--html=p.html'], 'show must'),
         (['--out=t.bin'], 'must end in .json'),
         (['--error_map=m.png'], 'puzzles without clues, as nae_sat; of sudoku4'),

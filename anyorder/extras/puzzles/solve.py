@@ -128,9 +128,9 @@ def main(config):
     check_questions(puzzles, show, config)
     n, N = puzzles.tokens.shape
     for run in runs:  # before any is solved
-        order = Order.of(run.order, checkpoint.run)
-        order.check(N, checkpoint.config.block_size)
-        run.unmasking.check_network(checkpoint.config.slots, N)
+        way = Way(Order.of(run.order, checkpoint.run), run.unmasking, drawing_of(config))
+        way.order.check(N, checkpoint.config.block_size)
+        way.unmasking.check_network(checkpoint.config.slots, N)
 
     # The model
     device, dtype = resolve_device(config.device, config.dtype)
@@ -222,6 +222,11 @@ def check_questions(puzzles, show, c):
         raise ValueError(
             'error_map wants puzzles without clues, as nae_sat; '
             f'of {puzzles.label} {share:.0%} are given'
+        )
+    if c.cfg_scale and not puzzles.given.any():
+        raise ValueError(
+            f'cfg_scale has an answer hang more on what is given, and of {puzzles.label} nothing '
+            'is: leave out cfg_scale'
         )
     n = len(puzzles.tokens)
     if max(show) >= n:
