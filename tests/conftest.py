@@ -23,6 +23,7 @@ gc.disable()  # until all tests are collected
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from anyorder.checkpoint import save_checkpoint
 from anyorder.seeds import keys_of, uniform
@@ -244,6 +245,12 @@ def simulated(forked):
     return run
 
 
+def end_together():
+    """Wait for the other processes: who ended first would cut off what others still read."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
 def fork_of(body, rank, world_size, port, said):
     """The life of a child of `forked`; does not return."""
     code = 1
@@ -262,6 +269,7 @@ def fork_of(body, rank, world_size, port, said):
             }
         try:
             body()
+            end_together()
             code = 0
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else 1
