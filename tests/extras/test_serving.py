@@ -20,6 +20,10 @@ from anyorder.checkpoint import save_checkpoint
 pytest.importorskip('starlette')
 openai = pytest.importorskip('openai')
 
+from starlette.testclient import TestClient
+
+from results.serving import serve
+
 pytestmark = pytest.mark.slow
 
 LONG = {'model': 'toy', 'prompt': '[[63]]', 'n': 128}
@@ -28,13 +32,13 @@ LONG = {'model': 'toy', 'prompt': '[[63]]', 'n': 128}
 class Running:
     """The server as a process of its own, and a client of it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, wait=0):
         model = make_model(block_size=64, vocab_size=320, n_tokens=257).float()
         self.ckpt = str(folder / 'toy' / 'ckpt.pt')
         os.makedirs(os.path.dirname(self.ckpt))
         save_checkpoint(self.ckpt, model, tokenizer='bytes', config={})
         program = os.path.join('results', 'serving', 'serve.py')
-        command = [sys.executable, program, f'--ckpt={self.ckpt}', '--port=0', '--wait=0']
+        command = [sys.executable, program, f'--ckpt={self.ckpt}', '--port=0', f'--wait={wait}']
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         lines = iter(self.process.stderr.readline, '')
         self.url = next(found[0] for found in map(at_address, lines) if found) + '/v1'
@@ -164,10 +168,19 @@ def test_a_stream_tells_the_same_text(server, writer, order, stop):
         ({'prompt': 'The [[x]]'}, None),
         ({'prompt': 'The [[65]]'}, None),
         ({'prompt': '\ud800'}, None),
-        ({'stop': ['']}, None),
+        ({'stop': ['a', '']}, 'stop'),
+        ({'stop': 3}, 'stop'),
+        ({'n': 129}, None),
+        ({'n': 2, 'prompt': ['a'] * 65}, None),
+        ({'echo': True}, 'echo'),
+        ({'best_of': 2}, 'best_of'),
+        ({'frequency_penalty': 0.5}, 'frequency_penalty'),
+        ({'logit_bias': {'5': 1}}, 'logit_bias'),
         ({'order': 'steps.py:law'}, 'order'),
         ({'order': 'order.json'}, 'order'),
         ({'order': 'merge'}, None),
+        ({'order': 'few:99999'}, 'order'),
+        ({'unmask': 'lossless:99999999999999999999'}, 'unmask'),
         ({'n_steps': 0}, None),
     ],
 )
@@ -186,6 +199,51 @@ def test_what_is_no_request_is_one_error(server, body):
     said = asked_raw(server, body)
     assert said.status_code == 400
     assert said.json()['error']['type'] == 'invalid_request_error'
+
+
+def test_a_request_that_is_too_large_is_one_error(server):
+    body = b'{"model": "toy", "prompt": "%s"}' % (b'a' * 2**23)
+    for content in (body, iter([body[:9], body[9:]])):  # and without its length in the head
+        said = asked_raw(server, content)
+        assert said.status_code == 413
+        assert said.json()['error']['type'] == 'invalid_request_error'
+
+
+def test_an_address_says_how_it_is_asked(server):
+    said = server.client._client.get(f'{server.url}/completions')
+    assert said.status_code == 405
+    assert said.headers['allow'] == 'POST'
+    assert said.json()['error']['type'] == 'invalid_request_error'
+
+
+def test_what_changes_nothing_is_taken(server):
+    """As clients send it that name every field."""
+    asked = {'seed': 1, 'max_tokens': 5}
+    nothing = {'best_of': 1, 'echo': False, 'frequency_penalty': 0.0, 'logit_bias': {}}
+    (choice,) = server.ask('The ', **asked, **nothing, user='me')
+    assert choice.text == server.ask('The ', **asked)[0].text
+
+
+def test_a_failure_is_told_also_amid_a_stream(writer, monkeypatch):
+    """As without memory: status 500, or an event behind those of the texts."""
+    write = Writer.write
+
+    def failing(self, *args):
+        steps = write(self, *args)
+        yield next(steps)
+        raise RuntimeError('out of memory')
+
+    monkeypatch.setattr(Writer, 'write', failing)
+    app = serve.Answers(writer, 'toy').app()
+    body = {'model': 'toy', 'prompt': 'The '}
+    with TestClient(app, raise_server_exceptions=False) as client:
+        said = client.post('/v1/completions', json=body)
+        stream = client.post('/v1/completions', json=body | {'stream': True}).text.split('\n\n')
+    assert said.status_code == 500
+    assert 'choices' in json.loads(stream[0][6:])
+    assert json.loads(stream[1][6:]) == said.json()
+    assert said.json()['error']['type'] == 'server_error'
+    assert stream[2:] == ['data: [DONE]', '']
 
 
 def asked_raw(server, body):
@@ -228,11 +286,16 @@ def test_who_hangs_up_takes_nothing_from_others(server):
     assert time.monotonic() - begun < 20  # and their texts, of minutes, are not written
 
 
-def test_texts_are_given_up_when_it_is_to_stop(tmp_path):
-    running = Running(tmp_path)
+@pytest.mark.parametrize(
+    'wait, signals', [(0, [signal.SIGTERM]), (999, [signal.SIGTERM, signal.SIGINT])]
+)
+def test_texts_are_given_up_when_it_is_to_stop(tmp_path, wait, signals):
+    running = Running(tmp_path, wait)
     long = iter(running.client.completions.create(stream=True, **LONG))
     next(long)
-    running.process.send_signal(signal.SIGTERM)
+    for number in signals:
+        running.process.send_signal(number)
+        time.sleep(0.2)  # two signals at once may be taken in either order
     with pytest.raises(openai.APIError, match='stops'):
         list(long)
     assert running.process.wait(60) == 0
