@@ -130,6 +130,8 @@ class Writer:
             n_first = min(n_blanks, self.block_size)
             n_stretches = 1 + -(-(n_blanks - n_first) // (self.block_size - context))
             total += n_stretches * passes_of(unmasking, n_first)
+        if way.drawing.cfg_scale:  # each step has a second one
+            total *= 2
         return total
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
@@ -443,7 +445,7 @@ def check_guided(templates, lengths, way, page, block_size):
         if not any(text.known):
             which = f'prompt {number} of {len(templates)}' if len(templates) > 1 else 'the prompt'
             raise ValueError(
-                f'cfg_scale has a text hang more on what is given, and {which} gives nothing: '
+                f'cfg_scale has a text depend more on what is given, and {which} gives nothing: '
                 'write some text beside its blanks, or leave out cfg_scale'
             )
         row = Row(text.tokens, text.known, 0, text.rest if page.stop else ())

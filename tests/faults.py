@@ -258,7 +258,7 @@ FAULTS['anyorder/generation/guidance.py'] = 'test_guidance test_simulated_gpu ex
     ['(visit + n_prompt) % n_visits', '(visit + n_prompt) % T'],
     ['known - n_prompt, first', 'known, first'],
     ['(start - n_prompt).clamp(min=0)', 'start'],
-    ['(n_slots, n, n_keys), without', '(n_slots, n, n_keys), own'],
+    ['(n_slots, n, n_keys), own', '(n_slots, n, n_keys), cache'],
     ['blank.lerp(x, 1 + scale)', 'blank.lerp(x, scale)'],
     ['torch.where(blank.isneginf(), x, mixed)', 'mixed'],
 ]

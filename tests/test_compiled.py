@@ -150,6 +150,7 @@ def test_padded_steps_of_every_kind_write_the_same_compiled(graphs, monkeypatch,
         dict(n_steps=8, policy='margin'),
         dict(policy='top_prob', threshold=0.3),
         dict(n_steps=6, revise=1),
+        dict(n_steps=8, policy='margin', cfg_scale=1.0),
     ]
     if variant.get('attention', 'causal') == 'causal':
         ways.append(dict(unmask='lossless', window=8))

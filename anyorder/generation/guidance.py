@@ -1,4 +1,4 @@
-"""How much more does a text hang on its prompt? Guidance by a second pass without the prompt."""
+"""How does a text depend more on its prompt? By guidance, a second pass without the prompt."""
 
 import copy
 
@@ -21,8 +21,7 @@ def guided(network, part, bounds, size, cache, scale):
     of LLaDA (Nie et al. 2025, arXiv 2502.09992; Ho and Salimans 2022, arXiv 2207.12598).
 
     cache  a KVCache of twice the layers, those of the second pass last, or None"""
-    own, without = halves(cache)
-    x = network.answer(part.idx, part.order, bounds.ranges, size[:3], own)
+    x = network.answer(part.idx, part.order, bounds.ranges, size[:3], cache)
     T = part.order.size(1)
     n_slots, n, n_keys = size[:3]
     n_prompt = bounds.n_prompt.unsqueeze(1)
@@ -35,19 +34,18 @@ def guided(network, part, bounds, size, cache, scale):
     order = part.order.gather(1, (visit + n_prompt) % n_visits)
     start = (start - n_prompt).clamp(min=0)
     ranges = RowRanges(known - n_prompt, first - n_prompt, last - n_prompt, start, end)
-    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), without)
+    own = later_layers(cache)
+    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), own)
     mixed = blank.lerp(x, 1 + scale)
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
 
 
-def halves(cache):
-    """Return views of the two halves of the layers of a KVCache."""
+def later_layers(cache):
+    """Return a view of the second half of the layers of a KVCache."""
     if cache is None:
-        return None, None
-    found = []
-    for k, v in zip(cache.k.chunk(2), cache.v.chunk(2)):
-        half = copy.copy(cache)
-        half.k = k
-        half.v = v
-        found.append(half)
-    return found
+        return None
+    n_layer = len(cache.k) // 2
+    later = copy.copy(cache)
+    later.k = cache.k[n_layer:]
+    later.v = cache.v[n_layer:]
+    return later

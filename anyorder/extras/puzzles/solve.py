@@ -225,8 +225,8 @@ def check_questions(puzzles, show, c):
         )
     if c.cfg_scale and not puzzles.given.any():
         raise ValueError(
-            f'cfg_scale has an answer hang more on what is given, and of {puzzles.label} nothing '
-            'is: leave out cfg_scale'
+            f'cfg_scale has an answer depend more on what is given, and of {puzzles.label} '
+            'nothing is: leave out cfg_scale'
         )
     n = len(puzzles.tokens)
     if max(show) >= n:
