@@ -11,7 +11,7 @@ import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.parts import read_all, stored
-from anyorder.machine.processes import map_tensors, own_part
+from anyorder.machine.processes import local, map_tensors, own_part
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 from anyorder.weights import (
@@ -226,13 +226,14 @@ def load_weights(model, checkpoint, weights):
     if model.config.gpt2_blocks:
         state = tie(state, *TIED, 'the checkpoint')
     check_weights(state, {name: p.shape for name, p in own.items()})
-    parts = {name: own_part(p, own[name]) for name, p in state.items()}
-    model.load_state_dict(parts, strict=False)  # names and shapes were compared above
+    with torch.no_grad():
+        for name, p in own.items():
+            p.copy_(own_part(state[name], p))
+    check_finite(own)
 
 
 def check_weights(state, shapes):
-    """Raise ValueError unless the weights {name: tensor} have these names and shapes, and finite
-    numbers, without which no run is saved."""
+    """Raise ValueError unless the weights {name: tensor} have these names and shapes."""
     there = {name: p.shape for name, p in state.items()}
     names = shapes.keys() | there.keys()
     wrong = [name for name in names if shapes.get(name) != there.get(name)]
@@ -242,7 +243,15 @@ def check_weights(state, shapes):
             f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in '
             f'name or shape, the first is {wrong[0]}'
         )
-    broken = [name for name, p in state.items() if not p.float().norm().isfinite()]
+
+
+def check_finite(weights):
+    """Raise ValueError unless weights {name: tensor}, or what this process has of them, are finite,
+    without which no run is saved."""
+    broken = []
+    for name, p in weights.items():
+        if not local(p).float().norm().isfinite():
+            broken.append(name)
     if broken:
         raise ValueError(
             f'the run of the checkpoint diverged: {len(broken)} weights are not finite, '

@@ -133,7 +133,7 @@ def test_a_part_lies_in_its_folder(folder, said):
     for rows in said['table'].values():
         for row in rows:
             row[2] = f'../{folder.name}/{row[2]}'
-    with one_line('lacks its part '):
+    with one_line('ckpt.pt cannot be read as a checkpoint in parts'):
         opened(folder, said)
 
 
@@ -146,6 +146,7 @@ ROW = [[0, 0], [2, 2], '0.distcp', 0, 9]
         lambda said: said.pop('table'),
         lambda said: said.pop('mark'),
         lambda said: said.update(folder=None),
+        lambda said: said.update(folder='../x/parts'),
         lambda said: said.update(table=None),
         lambda said: said['table'].pop('model/w'),
         lambda said: said['table'].pop('mark/1'),
@@ -173,8 +174,9 @@ def test_a_part_runs_no_code(folder, said, monkeypatch):
     path = folder / '0.distcp'
     begin = said['table']['mark/0'][0][3]
     path.write_bytes(pickle.dumps(Evil(), 2).ljust(begin) + path.read_bytes()[begin:])
+    w = opened(folder, said)['model']['w']
     with one_line(f'{path} cannot be read as a part of a checkpoint'):
-        read_all(opened(folder, said))
+        torch.zeros_like(WHOLE).copy_(w)
     assert not os.path.exists('ran')
 
 

@@ -73,7 +73,7 @@ def stored(tree, path, parts):
         return Stored(x, folder, table[name]) if x.is_meta else x
 
     with reading(path, 'a checkpoint in parts', 'copy it again, or take another checkpoint'):
-        folder = os.path.join(os.path.dirname(path), parts['folder'])
+        folder = os.path.join(os.path.dirname(path), plain(parts['folder']))
         table = parts['table']
         tree = map_tensors(tree, found)
         ends = ends_in(table)
@@ -91,8 +91,15 @@ def ends_in(table):
     ends = {}
     for rows in table.values():
         for _, _, file, begin, n_bytes in rows:
-            ends[file] = max(ends.get(file, 0), begin + n_bytes)
+            ends[plain(file)] = max(ends.get(file, 0), begin + n_bytes)
     return ends
+
+
+def plain(name):
+    """Return the name itself. Raises ValueError for one that leads elsewhere."""
+    if os.path.basename(name) != name:
+        raise ValueError(f'{name} is no plain name')
+    return name
 
 
 def marks_in(table):
@@ -108,11 +115,11 @@ def marks_in(table):
 def check_part(folder, file, end, begin, n_bytes, mark):
     """Raise ValueError unless a part is there, whole, and has the mark of n_bytes from `begin`."""
     path = os.path.join(folder, file)
-    if os.path.basename(file) != file or not is_file(path):
+    if not is_file(path):
         raise ValueError(f'the checkpoint lacks its part {path}: {WAY_OUT}')
     if os.path.getsize(path) < end:
         raise ValueError(f'the part {path} of the checkpoint is cut off: {WAY_OUT}')
-    if read_chunk(path, begin, n_bytes) != mark:
+    if read_chunk(path, begin, n_bytes).tolist() != [mark]:
         raise ValueError(f'the part {path} is of another checkpoint: {WAY_OUT}')
 
 
