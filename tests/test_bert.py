@@ -62,3 +62,20 @@ def test_the_folder_is_a_masked_model_of_the_same_logits(tmp_path):
     torch.testing.assert_close(found[:, 5:], by_hand[order[4:], 5:], rtol=1e-5, atol=1e-5)
     assert by_hand.std() > 0.1
     assert (found[:, :4] == -torch.inf).all()  # [PAD] to [MASK]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_updates_writes_a_model_that_solves(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script(
+        '-m',
+        'anyorder.extras.puzzles',
+        'make',
+        'sudoku4',
+        '--n_train=40',
+        '--n_val=8',
+        '--n_test=8',
+    )
+    sizes = ['--max_iters=2', '--batch_size=8', '--n_layer=1', '--n_head=1', '--n_embd=8']
+    bert.main(configure(vars(bert), sizes))
+    assert open_checkpoint('masked:out/bert').config.block_size == 16

@@ -304,3 +304,26 @@ def test_books_count_the_same_bytes_in_each_tokenizer(tmp_path, monkeypatch):
     assert found['learned'][0] < found['bytes'][0]
     row = {'bits_per_byte': 2.0, 'stderr': 0.03, 'nats_per_token': 1.5}
     assert books.bits_of(row) == '2.0000 ± 0.0400'
+
+
+# --------------------------------------------------------------------------------------------------
+# an example of docs/lm_eval.md
+
+
+def test_rows_for_lm_eval_are_of_the_documents(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [f'{name} said that word. ' * 20 for name in ('Anna', 'Bert', 'Carl', 'Dora')]
+    with open('texts.jsonl', 'w') as f:
+        f.writelines(json.dumps({'text': text}) + '\n' for text in texts)
+    options = ['--source=texts.jsonl', '--name=said', '--tokenizer=bytes', '--split=val']
+    script('data/prepare.py', 'text', *options, '--data_dir=data')
+    script('docs/examples/rows.py', '--dataset=said', '--n_rows=5', '--out_dir=rows')
+    rows = {}
+    for name in ('text', 'choice'):
+        with open(f'rows/{name}.jsonl') as f:
+            rows[name] = [json.loads(line) for line in f]
+    assert [row['text'] for row in rows['text']] == texts
+    for row in rows['choice']:
+        right = row['context'] + row['choices'][row['label']]
+        assert any(right in text for text in texts)
+    assert len(rows['choice']) == 5

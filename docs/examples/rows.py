@@ -50,7 +50,7 @@ def main(config):
 
 def read_documents(config):
     found, meta = open_split('data', config.dataset, config.split)
-    tokenizer = get_tokenizer(meta['tokenizer'])
+    tokenizer = get_tokenizer(meta.tokenizer)
     documents = split_documents(np.asarray(found.packed), tokenizer.eos)
     return [tokenizer.decode(ids) for ids in documents]
 

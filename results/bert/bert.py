@@ -45,7 +45,7 @@ def main(config):
 
     split, meta = open_split('data', config.dataset, 'train')
     val, _ = open_split('data', config.dataset, 'val')
-    symbols = get_tokenizer(meta['tokenizer'])
+    symbols = get_tokenizer(meta.tokenizer)
     tokenizer = make_tokenizer(symbols.texts, split.packed.shape[1] + 2)
     rows = as_rows(split, symbols, tokenizer)
     model = make_bert(config, tokenizer)

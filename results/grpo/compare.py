@@ -1,6 +1,6 @@
 """How far is an estimate of log p from the exact value, and its gradient from the exact one?
 
-    python results/grpo/compare.py --out=out/grpo/compare.json
+    python results/grpo/compare.py --out=compare.json
 
 All estimates are of the same completions, which the model writes in random orders. Rows, ± the
 standard error over completions or batches:
@@ -22,7 +22,7 @@ import torch
 
 from anyorder.generation.way import Way
 from anyorder.likelihood.tables import standard_error
-from anyorder.machine.files import need_extra, write_json
+from anyorder.machine.files import check_out, need_extra, write_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.seeds import stream
 from configurator import at_least, configure
@@ -45,6 +45,7 @@ FIGURES = ('bias', 'draws', 'texts', 'cosine', 'norm', 'ahead')
 
 def main(config):
     at_least(config, 2, 'n_batches', 'n_generations', 'n_draws')  # whose spread is measured
+    check_out('out', config.out, '.json')
     need_extra('transformers')
     need_extra('trl')
     from transformers import AutoModel, AutoTokenizer

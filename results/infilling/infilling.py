@@ -21,7 +21,7 @@ from anyorder.extras.pictures.__main__ import format_mean
 from anyorder.fast import freeze
 from anyorder.likelihood.judge import counted_nats
 from anyorder.likelihood.nll import block_nll
-from anyorder.machine.files import write_json
+from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import given_first, sample_order
 from anyorder.seeds import stream
@@ -38,6 +38,7 @@ out = ''  # a JSON file
 
 
 def main(config):
+    check_out('out', config.out, '.json')
     paths = [path for pattern in config.ckpts.split(',') for path in glob.glob(pattern)]
     if not paths:
         raise ValueError(f'no checkpoint {config.ckpts}')
@@ -74,7 +75,7 @@ def questions(texts, config):
     """Return {name: (blank (n, T), way)}, see nats_of."""
     T = texts.size(1)
     found = {}
-    for length in numbers(config, 'lengths', least=1):
+    for length in numbers(config, 'lengths', least=1, most=T):
         blank = middles(*texts.shape, length, config.seed)
         for way in ('sides', 'random', 'before'):
             found[f'{way} {length}'] = (blank, way)

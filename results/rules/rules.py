@@ -30,7 +30,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.tables import figure, ratio_error
 from anyorder.likelihood.written import Written
-from anyorder.machine.files import write_json
+from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import one_line_errors
 from configurator import Config, configure, names_in, numbers
 from results.rules.chain import LENGTH, Law
@@ -114,6 +114,7 @@ def main(config):
 
 def measure(config):
     """Write the nats and passes of all texts by every rule, each as soon as it is there."""
+    check_out('out', config.out, '.json')
     c = Config(config, n_orders=1)
     checkpoint = open_law(c.ckpt) or open_checkpoint(c.ckpt)
     dataset = c.dataset or checkpoint.run['dataset']
