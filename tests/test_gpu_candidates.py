@@ -125,7 +125,7 @@ def test_a_compiled_pair_shares_no_graph(monkeypatch):
         pytest.skip('no compiler')
     change = partial(mock.patch.object, fast, 'Rows', NoRows)
     monkeypatch.setitem(candidates.CHANGES, 'wrong', change)
-    config = configure(vars(candidates), ['by_row', *TINY, '--compile=True'])
+    config = configure(vars(candidates), ['residual', *TINY, '--compile=True'])
     before = candidates.Arm(config, CPU, 'float32')
     after = candidates.Arm(config, CPU, 'float32', 'wrong')
     for _ in range(2):
@@ -134,5 +134,5 @@ def test_a_compiled_pair_shares_no_graph(monkeypatch):
 
 
 def test_a_device_that_is_not_there_is_one_line(script):
-    said = script(PROGRAM, 'by_row', '--device=nowhere', code=1).stderr
+    said = script(PROGRAM, 'residual', '--device=nowhere', code=1).stderr
     assert 'nowhere' in said
