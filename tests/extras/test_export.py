@@ -262,11 +262,12 @@ def test_checkpointing_computes_each_block_twice(views, batch, monkeypatch, name
 
     once = gradients()
     assert len(calls) == 2
-    view.gradient_checkpointing_enable()
+    kind = 'activation' if hasattr(view, 'activation_checkpointing_enable') else 'gradient'
+    getattr(view, f'{kind}_checkpointing_enable')()
     twice = gradients()
     assert len(calls) == 4
     assert all(torch.equal(a, b) for a, b in zip(once, twice))
-    view.gradient_checkpointing_disable()
+    getattr(view, f'{kind}_checkpointing_disable')()
     gradients()
     assert len(calls) == 2
 
@@ -274,6 +275,9 @@ def test_checkpointing_computes_each_block_twice(views, batch, monkeypatch, name
 PROMPTS = torch.tensor([[0, 0, 3], [5, 1, 7]])
 SHOWN = torch.tensor([[0, 0, 1], [1, 1, 1]])
 TWO_MORE = dict(do_sample=False, max_new_tokens=2)
+# what this transformers calls the cache
+FIELDS = transformers.modeling_outputs.CausalLMOutputWithPast.__dataclass_fields__
+CACHE = 'cache' if 'cache' in FIELDS else 'past_key_values'
 
 
 @pytest.fixture
@@ -282,7 +286,7 @@ def chat(views):
     _, load = views()
     causal = load('CausalLM')
     out = causal.generate(PROMPTS, attention_mask=SHOWN, return_dict_in_generate=True, **TWO_MORE)
-    return causal, out.sequences, out.past_key_values
+    return causal, out.sequences, out[CACHE]
 
 
 def test_a_cache_comes_back_to_generate_with_more_text(chat):
@@ -290,13 +294,13 @@ def test_a_cache_comes_back_to_generate_with_more_text(chat):
     causal, written, cache = chat
     longer = torch.cat([written, torch.tensor([[4, 2], [6, 6]])], 1)
     shown = F.pad(SHOWN, (0, 4), value=1)
-    found = causal.generate(longer, attention_mask=shown, past_key_values=cache, **TWO_MORE)
+    found = causal.generate(longer, attention_mask=shown, **{CACHE: cache}, **TWO_MORE)
     without = causal.generate(longer, attention_mask=shown, use_cache=False, **TWO_MORE)
     assert torch.equal(found, without)
     how = dict(max_new_tokens=1, do_sample=False)
     shown = F.pad(SHOWN, (0, 5), value=1)
     nothing_new = found[:, :-1]
-    again = causal.generate(nothing_new, attention_mask=shown, past_key_values=cache, **how)
+    again = causal.generate(nothing_new, attention_mask=shown, **{CACHE: cache}, **how)
     assert torch.equal(again, found)
 
 
@@ -304,7 +308,7 @@ def test_a_cache_of_another_text_is_refused(chat):
     causal, written, cache = chat
     for text in (PROMPTS, written.flip(1)):
         with pytest.raises(ValueError, match='given the whole text of the cache, and what is new'):
-            causal.generate(text, past_key_values=cache, **TWO_MORE)
+            causal.generate(text, **{CACHE: cache}, **TWO_MORE)
     said = 'past_key_values must be the cache that this model made'
     with pytest.raises(ValueError, match=f'{said} for 1 texts'):
         causal(written[:1], past_key_values=cache)
@@ -317,7 +321,7 @@ def test_a_cache_comes_back_to_the_model_with_what_is_new(chat):
     causal, written, _ = chat
     shown = F.pad(SHOWN, (0, 2), value=1)
     part = causal(written[:, :3], attention_mask=SHOWN, use_cache=True)
-    cache = part.past_key_values
+    cache = part[CACHE]
     with pytest.raises(ValueError, match='past_key_values must be left out'):
         causal(written[:, 3:], attention_mask=shown, cache=cache, past_key_values=cache)
     rest = causal(written[:, 3:], attention_mask=shown, cache=cache)
