@@ -4,7 +4,6 @@ refused."""
 import glob
 import io
 import os
-import pickle
 import re
 import signal
 from functools import partial
@@ -164,6 +163,17 @@ def test_a_file_that_says_wrongly_where_its_parts_are_is_named(folder, said, dam
         opened(folder, said)
 
 
+def test_bytes_that_were_changed_in_a_part_are_found(folder, said):
+    path = folder / '0.distcp'
+    part = path.read_bytes()
+    at = part.index(WHOLE[:3].numpy().tobytes())
+    path.write_bytes(part[: at + 8] + bytes(8) + part[at + 16 :])  # 1.0 is 0.0 now
+    w = opened(folder, said)['model']['w']
+    assert torch.equal(w.narrow(0, 3, 2), WHOLE[3:])
+    with one_line(f'{path} cannot be read as a part of a checkpoint'):
+        w.read()
+
+
 class Evil:
     def __reduce__(self):
         return os.mkdir, ('ran',)
@@ -172,8 +182,10 @@ class Evil:
 def test_a_part_runs_no_code(folder, said, monkeypatch):
     monkeypatch.chdir(folder)
     path = folder / '0.distcp'
-    begin = said['table']['mark/0'][0][3]
-    path.write_bytes(pickle.dumps(Evil(), 2).ljust(begin) + path.read_bytes()[begin:])
+    evil = io.BytesIO()
+    torch.save(Evil(), evil)
+    said['table']['model/w'][1][3:] = [path.stat().st_size, evil.tell()]
+    path.write_bytes(path.read_bytes() + evil.getvalue())
     w = opened(folder, said)['model']['w']
     with one_line(f'{path} cannot be read as a part of a checkpoint'):
         torch.zeros_like(WHOLE).copy_(w)

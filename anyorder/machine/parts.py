@@ -7,6 +7,7 @@ are as in processes.map_tensors. Each part has the mark of its checkpoint, a ten
 import io
 import os
 import stat
+import zipfile
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -135,7 +136,11 @@ def read_chunk(path, begin, n_bytes):
     """Return a tensor of a part, which begins at this byte."""
     with reading(path, 'a part of a checkpoint', WAY_OUT), open(path, 'rb') as f:
         f.seek(begin)
-        return torch.load(io.BytesIO(f.read(n_bytes)), map_location='cpu', weights_only=True)
+        chunk = io.BytesIO(f.read(n_bytes))
+        broken = zipfile.ZipFile(chunk).testzip()  # by checksums, at which torch does not look
+        assert broken is None, broken
+        chunk.seek(0)
+        return torch.load(chunk, map_location='cpu', weights_only=True)
 
 
 def read_all(tree):
