@@ -23,7 +23,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.way import Way
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.tokenizers import get_tokenizer
-from configurator import configure
+from configurator import at_least, configure
 from model import AOGPT, AOGPTConfig
 
 TEXTS = ('pattern',)
@@ -38,6 +38,7 @@ seed = 1337
 
 
 def main(config):
+    at_least(config, 2, 'n_pairs')  # whose quartiles are printed
     tokenizer = get_tokenizer('gpt2')
     start = time.process_time()
     asked = Pattern(config.pattern)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.extras.patterns.spelled import spelled
+from anyorder.machine.terminal import one_line_errors
 
 
 def main(path):
@@ -33,5 +34,6 @@ def matches(sample, tokenizer):
 
 
 if __name__ == '__main__':
-    for path in sys.argv[1:]:
-        main(path)
+    with one_line_errors():
+        for path in sys.argv[1:]:
+            main(path)

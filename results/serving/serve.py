@@ -199,8 +199,8 @@ class Answers:
         if asked.logprobs is not None:
             options['top_logprobs'] = max(1, asked.logprobs)
         way, page = self.writer.asked(None, None, options)
-        (template,) = self.writer.templates([prompt], way, page)
         if has_rest(prompt):
+            (template,) = self.writer.templates([prompt], way, page)
             page = replace(page, length=self.with_rest(template, asked.max_tokens))
         texts = self.writer.read(prompt, way, page, asked.n, seed)
         return Job(asked, texts, way, page, seed, is_plain)
