@@ -20,7 +20,7 @@ from configurator import configure
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]  # ten seconds of imports
 transformers = pytest.importorskip('transformers')
 peft = pytest.importorskip('peft')
-trl = pytest.importorskip('trl')
+trl = pytest.importorskip('trl', minversion='1.16')  # of Python 3.11 and newer
 
 from results.grpo import compare, grpo
 from results.grpo.any_order import AnyOrderGRPOTrainer, Written, check_trl, finite
