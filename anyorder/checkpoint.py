@@ -126,9 +126,9 @@ def load_file(path, lazily):
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
-    if 'parts' not in checkpoint:
+    if not any(p.is_meta for p in checkpoint['model'].values()):
         return checkpoint
-    parts = checkpoint.pop('parts')
+    parts = checkpoint.pop('parts', {})
     checkpoint = stored(checkpoint, path, parts)
     if lazily:
         return checkpoint

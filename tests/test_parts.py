@@ -163,6 +163,13 @@ def test_a_file_that_says_wrongly_where_its_parts_are_is_named(folder, said, dam
         opened(folder, said)
 
 
+def test_a_file_that_says_nothing_of_its_parts_is_named(tmp_path):
+    path = tmp_path / 'ckpt.pt'
+    torch.save({'model': TREE['model'], 'model_args': {}}, path)
+    with one_line(f'{path} cannot be read as a checkpoint in parts'):
+        load_checkpoint(path)
+
+
 def test_bytes_that_were_changed_in_a_part_are_found(folder, said):
     path = folder / '0.distcp'
     part = path.read_bytes()
