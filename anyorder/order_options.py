@@ -20,6 +20,8 @@ def read_order(text, *others):
     if text in others:
         return text
     kind, number, seed = parts_of(text)
+    if number is not None and number >= 2**31:
+        raise ValueError(f'the NUMBER of an order must be below 2^31, got {text}')
     if kind in ORDERS:
         takes_number = number is None or ORDERS[kind].parameter is not None
         if takes_number and (seed is None or ORDERS[kind].has_seed):

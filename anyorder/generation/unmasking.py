@@ -276,8 +276,8 @@ class Lossless(Unmasking):
     draws_in_turn = False
 
     def __post_init__(self):
-        if type(self.window) is not int or self.window < 1:
-            raise ValueError(f'window must be an integer from 1, got {self.window!r}')
+        if type(self.window) is not int or not 1 <= self.window < 2**31:
+            raise ValueError(f'window must be an integer from 1, below 2^31, got {self.window!r}')
 
     def check_network(self, slots, n, scores=False):
         if slots.masked_loss:

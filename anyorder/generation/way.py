@@ -127,9 +127,10 @@ class Page:
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
         check_top_logprobs(self.top_logprobs, n_tokens)
-        if self.length < 0:
+        if not 0 <= self.length < 2**31:
             raise ValueError(
-                f'length must be at least 1 (0 is block_size={block_size}), got {self.length}'
+                f'length must be at least 1 (0 is block_size={block_size}) and below 2^31, got '
+                f'{self.length}'
             )
         if not 0 <= self.context < block_size:
             raise ValueError(
