@@ -248,10 +248,9 @@ def check_weights(state, shapes):
 def check_finite(weights):
     """Raise ValueError unless weights {name: tensor}, or what this process has of them, are finite,
     without which no run is saved."""
-    broken = []
-    for name, p in weights.items():
-        if not local(p).float().norm().isfinite():
-            broken.append(name)
+    norms = torch.stack([local(p).float().norm() for p in weights.values()])
+    is_finite = norms.isfinite().tolist()  # one wait
+    broken = [name for name, finite in zip(weights, is_finite) if not finite]
     if broken:
         raise ValueError(
             f'the run of the checkpoint diverged: {len(broken)} weights are not finite, '
