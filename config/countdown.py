@@ -4,6 +4,8 @@
     python train.py config/countdown.py
     # the decoder
     python train.py config/countdown.py --network=gate_init=1 --out_dir=out/countdown_decoder
+    # a GPT, which learns left to right alone
+    python train.py config/countdown.py --network=gate_init=1 --order=l2r --out_dir=out/gpt
     python -m anyorder.extras.puzzles solve --ckpt=out/countdown/ckpt.pt --orders=random,l2r,margin
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min of processor time.
