@@ -135,7 +135,7 @@ def test_the_seed_of_a_row_gives_its_binomial_numbers():
         (dict(policy='margin', threshold='x'), 'threshold'),
         (dict(policy='margin', threshold=True), 'threshold'),
         (dict(policy='margin', threshold=0.5, unmask='binomial'), 'threshold'),
-        (dict(unmask='lossless', window=0), 'window must be an integer from 1, got 0'),
+        (dict(unmask='lossless', window=0), 'window must be an integer'),
         (dict(unmask='lossless', policy='margin'), 'wants an order that is given'),
         (dict(unmask='lossless', policy='margin', threshold=0.5), 'margin'),
         (dict(unmask='lossless', order_noise=0.5), 'order_noise'),

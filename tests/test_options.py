@@ -46,7 +46,7 @@ def test_listed_ends_leave_nothing_to_draw():
     [
         (dict(policy='best'), f"policy must be given, {POLICIES_SAID}, got 'best'"),
         (dict(unmask='all'), "unmask must be fixed, binomial or lossless, got 'all'"),
-        (dict(window=0), 'window must be an integer from 1, got 0'),
+        (dict(window=0), 'window must be an integer'),
         (
             dict(policy='margin', unmask='lossless'),
             'lossless unmasking wants an order that is given',
@@ -74,7 +74,7 @@ def test_options_that_do_not_go_together(options, said):
         (lambda: Adaptive('entropy', threshold=0.5), 'threshold must be a probability'),
         (lambda: Adaptive('margin', binomial=True, threshold=0.5), 'with binomial unmasking'),
         (lambda: Adaptive('margin', schedule=[2], block_length=2), 'not for a schedule of ends'),
-        (lambda: Lossless(0), 'window must be an integer from 1, got 0'),
+        (lambda: Lossless(0), 'window must be an integer'),
         (lambda: Revised(Lossless(), 1), 'revise is how many rounds'),
     ],
 )
