@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyorder.checkpoint import Checkpoint, digest, load_weights, model_from_checkpoint
 from anyorder.fast import lean
+from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import environment, gather, is_split, own_part, processes
 from anyorder.machine.surroundings import launcher
@@ -495,6 +496,8 @@ def start_state(config, checkpoint, model, kind, device):
     place = device
     if is_to_split:
         place = 'cpu'  # until it is split
+    if device.type == 'cpu':
+        keep_freed_memory()
     model = lean(model.train()).to(place)
     if saves_by('recompute', config):
         recompute(model)
