@@ -187,6 +187,7 @@ def test_no_two_splits_share_numbers_and_target(tmp_path):
     run_command('countdown3', *few, f'--data_dir={tmp_path}')
     meta = read_meta(tmp_path / 'countdown3')
     assert meta.splits['test'].source == 'countdown3, seed 0, numbers up to 20'
+    assert meta.made_by.endswith('make countdown3 --largest=20')
     assert meta.row_length == 15
     keys = {}
     for name in ('train', 'val', 'test'):

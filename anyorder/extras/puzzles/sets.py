@@ -26,7 +26,7 @@ MANY = 20000  # rows; more are worth the start of other processes
 def about(puzzle):
     """Return what a set says of itself in meta.json: its vocabulary, and made_by, its command.
 
-    puzzle  {'task': name} and the options that say which puzzles there are"""
+    puzzle  {'task': name} and the options that say which puzzles there are, or which of them"""
     task = puzzle['task']
     made_by = f'python -m anyorder.extras.puzzles make {task}'
     for option, value in puzzle.items():
@@ -84,7 +84,7 @@ def prepare_puzzles(
             row_length=known[wanted[0]].shape[1],
             shape=getattr(rules, 'shape', None),
             puzzle=puzzle,
-            **about(puzzle),
+            **about(puzzle | made),
         )
         return folder.write(meta, origin, splits)
 
