@@ -130,9 +130,7 @@ class Writer:
             n_first = min(n_blanks, self.block_size)
             n_stretches = 1 + -(-(n_blanks - n_first) // (self.block_size - context))
             total += n_stretches * passes_of(unmasking, n_first)
-        if way.drawing.cfg_scale:  # each step has a second one
-            total *= 2
-        return total
+        return total * way.drawing.n_passes
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
         """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the

@@ -55,6 +55,11 @@ class Drawing:
                 'temperature above 0, as 1'
             )
 
+    @property
+    def n_passes(self):
+        """Of a step: with guidance a second one, without the prompt."""
+        return 2 if self.cfg_scale else 1
+
     def tokens(self, logits, u):
         """Draw tokens (...) of logits (..., V) by u (...): the first j with p_0 + ... + p_j > u."""
         if self.temperature == 0:

@@ -88,6 +88,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
             'dropout would fall on some steps'
         )
     unmasking.check_network(model.slots, model.config.block_size)
+    unmasking.check_drawing(drawing)
     if canvas.language is not None:
         check_turns(unmasking)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
@@ -110,8 +111,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
-    n_passes = 2 if drawing.cfg_scale else 1
-    with workspace_of(network, part, use_cache, n_passes) as workspace:
+    with workspace_of(network, part, use_cache, drawing.n_passes) as workspace:
         passes = Passes(network, workspace, unmasking, drawing, with_logprob)
         part = passes.begin(part)
         n_done = 0  # steps

@@ -33,6 +33,9 @@ class Unmasking:
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless such a network can write, or score, n positions so."""
 
+    def check_drawing(self, drawing):
+        """Raise ValueError if it cannot write what a Drawing draws."""
+
     def rounds_of(self, network, canvas, drawing):
         """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
 

@@ -8,7 +8,6 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import check_top_logprobs
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
-from anyorder.generation.revise import Revised
 from anyorder.generation.rules import RULES
 from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
@@ -30,8 +29,7 @@ class Way:
     drawing: Drawing = Drawing()
 
     def __post_init__(self):
-        if isinstance(self.unmasking, Revised):
-            self.unmasking.check_drawing(self.drawing)
+        self.unmasking.check_drawing(self.drawing)
 
     @classmethod
     def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **options):
