@@ -182,12 +182,9 @@ def describe(result, order_text, way, page, config):
 def drawing_in_words(config):
     """Return in words how tokens were drawn."""
     said = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}'
-    if config.min_p:
-        said += f', min_p {config.min_p:g}'
-    if config.presence_penalty:
-        said += f', presence_penalty {config.presence_penalty:g}'
-    if config.cfg_scale:
-        said += f', cfg_scale {config.cfg_scale:g}'
+    for name in ('min_p', 'presence_penalty', 'cfg_scale'):
+        if config[name]:
+            said += f', {name} {config[name]:g}'
     return f'{said}, seed {config.seed}'
 
 

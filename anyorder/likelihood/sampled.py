@@ -160,10 +160,9 @@ class Sampled:
         said = f'order={config["order"]}, n_steps={config["n_steps"]}, unmask={config["unmask"]}'
         if config['temperature'] != 1:
             said += f', temperature={config["temperature"]:g}'
-        if config.get('presence_penalty'):
-            said += f', presence_penalty={config["presence_penalty"]:g}'
-        if config.get('cfg_scale'):
-            said += f', cfg_scale={config["cfg_scale"]:g}'
+        for name in ('presence_penalty', 'cfg_scale'):
+            if config.get(name):
+                said += f', {name}={config[name]:g}'
         return said
 
     def of_another(self):

@@ -78,12 +78,13 @@ def stored(tree, path, parts):
         table = parts['table']
         tree = map_tensors(tree, found)
         ends = ends_in(table)
+        mark = parts['mark']
         marks = marks_in(table)
-        marks = {file: (*marks[file], parts['mark']) for file in ends}
+        checks = [(file, ends[file], *marks[file], mark) for file in sorted(ends)]
     if not os.path.exists(folder):
         raise ValueError(f'{path} is not whole without the folder {folder}: copy it, too')
-    for file, end in sorted(ends.items()):
-        check_part(folder, file, end, *marks[file])
+    for check in checks:
+        check_part(folder, *check)
     return tree
 
 
