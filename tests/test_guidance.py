@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import make_model, one_line
 from test_generation import chi2_of, counts_of, limit
-from test_lossless import half_certain, orders_of, traced
+from test_lossless import orders_of
 from test_model import FINAL, TWO_STREAM
 from test_own_law import WAYS, choosy, law, scored, written
-from test_presence import BY_CHANCE, RULES, close, first_fast
+from test_presence import BY_CHANCE, RULES, check_lossless, check_score, close, first_fast
 from test_unmasking import BLOCKS, ENCODER, KNOWN, by_definition
 
 from anyorder.generation.canvas import Canvas
@@ -132,27 +132,12 @@ def test_texts_of_unequal_lengths(batch, variant, known, use_cache):
     ],
 )
 def test_scored_equals_written(batch, how, use_cache):
-    model = make_model()
-    text, trace = written(model, batch, KNOWN, dict(how, use_cache=use_cache), range(5), **GUIDED)
-    canvas = scored(model, text, batch[1], KNOWN, range(5), how, use_cache, **GUIDED)
-    assert torch.equal(canvas.order, trace['order'])
-    close(canvas.logprob, trace['logprob'])
-    other, _ = written(model, batch, KNOWN, how, range(5))
-    assert not torch.equal(other, text)
+    check_score(batch, how, use_cache, GUIDED)
 
 
 @pytest.mark.parametrize('drawing', [GUIDED | dict(min_p=0.1), GUIDED | dict(temperature=0)])
 def test_lossless_text_is_the_one_of_one_token_a_step(drawing):
-    model = half_certain()
-    order = orders_of('random')
-    text, trace = traced(model, order, 1, **drawing)
-    for window, use_cache in ((3, True), (5, False), (64, True)):
-        new, many = traced(model, order, window, use_cache=use_cache, **drawing)
-        assert torch.equal(new, text)
-        close(many['logprob'], trace['logprob'])
-        assert int(many['step'].max()) + 1 < 12
-    free, _ = traced(model, order, 1, **drawing | dict(cfg_scale=0.0))
-    assert not torch.equal(free, text)
+    check_lossless(drawing, cfg_scale=0.0)
 
 
 def test_prompts_that_are_read_by_themselves():

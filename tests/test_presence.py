@@ -152,11 +152,14 @@ def test_it_is_the_definition_written_and_scored(batch, how, variant):
     ],
 )
 def test_scored_equals_written(batch, how, use_cache):
+    check_score(batch, how, use_cache, PENALTY)
+
+
+def check_score(batch, how, use_cache, drawing):
+    """A score is what was written by this drawing, and without it another text is written."""
     model = make_model()
-    how = dict(how, use_cache=use_cache)
-    text, trace = written(model, batch, KNOWN, how, range(5), **PENALTY)
-    how.pop('use_cache')
-    canvas = scored(model, text, batch[1], KNOWN, range(5), how, use_cache, **PENALTY)
+    text, trace = written(model, batch, KNOWN, dict(how, use_cache=use_cache), range(5), **drawing)
+    canvas = scored(model, text, batch[1], KNOWN, range(5), how, use_cache, **drawing)
     assert torch.equal(canvas.order, trace['order'])
     close(canvas.logprob, trace['logprob'])
     other, _ = written(model, batch, KNOWN, how, range(5))
@@ -165,6 +168,11 @@ def test_scored_equals_written(batch, how, use_cache):
 
 @pytest.mark.parametrize('drawing', [WITH_MIN_P, PENALTY | dict(temperature=0)])
 def test_lossless_text_is_the_one_of_one_token_a_step(drawing):
+    check_lossless(drawing, presence_penalty=0.0)
+
+
+def check_lossless(drawing, **without):
+    """Lossless text is that of one token a step, in fewer steps, and `without` it is another."""
     model = half_certain()
     order = orders_of('random')
     text, trace = traced(model, order, 1, **drawing)
@@ -173,7 +181,7 @@ def test_lossless_text_is_the_one_of_one_token_a_step(drawing):
         assert torch.equal(new, text)
         close(many['logprob'], trace['logprob'])
         assert 2 < int(many['step'].max()) + 1 < 12
-    free, _ = traced(model, order, 1, **drawing | dict(presence_penalty=0.0))
+    free, _ = traced(model, order, 1, **drawing | without)
     assert not torch.equal(free, text)
 
 
