@@ -81,7 +81,7 @@ from anyorder.machine.processes import (
     start_processes,
     stop_requests,
 )
-from anyorder.machine.terminal import progress
+from anyorder.machine.terminal import say
 from anyorder.orders import Order
 from anyorder.training import start
 from anyorder.training.chart import start_chart
@@ -134,7 +134,8 @@ def train(config, make_update):
     state.run_model = start.make_run_model(state.model, compiled, device)
     if rank == 0:
         how = f'compile={compiled} ({why})'
-        print(*introduction(state, data, clock, folder, config, how, changed), sep='\n')
+        for line in introduction(state, data, clock, folder, config, how, changed):
+            say(line)
     with failing_together():
         chart = start_chart(state, folder, charted, config)
     folder.when_saved = chart.send
@@ -177,14 +178,11 @@ def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
-    rank, _ = processes()
-    bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
-    report = report_of(state, data, folder, chart, bar, config)
-
+    report = report_of(state, data, folder, chart, config)
     val = {}
     stopping = False
     clock.start(state)
-    with bar, stop_requests() as stop_requested:
+    with report.bar as bar, stop_requests() as stop_requested:
         while not (stopping or is_over(state, folder, config)):
             lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)

@@ -169,7 +169,7 @@ class Writer:
         self.compile_for(texts, way, page, batch_size)
         n_blanks = sum(text.known.count(False) for text in texts)
         found = []
-        with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:  # seconds
+        with progress(total=n_blanks, unit='token', leave=False) as bar:
             for scroll in self.scrolls(texts, seed, batch_size, page):
                 for n_new in self.write(scroll, way):
                     bar.update(n_new)
@@ -338,7 +338,7 @@ class Writer:
         network = None
         if any(template.unknown for template in templates):
             network = self.network
-        bar = progress(total=len(templates), unit='text', desc='lengths', leave=False, delay=2)
+        bar = progress(total=len(templates), unit='text', desc='lengths', leave=False)
         texts = []
         with self.autocast(), bar:
             chosen = lengths.choose(network, templates, seeds)

@@ -81,7 +81,7 @@ def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
     stream = open(writing, 'w', buffering=1)
     monkeypatch.setattr('sys.stderr', stream)
     bar = progress(total=3)
-    assert bar.fp == stream  # as tqdm asks before it measures the terminal
+    assert bar.fp == stream  # as tqdm asks before it writes a line above
     os.close(reading)
     bar.update(3)
     bar.close()

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT
@@ -14,6 +15,7 @@ from anyorder.generation.watch import Watch
 from anyorder.machine.processes import end_processes
 from anyorder.machine.terminal import one_line_errors, progress, say, surviving
 from anyorder.tokens.tokenizers import Bytes
+from anyorder.training.report import BAR, Report
 
 
 class Bare:
@@ -88,7 +90,69 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
         assert sys.stdout is stream
     if isinstance(stream, Bare):
         assert stream.said.count('a line\n') == 4
-        assert '3/3' in stream.said
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """[seconds], by which bars go."""
+    now = [100.0]
+    monkeypatch.setattr('tqdm.std.time', lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize('seconds', [0.9, 1.0, 40.0])
+def test_a_bar_is_of_a_second_or_more_and_within_its_total(clock, seconds):
+    stream = Bare()
+    with terminal(stream):
+        bar = progress(total=3)
+        bar.update()
+        say('a line')  # which shows bars anew
+        clock[0] += seconds
+        bar.update(5)
+        bar.close()
+    assert bar.n == 3
+    assert ('3/3' in stream.said) == (seconds >= 1)
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        return 2
+
+
+@pytest.fixture(params=[0, 40, 60, 80, 120])
+def columns(request, monkeypatch):
+    """How many columns a terminal has; 0 says none, and is taken for 80."""
+    monkeypatch.setattr('os.get_terminal_size', lambda fd: (request.param, 24))
+    return request.param or 80
+
+
+def test_a_run_on_a_narrow_terminal_shows_whole_words_the_losses_first(columns, monkeypatch):
+    with terminal(Screen()):
+        bar = progress(total=100_000, initial=12_345, bar_format=BAR)
+    speed = {'tokens_per_sec': 54321, 'mfu': 0.4, 'lr': 3e-4, 'grad_norm': 1.25}
+    losses = {'loss': 2.5, 'val_any': 2.625, 'val_l2r': 2.375, 'val_books_any': 2.75, 'best': 2.0}
+    Report(Mock(), Mock(), bar)({'iter': 12_345} | speed | losses, with_samples=False)
+    shown = str(bar)
+    monkeypatch.setattr('os.get_terminal_size', lambda fd: (1000, 24))
+    assert len(shown) <= columns
+    assert f'{bar} '.startswith(f'{shown} ')
+    said = ['loss 2.500', 'any 2.625', 'l2r 2.375', 'best 2.000', '54,321 tok/s', 'norm 1.25']
+    least = {40: 1, 60: 4, 80: 4, 120: 6}[columns]
+    assert [words for words in said[:least] if words not in shown] == []
+    assert '2.750' not in str(bar)
+
+
+def test_a_line_is_broken_at_words(columns):
+    line = 'the run-of-the-mill line says what is about to run, in many more words than one'
+    screen = Screen()
+    with terminal(screen):
+        say(line)
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert ' '.join(lines) == line
 
 
 @pytest.mark.parametrize('prints_results', [False, True])

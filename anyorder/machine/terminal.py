@@ -8,6 +8,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from importlib.util import find_spec
 
@@ -204,14 +205,64 @@ def open_descriptors():
     os.close(number)
 
 
+def width_of(stream):
+    """Return how many letters a line of the terminal takes; None where the stream is none."""
+    if not stream.isatty():
+        return None
+    columns = 0  # as some terminals say that have no size
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        columns, _ = os.get_terminal_size(stream.fileno())
+    return (columns or 80) - 1
+
+
 def say(line):
-    """Print a line; bars that are on the terminal stay below it."""
-    tqdm.write(line, file=surviving(sys.stdout))
+    """Print a line, which a terminal breaks at words; bars that are on it stay below the line."""
+    out = surviving(sys.stdout)
+    width = width_of(out)
+    if width:
+        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    tqdm.write(line, file=out)
+
+
+class Bar(tqdm):
+    """A bar within its total and its terminal, of work that takes `delay` seconds or more."""
+
+    def update(self, n=1):
+        """Count n more, as far as the total goes: a text that is revised is written more often."""
+        if self.total is not None:
+            n = min(n, self.total - self.n)
+        return super().update(n)
+
+    def refresh(self, *args, **how):
+        """Show it anew, as a line that is said does; a bar that is not due yet stays hidden."""
+        if self.is_due():
+            super().refresh(*args, **how)
+
+    def close(self):
+        """Show the end, of which a file may have seen nothing yet."""
+        if not self.disable and self.is_due():
+            self.last_print_t = self._time()
+        super().close()
+
+    def is_due(self):
+        return self._time() >= self.start_t + self.delay
+
+    @property
+    def format_dict(self):
+        return super().format_dict | {'ncols': width_of(self.fp)}  # it may have changed
+
+    def __str__(self):
+        """Return a bar of words alone up to the last word that fits: half a number misleads."""
+        how = self.format_dict
+        width = how.pop('ncols')
+        if how['bar_format'] is None or width is None:
+            return super().__str__()
+        return textwrap.shorten(self.format_meter(**how), width, placeholder='')
 
 
 def progress(rows=None, **how):
-    """Return tqdm's bar. To a file it writes at its start, twice a minute and at its end."""
+    """Return a Bar of work that takes a second. A file has it twice a minute and at its end."""
     stream = surviving(sys.stderr)
     seconds = 0.5 if stream.isatty() else 30
-    most = max(10, seconds)
-    return tqdm(rows, mininterval=seconds, maxinterval=most, file=stream, **how)
+    how |= {'mininterval': seconds, 'maxinterval': max(10, seconds), 'delay': 1}
+    return Bar(rows, file=stream, ncols=80, nrows=20, **how)  # not to be measured once

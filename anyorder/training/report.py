@@ -16,6 +16,7 @@ from anyorder.generation.unmasking import Given
 from anyorder.generation.watch import visible
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import processes
+from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
@@ -38,7 +39,7 @@ def introduction(state, data, clock, folder, config, compiled, changed):
         if len(data.parts) > 1:
             n_times = part.share * clock.tokens_per_iter * config.max_iters / part.train.packed.size
             of_set = about_set(part, data.tokenizer)
-            yield f'{part.share:.1%} of them are of {of_set}; the run reads it {n_times:.3g} times'
+            yield f'{part.share:.1%} of an update from {of_set}; read {n_times:.3g} times'
         if part.train.lengths is not None:
             yield about_documents(part.train, data.train.width(config.block_size))
         if config.documents:
@@ -103,8 +104,11 @@ def about_documents(split, N):
     )
 
 
-def report_of(state, data, folder, chart, bar, config):
+def report_of(state, data, folder, chart, config):
     """Return the Report of a run, which writes samples for the chart of a text."""
+    rank, _ = processes()
+    how = {'unit': 'it', 'bar_format': BAR, 'disable': rank > 0}
+    bar = progress(total=config.max_iters, initial=state.iter_num, **how)
     write_samples = None
     # of a split run no process alone has the whole average
     if chart.wanted and not data.train.marked and not splits(config):
@@ -139,17 +143,20 @@ class Report:
             texts = self.write_samples()
         self.chart.keep(entry['iter'], texts)
         self.shown |= entry
-        self.bar.set_postfix_str(in_short(self.shown), refresh=False)
+        self.bar.set_description_str(losses_in(self.shown), refresh=False)
+        self.bar.set_postfix_str(SPEED.format(**self.shown), refresh=False)
 
 
-def in_short(entry):
-    """Return what the bar says of an entry of the log."""
-    said = '{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f}'
-    words = [said.format(**entry)]
-    for name, value in entry.items():
-        if name in ('loss', 'best') or name.startswith('val_'):
-            words.append(f'{name.removeprefix("val_")} {value:.3f}')
-    return ' '.join(words)
+# the bar of a run: a narrow terminal cuts off the speed, and not the losses
+BAR = '{percentage:.0f}% {n_fmt}/{total_fmt} {desc} [{elapsed}<{remaining}{postfix}, {rate_fmt}]'
+SPEED = '{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f}'
+LOSSES = ('loss', 'val_any', 'val_own', 'val_l2r', 'best')
+
+
+def losses_in(entry):
+    """Return what the bar says of the losses of an entry of the log, of several sets the means."""
+    there = [name for name in LOSSES if name in entry]
+    return ' '.join(f'{name.removeprefix("val_")} {entry[name]:.3f}' for name in there)
 
 
 def conclusion(state, data, val, folder, config):

@@ -14,6 +14,7 @@ from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import environment, gather, is_split, own_part, processes
 from anyorder.machine.surroundings import launcher
+from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
@@ -175,7 +176,7 @@ def overruled(given, fixed, typed):
     rank, _ = processes()
     if found and rank == 0:
         said = ', '.join(f'{name} {given[name]} -> {value}' for name, value in found.items())
-        print(f'the checkpoint overrules the config file: {said}')
+        say(f'the checkpoint overrules the config file: {said}')
     return found
 
 
