@@ -81,6 +81,7 @@ from anyorder.machine.processes import (
     start_processes,
     stop_requests,
 )
+from anyorder.machine.surroundings import program
 from anyorder.machine.terminal import say
 from anyorder.orders import Order
 from anyorder.training import start
@@ -112,6 +113,7 @@ def train(config, make_update):
         checkpoint, config, changed, device = open_options(config)
     with failing_together():
         data, model, config = open_data(config, checkpoint)
+    config = with_values(config, program=trained_by(make_update))
     resumed = start.resumed_at(config, checkpoint)
     if world_size > 1:
         start.check_start(model, resumed, data, config)
@@ -156,6 +158,14 @@ def open_options(config):
     if world_size > 1:
         name = device.type
     return checkpoint, with_values(config, device=name, dtype=dtype), changed, device
+
+
+def trained_by(make_update):
+    """Return the name of the program that trains, which alone can go on in the same way: this one,
+    or that which gives it an update of its own."""
+    if __name__ == '__main__' or make_update is not update:
+        return program()
+    return 'train.py'
 
 
 def with_values(config, **values):

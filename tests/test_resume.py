@@ -4,12 +4,14 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import REFERENCE, make_model
-from toy_runs import assert_same_runs, interrupted, log, resume, run
+from toy_runs import TOY, assert_same_runs, interrupted, log, resume, run
 
 import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, save_checkpoint
@@ -219,6 +221,29 @@ def test_a_resume_says_that_its_draws_are_others(said):
     del checkpoint['draws']  # as of an earlier version
     torch.save(checkpoint, 'out/ckpt.pt')
     assert re.search('changed since iteration 2: .*the random draws.*\n', said('--max_iters=2'))
+
+
+def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch, capsys):
+    """What is printed names it, and a resume by train.py says that this is another one, once."""
+    own = SimpleNamespace(__file__=os.path.abspath('own.py'), __spec__=None)
+    monkeypatch.setitem(sys.modules, '__main__', own)
+
+    def own_run(iteration, *options):
+        stop = interrupted(iteration, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(SystemExit):
+            train.train(configure(vars(train), [*TOY, '--max_iters=9', *options]), stop)
+        said = capsys.readouterr()
+        assert 'with: python own.py --init_from=resume' in said.err
+        return said.out
+
+    assert 'changed' not in own_run(1)
+    assert 'changed' not in own_run(3, '--init_from=resume')
+    assert 'changed' not in own_run(2, '--init_from=out/ckpt.pt', '--out_dir=tuned')
+    resume('--max_iters=5')
+    assert f'the program {os.getcwd()}/own.py -> train.py\n' in capsys.readouterr().out
+    resume('--max_iters=5')
+    assert 'the program' not in capsys.readouterr().out
+    assert f'the program train.py -> {os.getcwd()}/own.py\n' in own_run(5, '--init_from=auto')
 
 
 # the weights of another run

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import ROOT, make_model, one_line
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.pictures.curves import read_run
@@ -302,13 +302,13 @@ def test_the_first_process_alone_writes(monkeypatch):
     save(other, 3)
     assert not os.path.exists('out')
     assert other.saved == 3
-    command = 'torchrun ... train.py --init_from=resume --out_dir=out'
+    command = f'torchrun ... {ROOT}/train.py --init_from=resume --out_dir=out'
     assert other.way_on() == f'go on from iteration 3 with: {command}'
 
 
 def test_the_way_on_is_a_command_for_a_shell():
     folder = RunFolder('my runs', resumed=7)
-    command = "python train.py --init_from=resume --out_dir='my runs'"
+    command = f"python {ROOT}/train.py --init_from=resume --out_dir='my runs'"
     assert folder.way_on() == f'go on from iteration 7 with: {command}'
 
 

@@ -1,10 +1,14 @@
-"""The environment of a process: torchrun's, whole, or none of it."""
+"""The environment of a process: torchrun's, whole, or none of it; and the program that it runs."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import one_line
+from conftest import ROOT, one_line
 
 from anyorder.machine.processes import processes
-from anyorder.machine.surroundings import NAMES, NUMBERS, surroundings
+from anyorder.machine.surroundings import NAMES, NUMBERS, command, program, surroundings
 from anyorder.machine.terminal import read_options
 
 WHOLE = {
@@ -68,3 +72,32 @@ def test_a_part_of_torchruns_names_is_refused(surround, monkeypatch, there):
     with pytest.raises(SystemExit) as e:  # before a command imports what takes seconds
         read_options({'ckpt': 'none.pt'}, ckpt=())
     assert next(iter(there)) in e.value.code
+
+
+@pytest.mark.parametrize(
+    'folder, file, module, name, typed',
+    [
+        ('', '{ROOT}/train.py', None, 'train.py', 'python train.py'),
+        ('', '{ROOT}/mine/train.py', None, 'mine/train.py', 'python mine/train.py'),
+        ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
+        ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
+        ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
+        ('', '{ROOT}/mine/__main__.py', '__main__', 'mine/__main__.py', 'python mine/__main__.py'),
+        ('', '{OUT}/a b/own.py', None, '{OUT}/a b/own.py', "python '{OUT}/a b/own.py'"),
+        ('{OUT}', '{OUT}/own.py', None, '{OUT}/own.py', 'python own.py'),
+        ('', None, None, '(no file)', 'the same program and'),
+        ('', '<stdin>', None, '(no file)', 'the same program and'),
+    ],
+)
+def test_a_program_has_a_name_and_is_typed_where_one_stands(
+    monkeypatch, tmp_path, folder, file, module, name, typed
+):
+    """Its name does not depend on that."""
+    places = {'ROOT': ROOT, 'OUT': tmp_path}
+    main = SimpleNamespace(__spec__=module and SimpleNamespace(name=module))
+    if file:
+        main.__file__ = file.format(**places)
+    monkeypatch.setitem(sys.modules, '__main__', main)
+    monkeypatch.setattr(Path, 'cwd', lambda: Path(ROOT, folder.format(**places)))
+    assert program() == name.format(**places)
+    assert command(program(), 1) == typed.format(**places)

@@ -61,7 +61,7 @@ def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkey
 
     first, second = forked(stopped, stopped)
     assert (first.code, second.code) == (1, 1)
-    way_on = 'torchrun ... train.py --init_from=resume --out_dir=out'
+    way_on = f'torchrun ... {ROOT}/train.py --init_from=resume --out_dir=out'
     assert f'stopped and saved; go on from iteration 5 with: {way_on}' in first.said
     assert 'stopped and saved' not in second.said
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 5
@@ -171,7 +171,7 @@ def test_two_processes_that_are_asked_to_end_save_first(data):
     saved = load_checkpoint('out/ckpt.pt')['iter_num']
     assert p.returncode != 0
     assert saved == log()[-1]['iter']
-    command = 'torchrun --standalone --nproc_per_node=2 train.py --init_from=resume'
+    command = f'torchrun --standalone --nproc_per_node=2 {ROOT}/train.py --init_from=resume'
     assert f'go on from iteration {saved} with: {command}' in err
     (rows,) = glob.glob('wandb/offline-run-*/*.wandb')
     assert os.path.getsize(rows) > 1000

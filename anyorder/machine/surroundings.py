@@ -1,12 +1,47 @@
-"""Did torchrun start this process, with others?
+"""How was this process started: by torchrun, with others? Which program is it, and how is it typed?
 
 What torchrun sets is read here alone, before slow imports."""
 
 import os
 import re
+import shlex
+import sys
+from pathlib import Path
 
 NUMBERS = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_PORT')
 NAMES = (*NUMBERS, 'MASTER_ADDR')
+
+
+PROJECT = Path(__file__).resolve().parents[2]
+NO_FILE = '(no file)'  # the name of a notebook, of python -c, and of what is read from a pipe
+
+
+def program():
+    """Return the name of the program that runs: the path of its file, in the project from there."""
+    path = getattr(sys.modules['__main__'], '__file__', '<string>')
+    if path.startswith('<'):
+        return NO_FILE
+    return path_from(PROJECT, Path(path).resolve())
+
+
+def path_from(folder, path):
+    """Return a path as text: from a folder on if it lies there, else whole."""
+    if path.is_relative_to(folder):
+        path = path.relative_to(folder)
+    return path.as_posix()
+
+
+def command(name, n_processes):
+    """Return what to type before the options of the program of this name, to run it here by so many
+    processes."""
+    if name == NO_FILE:
+        return 'the same program and'
+    start = launcher(n_processes)
+    spec = getattr(sys.modules['__main__'], '__spec__', None)
+    # a folder that is run has a spec without a name of its own
+    if name == program() and spec and spec.name != '__main__':
+        return f'{start} -m {spec.name}'
+    return f'{start} {shlex.quote(path_from(Path.cwd(), PROJECT / name))}'
 
 
 def launcher(n_processes):

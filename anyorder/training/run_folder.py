@@ -31,7 +31,7 @@ from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import reading, replace_file, whole_files
 from anyorder.machine.locks import tidy
 from anyorder.machine.processes import failing_together, gather, is_split, processes
-from anyorder.machine.surroundings import launcher
+from anyorder.machine.surroundings import command
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 
@@ -39,11 +39,20 @@ from anyorder.training.best import Best
 class RunFolder:
     """The files of a run in `out_dir`. The first process writes them, the others only count."""
 
-    def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None, best=None):
+    def __init__(
+        self,
+        out_dir,
+        keep_checkpoints=0,
+        resumed=None,
+        environment=None,
+        best=None,
+        program='train.py',
+    ):
         """resumed      the iteration of the checkpoint from which the run goes on; None: a new run
         environment  what each checkpoint, and the next line of the log, says of code and machine
-        best         the Best of the run so far; None: nobody watches it"""
-        rank, _ = processes()
+        best         the Best of the run so far; None: nobody watches it
+        program      the name of what goes on with the run"""
+        rank, world_size = processes()
         self.out_dir = out_dir
         self.log_path = os.path.join(out_dir, 'log.jsonl')
         self.ckpt_path = os.path.join(out_dir, 'ckpt.pt')
@@ -55,6 +64,7 @@ class RunFolder:
         self.mine = resumed is not None  # whether the files belong to this run, or first move aside
         self.environment = environment or {}
         self.is_environment_said = not environment
+        self.command = command(program, world_size)
         self.writes = rank == 0
         self.lock = None
         self.pending = None  # the SaveOfParts that goes on
@@ -317,10 +327,8 @@ class RunFolder:
         """Return what to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        _, world_size = processes()
-        command = f'{launcher(world_size)} train.py --init_from=resume'
-        out_dir = shlex.quote(self.out_dir)
-        return f'go on from iteration {self.saved} with: {command} --out_dir={out_dir}'
+        options = f'--init_from=resume --out_dir={shlex.quote(self.out_dir)}'
+        return f'go on from iteration {self.saved} with: {self.command} {options}'
 
 
 def free_ending(paths):

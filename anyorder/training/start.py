@@ -152,9 +152,6 @@ def changed_options(checkpoint, config, saved, given, resolved):
     now = f'{lr_of(checkpoint.iter_num, resolved):.3g}'
     if before != now:
         changed.append(f'learning rate at once {before} -> {now}')
-    ratio = checkpoint.run.get('fim_ratio', 0)
-    if ratio and 'fim_ratio' not in config:
-        changed.append(f'fim_ratio {ratio} -> 0, which results/infilling/fim.py goes on with')
     return changed
 
 
@@ -438,6 +435,9 @@ def changed_inputs(config, checkpoint, data):
         return []
     entries = checkpoint.entries
     changed = []
+    before = checkpoint.run.get('program', config.program)
+    if before != config.program:
+        changed.append(f'the program {before} -> {config.program}')
     for entry, said in (('data', 'training'), ('val_data', 'validation')):
         if entries.get(entry, data.entries[entry]) != data.entries[entry]:
             changed.append(f'the {said} data{of_sets(entry, checkpoint, data)}')
@@ -575,7 +575,8 @@ def open_folder(config, checkpoint, hashes, device):
     where = environment(device) | {'started_from': config.started_from}
     resumed = resumed_at(config, checkpoint)
     best = best_of(config, checkpoint, hashes)
-    folder = RunFolder(config.out_dir, n_kept(config), resumed, where, best)
+    kept = n_kept(config)
+    folder = RunFolder(config.out_dir, kept, resumed, where, best, config.program)
     folder.open()
     return folder
 

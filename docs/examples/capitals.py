@@ -43,4 +43,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(vars(train)))
+        main(configure(vars(train) | {'__doc__': __doc__}))

@@ -89,4 +89,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(vars(train) | {'fim_ratio': 0.5}))
+        main(configure(vars(train) | {'__doc__': __doc__, 'fim_ratio': 0.5}))

@@ -41,4 +41,4 @@ def say_peaks(*args):
 
 if __name__ == '__main__':
     with one_line_errors():
-        train.train(configure(vars(train)), say_peaks)
+        train.train(configure(vars(train) | {'__doc__': __doc__}), say_peaks)

@@ -134,4 +134,4 @@ def quartiles(seconds):
 
 if __name__ == '__main__':
     with one_line_errors():
-        train.train(configure(vars(train)), measure)
+        train.train(configure(vars(train) | {'__doc__': __doc__}), measure)
