@@ -7,6 +7,7 @@ included.
 Result: 3.18 bits per byte in random order, 2.85 left to right; the unigram entropy is 4.67."""
 
 out_dir = 'out/quickstart'
+init_from = 'auto'  # the same command again goes on, or says that the run is finished
 block_size = 64
 n_layer = 2
 n_head = 3

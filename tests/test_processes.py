@@ -174,7 +174,8 @@ def batch_script(tmp_path, slurm):
     [
         (['config/adapt_gpt2.py'], []),
         (['--max_iters=9', 'config/finetune.py'], []),
-        (['config/quickstart.py'], ['--init_from=auto']),
+        (['config/quickstart.py'], []),
+        (['config/bytes256.py'], ['--init_from=auto']),
         (['--max_iters=9'], ['--init_from=auto']),
     ],
 )

@@ -31,6 +31,7 @@ STARTS = {  # init_from, where it is not 'scratch'
     'adapt_gpt2.py': 'auto:gpt2',
     'answers.py': 'auto:out/quickstart/ckpt.pt',
     'finetune.py': 'auto:out/quickstart/ckpt.pt',
+    'quickstart.py': 'auto',
     'ao_gpt_small.py': 'auto',
     'ao_gpt_medium.py': 'auto',
     'sigma_gpt_small.py': 'auto',

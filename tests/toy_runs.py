@@ -25,6 +25,7 @@ TOY = [
     '--learning_rate=1e-2',
     '--min_lr=1e-3',
     '--out_dir=out',
+    '--init_from=scratch',
     '--eval_interval=4',
     '--eval_iters=2',
     '--log_interval=1',

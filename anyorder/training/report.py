@@ -69,7 +69,7 @@ def what_is_left(iter_num, folder, config):
     if iter_num >= config.max_iters > 0:
         yield (
             f'finished: the checkpoint is at iteration {iter_num} of {config.max_iters}; '
-            'to go on, raise --max_iters'
+            'to go on, raise --max_iters; to begin anew, --init_from=scratch'
         )
     elif folder.best.is_over:
         yield f'finished: {folder.best.why_over}'

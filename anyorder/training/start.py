@@ -168,7 +168,8 @@ def overruled(given, fixed, typed):
     for name, value in found.items():
         if name in typed:
             raise ValueError(
-                f'{name}={given[name]} contradicts the checkpoint, which has {value}: leave it out'
+                f'{name}={given[name]} contradicts the checkpoint, which has {value}: '
+                'leave it out, or begin anew with --init_from=scratch'
             )
     rank, _ = processes()
     if found and rank == 0:

@@ -1,6 +1,7 @@
 """Train a left-to-right model to fill in a middle (Bavarian et al. 2022, arXiv 2207.14255).
 
-    python results/infilling/fim.py config/quickstart.py --order=l2r --l2r_ratio=0 --fim_ratio=0.5
+    python results/infilling/fim.py config/quickstart.py --order=l2r --l2r_ratio=0 \\
+        --fim_ratio=0.5 --out_dir=out/fim
 
 is train.py with its options, for a set that is a stream of text. In a share `fim_ratio` of the
 blocks the middle is moved to the end: mark, prefix, mark, suffix, mark, middle. Marks are read and
