@@ -2,6 +2,7 @@
 out."""
 
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import cached_property, partial
@@ -26,7 +27,7 @@ from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of, stream
 from anyorder.tokens.prompts import has_pattern, has_rest, parse_prompts, read_pattern
-from anyorder.tokens.shown import token_texts
+from anyorder.tokens.shown import shown_text
 
 PAGE = [field.name for field in fields(Page)]
 WRONG_STOP = 'stop must be a text or a list of texts, got {!r:.60}: leave out what is empty'
@@ -74,6 +75,12 @@ class Writer:
         self.use_cache = use_cache
         self.compile = compile
         self.tokenizer = self.checkpoint.tokenizer
+        if self.tokenizer.why_no_parts:
+            print(
+                f'a part of a text may be shown otherwise than it ends with {self.tokenizer.name}: '
+                f'{self.tokenizer.why_no_parts}',
+                file=sys.stderr,
+            )
         self.block_size = self.checkpoint.config.block_size
         self.prefix = getattr(self.checkpoint.config, 'prefix', ())  # the model's, before each text
         self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]  # of a row that is a grid
@@ -188,7 +195,7 @@ class Writer:
         for _ in self.write(scroll, way):
             tokens, steps, *_ = scroll.first()
             seen = [None if step is None else token for token, step in zip(tokens, steps)]
-            yield self.tokenizer.separator.join(token_texts(seen, self.tokenizer))
+            yield shown_text(seen, self.tokenizer, 0)
         yield as_text(*scroll.samples())
 
     def asked(self, way, page, options):

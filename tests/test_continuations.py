@@ -384,6 +384,9 @@ class Pairs(Bytes):
         pairs = zip_longest(text[::2], text[1::2], fillvalue=chr(0))
         return [1000 * ord(a) + ord(b) for a, b in pairs]
 
+    def spans(self, text):
+        return [(token, 0, len(text)) for token in self.encode(text)]
+
     def decode(self, ids):
         return ''.join(chr(i // 1000) + chr(i % 1000) for i in ids).replace(chr(0), '')
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from conftest import make_model, one_line
 
-from anyorder.checkpoint import entries_of
+from anyorder.checkpoint import entries_of, save_checkpoint
+from anyorder.generation.watch import Watch
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import BYTE_OF, Library, Tiktoken, train_bpe
@@ -17,9 +19,11 @@ from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import read_split
+from anyorder.tokens.shown import written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT
-from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, encode_documents, tokenizer_of_set
 from anyorder.training.start import start_model
+from anyorder.writer import Writer
 from configurator import Config
 
 LETTER_OF = {b: letter for letter, b in BYTE_OF.items()}
@@ -417,3 +421,119 @@ def test_a_tokenizer_that_cannot_be_opened_is_told_before_a_download(tmp_path, m
     monkeypatch.setattr(DATA_SETS['openwebtext'], 'documents', download)
     with one_line('no ranks'):
         prepare('openwebtext', str(tmp_path))
+
+
+# --------------------------------------------------------------------------------------------------
+# A part of a text is what the whole text has there. The oracle is the text at the end
+
+WORDS = 'ab x a b x ab'
+
+
+def stream(writer, end, tokens, steps, script):
+    *frames, last = writer.stream('ab[[3]] x[[..]]', length=16, order='random')
+    assert len(frames) > 5
+    assert last == end
+    return frames
+
+
+def watch(writer, end, tokens, steps, script):
+    view = Watch(writer.tokenizer)
+    for now in range(max(steps) + 1):
+        seen = [step if step <= now else None for step in steps]
+        shown = [None if step is None else token for token, step in zip(tokens, seen)]
+        yield ''.join(view.texts(shown, seen))
+
+
+def likeliest(writer, end, tokens, steps, script):
+    text = writer.infill('ab[[3]] x[[..]]', length=16, order='random', top_logprobs=2)
+    assert text == end
+    return [with_dots(text.top_logprobs)]
+
+
+def out(writer, end, tokens, steps, script):
+    how = ['--prompt=ab[[3]] x[[..]]', '--length=16', '--order=random', '--n_samples=1']
+    how += ['--weights=raw', '--top_logprobs=1', '--out=o.json']
+    script('sample.py', '--ckpt=words.pt', *how)
+    with open('o.json') as f:
+        (sample,) = json.load(f)['samples']
+    assert sample['text'] == end
+    return [with_dots(sample['top_logprobs'])]
+
+
+def with_dots(places):
+    """What is said of each place one behind the other, with a dot for the tokens of the prompt."""
+    return ''.join('·' if place is None else place['text'] for place in places)
+
+
+def answer(writer, end, tokens, steps, script):
+    """What was written, as an answer of lm-eval."""
+    for known in range(1, len(tokens)):
+        written = [i >= known for i in range(len(tokens))]
+        begin = writer.tokenizer.decode(tokens[:known])
+        yield begin + written_text(tokens, written, writer.tokenizer)
+    yield written_text(tokens, [True for _ in tokens], writer.tokenizer)
+
+
+def stop(writer, end, tokens, steps, script):
+    begin = len(writer.tokenizer.decode(writer.tokenizer.encode('ab')))
+    for seed in range(4):
+        how = {'length': 16, 'order': 'l2r', 'seed': seed}
+        whole = writer.infill('ab', **how)
+        for stop in (whole[begin : begin + 2], whole[begin + 1 : begin + 4]):
+            text = writer.infill('ab', stop=stop, **how)
+            assert stop in text[begin:]
+            assert stop not in writer.tokenizer.decode(text.sample['tokens'][:-1])[begin:]
+            assert whole.startswith(text)
+    return []
+
+
+def answers_behind_prompts(writer, end, tokens, steps, script):
+    tokenizer = writer.tokenizer
+    whole = tokenizer.decode(tokenizer.encode(WORDS))
+    pairs = [(WORDS[:n], WORDS[n:]) for n in range(len(WORDS) + 1)]
+    for (prompt, text), (row, n_bytes) in zip(pairs, encode_documents(pairs, tokenizer)):
+        given = row >> 15
+        ids = (row & 0x7FFF)[:-1].tolist()
+        assert (np.diff(given.astype(int)) <= 0).all()
+        assert n_bytes == len(text)
+        assert tokenizer.decode(ids) == whole
+        # no letter of the answer is given
+        assert len(tokenizer.decode(ids[: given.sum()]).strip()) <= len(prompt)
+    return []
+
+
+PLACES = (stream, watch, likeliest, out, answer, stop, answers_behind_prompts)
+KINDS = (
+    'bytes',
+    'bytes behind a space',
+    'metaspace always',
+    'metaspace first',
+    'sentences and bytes',
+    'wordpiece',
+    'ends of words',
+    'words',
+)
+
+
+@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_part_is_that_of_the_whole_text(kind, place, tmp_path, monkeypatch, script):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+
+    monkeypatch.chdir(tmp_path)
+    tok = Library.of_file(f'{kind}.json', tokenizer_like(kind).file)
+    kind = {'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
+    model = make_model(block_size=16, vocab_size=320, n_tokens=tok.n_tokens).float()
+    model.lm_head.bias -= 1e4
+    model.lm_head.bias[tok.encode(WORDS)] += 1e4
+    save_checkpoint('words.pt', model, tokenizer=tok.name, set=kind | {'tokenizer_file': tok.file})
+    writer = Writer('words.pt', device='cpu')
+    end = writer.infill('ab[[3]] x[[..]]', length=16, order='random')
+    tokens = end.sample['tokens']
+    assert end == tok.decode(tokens)
+    for seen in place(writer, end, tokens, end.sample['step'], script):
+        if tok.why_no_parts:  # where a space is of the token before it, which may be a blank
+            end = end.replace(' ', '')
+            seen = seen.replace(' ', '')
+        assert re.fullmatch('.*'.join(map(re.escape, seen.split('·'))), end), seen

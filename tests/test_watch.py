@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyorder.generation.watch import Watch, has_colours, visible
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes, Symbols
 
 
 class Terminal(io.StringIO):
@@ -277,7 +277,7 @@ CELLS = [
     'width, per_line', [(40, 6), (25, 6), (24, 3), (13, 3), (12, 2), (9, 2), (8, 1), (4, 1)]
 )
 def test_a_grid_has_cells_of_equal_width_and_rows_of_equal_lines(terminal, width, per_line):
-    tokenizer = SimpleNamespace(n_tokens=4, decode=lambda ids: ' '.join(NAMES[i] for i in ids))
+    tokenizer = Symbols('cells', NAMES, ' ')
     out = terminal(width)
     tokens = [0, 1, 2, 3, 1, 0, 0, 1, 2, 3, 1, 0]
     steps = [-1, -1, -1, -1, -1, 0, None, 1, 1, 1, 1, 1]

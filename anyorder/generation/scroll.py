@@ -1,7 +1,6 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
-from functools import cache
 
 import torch
 
@@ -10,7 +9,7 @@ from anyorder.generation.constraint import Constraint
 from anyorder.generation.likeliest import SHOWN, Look, ask_for, said_of, tables
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
-from anyorder.tokens.shown import blanks_shown, shown_text
+from anyorder.tokens.shown import blanks_shown, shown_text, text_from
 
 EMPTY = Page()
 
@@ -54,7 +53,6 @@ class Scroll:
         self.top_logprobs = page.top_logprobs
         self.n_before = n_before
         self.rows = []
-        self.names = cache(lambda token: tokenizer.decode([token]))
         for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True):
             if more and not self.stops:
                 more[0] = ()  # all blanks are one part
@@ -111,7 +109,7 @@ class Scroll:
             if n is None:
                 return True
             first, _ = row.parts[0]
-            if has_stop(row.tokens[first:n], self.stops, self.tokenizer):
+            if has_stop(row.tokens, first, n, self.stops, self.tokenizer):
                 row.n_open -= 1
             row.end_part(n)
         return False
@@ -120,9 +118,9 @@ class Scroll:
         """Return up to which position the text is written, once its part is, else None."""
         n = row.n_leading()
         first, end = row.parts[0]
-        n_kept = end_of(row.tokens[first:n], self.stops, self.tokenizer)
+        n_kept = end_of(row.tokens[:n], self.stops, self.tokenizer, first)
         if n_kept:
-            return first + n_kept
+            return n_kept
         if n == end:
             return n
         return None
@@ -239,13 +237,17 @@ class Scroll:
 
     def said(self, row, tokens):
         """Return said_of each place of a row whose tokens are these."""
+        shown = blanks_shown(tokens)
         found = []
-        for token, kept in zip(tokens, row.kept):
+        for i, (token, kept) in enumerate(zip(shown, row.kept)):
             if kept is None:
                 found.append(None)
                 continue
-            written = None if token < 0 else token
-            found.append(said_of(kept, written, self.names))
+
+            def names(one, i=i):
+                return text_from(i, [one], shown, self.tokenizer)
+
+            found.append(said_of(kept, token, names))
         return found
 
 
@@ -417,20 +419,24 @@ def check_at_once(n_tokens, parts, block_size):
         )
 
 
-def has_stop(tokens, stops, tokenizer):
-    """Return whether the text of the tokens holds one of the stops."""
+def has_stop(tokens, first, n, stops, tokenizer):
+    """Return whether the text of the tokens [first, n) holds one of the stops."""
     edge = tokenizer.separator  # a name is not found inside of another
-    text = edge + tokenizer.decode(tokens) + edge
+    text = edge + text_from(first, tokens[first:n], tokens, tokenizer) + edge
     return any(edge + stop + edge in text for stop in stops)
 
 
-def end_of(tokens, stops, tokenizer):
-    """Return how many of the tokens hold a first of the stops, to its end; None if there is
-    none."""
-    if not has_stop(tokens, stops, tokenizer):
+def end_of(tokens, stops, tokenizer, first=0):
+    """Return how many of the tokens hold a first of the stops, to its end, of those from `first`
+    on; None if there is none."""
+
+    def holds(n):
+        return has_stop(tokens, first, n, stops, tokenizer)
+
+    n = len(tokens)
+    if not holds(n):
         return None
-    numbers = range(len(tokens))
-    return bisect_left(numbers, True, key=lambda n: has_stop(tokens[:n], stops, tokenizer))
+    return first + bisect_left(range(first, n), True, key=holds)
 
 
 def draft_at(drafts, step):

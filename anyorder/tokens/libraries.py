@@ -16,7 +16,7 @@ import numpy as np
 
 from anyorder.machine.files import reading
 from anyorder.tokens.sets import N_IDS
-from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer
+from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, parted
 
 # texts of special tokens with which vocabularies end a document, the first that is there counts
 ENDS = (
@@ -224,6 +224,7 @@ class Library(Tokenizer):
         self.special = special_of(backend)
         parts = json.loads(backend.to_str())
         self.why_no_bytes = why_no_bytes(parts)
+        self.why_no_parts = why_no_parts(parts)
         if self.has_letters_of_bytes(parts):
             added = backend.get_added_tokens_decoder()
             self.n_bytes = sizes_of_letters(ids, added, self.n_tokens)
@@ -356,8 +357,42 @@ class Library(Tokenizer):
 
     def offsets(self, text, shown=False):
         """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
-        found = self.read(self.backend.encode, text, shown)
-        return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
+        return spans_of(self.read(self.backend.encode, text, shown))
+
+    def pair_spans(self, prompt, text):
+        if not self.why_no_bytes:
+            return super().pair_spans(prompt, text)
+        return cut_in_two(self.spans(prompt + text), len(prompt))
+
+    def encode_pairs(self, pairs):
+        if not self.why_no_bytes:
+            return super().encode_pairs(pairs)
+        texts = [prompt + text for prompt, text in pairs]
+        wholes = self.read(self.backend.encode_batch, texts)
+        both = []
+        for (prompt, _), text, whole in zip(pairs, texts, wholes):
+            self.check_spelt(text, whole.ids)
+            given, _ = parted(spans_of(whole), len(prompt))
+            both.append((whole.ids[: len(given)], whole.ids[len(given) :]))
+        return both
+
+    def text_behind(self, before, ids):
+        if not before or not self.why_no_bytes:
+            return self.decode(ids)
+        before = [self.stand_in if token is None else token for token in before]
+        context = before[-1:]
+        for n in range(1, 1 + len(before)):
+            if PART not in self.decode(before[-n:]):
+                context = before[-n:]
+                break
+        return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    @functools.cached_property
+    def stand_in(self):
+        """The token that stands in a blank where the text behind it is asked for: a word, if one
+        token is."""
+        words = (i for i in range(self.n_tokens) if ' ' in self.decode([i, i]).strip())
+        return next(words, 0)
 
     def shown_spans(self, text):
         found = self.shown_offsets(text)
@@ -430,6 +465,18 @@ class Library(Tokenizer):
             else:
                 text += self.backend.decode(run, skip_special_tokens=False)
         return text
+
+
+def spans_of(found):
+    """Return the spans that an Encoding of the package has."""
+    return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
+
+
+def cut_in_two(found, border):
+    """Return the spans of a whole text before a border and behind it, see parted, each in the
+    letters of its own part."""
+    given, rest = parted(found, border)
+    return given, [(i, max(0, start - border), end - border) for i, start, end in rest]
 
 
 def ids_of(parts):
@@ -526,6 +573,20 @@ def why_no_bytes(parts):
     for token in parts['added_tokens']:
         if not token['special'] and (token['lstrip'] or token['rstrip']):
             return f'its token {token["content"]!r} takes blanks with it'
+    return ''
+
+
+def why_no_parts(parts):
+    """Return '' if a token has the same text behind each token that does not begin the text, else
+    why it has not.
+
+    parts  what a tokenizer.json says"""
+    decoders = flat(parts['decoder'], 'decoders')
+    for n, part in enumerate(decoders):
+        is_fused = 'Fuse' in [before['type'] for before in decoders[:n]]
+        is_other = part['type'] in ('BPEDecoder', 'CTC') or part.get('stop')
+        if is_other or (is_fused and part['type'] == 'Replace'):
+            return f'it makes a text of its tokens by {kinds(decoders)}'
     return ''
 
 

@@ -3,8 +3,10 @@
 import unicodedata
 from itertools import groupby
 
+from anyorder.tokens.tokenizer import PART
+
 BLANK = '·'
-PART = '\ufffd'  # what a decoder writes for a part of a letter
+NEAR = 8  # tokens before one that tell its text: those of a letter, and the one before it
 
 
 def blanks_shown(tokens):
@@ -15,8 +17,11 @@ def blanks_shown(tokens):
 def token_texts(tokens, tokenizer):
     """Return the text of each token, and a dot for None, a blank.
 
-    A letter of several tokens stands at the last of them, if all of them are there."""
-    texts = [token_text(token, tokenizer) for token in tokens]
+    It is what the text has there as a whole. A letter of several tokens stands at the last of them,
+    if all of them are there."""
+    texts = []
+    for i, token in enumerate(tokens):
+        texts.append(BLANK if token is None else text_from(i, [token], tokens, tokenizer))
     is_part = [PART in text for text in texts]
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
         if in_part:
@@ -24,8 +29,20 @@ def token_texts(tokens, tokenizer):
     return texts
 
 
-def token_text(token, tokenizer):
-    return BLANK if token is None else tokenizer.decode([token])
+def text_from(i, ids, tokens, tokenizer):
+    """Return the text of these ids right behind the tokens before place i, None for a blank."""
+    return tokenizer.text_behind(tokens[max(0, i - NEAR) : i], ids)
+
+
+def written_text(tokens, is_written, tokenizer):
+    """Return the text of the tokens that were written, as the whole text has them."""
+    texts = []
+    for now, run in groupby(range(len(tokens)), key=is_written.__getitem__):
+        if now:
+            first, *more = run
+            ids = tokens[first : first + 1 + len(more)]
+            texts.append(text_from(first, ids, tokens, tokenizer))
+    return tokenizer.separator.join(texts)
 
 
 def put_letters(texts, places, tokens, tokenizer):
@@ -34,7 +51,7 @@ def put_letters(texts, places, tokens, tokenizer):
     for i in places:
         letter.append(tokens[i])
         texts[i] = ''
-        text = tokenizer.decode(letter)
+        text = text_from(i + 1 - len(letter), letter, tokens, tokenizer)
         if i == places[-1] or not text.endswith(PART):
             texts[i] = text
             letter = []

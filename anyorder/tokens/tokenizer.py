@@ -6,11 +6,21 @@ import sys
 import numpy as np
 
 END_OF_TEXT = '<|endoftext|>'  # how the token that ends a document is shown
+PART = '\ufffd'  # what a decoder writes for a part of a letter
 
 
 def one_of(texts):
     """Return a regular expression for any of the texts. Where several fit it takes the longest."""
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
+
+
+def parted(found, border):
+    """Return the spans of a whole text that end within its first `border` letters, and the others.
+
+    A token across the border is of what follows it."""
+    ends = (n for n, (_, start, end) in enumerate(found) if start >= border or end > border)
+    n = next(ends, len(found))
+    return found[:n], found[n:]
 
 
 class Spelling:
@@ -46,6 +56,7 @@ class Tokenizer:
     texts                the text of each id, or None
     special              {text that shows a special token: id} of those beside eos
     file                 all that makes the tokenizer, as text; None: its name does
+    why_no_parts         why the text of a part may differ from what the whole text has there
     encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
 
     separator = ''
@@ -55,6 +66,7 @@ class Tokenizer:
     texts = None
     special = {}
     file = None
+    why_no_parts = ''
 
     @property
     def identity(self):
@@ -81,6 +93,24 @@ class Tokenizer:
         first = letter[starts]
         last = letter[ends - 1]
         return list(zip(ids, first.tolist(), (last + 1).tolist()))
+
+    def pair_spans(self, prompt, text):
+        """Return the spans of a prompt and those of the text right behind it.
+
+        Here tokens are the same pieces wherever they stand, so that each is read by itself."""
+        return self.spans(prompt), self.spans(text)
+
+    def encode_pairs(self, pairs):
+        """Return [(ids, ids)] of pairs (prompt, text), see pair_spans."""
+        prompts, texts = map(list, zip(*pairs))
+        return list(zip(self.encode_batch(prompts), self.encode_batch(texts)))
+
+    def text_behind(self, before, ids):
+        """Return the text of tokens right behind the tokens `before`, in which None is a blank; []
+        is the beginning of the text.
+
+        Here a token is the same piece of a text wherever it stands."""
+        return self.decode(ids)
 
     def shown_spans(self, text):
         """Return the spans of a text in which special tokens stand as they are shown."""

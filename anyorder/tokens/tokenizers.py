@@ -148,14 +148,15 @@ def encode_documents(documents, tokenizer):
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     for batch in batches(cut_anew(documents, tokenizer)):
         texts = batch
-        given = itertools.repeat([])
         dtype = type_of(tokenizer.n_tokens, 16)
         if isinstance(batch[0], tuple):
-            prompts, texts = map(list, zip(*batch))
-            given = tokenizer.encode_batch(prompts)
+            found = tokenizer.encode_pairs(batch)
+            texts = [text for _, text in batch]
             dtype = type_of(tokenizer.n_tokens, 15)
+        else:
+            found = [([], ids) for ids in tokenizer.encode_batch(batch)]
         mark = 1 << 8 * dtype.itemsize - 1
-        for before, ids, text in zip(given, tokenizer.encode_batch(texts), texts):
+        for (before, ids), text in zip(found, texts):
             tail = [] if isinstance(text, Begun) else end
             parts = [np.asarray(part, dtype) for part in (before, ids, tail)]
             parts[0] |= mark

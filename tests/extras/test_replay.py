@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 import anyorder.extras.pictures.__main__ as plot
 from anyorder.extras.pictures.replay import kendall_tau, write_replay, written_in_words
 from anyorder.tokens.shown import lay_out, token_texts
-from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from anyorder.tokens.tokenizers import Bytes, Symbols, get_tokenizer
 from configurator import configure
 
 # --------------------------------------------------------------------------------------------------
@@ -301,11 +300,6 @@ def test_a_sample_of_other_known_tokens_does_not_stand_beside(picture):
     assert 'margin' not in set(root.itertext())
 
 
-class Names(SimpleNamespace):
-    def decode(self, ids):
-        return ' '.join(self.texts[i] for i in ids)
-
-
 @pytest.mark.parametrize(
     'name, n, columns, box, n_boxes',
     [
@@ -317,7 +311,7 @@ class Names(SimpleNamespace):
 )
 def test_only_a_sudoku_has_boxes(page, picture, name, n, columns, box, n_boxes):
     sample = {'tokens': [0] * n, 'step': [0] * n, 'logprob': [0.0] * n}
-    what = [sample], Names(name=name, texts=['1']), 'x', columns, box
+    what = [sample], Symbols(name, ['1'], ' '), 'x', columns, box
     _, data = page(*what)
     assert data['box'] == box
     root, _, _ = picture(*what)
@@ -329,7 +323,7 @@ def test_only_a_sudoku_has_boxes(page, picture, name, n, columns, box, n_boxes):
 )
 def test_cells_of_a_picture_are_as_wide_as_the_longest_name(picture, longest, width):
     sample = {'tokens': [0, 1] * 4, 'step': [-1, *range(7)], 'logprob': [-0.1] * 8}
-    root, _, texts = picture([sample], Names(name='names', texts=['a', longest]), 'x', 4)
+    root, _, texts = picture([sample], Symbols('names', ['a', longest], ' '), 'x', 4)
     places = marks_of(root, 'rect', 'given', 'blank')
     for i, place in enumerate(places):
         corner = [float(place.get(name)) for name in ('x', 'y', 'width', 'height')]

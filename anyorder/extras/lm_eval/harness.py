@@ -17,7 +17,8 @@ from anyorder.machine.processes import gather, own_device, processes, start_proc
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import behind_beginning, parse_prompt
-from anyorder.tokens.tokenizers import END_OF_TEXT
+from anyorder.tokens.shown import written_text
+from anyorder.tokens.tokenizer import END_OF_TEXT, parted
 from anyorder.writer import Writer
 from configurator import Config, at_least, check, parse
 
@@ -169,9 +170,8 @@ class AnyOrderLM(TemplateLM):
                 f'{self.writer.tokenizer.name} makes no token of {continuation[:60]!r} behind '
                 f'{context[-60:]!r}, so that its likelihood says nothing: leave this text out'
             )
-        border = len(context.rstrip())
-        n = sum(end <= border for _, _, end in found)
-        return tokens[:n], tokens[n:]
+        given, _ = parted(found, len(context.rstrip()))
+        return tokens[: len(given)], tokens[len(given) :]
 
     def all_gather(self, tensor):
         if self.world_size == 1:
@@ -377,8 +377,8 @@ class AnyOrderLM(TemplateLM):
 
     def answer(self, sample, stops):
         """Return what was written in a sample, up to the first of the stops."""
-        steps = zip(sample['tokens'], sample['step'])
-        text = self.writer.tokenizer.decode([token for token, step in steps if step >= 0])
+        written = [step >= 0 for step in sample['step']]
+        text = written_text(sample['tokens'], written, self.writer.tokenizer)
         places = [text.find(stop) for stop in stops if stop in text]
         return text[: min(places, default=None)]
 

@@ -98,11 +98,11 @@ class HuggingFace(Library):
         sizes = []
         n_end = 0 if self.eos is None else 1
         for text, tokens in zip(cut_anew(texts, self), documents, strict=True):
+            prompt = ''
             if isinstance(text, tuple):
-                *prompts, text = text
-                for prompt in prompts:
-                    spelling.add(prompt, self.spans(prompt))
-            found = self.spans(text)
+                prompt, text = text
+            given, found = self.pair_spans(prompt, text)
+            spelling.add(prompt, given)
             spelling.add(text, found)
             if self.n_bytes is not None:
                 n_before = len(tokens) - len(found) - n_end

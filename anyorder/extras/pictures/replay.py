@@ -13,7 +13,7 @@ import numpy as np
 
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import blanks_shown, token_texts
+from anyorder.tokens.shown import blanks_shown, text_from, token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
 
@@ -131,12 +131,13 @@ def rank_of(step, steps):
 def ranked_drafts(sample, steps, tokenizer):
     """Return the drafts of each token, see replay_rows."""
     found = []
-    for drafts, written in zip(sample['drafts'], sample['tokens']):
+    tokens = sample['tokens']
+    for i, (drafts, written) in enumerate(zip(sample['drafts'], tokens)):
         of_token = []
         for step, token in drafts:
             draft = [rank_of(step, steps)]
             if token != written:
-                draft.append(tokenizer.decode([token]))
+                draft.append(text_from(i, [token], tokens, tokenizer))
             of_token.append(draft)
         found.append(of_token)
     return found
