@@ -15,7 +15,13 @@ import torch
 
 from anyorder.grids import by_columns, by_rows, by_squares, loaded, size_for, spiral, wants_shape
 from anyorder.machine.devices import widest
-from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for programs)
+from anyorder.seeds import (
+    derive_seed,  # noqa: F401  (for programs)
+    numbered_keys,
+    random_bits,
+    stream,
+    uniform,
+)
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
 # [0, 1). One that calls its second argument `shape` is given the shape (H, W) of a grid.
@@ -345,8 +351,8 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
     Those of a drawn family are a function of (seed, number). Of another family all blocks have the
     same, of n_orders seeds."""
     if order.drawn:
-        blocks = [order.draw(n_orders, n, stream(seed, int(number))) for number in numbers]
-        return torch.stack(blocks)
+        keys = random_bits(numbered_keys(seed, numbers).unsqueeze(1), torch.arange(n_orders))
+        return order.draw(keys.numel(), n, keys=keys.flatten()).view(*keys.shape, n)
     shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
     return torch.cat(shared).repeat(len(numbers), 1, 1)
 

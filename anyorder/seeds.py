@@ -1,11 +1,12 @@
 """Where do random numbers come from?
 
-Batches, dropout, and orders of a whole run: a PyTorch generator, `stream`, whose seed `derive_seed`
-makes of names.
+Batches, dropout, and the one order of a whole run: a PyTorch generator, `stream`, whose seed
+`derive_seed` makes of names.
 
-What belongs to a row that is written, its tokens, order, noise and schedule: `random_bits` of the
-row's key, which are the same on every device and for any part of a batch. A seed (int) -> `keys_of`
--> a key (int64) -> `random_bits` -> `uniform`."""
+What belongs to a row that is written, its tokens, order, noise and schedule, or to a block that is
+measured, its orders and contexts: `random_bits` of the key of the row or block, which are the same
+on every device and for any part of a batch. A seed (int) -> `keys_of` -> a key (int64) ->
+`random_bits` -> `uniform`."""
 
 import hashlib
 
@@ -29,13 +30,20 @@ def seeds_of(seed, n):
 
 
 def stream(*names):
-    """Return a generator on the host, by derive_seed of these names."""
+    """Return a generator on the host, by derive_seed of these names.
+
+    It reads 32 bits of the seed: two of many thousands are alike, so that many draws want keys."""
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
 def keys_of(seeds, device='cpu'):
     """Return keys (n,) int64 of n seeds, ints of any size."""
     return torch.tensor([hashed(seed) for seed in seeds], dtype=torch.long).to(device)
+
+
+def numbered_keys(seed, numbers):
+    """Return keys (n,) of what n different int64 numbers count, no two of them alike."""
+    return random_bits(keys_of([seed]), torch.tensor([*numbers], dtype=torch.long))
 
 
 def random_bits(keys, *names):

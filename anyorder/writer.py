@@ -25,7 +25,7 @@ from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device
 from anyorder.machine.terminal import progress
-from anyorder.seeds import seeds_of, stream
+from anyorder.seeds import seeds_of
 from anyorder.tokens.prompts import has_pattern, has_rest, parse_prompts, read_pattern
 from anyorder.tokens.shown import shown_text
 
@@ -294,8 +294,7 @@ class Writer:
                 idx = torch.tensor([tokens], device=self.device)
                 given = torch.tensor(known).nonzero()
                 part = torch.tensor(answer).nonzero()
-                generator = stream(own, 'conditional')
-                logp = conditional_logprob(self.network, idx, part, given, n_orders, generator)
+                logp = conditional_logprob(self.network, idx, part, given, n_orders, own)
                 nats.append(float(logp))
         return nats
 

@@ -16,8 +16,8 @@ from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
-from anyorder.orders import ORDERS, Order, draw_orders, sample_order
-from anyorder.seeds import derive_seed, stream
+from anyorder.orders import ORDERS, Order, draw_orders
+from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes
 from configurator import Config, configure
 from eval_ppl import read_estimates
@@ -99,7 +99,7 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
     for row, b in zip(got, (2, 0)):
         orders = torch.cat([replace(order, seed=3 + k).draw(1, 9) for k in range(K)])
         if kind == 'drawn':
-            orders = sample_order(3, 9, generator=stream(SEED, b))
+            orders = draw_orders([b], 9, 3, SEED)[0]
         want = one_by_one(model, blocks[b].expand(K, 9), orders).sum(1)
         torch.testing.assert_close(row, want, rtol=0, atol=1e-10)
     (row,) = it.rows(got, text_of(blocks[[2, 0]]))

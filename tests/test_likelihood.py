@@ -22,7 +22,7 @@ from anyorder.likelihood.ensemble import (
 )
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, one_by_one, score_visits
 from anyorder.orders import draw_orders
-from anyorder.seeds import stream
+from anyorder.seeds import numbered_keys, uniform
 from model import Slots
 
 
@@ -131,8 +131,26 @@ def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block
     assert draw_known(range(50), 3, 1, 3, 5).unique().tolist() == [5, 6, 7]
 
 
+ORDER = torch.arange(24)
+
+
+@pytest.mark.parametrize(
+    'draw',
+    [
+        lambda: draw_orders(range(300_000), 24)[:, 0],
+        lambda: draw_known(range(300_000), 2**50),
+        # of 200,000 groups these two share what a generator on the CPU reads of their seeds
+        lambda: torch.cat([group_contexts(ORDER, g, 0, 1, 7, 24) for g in (63_629, 108_319)]),
+        lambda: torch.tensor([sample_groups(1000, 1, 20, s)[0] for s in (5, 5 + 2**32)]),
+    ],
+)
+def test_no_two_of_many_draws_are_alike(draw):
+    drawn = draw()
+    assert len({*map(str, drawn.tolist())}) == len(drawn) > 1
+
+
 def test_numbers_of_known_visits_have_a_stream_of_their_own():
-    u = torch.rand(3, dtype=torch.float64, generator=stream(7, 4, 'known'))
+    (u,) = uniform(numbered_keys(7, [4]).unsqueeze(1), 'known', torch.arange(3))
     assert draw_known([4], 9, 3, 7)[0].tolist() == [
         int((k + x) / 3 * 9) for k, x in enumerate(u.tolist())
     ]
@@ -175,7 +193,7 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
     model = make_model()
     (idx, order) = batch
     i = 3
-    logprobs = context_logprobs(model, idx, order, i, 200, torch.Generator().manual_seed(0))
+    logprobs = context_logprobs(model, idx, order, i, 200)
     for r in range(5):
         possible = []
         for prefix in itertools.permutations(order[r, :i].tolist()):
@@ -190,14 +208,14 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
             context_logprobs(model, idx, order, i, n_contexts)
 
 
-def test_a_generator_gives_the_shuffles(batch):
+def test_a_seed_gives_the_shuffles(batch):
     model = make_model()
     (idx, order) = batch
     for estimate in (
-        lambda g: context_logprobs(model, idx, order, 5, 4, g),
-        lambda g: conditional_logprob(model, idx, [3, 1, 6], [0, 8, 2], 4, g),
+        lambda seed: context_logprobs(model, idx, order, 5, 4, seed),
+        lambda seed: conditional_logprob(model, idx, [3, 1, 6], [0, 8, 2], 4, seed),
     ):
-        a, b, c = (estimate(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+        a, b, c = map(estimate, (0, 0, 1))
         assert torch.equal(a, b)
         assert not torch.equal(a, c)
 
@@ -341,9 +359,7 @@ def test_log_probability_of_a_set_given_another():
     every = torch.tensor(list(itertools.product(range(3), repeat=2)))
     idx = torch.stack([torch.full((9,), 2), every[:, 0], torch.full((9,), 1), every[:, 1]], 1)
     for n_orders in (0, 3):  # a law over what a may be
-        logp = conditional_logprob(
-            model, idx, [3, 1], [0], n_orders, torch.Generator().manual_seed(0)
-        )
+        logp = conditional_logprob(model, idx, [3, 1], [0], n_orders)
         assert math.isclose(float(logp.exp().sum()), 1, abs_tol=1e-10)
     idx = idx[:1]
     order = torch.tensor([[0, 2, 1, 3]])
@@ -381,7 +397,7 @@ def test_a_masked_loss_knows_that_the_other_positions_are_blank(attention):
 def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
     network = Network(lambda idx, order: order.double())  # the visits of a cost their positions
     idx = torch.zeros(1, 9, dtype=torch.long)
-    conditional_logprob(network, idx, [3, 1, 2], [0, 8], 200, torch.Generator().manual_seed(0))
+    conditional_logprob(network, idx, [3, 1, 2], [0, 8], 200)
     orders = [tuple(order[0].tolist()) for _, order, _ in network.asked]
     every = {
         b + a for b in itertools.permutations([0, 8]) for a in itertools.permutations([1, 2, 3])
@@ -391,7 +407,7 @@ def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
     model = make_model()
     idx = torch.arange(9)[None]
     network = Network(model)
-    got = conditional_logprob(network, idx, [3, 1], [0, 8], 3, torch.Generator().manual_seed(0))
+    got = conditional_logprob(network, idx, [3, 1], [0, 8], 3)
     p = [math.exp(-float(model(idx, order)[0, 2:].sum())) for _, order, _ in network.asked]
     assert len(p) == 3
     assert math.isclose(float(got.exp()), sum(p) / 3)

@@ -21,7 +21,7 @@ from anyorder.orders import (
     sample_order,
     stream,
 )
-from anyorder.seeds import keys_of
+from anyorder.seeds import keys_of, numbered_keys, random_bits
 
 L2R = Order('l2r')
 
@@ -145,7 +145,8 @@ def test_few_orders_are_left_to_right_and_those_of_the_next_seeds():
     assert {*tuples(part)} == {tuple(p for p in order if p < 4) for order in wanted[:2]}
 
     of_run = Order.of('own', {'order': 'few:3', 'order_seed': 4, 'block_size': 7})
-    assert torch.equal(draw_orders([3], 7, 1, 2, of_run)[0], of_run.draw(1, 7, stream(2, 3)))
+    keys = random_bits(numbered_keys(2, [3]), 0)
+    assert torch.equal(draw_orders([3], 7, 1, 2, of_run)[0], of_run.draw(1, 7, keys=keys))
     with pytest.raises(ValueError, match='at least 1, got few:0'):
         sample_order(1, 7, 'few', parameter=0)
 
@@ -276,7 +277,8 @@ def test_drawn_orders_of_blocks_depend_on_seed_and_number_alone(rotated, kind):
     assert not torch.equal(draw_orders(range(6), 40, 2, 8, order), orders)
     assert len(orders.flatten(0, 1).unique(dim=0)) > 9
     for b in range(6):
-        assert torch.equal(orders[b], order.draw(2, 40, stream(7, b)))
+        keys = random_bits(numbered_keys(7, [b]), torch.arange(2))
+        assert torch.equal(orders[b], order.draw(2, 40, keys=keys))
 
 
 @pytest.mark.parametrize(

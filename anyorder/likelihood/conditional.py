@@ -5,10 +5,11 @@ import torch
 from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.nll import score_visits
 from anyorder.machine.devices import widest
+from anyorder.seeds import keys_of, uniform
 
 
 @torch.no_grad()
-def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
+def conditional_logprob(model, idx, a, b, n_orders=0, seed=0):
     """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
 
     Without n_orders b and then a are read left to right. Else K = n_orders are averaged:
@@ -33,19 +34,18 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     rest = torch.tensor(rest, dtype=torch.long)
 
     logprobs = []
-    for order in orders_of_parts(b, a, n_orders, generator):
+    for order in orders_of_parts(b, a, n_orders, seed):
         order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)
         nll = score_visits(model, idx, order, len(b), len(a))
         logprobs.append(-nll.sum(-1, dtype=widest(idx.device)))
     return -ensemble_nll(torch.stack(logprobs, -1))
 
 
-def orders_of_parts(b, a, n_orders, generator):
-    """Return orders of b and then a, each shuffled n_orders times; 0: sorted once."""
+def orders_of_parts(b, a, n_orders, seed):
+    """Return orders (n_orders, m + n) of b and then a, each shuffled; 0: (1, m + n), sorted."""
     if not n_orders:
-        return [torch.cat([b.sort().values, a.sort().values])]
-    orders = []
-    for _ in range(n_orders):
-        shuffles = [part[torch.randperm(len(part), generator=generator)] for part in (b, a)]
-        orders.append(torch.cat(shuffles))
-    return orders
+        return torch.cat([b.sort().values, a.sort().values]).unsqueeze(0)
+    both = torch.cat([b, a])
+    u = uniform(keys_of([seed]), torch.arange(n_orders * len(both))).view(n_orders, -1)
+    is_a = torch.arange(len(both)) >= len(b)
+    return both[(is_a + u).argsort(1)]

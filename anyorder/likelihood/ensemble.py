@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from anyorder.seeds import stream
+from anyorder.seeds import derive_seed, keys_of, uniform
 from configurator import at_least
 
 
@@ -17,7 +17,7 @@ def ensemble_nll(logprobs):
 
 
 @torch.no_grad()
-def context_logprobs(model, idx, order, i, n_contexts, generator=None):
+def context_logprobs(model, idx, order, i, n_contexts, seed=0):
     """Return log p of one visit under several orders of the visits before it (AO eq. of p_ens).
 
         logprobs[b, j] = log p(x[order[b, i]] | x[shuffle_j(order[b, :i])])
@@ -34,9 +34,8 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
         raise ValueError(
             f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
         )
-    device = generator.device if generator else 'cpu'
-    keys = torch.rand(B, K, i, generator=generator, dtype=torch.float64, device=device)
-    shuffles = keys.argsort(-1)
+    u = uniform(keys_of([seed]), torch.arange(B * K * i)).view(B, K, i)
+    shuffles = u.argsort(-1)
     shuffles[:, 0] = torch.arange(i)
     visits = F.pad(shuffles, (0, 1), value=i).to(order.device)  # (B, K, i + 1)
     orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits)
@@ -69,7 +68,7 @@ def sample_groups(block_size, width, n_positions, seed):
         return list(range(n_groups)), torch.ones(n_groups, dtype=torch.float64)
     edges = torch.linspace(0, n_groups, n_sampled + 1, dtype=torch.float64).round().long()
     sizes = edges.diff()
-    u = torch.rand(n_sampled, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    u = uniform(keys_of([seed]), torch.arange(n_sampled))
     groups = edges[:-1] + (u * sizes).long()
     return groups.tolist(), sizes.double()
 
@@ -79,13 +78,13 @@ def group_contexts(order, group, width, n, seed, n_given=0):
 
     The visits before the group are shuffled. Groups begin behind the n_given first visits."""
     first = n_given + group * width
-    return shuffled_contexts(order[: first + width], first, n, stream(seed, group))
+    return shuffled_contexts(order[: first + width], first, n, derive_seed(seed, group))
 
 
-def shuffled_contexts(order, i, n, generator):
+def shuffled_contexts(order, i, n, seed):
     """Return order (T,) n times, (n, T), with its first i visits shuffled."""
-    keys = torch.rand(n, i, dtype=torch.float64, generator=generator)
-    context = order[:i][keys.argsort(1)]
+    u = uniform(keys_of([seed]), torch.arange(n * i)).view(n, i)
+    context = order[:i][u.argsort(1)]
     rest = order[i:].expand(n, -1)
     return torch.cat([context, rest], 1)
 

@@ -1,11 +1,13 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
-from anyorder.seeds import stream
+from anyorder.seeds import numbered_keys, uniform
 from anyorder.tokens.blocks import Batch, visits_of
 from model import KVCache, Parts, float32_or_better
 
@@ -148,11 +150,8 @@ def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
     in each of K equal parts of the n_blanks, (M, 1) or an int, counts from n_given on. Counts
     (M, P, 1) of P texts in a block give (M, P, K)."""
     n_blanks = torch.as_tensor(n_blanks)
-    u = []
-    for number in block_numbers:
-        generator = stream(seed, int(number), 'known')
-        u.append(
-            torch.rand(*n_blanks.shape[1:-1], n_orders, dtype=torch.float64, generator=generator)
-        )
-    share = (torch.arange(n_orders) + torch.stack(u)) / n_orders
+    keys = numbered_keys(seed, block_numbers).unsqueeze(1)
+    shape = (len(keys), *n_blanks.shape[1:-1], n_orders)
+    u = uniform(keys, 'known', torch.arange(math.prod(shape[1:]))).view(shape)
+    share = (torch.arange(n_orders) + u) / n_orders
     return n_given + (share * n_blanks).long()

@@ -14,7 +14,7 @@ from anyorder.likelihood.continuations import have_room, pieces, read
 from anyorder.likelihood.ensemble import batches, ensemble_nll, shuffled_contexts
 from anyorder.likelihood.nll import check_finite, draw_known, is_drawn
 from anyorder.orders import Order, draw_orders, given_first
-from anyorder.seeds import derive_seed, stream
+from anyorder.seeds import derive_seed
 from model import float32_or_better
 
 
@@ -101,8 +101,8 @@ class Reading:
         T = n + len(tokens)
         if self.shuffles:
             own = torch.arange(T)
-            generator = stream(self.seed, context, tokens)
-            shuffled = shuffled_contexts(own, n, self.n_contexts - 1, generator)
+            seed = derive_seed(self.seed, context, tokens)
+            shuffled = shuffled_contexts(own, n, self.n_contexts - 1, seed)
             return torch.cat([own[None], shuffled])
         row = derive_seed(context, tokens)
         orders = draw_orders([row], T, self.n_orders, self.seed, self.order)[0, : self.n_passes]
