@@ -45,7 +45,7 @@ documents = ''  # 'apart': those in a block do not see each other
 blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
-orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; oracle
+orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; FILE.py:NAME; oracle
 n_orders = 1  # any, iw, sides, orders: orders a block
 n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
@@ -212,7 +212,7 @@ def laws_of(text, steps, c):
     if isinstance(law, Dilated):
         return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
     if law.threshold is not None:
-        name, _, _ = text.partition(':')
+        name = re.sub(r':[\d.]+$', '', text)
         if policy in RULES:
             one = name.replace(policy, law.score)
             return name, one, order, [(f':{law.threshold:g}', law)]

@@ -31,7 +31,7 @@ show = False  # do not write: find the likeliest tokens of each blank
 score = False  # do not write: score the text of [[=text]] blanks
 weigh = False  # estimate how likely a text of the model matches, by weights of the samples
 # in which order, how many at a time; order may be a rule, anyorder/generation/rules.py:RULES
-order = 'own'  # own, anyorder/orders.py:ORDERS, or anyorder/generation/scores.py:SCORES
+order = 'own'  # own, anyorder/orders.py:ORDERS, anyorder/generation/scores.py:SCORES, FILE.py:NAME
 n_steps = 1024  # forward passes of a stretch; as many as tokens is one token a step
 schedule = 'linear'  # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'  # by schedule; 'binomial', drawn; 'lossless', the text of lossless:1 in few passes

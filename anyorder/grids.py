@@ -1,7 +1,7 @@
 """Which orders does a grid have, and which does a user bring? Functions as in orders.py.
 
-In a grid of the shape (H, W) a position is W * row + column. A user's order is the function
-FILE.py:NAME, which a command runs where it is typed."""
+In a grid of the shape (H, W) a position is W * row + column. A user's order, or score, is the
+function FILE.py:NAME, which a command runs where it is typed."""
 
 import hashlib
 import inspect
@@ -80,21 +80,33 @@ LOADED = {}
 def load_order(path, name):
     """Run a file. Return FILE.py:NAME@DIGEST of its function, for `loaded`."""
     try:
-        with open(path, 'rb') as f:
-            digest = hashlib.sha256(f.read()).hexdigest()[:12]
-        function = runpy.run_path(path)[name]
+        kept, function = function_of(path, name)
         inspect.signature(function).bind('u', 'n', 'parameter')
     except (Exception, SystemExit) as e:
         raise ValueError(
-            f'{path} has no order {name}, a function of u, n, parameter: {e!r}'
+            f'{path} has no order {name}, a function of u, n, parameter (a score, by which a model '
+            f'that writes may choose, is one of logits alone): {e!r}'
         ) from None
-    kept = f'{os.path.basename(path)}:{name}@{digest}'
     LOADED[kept] = checked(function, f'{path}:{name}')
     return kept
 
 
+def function_of(path, name):
+    """Return FILE.py:NAME@DIGEST, and the function, of a file that is run once."""
+    with open(path, 'rb') as f:
+        digest = hashlib.sha256(f.read()).hexdigest()[:12]
+    function = names_of(os.path.abspath(path), digest)[name]
+    return f'{os.path.basename(path)}:{name}@{digest}', function
+
+
+@cache
+def names_of(path, digest):
+    """Run a file that has this digest. Return {name: what it stands for}."""
+    return runpy.run_path(path)
+
+
 def checked(function, said):
-    """Return the function of a user, what it returns looked at in every call; `said` names it."""
+    """Return the order of a user, what it returns looked at in every call; `said` names it."""
 
     @wraps(function)  # with its signature
     def orders(u, n, parameter):

@@ -121,6 +121,7 @@ class Writer:
             return ''
         said = f'compiled: {why}' if compiles else f'not compiled: {why}'
         is_free = page.allowed is None and not any(text.patterns for text in texts)
+        is_free &= not way.unmasking.asks_host
         if getattr(self.network, 'graphs', False) and is_free:
             said = f'CUDA graphs, {said}'
         return said
@@ -159,8 +160,8 @@ class Writer:
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
                    list of positions; or the model's choice by one of scores.SCORES, as 'margin',
-                   and as 'margin/32:0.9+0.5' its block_length, threshold and order_noise; or a rule
-                   of rules.RULES, as 'klass:0.9'
+                   or by FILE.py:NAME, a score, and as 'margin/32:0.9+0.5' its block_length,
+                   threshold and order_noise; or a rule of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
         show       instead of writing, find the likeliest tokens of each blank, given what is known;

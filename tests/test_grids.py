@@ -12,7 +12,12 @@ from toy_runs import assert_same_runs, resume, run
 
 import train
 from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from anyorder.grids import LOADED
+from anyorder.extras.puzzles import solve
+from anyorder.generation import Given
+from anyorder.generation.scores import SCORES, confidence
+from anyorder.generation.unmasking import Adaptive
+from anyorder.generation.way import order_and_unmasking
+from anyorder.grids import LOADED, names_of
 from anyorder.order_options import read_order
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import stream
@@ -120,6 +125,9 @@ def rows(u, shape, _):
     return (torch.arange(u.size(1)) // shape[1] + u).argsort(-1)
 def shifted(u, n, by):
     return (torch.arange(n) + (by or 0)).expand(len(u), -1) % n
+def gap(logits):
+    top = logits.softmax(-1).topk(2).values
+    return top[:, 0] - top[:, 1]
 """
 
 
@@ -130,7 +138,10 @@ def mine(tmp_path, monkeypatch):
     (tmp_path / 'sub').mkdir()
     (tmp_path / 'sub' / 'mine.py').write_text(MINE)
     marker = tmp_path / 'marker'
-    return lambda: len(marker.read_text()) if marker.exists() else 0
+    built_in = {**SCORES}
+    yield lambda: len(marker.read_text()) if marker.exists() else 0
+    for name in SCORES.keys() - built_in:
+        del SCORES[name]
 
 
 def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
@@ -196,7 +207,10 @@ def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('none.py:f', r'none.py has no order f, a function of u, n, parameter: FileNotFoundError'),
+        (
+            'none.py:f',
+            r'none.py has no order f, a function of u, n, parameter.*: FileNotFoundError',
+        ),
         ('mine.py:g', "KeyError.*'g'"),
         ('mine.py:x', 'TypeError'),
         ('mine.py:two', 'TypeError.*too many positional'),
@@ -216,14 +230,18 @@ def test_a_file_without_the_function_is_one_line(tmp_path, monkeypatch, text, sa
         read_order(text)
 
 
+def save_small(path, order):
+    """Save the checkpoint of a model of bytes that was trained in this order."""
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(path, model, tokenizer='bytes', config={'order': order, 'block_size': 32})
+
+
 def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     """Only a command that is told to runs it; to open, read and write in other orders does not."""
     kept = read_order('sub/mine.py:shifted:3')
     LOADED.clear()
-    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(
-        tmp_path / 'c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32}
-    )
+    names_of.cache_clear()
+    save_small(tmp_path / 'c.pt', kept)
     (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
     before = mine()
     options = ['--ckpt=c.pt', '--weights=raw']
@@ -243,7 +261,81 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     said = script('sample.py', *options, '--order=sub/mine.py:shifted').stdout
     assert f'\n{"order":<16}mine.py:shifted:3, ' in said
     assert 'mine.py:shifted:3' in script(*evaluate, '--orders=sub/mine.py:shifted').stdout
-    assert mine() == before + 2
+    assert mine() == before + 1  # once in a process
+
+
+@pytest.mark.parametrize(
+    'text, order, options',
+    [
+        ('gap', 'random', {}),
+        ('gap/8', 'l2r', {'block_length': 8}),
+        ('gap:0.9', 'random', {'threshold': 0.9}),
+        ('gap+.5', 'random', {'noise': 0.5}),
+        ('gap/8:0.9+2', 'l2r', {'block_length': 8, 'threshold': 0.9, 'noise': 2.0}),
+        ('shifted:3', 'mine.py:shifted@DIGEST:3', None),
+        ('shuffle', 'mine.py:shuffle@DIGEST', None),
+    ],
+)
+def test_a_score_of_a_user_is_told_from_an_order_by_its_signature(mine, text, order, options):
+    found, unmasking = order_and_unmasking(f'sub/mine.py:{text}')
+    digest = read_order('sub/mine.py:shuffle').partition('@')[2]
+    assert found == order.replace('DIGEST', digest)
+    if options is None:
+        assert unmasking == Given()
+    else:
+        assert unmasking == Adaptive(f'mine.py:gap@{digest}', **options)
+    assert mine() == 1
+
+
+@pytest.mark.parametrize('suffix', ['', '/4', ':0.02', '+0.5'])
+def test_a_score_of_a_user_works_as_the_same_built_in_one(mine, script, tmp_path, suffix):
+    options = ['--ckpt=c.pt', '--weights=raw']
+    save_small(tmp_path / 'c.pt', 'random')
+    orders = [f'{score}{suffix}' for score in ('margin', 'sub/mine.py:gap')]
+    texts = []
+    for order in orders:
+        write = ['--prompt=a[[9]]b[[9]]', '--n_steps=5', f'--order={order}', '--out=o.json']
+        said = script('sample.py', *options, *write).stdout
+        assert f'\n{"order":<16}{order}, ' in said
+        result = json.loads((tmp_path / 'o.json').read_text())
+        assert result['order'] == order
+        texts.append([sample['tokens'] for sample in result['samples']])
+    assert texts[0] == texts[1]
+    writer = Writer('c.pt', 'raw')
+    assert writer.infill('a[[9]]', order=orders[0]) == writer.infill('a[[9]]', order=orders[1])
+
+    asked = f'--orders={",".join(orders)}'
+    (_, run) = solve.read_runs(configure(vars(solve), [asked, '--n_steps=0']))
+    assert run.policy + ('+0.5' if run.noise else '') == orders[1]
+    if not run.noise:  # which leaves no likelihood
+        (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
+        asked = [asked, '--datasets=words.txt', '--n_blocks=2', '--out=e.json']
+        script('eval_ppl.py', *options, *asked)
+        rows = json.loads((tmp_path / 'e.json').read_text())['results']
+        nats = [
+            row['nats_per_token'] for row in rows if row['estimate'].startswith(('margin', 'sub'))
+        ]
+        assert nats[: len(nats) // 2] == nats[len(nats) // 2 :] != []
+
+
+@pytest.mark.parametrize(
+    'signature, body, said',
+    [
+        ('logits', 'return logits', r'must return a float for each row of logits, \(3,\)'),
+        ('logits', 'return logits[:-1, 0]', 'must return a float'),
+        ('logits', 'return logits.argmax(-1)', 'must return a float'),
+        ('logits', 'return logits[:, 0].tolist()', 'must return a float'),
+        ('logits', 'return logits[:, 0] * float("nan")', 'none of them NaN, got tensor'),
+        ('logits, order', 'return logits[:, 0]', 'mine.py has no order f.*a score'),
+        ('', 'return 1', 'mine.py has no order f.*a score'),
+    ],
+)
+def test_a_function_that_gives_no_scores_is_named(mine, signature, body, said):
+    with open('mine.py', 'w') as f:
+        f.write(f'def f({signature}):\n    {body}\n')
+    with one_line(said):
+        _, unmasking = order_and_unmasking('mine.py:f')
+        confidence(torch.zeros(3, 5), unmasking.score)
 
 
 def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, capsys):

@@ -9,7 +9,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.likeliest import Look
 from anyorder.generation.revise import Revised, check_rounds
 from anyorder.generation.rules import RULES, Dilated
-from anyorder.generation.scores import SCORES
+from anyorder.generation.scores import SCORES, is_own, load_score
 from anyorder.generation.unmasking import (
     Adaptive,
     Given,
@@ -19,7 +19,7 @@ from anyorder.generation.unmasking import (
     check_threshold,
     refuse_blocks,
 )
-from configurator import check_choice, nearest
+from configurator import check_choice, home, nearest
 
 DRAWN = (  # fields of Drawing
     'temperature',
@@ -31,16 +31,23 @@ DRAWN = (  # fields of Drawing
 )
 POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
 # margin/32:0.9+0.5: a policy, and maybe the block_length, threshold and order_noise of its choice
-CHOICE = re.compile(rf'({"|".join(POLICIES)})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
+NAMES = '|'.join([*POLICIES, r'.+\.py:\w+'])
+CHOICE = re.compile(rf'({NAMES})(?:/(\d+))?(?::([\d.]+))?(?:\+([\d.]+))?')
 LOSSLESS = re.compile(r'lossless(?::(\d+))?')  # lossless:64 has a window of 64
 
 
 def choice_in(text):
-    """Return the options of unmasking_of that a text as margin/32 names; {} of another text."""
+    """Return the options of unmasking_of that a text as margin/32 names; {} of another text.
+
+    The file of FILE.py:NAME/32 is run, since its function may be a score or an order."""
     found = CHOICE.fullmatch(text)
     if not found:
         return {}
     policy, length, threshold, noise = found.groups()
+    if is_own(policy):
+        policy = load_score(*home(policy).rsplit(':', 1))
+    if policy is None:
+        return {}
     options = {'policy': policy}
     if policy == 'dilated':
         if length or noise or threshold and not threshold.isdecimal():

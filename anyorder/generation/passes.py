@@ -55,12 +55,12 @@ class Passes:
         return plan
 
     def launch(self, function, part, numbers, size, *found):
-        """Return function(self, part, bounds, size, *found), in one launch if there are graphs.
+        """Return function(self, part, bounds, size, *found), in one launch if a graph can do it.
 
         numbers  (9, B) the Bounds
         found    a tuple of tensors or None that an earlier launch returned, or nothing"""
         graphs = self.workspace.graphs
-        if graphs is None:
+        if graphs is None or self.unmasking.asks_host:
             return function(self, part, Bounds(*numbers), size, *found)
         bounds = Bounds(*self.workspace.place_numbers(numbers))
         places = [x.data_ptr() for one in found for x in one if x is not None]

@@ -9,7 +9,7 @@ import torch
 
 from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
-from anyorder.generation.scores import PROBABILITIES, SCORES, confidence
+from anyorder.generation.scores import PROBABILITIES, SCORES, confidence, is_own
 from anyorder.orders import given_first
 from anyorder.seeds import hashed, uniform
 from configurator import check_choice
@@ -28,6 +28,7 @@ class Unmasking:
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
     rewrites = False  # whether tokens may become others: drafts, or what is revised
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
+    asks_host = False  # whether a step does, so that no graph records it
     has_bound = False  # whether the probability of a text is known as a bound alone
 
     def check_network(self, slots, n, scores=False):
@@ -135,6 +136,10 @@ class Adaptive(Unmasking):
             check_block_length(self.block_length)
             if not isinstance(self.schedule, str):
                 refuse_blocks('a schedule of ends')
+
+    @property
+    def asks_host(self):
+        return is_own(self.score)
 
     def check_threshold(self, unmask):
         check_threshold(self.threshold, self.score, unmask)
@@ -371,10 +376,11 @@ def check_noise(noise):
 
 def check_threshold(threshold, policy, unmask):
     is_number = type(threshold) in (int, float) and 0 <= threshold <= 1
-    if not is_number or policy not in PROBABILITIES or unmask != 'fixed':
+    has_one = policy in PROBABILITIES or is_own(policy)
+    if not is_number or not has_one or unmask != 'fixed':
         raise ValueError(
-            f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
-            f'unmasking, got {threshold} for {policy} with {unmask} unmasking'
+            f'threshold must be a probability, for {" and ".join(PROBABILITIES)}, or a score of a '
+            f'file, with fixed unmasking, got {threshold} for {policy} with {unmask} unmasking'
         )
 
 

@@ -189,7 +189,7 @@ def read_runs(c):
         policy = text
         noise = choice_in(text).get('order_noise', 0.0)
         if noise:
-            policy, _, _ = text.partition('+')
+            policy, _, _ = text.rpartition('+')
         runs.append(Run(policy, n_steps, noise, unmasking, order))
     return runs
 
