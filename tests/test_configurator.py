@@ -203,6 +203,7 @@ def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
     'arg, said',
     [
         ('--learnin_rate=1', "nearest is 'learning_rate'"),
+        ('--threshold=1', r"option 'threshold' \("),  # and none is near
         ('--batch_size=4.5', 'wants int'),
         ('--batch_size=many', 'wants int'),
         ('--batch_size=True', 'wants int'),

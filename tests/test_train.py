@@ -421,7 +421,7 @@ def test_a_resume_goes_on_with_its_run_at_wandb(data, wandb):
         (['--block_size=0'], 'block_size'),
         (['--out_dir='], 'out_dir'),
         (['--l2r_ratio=1.5'], 'l2r_ratio'),
-        (['--order=left'], "'left' is no order; the nearest is"),
+        (['--order=l2'], "'l2' is no order; the nearest is"),
         (['--order=no.json'], 'no.json'),
         (['--order=short.json'], 'from 0 to 15, once; got 3'),
         (['--order=swaps:-1'], 'swaps:-1'),

@@ -303,7 +303,7 @@ def test_two_streams_go_on_by_turns(grids):
             "infill.* 'allow'; the nearest is 'allowed'; help.Writer.infill. says more",
         ),
         (lambda w: w.infill('a', policy='margin'), "'policy'"),
-        (lambda w: next(w.stream('a', tmp=1)), 'the nearest'),
+        (lambda w: next(w.stream('a', top=1)), 'the nearest'),
         (
             lambda w: w.logprob('[[=a]]', n_order=2),
             "logprob.* 'n_order'; the nearest is 'n_orders'",

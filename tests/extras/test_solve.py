@@ -319,7 +319,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(
         (['--dataset=nae_sat'], 'other puzzles'),
         (['--dataset=hard'], 'anyorder.extras.puzzles make sudoku4 --name=hard'),
         (['--split=valid'], 'split must be'),
-        (['--orders=best'], "'best' is no order; the nearest is"),
+        (['--orders=margins'], "'margins' is no order; the nearest is"),
         (['--n_steps=-1'], 'n_steps must be'),
         (['--unmask=binomial'], 'n_steps must be 1 or more'),
         (['--unmask=x'], 'unmask must'),
