@@ -23,9 +23,9 @@ dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size
 order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of
               sample.py takes. By the model's own choice, as 'margin', a continuation is as likely
-              as it is to be written so at temperature 1, with n_steps, schedule, unmask, threshold
-              and block_length. It is greedy if temperature 0 writes it. In an order that is given
-              it is read one token a step, whatever n_steps says
+              as it is to be written so at temperature 1, with n_steps, schedule and unmask. It is
+              greedy if temperature 0 writes it. In an order that is given it is read one token a
+              step, whatever n_steps says
 seed          what is drawn for a request is a function of the seed and of the request
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
@@ -41,8 +41,7 @@ what is written: generate_until. What a task or --gen_kwargs says wins
 n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature
               is 1
-top_k, top_p, min_p, presence_penalty, cfg_scale, schedule, unmask, window, threshold,
-order_noise, block_length   as in sample.py
+top_k, top_p, min_p, presence_penalty, cfg_scale, schedule, unmask   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of
               block_size
 blank_length  'likely', 'draw' or 'confidence': contexts have blanks, as prompts of sample.py, and

@@ -33,10 +33,6 @@ WRITING = {
     'cfg_scale': 0.0,
     'schedule': 'linear',
     'unmask': 'fixed',
-    'window': 32,
-    'threshold': None,
-    'order_noise': 0.0,
-    'block_length': None,
     'context': 0,
 }
 OPTIONS = {
