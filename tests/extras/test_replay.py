@@ -196,9 +196,9 @@ def test_the_page_strikes_a_draft_through_for_one_frame(page):
     assert changed == [None, ['x', False], ['x', True], ['right', False], None]
     assert overruled == [None, ['\n', False], ['\n', True], None, None]  # another was written
     assert kept == [None, ['z', False], ['z', False], ['z', True], None]
-    assert covers == [['·', 'a', None], ['b', 'c'], ['↵'], ['·'], [None, None]]
+    assert covers == [['␣', 'a', None], ['b', 'c'], ['↵'], ['␣'], [None, None]]
     *_, in_cells = run(columns=3)  # a cell is one element
-    assert in_cells == [['·a', None, None], ['·bcd', None], ['↵'], ['·'], [None, None]]
+    assert in_cells == [['␣a', None, None], ['␣bcd', None], ['↵'], ['␣'], [None, None]]
 
 
 # --------------------------------------------------------------------------------------------------
