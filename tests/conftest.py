@@ -41,6 +41,19 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Two processes share the tests where xdist is there, unless the command line says otherwise:
+    a debugger and a device are for one."""
+    option = config.option
+    if hasattr(config, 'workerinput') or not hasattr(option, 'numprocesses'):  # a worker; or none
+        return
+    if option.numprocesses is None:
+        option.numprocesses = 2 if option.device == 'cpu' and not option.usepdb else 0
+    if option.dist == 'no':
+        option.dist = 'worksteal'
+
+
 def pytest_collection_finish(session):
     """Modules and tests stay: to look through them for garbage takes long."""
     gc.freeze()
