@@ -716,7 +716,8 @@ def make(path, words):
 def run(path, words):
     """Run the command. What it says is in `path`.part, and in `path`.txt once it has ended well."""
     command = command_of(words)
-    print(f'{command}\n', end='', flush=True)  # in one piece, beside other jobs
+    said = f'{command}\n  this waits until it ends, and {path}.part has what it says\n'
+    print(said, end='', flush=True)  # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:
         print(command, file=f, flush=True)
         done = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False)
