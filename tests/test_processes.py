@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 import torture
-from conftest import ROOT
+from conftest import HANGS, ROOT
 from test_torchrun import wait_for
 from toy_runs import TOY, TWO, log, run
 
@@ -43,13 +42,11 @@ def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
         os.chdir('elsewhere')
         of_this_machine()
 
-    began = time.time()
     for p in forked(of_this_machine, of_other_machine):
         *_, line = p.said.splitlines()
         assert p.code == 1
         assert f'ValueError: process 1 on {socket.gethostname()}: ' in line
         assert said in line
-    assert time.time() - began < 60
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
 
 
@@ -128,7 +125,7 @@ def end_of_job(environment, max_iters, ask=None):
     if ask:
         wait_for(lambda: n_updates() > before, p)
         ask(p.pid)
-    said, _ = p.communicate(timeout=120)
+    said, _ = p.communicate(timeout=HANGS)
     assert ('stopped and saved' in said) == bool(ask), said
     return p.returncode
 

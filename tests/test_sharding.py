@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import make_model, one_line
+from conftest import HANGS, make_model, one_line
 from toy_runs import TWO, assert_alike, resume, run
 
 from anyorder.checkpoint import entries_of, load_checkpoint
@@ -311,7 +311,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
     want = validate(learner('encoder').eval(), BLOCKS, NOTHING, options)
 
     def both():
-        start_processes(timedelta(seconds=20))
+        start_processes(timedelta(seconds=HANGS / 2))
         state = state_of(learner('encoder'), save_memory='shard')
         got = validate(state.ema.model, BLOCKS, NOTHING, options)
         assert_close(got, want, rtol=0, atol=1e-9)

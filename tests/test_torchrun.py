@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, make_model, one_line
+from conftest import HANGS, ROOT, make_model, one_line
 from toy_runs import TOY, TWO, assert_alike, interrupted, log, resume, run
 
 import train
@@ -28,8 +28,8 @@ def torchrun(*options, agent=('--standalone', '--nproc_per_node=2'), **how):
     return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, **how)
 
 
-def wait_for(condition, process, seconds=120):
-    for _ in range(10 * seconds):
+def wait_for(condition, process):
+    for _ in range(10 * HANGS):
         if condition():
             return
         assert process.poll() is None, process.communicate()
@@ -100,7 +100,7 @@ def test_torchrun_sees_the_batch_of_one(data, n_machines):
         agents = [(*both, f'--node_rank={n}') for n in (0, 1)]
     started = [torchrun(*TOY, *TWO, '--max_iters=5', agent=agent) for agent in agents]
     for p in started:
-        _, err = p.communicate(timeout=170)
+        _, err = p.communicate(timeout=HANGS)
         assert p.returncode == 0, err
     assert_alike('one', 'out')
 
@@ -167,7 +167,7 @@ def test_two_processes_that_are_asked_to_end_save_first(data):
     p = torchrun(*TOY, *options, '--wandb_log=True', env=offline)
     wait_for(lambda: os.path.exists('out/log.jsonl') and len(log()) > 2, p)
     p.send_signal(signal.SIGTERM)
-    _, err = p.communicate(timeout=60)
+    _, err = p.communicate(timeout=HANGS)
     saved = load_checkpoint('out/ckpt.pt')['iter_num']
     assert p.returncode != 0
     assert saved == log()[-1]['iter']
@@ -185,7 +185,7 @@ def test_a_process_that_is_lost_ends_the_other(data):
     with open(f'/proc/{p.pid}/task/{p.pid}/children') as f:
         workers = f.read().split()
     os.kill(int(workers[1]), signal.SIGKILL)
-    p.communicate(timeout=60)
+    p.communicate(timeout=HANGS)
     assert p.returncode != 0
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
     for pid in workers:
