@@ -2,19 +2,23 @@
 
 import json
 import os
+import random
 import re
 import shutil
+import signal
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import make_model, one_line
+from test_tokenizers import some_text
 
 from anyorder.checkpoint import entries_of, save_checkpoint
 from anyorder.generation.watch import Watch
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens.choices import choose
-from anyorder.tokens.libraries import BYTE_OF, Library, Tiktoken, train_bpe
+from anyorder.tokens.libraries import BYTE_OF, LONG_WORD, Library, Tiktoken, heard, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all
 from anyorder.tokens.prepared import DATA_SETS, prepare
@@ -101,6 +105,62 @@ def test_every_id_comes_back_and_has_its_bytes(make):
 
 def test_training_twice_makes_the_same_tokens():
     assert trained().file == trained().file
+
+
+def test_words_that_are_learned_are_those_of_gpt2_up_to_a_length():
+    from tokenizers import pre_tokenizers
+
+    tok = trained()
+    rng = random.Random(3)
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    words = tok.backend.pre_tokenizer.pre_tokenize_str
+    for _ in range(300):
+        text = some_text(rng, LONG_WORD)
+        assert words(text) == gpt2(text)
+    for run in ('中', 'ACGT', '1', '-', ' ', 'é\u0301'):
+        text = f'a {run * 500}b'
+        places = [place for _, place in words(text)]
+        assert ''.join(text[start:end] for start, end in places) == text
+        assert max(end - start for start, end in places) <= LONG_WORD + 1  # and its space
+
+
+def test_a_cut_within_a_run_keeps_the_tokens():
+    tok = trained()
+    rng = random.Random(4)
+    for _ in range(500):
+        run = rng.choice(['中', 'A', 'th', '1', '-', ' '])
+        text = some_text(rng, 3) + run * rng.randrange(200) + rng.choice(['', "'", '中', ' '])
+        more = rng.choice(['', run, 's', "'s", ' a']) + some_text(rng, 3)
+        ids = []
+        rest = text
+        while n := tok.cut(rest):
+            ids += tok.encode(rest[:n])
+            rest = rest[n:]
+        assert ids + tok.encode(rest + more) == tok.encode(text + more)
+        assert len(rest) < 2 * LONG_WORD
+
+
+def test_a_signal_ends_what_is_learned_in_a_thread():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def learn(texts):
+        began.set()
+        while True:  # no signal is heard here
+            next(texts)
+
+    began = threading.Event()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            heard(learn, iter(lambda: 'a', ''))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert began.is_set()
+    assert heard(''.join, ['a', 'b']) == 'ab'
+    with pytest.raises(ZeroDivisionError):
+        heard(list, (1 / 0 for _ in 'a'))
 
 
 def changed(tok, **parts):

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, Tiktoken, encoding, last_cut, need_library, train_bpe
+from anyorder.tokens.libraries import (
+    Library,
+    Tiktoken,
+    encoding,
+    last_cut_of_words,
+    need_library,
+    train_bpe,
+)
 from anyorder.tokens.meta import is_number, kind_of, read_meta
 from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import (
@@ -88,16 +95,16 @@ class There:
         return self.tokenizer
 
 
-class CutAsGPT2:
+class CutInWords:
     """Cuts texts where no word that is learned goes on."""
 
     def cut(self, text):
-        return last_cut(text)
+        return last_cut_of_words(text)
 
 
 def texts_of(documents):
     """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, CutAsGPT2()):
+    for document in cut_anew(documents, CutInWords()):
         if isinstance(document, tuple):
             yield from document
         else:

@@ -9,8 +9,9 @@ import itertools
 import json
 import os
 import re
+import threading
 import unicodedata
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -195,6 +196,38 @@ def last_cut(text):
     return found.end() if found else 0
 
 
+# GPT-2's expression, by which a word has at most so many letters. The time that learning takes, and
+# the number of letters that are read at once, grow with the longest word: a genome would be one.
+LONG_WORD = 64
+UP_TO = f'{{1,{LONG_WORD}}}'
+WORDS = (
+    rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}{UP_TO}| ?\p{{N}}{UP_TO}| ?[^\s\p{{L}}\p{{N}}]{UP_TO}"
+    rf'|\s{UP_TO}(?!\S)|\s{UP_TO}'
+)
+AHEAD = 4  # letters from the end of a word on that may change where it ends
+
+
+def split_in_words():
+    """Return what cuts a text by WORDS."""
+    from tokenizers import Regex, pre_tokenizers
+
+    return pre_tokenizers.Split(Regex(WORDS), 'isolated')
+
+
+def last_cut_of_words(text):
+    """Return last_cut where WORDS cut a text, also within a run of letters of one kind."""
+    n = last_cut(text)
+    if n:
+        return n
+    ends = (end for _, (_, end) in split_in_words().pre_tokenize_str(text))
+    return max((end for end in ends if end + AHEAD <= len(text)), default=0)
+
+
+def no_cut(text):
+    """Return the last cut of a text that is read as a whole."""
+    return 0
+
+
 # --------------------------------------------------------------------------------------------------
 # The package tokenizers
 
@@ -236,7 +269,7 @@ class Library(Tokenizer):
         if self.unknown is not None:
             self.unknown_text = backend.id_to_token(self.unknown)
         self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
-        self.is_cut_as_gpt2 = not self.is_checked and is_cut_as_gpt2(parts)
+        self.last_cut = no_cut if self.is_checked else last_cut_by(parts)
         self.is_left_out = functools.cache(self.is_left_out)
 
     def has_letters_of_bytes(self, parts):
@@ -454,7 +487,7 @@ class Library(Tokenizer):
         return [(token, start - n, end - n) for token, start, end in found if start >= n]
 
     def cut(self, text):
-        return last_cut(text) if self.is_cut_as_gpt2 else 0
+        return self.last_cut(text)
 
     def decode(self, ids):
         text = ''
@@ -630,25 +663,61 @@ def sizes_of_letters(ids, added, n_tokens):
     return n_bytes
 
 
-def is_cut_as_gpt2(parts):
-    """Whether a tokenizer.json cuts a text by GPT-2's expression, and by nothing else."""
+def last_cut_by(parts):
+    """Return what tells the last cut of a text that a tokenizer.json cuts by GPT-2's expression or
+    by WORDS, and by nothing else."""
     cuts = flat(parts['pre_tokenizer'], 'pretokenizers')
-    plain = all(token['special'] for token in parts['added_tokens'])
-    return plain and len(cuts) == 1 and cuts[0]['use_regex']
+    if not all(token['special'] for token in parts['added_tokens']):
+        return no_cut
+    if len(cuts) == 1 and cuts[0]['use_regex']:
+        return last_cut
+    is_by_words = kinds(cuts) == 'Split, ByteLevel' and cuts[0]['pattern'] == {'Regex': WORDS}
+    if is_by_words and not cuts[1]['use_regex']:
+        return last_cut_of_words
+    return no_cut
+
+
+def heard(learn, texts):
+    """Return learn(texts), run in a thread: the package itself hears no Ctrl-C while it learns.
+
+    After a signal the thread ends with the next text; once all are read, with the process alone."""
+    done = Future()
+    given_up = threading.Event()
+
+    def until_given_up():
+        for text in texts:
+            if given_up.is_set():
+                raise InterruptedError
+            yield text
+
+    def run():
+        try:
+            done.set_result(learn(until_given_up()))
+        except BaseException as e:
+            done.set_exception(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    finally:
+        given_up.set()
+        thread.join(1)  # seconds
 
 
 def train_bpe(name, n_tokens, texts):
     """Return a Library of byte pairs, of which there are n_tokens at most.
 
-    The pairs are learned from the texts, as GPT-2's: words are cut by its expression, and the most
-    frequent pair of tokens becomes a token, again and again (Sennrich et al. 2016). A pair that
-    stands once becomes none. Texts are read once and not kept. The last token ends a document. The
-    same texts make the same tokens."""
+    The pairs are learned from the texts, as GPT-2's: words are cut by its expression, long ones
+    anew after LONG_WORD letters, and the most frequent pair of tokens becomes a token, again and
+    again (Sennrich et al. 2016). A pair that stands once becomes none. Texts are read once and not
+    kept. The last token ends a document. The same texts make the same tokens."""
     need_library('tokenizers')
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split_in_words(), letters])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=n_tokens - 1,
@@ -657,5 +726,5 @@ def train_bpe(name, n_tokens, texts):
         special_tokens=[],
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    heard(functools.partial(backend.train_from_iterator, trainer=trainer), texts)
     return Library(name, backend, end_of(backend))
