@@ -23,8 +23,8 @@ from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import read_split
-from anyorder.tokens.shown import written_text
-from anyorder.tokens.tokenizer import END_OF_TEXT
+from anyorder.tokens.shown import token_texts, written_text
+from anyorder.tokens.tokenizer import END_OF_TEXT, PART
 from anyorder.tokens.tokenizers import KNOWN, encode_documents, tokenizer_of_set
 from anyorder.training.start import start_model
 from anyorder.writer import Writer
@@ -560,6 +560,23 @@ def answers_behind_prompts(writer, end, tokens, steps, script):
         # no letter of the answer is given
         assert len(tokenizer.decode(ids[: given.sum()]).strip()) <= len(prompt)
     return []
+
+
+@pytest.mark.parametrize('kind', ['bytes behind a space', 'bytes NFC', 'sentences and bytes'])
+@pytest.mark.parametrize('text', ['é a你\n🙂b 🙂🙂', 'ab\n\né<|endoftext|>a b'])
+def test_a_letter_of_several_tokens_stands_at_the_last(kind, text):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+
+    tok = Library.of_file('a.json', tokenizer_like(kind).file)
+    ids = tok.shown_ids(text)
+    assert len(ids) > len(text) or END_OF_TEXT in text
+    assert ''.join(token_texts(ids, tok)) == tok.decode(ids)
+    for n in range(len(ids)):
+        before = tok.decode(ids[:n])
+        if not before.endswith(PART):
+            written = [i >= n for i in range(len(ids))]
+            assert before + written_text(ids, written, tok) == tok.decode(ids)
 
 
 PLACES = (stream, watch, likeliest, out, answer, stop, answers_behind_prompts)

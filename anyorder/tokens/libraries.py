@@ -413,12 +413,12 @@ class Library(Tokenizer):
         if not before or not self.why_no_bytes:
             return self.decode(ids)
         before = [self.stand_in if token is None else token for token in before]
-        context = before[-1:]
-        for n in range(1, 1 + len(before)):
-            if PART not in self.decode(before[-n:]):
-                context = before[-n:]
-                break
-        return self.decode([*context, *ids])[len(self.decode(context)) :]
+        whole_letters = (
+            n for n in range(1, 1 + len(before)) if PART not in self.decode(before[-n:])
+        )
+        context = before[-next(whole_letters, 1) :]
+        text = self.decode([*context, *ids])[len(self.decode(context)) :]
+        return text or self.decode(ids)  # of a part of a letter
 
     @functools.cached_property
     def stand_in(self):

@@ -18,11 +18,13 @@ def token_texts(tokens, tokenizer):
     """Return the text of each token, and a dot for None, a blank.
 
     It is what the text has there as a whole. A letter of several tokens stands at the last of them,
-    if all of them are there."""
+    if all of them are there. A tokenizer that falls back to bytes shows none of those that touch
+    where one of them is no part of a letter, which is only known at the end."""
     texts = []
+    is_part = []
     for i, token in enumerate(tokens):
         texts.append(BLANK if token is None else text_from(i, [token], tokens, tokenizer))
-    is_part = [PART in text for text in texts]
+        is_part.append(token is not None and PART in tokenizer.decode([token]))
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
         if in_part:
             put_letters(texts, list(run), tokens, tokenizer)
