@@ -152,15 +152,15 @@ def home(path):
 
 
 def names_in(text):
-    """Return the parts of an option between its commas. A comma in the name of a file that is there
-    does not part it, nor in that of a FILE.py:NAME."""
+    """Return the parts of an option between its commas, but for empty ones. A comma in the name of
+    a file that is there does not part it, nor in that of a FILE.py:NAME."""
     parts = text.split(',')
     found = []
     while parts:
         n = n_of_name(parts)
-        found.append(','.join(parts[:n]))
+        found.append(','.join(parts[:n]).strip())
         parts = parts[n:]
-    return found
+    return [name for name in found if name]
 
 
 def n_of_name(parts):
@@ -355,8 +355,8 @@ def check_choice(option, value, *choices):
 def numbers(config, name, kind=int, least=0, most=math.inf):
     """Return [n, ...] of the option `name`: finite numbers from `least` to `most`, with commas
     between them."""
-    found = [number_in(part, kind) for part in config[name].split(',')]
-    if not all(n is not None and least <= n <= most for n in found):
+    found = [number_in(part, kind) for part in names_in(config[name])]
+    if not found or not all(n is not None and least <= n <= most for n in found):
         bounds = f'from {least}' if most == math.inf else f'from {least} to {most}'
         raise ValueError(
             f'{name} must be numbers {bounds} with commas between, got {config[name]!r}'

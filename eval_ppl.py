@@ -150,7 +150,7 @@ def read_estimates(text):
     """Return (names of ESTIMATES, the options that an ensemble has in its name) of the option."""
     names = []
     of_ensemble = {'n_contexts': 16, 'ensemble_block': 1}
-    for part in filter(None, text.split(',')):
+    for part in names_in(text):
         found = ENSEMBLE.fullmatch(part)
         if found:
             part = 'ensemble'
@@ -168,9 +168,7 @@ def read_estimates(text):
 
 def read_ways(c):
     """Return [Asked, ...] of the options. Raises ValueError for what has no likelihood."""
-    texts = []
-    if c.orders:
-        texts = list(dict.fromkeys(names_in(c.orders)))
+    texts = list(dict.fromkeys(names_in(c.orders)))
     steps = numbers(c, 'n_steps')
     drawing = Drawing(c.temperature, scores=True)
     pattern = read_pattern(c.pattern)
@@ -324,7 +322,7 @@ def label_of(way, order, exact):
 def names_of_sets(c, checkpoint):
     """Return the data sets and text files that are measured; by default all of the training."""
     asked = names_in(c.datasets) if c.datasets else names_of_run(checkpoint.run)
-    names = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
+    names = list(dict.fromkeys(asked))
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     weighed = [name for name in names if re.fullmatch(r'\w[\w.-]*:[\d.e+-]*', name)]

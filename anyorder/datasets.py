@@ -145,7 +145,7 @@ def command_of_maker(name, kind):
 
 def names_of_run(run):
     """Return the names of the sets of a run with these options; [] of a run that names none."""
-    return [name for name, _, _ in sets_in(run.get('dataset', '')) if name]
+    return [name for name, _, _ in sets_in(run.get('dataset', ''))]
 
 
 def name_of_run(run):

@@ -597,7 +597,7 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
 FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
     ['of_one.get(way.one)', 'None'],
     ['of_one.get(way.one)', 'of_one.get(way.text)'],
-    ["text.partition(':')", '(text, 0, 0)'],
+    ["re.sub(':[\\\\d.]+$', '', text)", 'text'],
     ["of_ensemble['ensemble_block'] = int(width or 1)", 'pass'],
     ['N = block_size_of(config, checkpoint)', 'N = own'],
     ["'block_size': block_size_of(c, checkpoint)", "'block_size': checkpoint.config.block_size"],
@@ -707,7 +707,8 @@ FAULTS['configurator.py'] = 'test_configurator', [
     ['home(arg)', 'arg'],
     ['isinstance(value, str) and key not in texts', 'isinstance(value, str)'],
     ['if key in texts:', 'if False:'],
-    ["','.join(parts[:n]).strip()", "','.join(parts[:n])"],
+    ["name = ','.join(parts[:n]).strip()", "name = ','.join(parts[:n])"],
+    ['[name for name in found if name]', 'found'],
     ['[^,]*$', '.*'],
     ['range(len(parts), 1, -1)', 'range(2, len(parts) + 1)'],
     ['text.lower() in BOOLS', 'text in BOOLS'],

@@ -290,7 +290,7 @@ def test_a_mixture_of_one_is_this_set(data):
         ('a:1:2,b:1', 'weight of a .* above 0'),
         ('a:1,b:1,a:2', 'a twice'),
         ('a,a', 'a twice'),
-        ('a,', 'plain name'),
+        (',', 'plain name'),
         ('', 'plain name'),
         (':1', 'plain name'),
         ('a:1,../b:1', 'plain name'),

@@ -10,7 +10,7 @@ import torch
 from anyorder.machine.files import check_names
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import tokenizer_of_set
-from configurator import number_in
+from configurator import names_in, number_in
 
 # what sets of one tokenizer may differ in and still be mixed; it may have two names
 MAY_DIFFER = ('given', 'puzzle', 'tokenizer', 'tokenizer_file')
@@ -21,7 +21,7 @@ def weights_in(text):
 
     Without weights all are None. Raises ValueError for any other text."""
     weights = {}
-    for name, colon, number in sets_in(text):
+    for name, colon, number in sets_in(text) or [(text, '', '')]:
         check_names(dataset=name)
         if name in weights:
             raise ValueError(f'dataset must name each set once, got {name} twice in {text!r}')
@@ -39,7 +39,7 @@ def weights_in(text):
 
 def sets_in(text):
     """Return [(name, ':' or '', weight)] of the sets in the option dataset, as they stand there."""
-    found = [part.partition(':') for part in text.split(',')]
+    found = [part.partition(':') for part in names_in(text)]
     return [(name.strip(), colon, number) for name, colon, number in found]
 
 

@@ -169,7 +169,7 @@ def main(config):
 def read_runs(c):
     """Return [Run, ...] that the options ask for. Raises ValueError for what cannot be asked."""
     texts = names_in(c.orders)
-    if c.orders == 'all':
+    if texts in ([], ['all']):
         texts = ['random', 'l2r', *SCORES]
     steps = numbers(c, 'n_steps')
     check_choice('unmask', c.unmask, 'fixed', 'binomial')
