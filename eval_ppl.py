@@ -355,7 +355,9 @@ def open_journal(c, checkpoint, estimates, model, dtype):
         'block_size': block_size_of(c, checkpoint),
         'one_by_one': is_masked and any(estimate.name == 'iw' for estimate in estimates),
     }
-    return Journal(f'{c.out}.blocks.jsonl', evaluation | {name: c[name] for name in options})
+    evaluation |= {name: c[name] for name in options}
+    widths = {estimate.work: estimate.width for estimate in estimates}
+    return Journal(f'{c.out}.blocks.jsonl', evaluation, widths)
 
 
 def introduce(checkpoint, model, datasets, ways, journal, c):

@@ -258,6 +258,7 @@ def test_the_table_has_a_row_a_side(tmp_path, written, measured):
     path, result = written('--prompt=ab[[3]]c[[2-3]] d', '--order=random', '--n_samples=3')
     how = '--estimates=sides,l2r', '--n_orders=3'
     rows = measured(path, *how)
+    assert measured(path, *how) == rows  # from the journal
     sides = [row for row in rows if row['kind'] == 'sides']
     assert [row['n'] for row in sides] == [1, 1, 2, 2, 3, 3]
     assert len({row['estimate'] for row in sides}) == 6

@@ -303,8 +303,8 @@ EVERY = [
 def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
     said = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=a.json').stdout
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=b.json', '--batch_size=3')
-    journal = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
-    (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(journal[:12]))
+    lines = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
+    (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(lines[:1] + lines[1::2]))
     command = options(f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=c.json')
     first, second = forked(*2 * [lambda: eval_ppl.main(command)])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)

@@ -96,6 +96,11 @@ class Estimate:
         nats = check_finite(self.nats(model, text.blocks, numbers, text.given))
         return [((*name, b), row) for b, row in zip(numbers, nats.tolist(), strict=True)]
 
+    @property
+    def width(self):
+        """How many numbers `nats` gives of a block, m."""
+        return self.n_orders
+
     def nats(self, model, blocks, numbers, given=None):
         """Return (len(numbers), m) float64 of the blocks (n, N) of these numbers.
 
@@ -267,6 +272,10 @@ class Ensemble(Estimate):
     decoder_only = 'others cannot score a part of an order alone'
     alone = True
 
+    @property
+    def width(self):
+        return len(powers_of_two(self.c.n_contexts))
+
     def groups(self, block, N):
         """Return sample_groups of a block, given by its number, of N blanks."""
         seed = derive_seed(self.c.seed, 'positions', block)
@@ -333,6 +342,10 @@ class Sides(Estimate):
     @classmethod
     def measures(cls, name):
         return is_sampled(name)
+
+    @property
+    def width(self):
+        return 1 + self.n_orders
 
     def check(self, text):
         text.written.check(self.checkpoint, self.c.weights)
