@@ -71,7 +71,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
-from anyorder.datasets import changed_since, names_of_run
+from anyorder.datasets import names_of_run, prepared_anew
 from anyorder.fast import freeze
 from anyorder.generation import Drawing, Unmasking, unmasking_of
 from anyorder.generation.options import choice_in
@@ -459,7 +459,7 @@ def main(config):
     model = freeze(model, getattr(torch, dtype))
     results = []
     for text in texts:
-        anew = changed_since(checkpoint, data_dir, text.name)
+        anew = prepared_anew(checkpoint, data_dir, text.name)
         if anew and rank == 0:
             print(f'\n{anew}')
         rows = evaluate(model, text, estimates, journal)

@@ -161,25 +161,27 @@ def name_of_run(run):
     return ''.join(names)
 
 
-def changed_since(checkpoint, data_dir, name):
-    """Return a line on the set of this name, if a checkpoint was trained on it and it has other
-    contents now; '' where it has not, or where the checkpoint does not say.
+def changed_since(checkpoint, name, meta):
+    """Return 'train and val of NAME', those splits of a set that have other contents now than when
+    a checkpoint was trained; '' where none has, or where the checkpoint does not say.
 
-    No set is read: meta.json and checkpoint have hashes."""
-    if name not in names_of_run(checkpoint.run):
-        return ''
-    meta = read_meta(os.path.join(home(data_dir), name))
-    if not meta:
-        return ''
-    entries = checkpoint.entries.get('sets', {}).get(name, checkpoint.entries)
-    hashes = {'train': entries.get('data'), 'val': entries.get('val_data')}
+    No set is read: its Meta and the checkpoint have hashes."""
+    of_set = checkpoint.entries.get('sets', {}).get(name, checkpoint.entries)
     changed = []
-    for split, sha256 in hashes.items():
-        if sha256 and split in meta.splits and meta.splits[split].sha256 != sha256:
+    for split, entry in (('train', 'data'), ('val', 'val_data')):
+        before = of_set.get(entry)
+        if before and split in meta.splits and meta.splits[split].sha256 != before:
             changed.append(split)
+    return f'{" and ".join(changed)} of {name}' if changed else ''
+
+
+def prepared_anew(checkpoint, data_dir, name):
+    """Return a line on the set of this name, if a checkpoint was trained on it and it has other
+    contents now, see changed_since; '' of any other set."""
+    meta = read_meta(os.path.join(home(data_dir), name))
+    if not meta or name not in names_of_run(checkpoint.run):
+        return ''
+    changed = changed_since(checkpoint, name, meta)
     if not changed:
         return ''
-    return (
-        f'{name} was prepared anew since the training, its {" and ".join(changed)} changed: the '
-        'model may have been trained on what is measured'
-    )
+    return f'prepared anew since the training: {changed}; the model may know it'

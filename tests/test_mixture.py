@@ -213,14 +213,14 @@ def test_a_resume_says_which_set_is_another(two, capsys):
     said = capsys.readouterr().out
     weights = 'dataset pydocs:0.7,digits:0.3 -> pydocs:0.5,digits:0.5'
     assert weights in said
-    assert 'the training data of digits, the validation data of digits' in said
+    assert ', train and val of digits\n' in said
 
 
 def test_the_first_order_of_names_is_no_other_data(two, capsys):
     run(BOTH, '--max_iters=1')
     capsys.readouterr()
     run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=1')
-    assert 'the training data' not in capsys.readouterr().out
+    assert 'train and val' not in capsys.readouterr().out
 
 
 def test_eval_ppl_measures_every_set(two, script):
@@ -235,8 +235,8 @@ def test_eval_ppl_says_that_a_set_was_prepared_anew(two, script):
     run(BOTH, '--max_iters=1')
     prepare_text('digits', '2.7182818284 ', force=True)
     said = script('eval_ppl.py', '--n_blocks=2').stdout
-    assert 'digits was prepared anew' in said
-    assert 'pydocs was prepared anew' not in said
+    assert 'train and val of digits;' in said
+    assert 'of pydocs;' not in said
 
 
 @pytest.mark.slow

@@ -202,13 +202,13 @@ def test_a_resume_says_which_options_and_data_are_others(said):
     prepare_other()
     found = said('--max_iters=3', '--batch_size=4')
     options = 'batch_size 8 -> 4, max_iters 2 -> 3'
-    data = 'the training data, the validation data'
+    data = 'train and val of pydocs'
     assert f'changed since iteration 2: {options}, {data}\n' in found
 
 
 def test_a_resume_says_which_split_is_another(said):
     prepare_other('val')
-    assert 'changed since iteration 2: the validation data\n' in said('--max_iters=2')
+    assert 'changed since iteration 2: val of pydocs\n' in said('--max_iters=2')
 
 
 def test_a_resume_says_what_becomes_of_the_learning_rate(said):

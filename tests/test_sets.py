@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import one_line
 
-from anyorder.datasets import changed_since, open_split
+from anyorder.datasets import open_split, prepared_anew
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import sets
@@ -158,9 +158,9 @@ def test_the_documentation_of_python_has_no_test(tmp_path):
     'data, val_data, dataset, said',
     [
         ('', '', 'text', ''),
-        ('other', '', 'text', 'its train changed'),
-        ('', 'other', 'text', 'its val changed'),
-        ('other', 'other', 'text', 'its train and val changed'),
+        ('other', '', 'text', ': train of text;'),
+        ('', 'other', 'text', ': val of text;'),
+        ('other', 'other', 'text', ': train and val of text;'),
         (None, None, 'text', ''),
         ('other', None, 'text', 'train'),
         ('other', 'other', 'another set', ''),
@@ -178,7 +178,7 @@ def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(
         if value is not None:
             entries[key] = value or splits[split].sha256
     checkpoint = SimpleNamespace(run={'dataset': dataset} if dataset else {}, entries=entries)
-    found = changed_since(checkpoint, prepared, 'gone' if dataset == 'gone' else 'text')
+    found = prepared_anew(checkpoint, prepared, 'gone' if dataset == 'gone' else 'text')
     assert said in found
     assert bool(said) == bool(found)
 

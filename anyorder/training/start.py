@@ -9,6 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from anyorder.checkpoint import Checkpoint, digest, load_weights, model_from_checkpoint
+from anyorder.datasets import changed_since
 from anyorder.fast import lean
 from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.files import check_folder
@@ -434,30 +435,15 @@ def changed_inputs(config, checkpoint, data):
     """Return in words what a resume changes beside options; `data` is the Data of now."""
     if config.init_from != 'resume':
         return []
-    entries = checkpoint.entries
-    changed = []
+    changed = [changed_since(checkpoint, part.name, part.meta) for part in data.parts]
     before = checkpoint.run.get('program', config.program)
     if before != config.program:
         changed.append(f'the program {before} -> {config.program}')
-    for entry, said in (('data', 'training'), ('val_data', 'validation')):
-        if entries.get(entry, data.entries[entry]) != data.entries[entry]:
-            changed.append(f'the {said} data{of_sets(entry, checkpoint, data)}')
-    if entries.get('draws') != DRAWS:
+    if checkpoint.entries.get('draws') != DRAWS:
         changed.append('the random draws, which an earlier version made of the same seed')
         if optimizer_in(config)[0] == 'muon':
             changed.append('Muon, which takes Q, K and V each by itself now')
-    return changed
-
-
-def of_sets(entry, checkpoint, data):
-    """Return ' of NAME and NAME', the sets of a mixture whose hash in this entry is another than
-    in the checkpoint; '' where it has none of them."""
-    before = checkpoint.entries.get('sets', {})
-    differing = []
-    for name, now in data.entries.get('sets', {}).items():
-        if name in before and before[name][entry] != now[entry]:
-            differing.append(name)
-    return f' of {" and ".join(differing)}' if differing else ''
+    return [*filter(None, changed)]
 
 
 def check_start(model, resumed, data, config):

@@ -65,7 +65,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.datasets import changed_since, name_of_run, open_split
+from anyorder.datasets import name_of_run, open_split, prepared_anew
 from anyorder.extras.pictures.figures import PICTURES, draw
 from anyorder.extras.pictures.replay import write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
@@ -148,7 +148,7 @@ def main(config):
         f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}{guided}'
     )
     name, data_dir = where(config, checkpoint.run)
-    if anew := changed_since(checkpoint, data_dir, name):
+    if anew := prepared_anew(checkpoint, data_dir, name):
         print(anew)
 
     # The answers

@@ -45,7 +45,7 @@ from dataclasses import replace
 import torch
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.datasets import changed_since, name_of_run
+from anyorder.datasets import name_of_run, prepared_anew
 from anyorder.extras.speed.models import numbers_or_none
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import (
@@ -193,7 +193,7 @@ class Frontier:
         if dataset and c.temperature:
             cut = Cut(self.n_tokens, c.n_blocks)
             self.text = open_corpus(dataset, cut, self.tokenizer, data_dir, ckpt=c.ckpt)
-        self.anew = changed_since(checkpoint, data_dir, dataset)
+        self.anew = prepared_anew(checkpoint, data_dir, dataset)
         self.judge = open_judge(c.judge or c.ckpt, self.tokenizer)
         self.model = checkpoint.model(checkpoint.weights, device)
         with autocast(device, dtype):
