@@ -37,11 +37,11 @@ ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or 
 weights = 'ema'  # 'ema' or 'raw'
 # on what
 datasets = ''  # prepared sets by name, files by path, with commas; '' is all of the training
-split = ''  # of prepared sets; '' is val, and of zero-shot sets the one of published numbers
+split = ''  # of prepared sets; '' is val, or the published one of zero-shot sets not trained on
 data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
 n_blocks = 0  # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
-documents = ''  # 'apart': those in a block do not see each other
+documents = ''  # in a block, 'apart' or 'together'; '' is as in the training
 blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
@@ -95,6 +95,7 @@ from anyorder.machine.processes import (
 )
 from anyorder.orders import Order
 from anyorder.tokens.apart import keeps_apart
+from anyorder.tokens.mixture import STREAM, form_of
 from anyorder.tokens.prompts import read_pattern
 
 ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
@@ -140,7 +141,8 @@ def check_options(c):
     c = Config(c | of_ensemble)
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
-    keeps_apart(c.documents)
+    if c.documents:
+        keeps_apart(c.documents)
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))
     return names, read_ways(c), c
@@ -333,6 +335,25 @@ def names_of_sets(c, checkpoint):
     return names
 
 
+def with_data_of_run(c, run):
+    """Return the options with what they leave open of the data as a run with the options has it."""
+    data_dir = c.data_dir or run.get('data_dir', 'data')
+    documents = c.documents or run.get('documents') or 'together'
+    return Config(c | {'data_dir': data_dir, 'documents': documents})
+
+
+def open_texts(names, c, checkpoint):
+    """Return the Corpus of each data set and text file."""
+    cut = Cut(block_size_of(c, checkpoint), c.n_blocks, c.blanks, c.documents)
+    texts = []
+    for name in names:
+        split = c.split
+        if name in names_of_run(checkpoint.run):
+            split = split or 'val'
+        texts.append(open_corpus(name, cut, checkpoint.tokenizer, c.data_dir, split, c.ckpt))
+    return texts
+
+
 def check_texts(texts, estimates):
     """Raise ValueError for a text that one of its estimates cannot measure."""
     for text in texts:
@@ -360,7 +381,7 @@ def open_journal(c, checkpoint, estimates, model, dtype):
     return Journal(f'{c.out}.blocks.jsonl', evaluation, widths)
 
 
-def introduce(checkpoint, model, datasets, ways, journal, c):
+def introduce(checkpoint, model, texts, ways, journal, c):
     """Return the lines that say what is about to be measured. `c` has device and dtype resolved."""
     _, world_size = processes()
     N = block_size_of(c, checkpoint)
@@ -376,21 +397,35 @@ def introduce(checkpoint, model, datasets, ways, journal, c):
     about_bytes = checkpoint.tokenizer.about_bytes()
     if about_bytes:
         lines.append(about_bytes)
-    if checkpoint.run.get('documents') and not c.documents:
-        lines.append(
-            'trained with documents apart: --documents=apart measures it so; below, the documents '
-            'of a block see each other'
-        )
+    lines += data_beside_training(checkpoint, texts, c)
     if any(way.is_tempered for way in ways):
         lines.append(f'tempered: temperature {c.temperature:g}')
     if any(way.pattern is not None for way in ways):
         lines.append(f'matching: given that a block matches {c.pattern}')
-    if N != 1024 and any(map(is_zero_shot, datasets)):
+    if N != 1024 and any(is_zero_shot(text.name) for text in texts):
         lines.append(
             f'published numbers have a context of 1024: the numbers below, of context {N}, do not '
             'compare with them'
         )
     return lines
+
+
+def data_beside_training(checkpoint, texts, c):
+    """Yield lines on what is measured and what was trained on: documents, form, contents."""
+    run = checkpoint.run
+    if any(text.form == STREAM for text in texts):
+        line = f'documents of a block {c.documents}'
+        own = run.get('documents')
+        if own:
+            line += ', as in the training' if own == c.documents else f'; in the training {own}'
+        yield line
+    for text in texts:
+        form = form_of(checkpoint.set)
+        if run.get('dataset') and text.form not in ('', form):
+            yield f'{text.name}: {text.form}; in the training {form}'
+        anew = prepared_anew(checkpoint, c.data_dir, text.name)
+        if anew:
+            yield anew
 
 
 def evaluate(model, text, estimates, journal):
@@ -438,13 +473,9 @@ def main(config):
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
-    data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-    cut = Cut(N, config.n_blocks, config.blanks, config.documents)
-    texts = []
+    config = with_data_of_run(config, checkpoint.run)
     with first_process_first():  # a text that is missing costs nothing before the model is there
-        for name in datasets:
-            tokenizer = checkpoint.tokenizer
-            texts.append(open_corpus(name, cut, tokenizer, data_dir, config.split, config.ckpt))
+        texts = open_texts(datasets, config, checkpoint)
     check_texts(texts, estimates)
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
@@ -453,15 +484,12 @@ def main(config):
     rank, _ = processes()
     if rank == 0:
         resolved = Config(config | {'device': device, 'dtype': dtype})
-        print(*introduce(checkpoint, model, datasets, ways, journal, resolved), sep='\n')
+        print(*introduce(checkpoint, model, texts, ways, journal, resolved), sep='\n')
 
     # Measure
     model = freeze(model, getattr(torch, dtype))
     results = []
     for text in texts:
-        anew = prepared_anew(checkpoint, data_dir, text.name)
-        if anew and rank == 0:
-            print(f'\n{anew}')
         rows = evaluate(model, text, estimates, journal)
         if rank == 0:
             print(report(text, rows, checkpoint.tokenizer), flush=True)

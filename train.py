@@ -21,7 +21,7 @@ init_from = 'scratch'  # 'resume', 'auto' (what is there), WEIGHTS as a path or 
 # data
 dataset = 'pydocs'  # a folder of data_dir, made by data/prepare.py; several as books:0.7,code:0.3
 data_dir = 'data'  # where prepared sets are
-documents = ''  # 'apart': those in a block do not see each other
+documents = 'together'  # in a block; 'apart': they do not see each other
 # model
 block_size = 1024  # positions
 n_layer = 12  # blocks

@@ -13,7 +13,14 @@ from torch.overrides import TorchFunctionMode
 from anyorder.machine.files import GPT2_NAMES, asking_hub, read_text, reading
 
 # what a folder holds beside its weights: sizes and tokens
-FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', 'vocab.json', 'merges.txt')
+FILES = (
+    'config.json',
+    'counts.json',
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'vocab.json',
+    'merges.txt',
+)
 
 
 def local_path(name, files=FILES):

@@ -3,6 +3,7 @@ number of processes."""
 
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from conftest import make_model
 from test_estimates import SEED, opened, options, text_of
+from toy_runs import log, run
 
 import eval_ppl
 from anyorder import likelihood
@@ -21,6 +23,8 @@ from anyorder.likelihood.nll import draw_known, one_by_one
 from anyorder.likelihood.tables import summarize
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, Order, draw_orders, sample_order
+from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import ESTIMATES, PLAIN, Asked, choose_estimates, evaluate, open_journal, report
@@ -301,6 +305,69 @@ def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
         assert math.isclose(found[name]['nats_per_token'], nll.sum() / (n * N), rel_tol=1e-5), name
     assert {row['tokens'] for row in found.values()} == {n * N}
     assert found['written']['passes'] == N
+
+
+# --------------------------------------------------------------------------------------------------
+# what is taken from the run
+
+PLAIN_SET = [{'text': 'the fox'}, {'text': ''}, {'text': 'the quick brown fox'}]
+SETS = {
+    'plain': PLAIN_SET,
+    'other': [{'text': 'over the lazy dog. '}],
+    'asked': [{'prompt': f'{i}+', 'text': f'{i}={2 * i}'} for i in (1, 20, 300)],
+}
+
+
+@pytest.fixture
+def sets(tmp_path, monkeypatch):
+    """A folder with the prepared sets of SETS, grids, and wikitext2, whose splits differ."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in SETS.items():
+        lines = [json.dumps(row) + '\n' for row in rows * 30]
+        (tmp_path / f'{name}.jsonl').write_text(''.join(lines))
+        prepare('text', 'sets', name=name, source=f'{name}.jsonl', tokenizer='bytes')
+    for split in ('train', 'val', 'test'):
+        (tmp_path / f'{split}.txt').write_text(f'of {split}, ' * 90)
+        source = {'source': f'{split}.txt', 'split': split}
+        prepare('wikitext2', 'sets', tokenizer='bytes', **source)
+    np.save('grids.npy', np.random.default_rng(1).integers(5, size=(60, 16)))
+    prepare_tokens('sets', 'grids', 'grids.npy', shape='4x4')
+
+
+@pytest.mark.parametrize(
+    'dataset, trained, estimates',
+    [
+        ('plain', '--documents=together', ['l2r', 'any']),
+        ('plain', '--documents=apart', ['l2r']),
+        ('plain:0.7,other:0.3', '--documents=apart', ['l2r']),
+        ('plain', '--order=fixed@3', ['l2r', 'own']),
+        ('plain', '--order=swaps:3', ['l2r', 'own']),
+        ('asked', '--order=r2l', ['l2r', 'own']),
+        ('grids', '--order=spiral', ['l2r', 'own']),
+        ('wikitext2', '--l2r_ratio=0', ['l2r', 'any']),
+    ],
+)
+def test_a_run_is_measured_by_the_law_of_its_validation(sets, script, dataset, trained, estimates):
+    """Also from its exported folder, which has no path of a machine. The seed of validations is
+    0."""
+    pytest.importorskip('safetensors')
+    run(f'--dataset={dataset}', trained, '--data_dir=sets', '--max_iters=1', '--dtype=float32')
+    script('anyorder.extras.hub', '--out=out/hf')
+    last = log()[-1]
+    for place in (['--ckpt=out/ckpt.pt'], ['--ckpt=out/hf', '--data_dir=sets']):
+        asked = [*place, '--n_blocks=16', '--seed=0', f'--estimates={",".join(estimates)}']
+        said = script('eval_ppl.py', *asked, '--out=eval.json').stdout
+        assert ('as in the training' in said) == (dataset not in ('asked', 'grids'))
+        with open('eval.json') as f:
+            rows = json.load(f)['results']
+        names = [*weights_in(dataset)]
+        assert [(row['dataset'], row['kind'].replace('order', 'own')) for row in rows] == [
+            (name, kind) for name in names for kind in estimates
+        ]
+        for row, kind in zip(rows, estimates * len(names)):
+            entry = f'val_{kind}' if len(names) == 1 else f'val_{row["dataset"]}_{kind}'
+            assert row['nats_per_token'] == pytest.approx(last[entry], rel=1e-6)
+        os.remove('eval.json.blocks.jsonl')
 
 
 EVERY = [

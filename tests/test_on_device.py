@@ -259,7 +259,7 @@ def split_of_texts():
     return Split(tokens, eos=256)
 
 
-def weights_after(device, dtype, wrapped, optimizer='adamw', documents=''):
+def weights_after(device, dtype, wrapped, optimizer='adamw', documents='together'):
     """(weights, loss and norm summed) of two updates of the model that `wrapped` makes."""
     model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
     optimizers = make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95))
@@ -283,7 +283,7 @@ def test_updates_are_a_function_of_the_seed(device, optimizer):
     assert other.tolist() == pytest.approx(one.tolist(), rel=1e-4)
 
 
-@pytest.mark.parametrize('documents', ['', 'apart'])
+@pytest.mark.parametrize('documents', ['together', 'apart'])
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-3), ('bfloat16', 2e-2)])
 def test_compiled_updates(cuda, dtype, tolerance, documents):
     _, plain = weights_after(cuda, dtype, plainly, documents=documents)
@@ -308,7 +308,7 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     assert (shared - plain).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize('documents', ['', 'apart'])
+@pytest.mark.parametrize('documents', ['together', 'apart'])
 def test_batches_are_drawn_without_a_wait(cuda, documents):
     model = make_model(**REAL).to(cuda)
     torch.cuda.set_sync_debug_mode('error')

@@ -73,7 +73,7 @@ def test_what_runs_on_a_gpu_runs_on_the_simulated_one(gpu, process, script, tmp_
 
     # Not in a fork: autograd does not know a device that comes after its first use
     train = ['train.py', '--dataset=words', '--data_dir=data', *SMALL, '--max_iters=9']
-    for documents in ('apart', ''):
+    for documents in ('apart', 'together'):
         train_so = [*train, f'--documents={documents}']
         waited = waits(process('tests/simulated_gpu.py', *train_so, '--out_dir=gpu').stdout)
         assert any('means.tolist()' in line for line in waited)

@@ -126,11 +126,12 @@ def test_a_run_of_an_earlier_version_goes_on_with_its_options_as_they_are_named_
         ('--order=few:8', {'order': 'few:8@3'}, []),
         ('--order=few:8@0', {'order': 'few:8'}, ['order few:8@3 -> few:8']),
         ('--network=n_cond=8,adaln', {'network': 'n_cond=8'}, []),
-        ('--documents=apart', {'documents': 'apart'}, ["documents '' -> apart"]),
+        ('--documents=apart', {'documents': 'apart'}, ['documents together -> apart']),
     ],
 )
 def test_what_a_text_leaves_open_is_as_in_the_run_that_is_resumed(tmp_path, typed, now, changed):
-    config, said = resumed(tmp_path, {'optimizer': 'muon:0.04', 'order': 'few:8@3'}, typed)
+    saved = {'optimizer': 'muon:0.04', 'order': 'few:8@3', 'documents': 'together'}
+    config, said = resumed(tmp_path, saved, typed)
     assert {name: config[name] for name in now} == now
     assert said == changed
 

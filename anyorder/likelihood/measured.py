@@ -15,6 +15,7 @@ from anyorder.likelihood.sampled import Sampled, is_sampled, text_of
 from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
 from anyorder.tokens.blocks import all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
+from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import PADDING, Split, check_length
 from anyorder.tokens.sources import open_texts
@@ -49,7 +50,8 @@ class Corpus:
     given    (n, N) which of their tokens are given and cost nothing; None: none can be
     sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
     written  the Sampled whose texts these are, or None
-    block    (n,) whose part a row is, where documents are apart; None: rows are blocks"""
+    block    (n,) whose part a row is, where documents are apart; None: rows are blocks
+    form     of form_of; '': its texts were written by the model"""
 
     name: str
     label: str
@@ -61,6 +63,7 @@ class Corpus:
     sizes: np.ndarray | None = None
     written: Sampled | None = None
     block: torch.Tensor | None = None
+    form: str = ''
 
     @property
     def digest(self):
@@ -118,7 +121,7 @@ class Cut:
     block_size: int
     n_blocks: int = 0
     blanks: str = ''
-    documents: str = ''
+    documents: str = 'together'
 
     def blocks(self, tokens):
         """Return (blocks (n, N), given (n, N)) of a Split."""
@@ -156,11 +159,19 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     if not tokens.marked and not given.any():
         given = None
     packed = tokens.packed.reshape(-1)
-    corpus = Corpus(name, label, origin, packed, blocks, n_bytes, given, sizes)
+    corpus = Corpus(
+        name, label, origin, packed, blocks, n_bytes, given, sizes, form=form_of_split(tokens)
+    )
     begins = begins_in(blocks, tokens, cut.documents)
     if begins is None:
         return corpus
     return corpus.apart(begins)
+
+
+def form_of_split(tokens):
+    """Return form_of a Split."""
+    row_length = tokens.packed.shape[1] if tokens.packed.ndim == 2 else None
+    return form_of({'row_length': row_length, 'prompts': tokens.lengths is not None})
 
 
 def open_tokens(name, tokenizer, data_dir, split, ckpt):

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.tokens.sets import PADDING
+from configurator import check_choice
 from model import Parts
 
 LENGTH = 32  # tokens of a document, of which a block has room for as many as it is long
@@ -11,8 +12,7 @@ LENGTH = 32  # tokens of a document, of which a block has room for as many as it
 
 def keeps_apart(documents):
     """Whether the option `documents` keeps them apart. Raises ValueError for another value."""
-    if documents not in ('', 'apart'):
-        raise ValueError(f"documents must be apart, or '' to see each other, got {documents!r}")
+    check_choice('documents', documents, 'together', 'apart')
     return documents == 'apart'
 
 
@@ -20,8 +20,8 @@ def check_documents(split, documents, name):
     """Raise ValueError unless the documents of the set `name`, a Split, can be kept apart."""
     if keeps_apart(documents) and not split.has_rows and split.eos is None:
         raise ValueError(
-            f'{name} is a stream without a token that ends documents: leave out documents=apart, '
-            'or prepare it with --end=TOKEN'
+            f'{name} is a stream without a token that ends documents: take '
+            '--documents=together, or prepare it with --end=TOKEN'
         )
 
 

@@ -12,6 +12,7 @@ from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import names_in, number_in
 
+STREAM = 'a stream of tokens'  # whose blocks hold parts of documents
 # what sets of one tokenizer may differ in and still be mixed; it may have two names
 MAY_DIFFER = ('given', 'puzzle', 'tokenizer', 'tokenizer_file')
 
@@ -104,7 +105,7 @@ def form_of(kind):
         return f'rows of {kind["row_length"]} tokens'
     if kind.get('prompts'):
         return 'documents with prompts, a row each'
-    return 'a stream of tokens'
+    return STREAM
 
 
 # --------------------------------------------------------------------------------------------------

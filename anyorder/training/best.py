@@ -114,7 +114,7 @@ def measured(options, val_hash):
     """Return what a validation depends on beside the weights."""
     n_blocks = options['eval_iters'] * options['batch_size']
     weights = shares_in(options['dataset'])
-    documents = options.get('documents', '')
+    documents = options.get('documents', 'together')
     return [val_hash, n_blocks, Order.of('own', options).kept, weights, documents]
 
 

@@ -18,6 +18,7 @@ from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
+from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import END_OF_TEXT
@@ -42,7 +43,7 @@ def introduction(state, data, clock, folder, config, compiled, changed):
             yield f'{part.share:.1%} of an update from {of_set}; read {n_times:.3g} times'
         if part.train.lengths is not None:
             yield about_documents(part.train, data.train.width(config.block_size))
-        if config.documents:
+        if keeps_apart(config.documents):
             yield about_parts(part)
     _, world_size = processes()
     yield (

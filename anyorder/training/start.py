@@ -107,7 +107,6 @@ def saved_options(checkpoint, config):
     savings = [option for option in SAVINGS if run.get(option)]
     if savings:
         saved['save_memory'] = ','.join(savings)
-    saved.setdefault('documents', '')  # of a run from before the option
     return saved
 
 

@@ -38,7 +38,7 @@ def draw_batch(split, config, model):
         n_blanks = order.new_full((B,), N)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
-    begins = begins_in(blocks, split, config.get('documents', ''))
+    begins = begins_in(blocks, split, config.get('documents', 'together'))
     if begins is not None:
         batch = apart(batch, given, send(begins, device), law.law)
     if not model.slots.masked_loss:

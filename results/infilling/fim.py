@@ -44,7 +44,7 @@ def update_with_middles(state, split, lr, config):
 def check(model, split, config):
     """Raise ValueError unless this model can learn middles of these blocks."""
     n_rows = model.config.vocab_size - model.config.n_real
-    is_text = not split.marked and split.packed.ndim == 1 and not config.get('documents')
+    is_text = not split.marked and split.packed.ndim == 1 and config.get('documents') != 'apart'
     is_left_to_right = config.order == 'l2r' and model.config.attention == 'causal'
     has_room = config.block_size > N_MARKS and n_rows >= N_MARKS
     if not (0 <= config.fim_ratio <= 1 and is_text and is_left_to_right and has_room):

@@ -34,6 +34,7 @@ CONFIG = {
     'out_dir': '/home/me/runs/x',
     'data_dir': '/home/me/data',
     'dataset': 'mine',
+    'documents': 'apart',
     'order': 'block:3',
     'order_seed': 7,
     'l2r_ratio': 0.25,
@@ -48,6 +49,7 @@ CONFIG = {
 }
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
 ENTRIES = {'iter_num': 20, 'config': CONFIG, 'tokenizer': 'sudoku4', 'puzzle': PUZZLE}
+ENTRIES['counts'] = torch.tensor([5, 0, 2**40, 1])
 LOG = """{"iter": 10, "val_any": 9.0}
 {"iter": 20, "val_any": 1.25, "val_l2r": 0.5}
 """
@@ -145,7 +147,9 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, export, tm
     assert new.weights == 'ema'
     assert new.iter_num == 20
     assert new.run['l2r_ratio'] == 0.25
-    assert new.run['dataset'] == 'mine'
+    for option in ('dataset', 'documents'):
+        assert new.run[option] == CONFIG[option]
+    assert torch.equal(new.counts, old.counts)
     assert new.entries['puzzle'] == PUZZLE
 
 

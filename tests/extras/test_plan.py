@@ -3,8 +3,9 @@
 import json
 import os
 
+import numpy as np
 import pytest
-from conftest import ROOT, make_model
+from conftest import ROOT, make_model, one_line
 from test_memory import NETWORKS, meta_model
 
 import train
@@ -12,6 +13,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.extras.speed.plan import lines_of, parameters_by_part, parse_machine
 from anyorder.machine.devices import GPUS
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 from anyorder.training.clock import Clock
 from anyorder.training.start import same_update
@@ -171,6 +173,22 @@ def test_a_plan_has_the_tokens_of_the_clock(rows_plan):
     assert clock.tokens_per_iter == 8 * 2 * WIDTH
     (tokens,) = (line.split()[3] for line in lines if line.startswith('tokens an update'))
     assert int(tokens) == clock.tokens_per_iter
+
+
+@pytest.mark.parametrize(
+    'shape, option, said',
+    [
+        ('2x2', '--block_size=8', 'block_size must be 4'),
+        ('', '--documents=apart', 'mine is a stream'),
+    ],
+)
+def test_a_set_that_a_run_refuses_has_no_plan(tmp_path, monkeypatch, shape, option, said):
+    monkeypatch.chdir(tmp_path)
+    np.save('mine.npy', np.arange(80).reshape(20, 4) if shape else np.arange(3000) % 7)
+    prepare_tokens('.', 'mine', 'mine.npy', shape=shape)
+    options = [*RUN, '--data_dir=.', '--dataset=mine', '--plan=H100', option]
+    with one_line(said):
+        [*lines_of(configure(vars(train), options))]
 
 
 def test_meta_alone_does_not_say_how_long_documents_are(rows_plan):

@@ -3,6 +3,7 @@
 config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
 model.safetensors   the weights in float32 by their published names; a tied head is in it once
 modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-CODE, their licence
+counts.json         how often each token stands in the training set, which patterns ask for
 tokenizer.json, tokenizer_config.json, generation_config.json, README.md"""
 
 import json
@@ -12,6 +13,8 @@ import shutil
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
+
+import torch
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
@@ -37,6 +40,7 @@ ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets', 'puzzle', 'data', 'val_data')
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = (
     'dataset',
+    'documents',
     'block_size',
     'shape',
     'order',
@@ -83,6 +87,8 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     files = {'config.json': config}
     if tokenizer is not None:
         files |= tokenizer_files(tokenizer, n_read(model))
+    if entries.get('counts') is not None:
+        files['counts.json'] = {'counts': entries['counts'].tolist()}
     if not model.slots.masked_loss:
         files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
 
@@ -185,6 +191,9 @@ def read_exported(folder):
         'config': config.get('training', {}),
         **part_of(config, ENTRIES),
     }
+    counts = os.path.join(folder, 'counts.json')
+    if os.path.isfile(counts):
+        entries['counts'] = torch.tensor(read_json(counts)['counts'])
     if config.get('weights') != 'raw':
         entries['ema_model'] = {'shadow_params': weights}
     return entries

@@ -21,11 +21,11 @@ from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
-from anyorder.tokens.apart import keeps_apart
+from anyorder.tokens.apart import check_documents, keeps_apart
 from anyorder.tokens.meta import Meta, kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all, weights_in
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import dtype_of, whole_splits
+from anyorder.tokens.sets import check_length, dtype_of, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import training_flops
 from anyorder.training.sharding import saves_by
@@ -160,14 +160,16 @@ def width_of(config, metas):
     """Return the tokens of a sequence of the run.
 
     They are block_size, or those of the longest document if it is shorter and documents are the
-    rows of all sets, which are prepared here."""
+    rows of all sets, which are prepared here. Raises ValueError for a set that a run refuses."""
     widths = []
     for name in weights_in(config.dataset):
         directory = os.path.join(config.data_dir, name)
         meta = metas.get(name)
-        if not meta or not meta.prompts or 'train' not in whole_splits(directory, meta):
+        if 'train' not in whole_splits(directory, meta):
             return config.block_size
         split, _ = open_split(config.data_dir, name, 'train')
+        check_documents(split, config.documents, name)
+        check_length(split, config.block_size, f'{name}/train')
         widths.append(split.width(config.block_size))
     return max(widths)
 
