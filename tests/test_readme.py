@@ -294,7 +294,7 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
             assert os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml'))
 
 
-PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py', 'results/serving/serve.py']
+PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py']
 ROOMS = ['hub', 'lm_eval', 'masked', 'patterns', 'pictures', 'puzzles make', 'puzzles solve']
 ROOMS += [f'speed {word}' for word in SPEED]
 PROGRAMS += [ROOM + room for room in ROOMS]
