@@ -32,9 +32,6 @@ out = 'out/findings'  # where logs, checkpoints, evaluations and pictures go
 data_dir = 'data'  # where prepared sets are; what is missing is made there
 
 
-FIM = 'results/infilling/fim.py'
-
-
 @dataclass(frozen=True)
 class Picture:
     """A figure and a table.
@@ -270,115 +267,6 @@ FINDINGS = {
         dataset='nae_sat',
         made_by='-m anyorder.extras.puzzles make nae_sat',
     ),
-    'infilling': Finding(
-        'infilling: a middle by any order, sorted subsets, and left to right by fill-in-the-middle',
-        Picture(
-            'infilling',
-            '--y=val_l2r',
-            {
-                'any order': 'infilling_any',
-                'sorted subsets': 'infilling_subset',
-                'left to right': 'infilling_l2r',
-                'fill-in-the-middle': 'infilling_fim',
-            },
-        ),
-        dataset='books_bytes',
-        made_by=(
-            'data/prepare.py text --name=books_bytes --tokenizer=bytes '
-            '--source=books_train.jsonl.xz --split=train'
-        ),
-    ),
-    'repeated': Finding(
-        'repeated: 150 KB of text, read 40 to 100 times, by few orders, all orders and masks; '
-        '5 to 20 minutes a run',
-        Picture(
-            'repeated',
-            '--y=val_l2r',
-            {
-                'left to right': 'repeat_l2r',
-                'with dropout': 'repeat_l2r_dropout',
-                '2 orders': 'repeat_few_2',
-                '16 orders': 'repeat_few_16',
-                'any order': 'repeat_any',
-                'any with dropout': 'repeat_any_dropout',
-                'two streams': 'repeat_two_stream',
-            },
-        ),
-        Picture(
-            'repeated_any',
-            '--y=val_any',
-            {
-                'any order': 'repeat_any',
-                'any with dropout': 'repeat_any_dropout',
-                'two streams': 'repeat_two_stream',
-                'encoder': 'repeat_encoder',
-            },
-        ),
-        dataset='pydocs_150',
-        made_by=(
-            'data/prepare.py text --name=pydocs_150 --tokenizer=bytes --source=pydocs150.txt '
-            '--split=train'
-        ),
-    ),
-    'stars': Finding(
-        'stargraphs: the path to the goal of a path-star graph, by eleven runs; stargraphs.py '
-        'makes the rows',
-        Picture(
-            'stars',
-            '--y=val_l2r',
-            {
-                'GPT': 'star_l2r',
-                'decoder': 'star_decoder',
-                'after a GPT': 'star_adapted',
-                'two streams': 'star_two_stream',
-                'question first': 'star_question_first',
-                'half left to right': 'star_half',
-                'question first after a GPT': 'star_question_adapted',
-                'the same for longer': 'star_question_long',
-            },
-        ),
-        Picture(
-            'stars_own',
-            '--y=val_own',
-            {
-                'right to left': 'star_r2l',
-                'question first': 'star_question_first',
-                'half left to right': 'star_half',
-                'question first after a GPT': 'star_question_adapted',
-                'the same for longer': 'star_question_long',
-            },
-        ),
-        Picture(
-            'stars_any',
-            '--y=val_any',
-            {
-                'decoder': 'star_decoder',
-                'after a GPT': 'star_adapted',
-                'two streams': 'star_two_stream',
-                'encoder': 'star_encoder_long',
-                'mixed': 'star_mixed',
-            },
-        ),
-        dataset='star_2',
-        made_by='data/prepare.py tokens --name=star_2 --source=star_2.npz',
-    ),
-    'facts': Finding(
-        'stargraphs: invented facts asked from their other side, by five networks; '
-        'stargraphs.py makes the rows',
-        Picture(
-            'facts',
-            '--y=val_any,val_l2r',
-            {
-                'left to right': 'facts_l2r',
-                'decoder': 'facts_decoder',
-                'two streams': 'facts_two_stream',
-                'mixed': 'facts_mixed',
-                'encoder': 'facts_encoder',
-            },
-        ),
-        dataset='facts',
-        made_by='data/prepare.py tokens --name=facts --source=facts.npz',
-    ),
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
@@ -496,74 +384,6 @@ RUNS |= {
     'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',
 }
 
-# books, 128 bytes at a time
-BOOKS = (
-    f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
-    '--batch_size=16 --network=rotary,gate_init=1 --max_iters=2500 --eval_interval=250 '
-    '--log_interval=250'
-)
-BOOKS_L2R = f'{BOOKS} --order=l2r --l2r_ratio=0'
-RUNS |= {
-    'infilling_any': BOOKS,
-    'infilling_subset': f'{BOOKS} --order=sorted_subset',
-    'infilling_l2r': BOOKS_L2R,
-    'infilling_fim': f'{FIM} {BOOKS_L2R} --fim_ratio=0.5',
-}
-
-STAR = (
-    'config/sudoku.py --dataset=star_2 --block_size=22 --network=rotary,gate_init=1 '
-    '--max_iters=3000 --learning_rate=3e-3 --min_lr=3e-4 --optimizer=muon:0.01'
-)
-STAR_DECODER = f'{STAR} --l2r_ratio=0.1'
-AFTER_L2R = '--init_from=auto:OUT/star_l2r_seedSEED/ckpt.pt'
-QUESTION_FIRST = f'{STAR_DECODER} --order=results/stargraphs/stargraphs.py:question_first'
-RUNS |= {
-    'star_l2r': f'{STAR} --order=l2r',
-    'star_r2l': f'{STAR} --order=r2l',
-    'star_adapted': f'{STAR_DECODER} {AFTER_L2R}',
-    'star_decoder': STAR_DECODER,
-    # without AdaLN: as many parameters by the width
-    'star_two_stream': f'{STAR_DECODER} --network=two_stream,rotary --n_embd=160',
-    'star_question_first': QUESTION_FIRST,
-    'star_question_adapted': f'{QUESTION_FIRST} {AFTER_L2R}',
-    'star_question_long': f'{QUESTION_FIRST} {AFTER_L2R} --max_iters=12000',
-    'star_half': f'{QUESTION_FIRST} --l2r_ratio=0.5 --max_iters=15000',
-    'star_encoder_long': f'{STAR} --network=encoder,rotary,gate_init=1 --max_iters=15000',
-    'star_mixed': f'{STAR} --network=mixed,rotary,gate_init=1',
-}
-
-FACTS = (
-    'config/sudoku.py --dataset=facts --block_size=5 --network=rotary,gate_init=1 --max_iters=3000'
-)
-RUNS |= {
-    'facts_l2r': f'{FACTS} --order=l2r',
-    'facts_decoder': f'{FACTS} --l2r_ratio=0.1',
-    'facts_two_stream': f'{FACTS} --l2r_ratio=0.1 --network=two_stream,rotary --n_embd=160',
-    'facts_mixed': f'{FACTS} --network=mixed,rotary,gate_init=1',
-    'facts_encoder': f'{FACTS} --network=encoder,rotary,gate_init=1',
-}
-
-# 150 KB, read 60 times at constant rates; 40 where a model overfits, 100 where it learns slowly
-REPEAT = (
-    'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
-    '--network=rotary,gate_init=1 --learning_rate=5e-3 --min_lr=5e-3 --optimizer=muon:0.02 '
-    '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73'
-)
-REPEAT_ANY = f'{REPEAT} --l2r_ratio=0.1'
-REPEAT_ENCODER = f'{REPEAT} --network=encoder,rotary,gate_init=1 --l2r_ratio=0'
-REPEAT_L2R = f'{REPEAT} --order=l2r --l2r_ratio=0'
-DROPOUT = '--dropout=0.2 --weight_decay=0.2'
-RUNS |= {
-    'repeat_any': REPEAT_ANY,
-    'repeat_two_stream': f'{REPEAT_ANY} --network=two_stream,rotary --n_embd=160',
-    'repeat_encoder': f'{REPEAT_ENCODER} --max_iters=3650',
-    'repeat_few_2': f'{REPEAT} --order=few:2 --l2r_ratio=0 --max_iters=1460',
-    'repeat_few_16': f'{REPEAT} --order=few:16 --l2r_ratio=0',
-    'repeat_l2r': f'{REPEAT_L2R} --max_iters=1460',
-    'repeat_l2r_dropout': f'{REPEAT_L2R} {DROPOUT}',
-    'repeat_any_dropout': f'{REPEAT_ANY} {DROPOUT}',
-}
-
 # --------------------------------------------------------------------------------------------------
 
 
@@ -633,9 +453,7 @@ def plan(pictures, config, more):
 def training(run, seed, config, more):
     """Return the words of a training, which resumes what is there."""
     options = RUNS[run].replace('SEED', str(seed)).replace('OUT', shlex.quote(config.out))
-    words = shlex.split(options)
-    if words[0] != FIM:
-        words.insert(0, 'train.py')
+    words = ['train.py', *shlex.split(options)]
     if '--init_from' not in options:
         words.append('--init_from=auto')
     folder = path_of(run, seed, config)

@@ -61,7 +61,7 @@ def values(commands, option):
 
 def made_by(commands):
     """The trainings and the evaluations."""
-    trained = of(commands, 'train.py') + of(commands, run.FIM)
+    trained = of(commands, 'train.py')
     return trained, of(commands, 'eval_ppl.py') + of(commands, 'anyorder.extras.puzzles solve')
 
 
@@ -86,10 +86,6 @@ NUMBERS = {
     'zebra4': (6, 6),
     'countdown': (14, 14),
     'nae_sat': (6, 6),
-    'infilling': (8, 0),
-    'repeated': (16, 0),
-    'stars': (22, 0),
-    'facts': (10, 0),
 }
 
 

@@ -13,16 +13,11 @@ from test_readme import commands
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.likelihood.conditional import conditional_logprob
-from anyorder.orders import Order
 from anyorder.tokens.prepared import prepare
-from configurator import Config, configure
+from configurator import configure
 from model import EMA
 from results.chorales import bach
 from results.gpu import gpt2, machine
-from results.infilling import infilling
-from results.repeated import repeat
-from results.stargraphs import stargraphs
 from results.tokenizers import books
 
 
@@ -124,7 +119,7 @@ def test_sums_are_right_and_each_stands_once(script):
 
 
 # --------------------------------------------------------------------------------------------------
-# lengths, infilling
+# lengths
 
 
 def test_the_lengths_of_a_model_are_measured(script, tmp_path, monkeypatch):
@@ -140,149 +135,6 @@ def test_the_lengths_of_a_model_are_measured(script, tmp_path, monkeypatch):
     for line in lines:
         right, within_1, *_ = map(float, re.findall(r' ([\d.]+) ±', line))
         assert right <= within_1 <= 100
-
-
-CONFIG = Config(batch_size=2, seed=1)
-PLAIN = Config(run={}, order=Order('random'))
-MARKED = Config(run={'fim_ratio': 0.5}, order=Order('l2r'))
-
-
-@pytest.fixture
-def middles():
-    """texts (4, 6), and a gap in each, blank (4, 6)."""
-    texts = torch.randint(8, (4, 6), generator=torch.Generator().manual_seed(0))
-    blank = torch.zeros(4, 6, dtype=torch.bool)
-    for row, (start, end) in zip(blank, ((2, 5), (0, 3), (3, 6), (1, 4))):
-        row[start:end] = True
-    return texts, blank
-
-
-def test_a_middle_in_any_order_is_conditional(middles):
-    model = make_model()
-    nats = infilling.nats_of(PLAIN, model, *middles, 'sides', CONFIG)
-    for r, (text, row) in enumerate(zip(*middles)):
-        inside = row.nonzero()[:, 0]
-        outside = (~row).nonzero()[:, 0]
-        logprob = conditional_logprob(model, text[None], inside, outside)
-        assert float(nats[r]) == pytest.approx(-float(logprob), abs=1e-6)
-    half = torch.tensor([[True, False] * 3] * 4)
-    sides, random = (
-        infilling.nats_of(PLAIN, model, middles[0], half, way, CONFIG)
-        for way in ('sides', 'random')
-    )
-    assert random.shape == (4,)
-    assert not torch.equal(random, sides)
-
-
-def test_a_middle_behind_its_marks_is_a_naive_loop(middles):
-    model = make_model(vocab_size=11, n_tokens=8)
-    behind = infilling.nats_of(MARKED, model, *middles, 'sides', CONFIG)
-    before = infilling.nats_of(MARKED, model, *middles, 'before', CONFIG)
-    for r, (text, row) in enumerate(zip(*middles)):
-        first, last = row.nonzero()[[0, -1], 0].tolist()
-        left, middle, right = (
-            text[:first].tolist(),
-            text[first : last + 1].tolist(),
-            text[last + 1 :].tolist(),
-        )
-        marked = nats_behind(model, [8, *left, 9, *right, 10], middle)
-        assert float(behind[r]) == pytest.approx(marked, abs=1e-6)
-        assert float(before[r]) == pytest.approx(nats_behind(model, left, middle), abs=1e-6)
-    half = torch.tensor([[True, False] * 3] * 4)  # a middle is one gap
-    assert infilling.nats_of(MARKED, model, middles[0], half, 'sides', CONFIG) is None
-
-
-def nats_behind(model, start, tokens):
-    """Nats of tokens behind `start`, from left to right, one at a time."""
-    idx = torch.tensor([[*start, *tokens]])
-    order = torch.arange(idx.size(1))[None]
-    nats = 0.0
-    for d in range(len(start), idx.size(1)):
-        law = model.predict(idx, order, d, 1).log_softmax(-1)[0, 0]
-        nats -= float(law[idx[0, d]])
-    return nats
-
-
-# --------------------------------------------------------------------------------------------------
-# star graphs, facts, repeated text
-
-
-@pytest.mark.parametrize('degree, n_edges', [(3, 0), (2, 12)])
-def test_a_path_of_a_star_follows_from_its_end_by_the_parents(
-    tmp_path, monkeypatch, degree, n_edges
-):
-    monkeypatch.chdir(tmp_path)
-    sizes = ['--n_train=60', '--n_val=20', f'--degree={degree}', f'--n_edges={n_edges}']
-    run(stargraphs, 'rows', *sizes, '--out=star.npz')
-    star = np.load('star.npz')
-    assert star['train'].shape == (60, 30)
-    assert star['given'].tolist() == [True] * 26 + [False] * 4
-    places = set()
-    for row in [*star['train'].tolist(), *star['val'].tolist()]:
-        edges = list(zip(row[:24:2], row[1:24:2]))
-        goal, start, *path = row[24:]
-        parent = {b: a for a, b in edges}
-        walked = [goal]
-        while walked[-1] != start:
-            walked.append(parent[walked[-1]])
-        assert walked[::-1] == [start, *path]
-        assert len({*edges}) == len(parent) == 4 * degree
-        neighbours = [b for a, b in dict.fromkeys(edges) if a == start]
-        assert len(neighbours) == degree
-        places.add(neighbours.index(path[0]))
-    assert places == {*range(degree)}
-
-    run(stargraphs, 'rows', *sizes, '--read=True', '--out=read.npz')
-    read = np.load('read.npz')
-    assert (read['train'] == star['train']).all()
-    assert not read['given'].any()
-
-
-def test_a_fact_is_trained_backward_or_asked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sizes = ['--n_facts=40', '--n_names=12', '--n_relations=3']
-    run(stargraphs, 'facts', *sizes, '--out=facts.npz')
-    facts = np.load('facts.npz')
-    forward = {tuple(row) for row in facts['train'][:40].tolist()}
-    trained = facts['train'][40:].tolist()
-    asked = facts['val'].tolist()
-    assert len(trained) == len(asked) == 20
-    assert {(c, d, r - 3, a, b) for a, b, r, c, d in trained + asked} == forward
-
-
-def test_a_star_that_is_solved_is_one_line_a_policy(script, capsys):
-    script(
-        'results/stargraphs/stargraphs.py', 'rows', '--n_train=60', '--n_val=9', '--out=star.npz'
-    )
-    script('data/prepare.py', 'tokens', '--name=star', '--source=star.npz', '--data_dir=data')
-    model = make_model(block_size=22, vocab_size=320, n_tokens=257).float()
-    config = {'dataset': 'star', 'data_dir': 'data'}
-    save_checkpoint('ckpt.pt', model, ema=EMA(model, 0.9), tokenizer='bytes', config=config)
-    capsys.readouterr()
-    run(stargraphs, 'solve', '--ckpt=ckpt.pt')
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ['given', 'margin', 'entropy']
-    steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
-    assert stargraphs.backward_tau(steps).tolist() == [1, -1, 1]
-
-
-def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
-    """The lowest validation of each seed, its mean and standard error, and the epochs of both."""
-    monkeypatch.chdir(tmp_path)
-    for seed, nats in ((1, [3.0, 1.0, 2.0]), (2, [1.5, 2.5, 3.0])):
-        lines = []
-        for n in range(5):
-            entry = {'iter': n, 'tokens': 10000 * n, 'loss': 1.0}
-            if n % 2 == 0:
-                entry['val_l2r'] = nats[n // 2]
-            lines.append(json.dumps(entry))
-        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text('\n'.join([*lines, '']))
-    run(repeat, 'table', '--runs=repeat_*', '--kb=10')
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        '| few_2 | left to right | 2 | 1.250 ± 0.250 | 2, 0 | 2.500 ± 0.500 | 4 |'
-    ]
-    with pytest.raises(ValueError, match='no runs repeat_ARM_seedN in nowhere'):
-        run(repeat, 'table', '--runs=nowhere')
 
 
 # --------------------------------------------------------------------------------------------------
