@@ -13,7 +13,7 @@ import torch
 from conftest import one_line
 from test_sharding import OPTIONS, assert_close, entries_after, learner, moments, state_of
 from torch.distributed.tensor import DTensor
-from toy_runs import TOY, assert_same_runs, resume, run
+from toy_runs import assert_same_runs, resume, run
 
 import anyorder.training.parts  # noqa: F401  a second, once for all processes of these tests
 import train
@@ -22,8 +22,7 @@ from anyorder.machine.parts import read_all, stored
 from anyorder.machine.processes import start_processes
 from anyorder.training import start
 from anyorder.training.run_folder import RunFolder
-from configurator import Config, configure
-from results.saves import saves
+from configurator import Config
 
 # made by hand: a matrix of 5 x 2 in two parts, as two processes have it
 WHOLE = torch.arange(10.0, dtype=torch.float64).view(5, 2)
@@ -303,21 +302,6 @@ def test_a_part_that_cannot_be_written_is_one_line(data, forked):
         assert re.search(f'ValueError: out/{said}', p.said), p.said
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 3
     assert len(glob.glob('out/parts_*')) == 1
-
-
-@pytest.mark.slow
-def test_the_program_that_times_saves_makes_and_removes_them(data, forked, monkeypatch):
-    monkeypatch.setattr(saves, 'N_TURNS', 2)
-    options = configure(vars(train), [*TOY, *SPLIT])
-
-    def body():
-        train.train(options, saves.measure)
-
-    first, _ = forked(body, body)
-    assert first.code == 0, first.said
-    for name in saves.ARMS:
-        assert re.search(rf'^{name} +\d', first.said, re.MULTILINE), first.said
-    assert not os.path.exists('out/saves')
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Countdown: what is generated, and the judge against arithmetic by hand."""
 
 import itertools
-import math
-from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +12,6 @@ from anyorder.datasets import open_split
 from anyorder.extras.puzzles.countdown import Countdown, countdown_texts
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.tokenizers import get_tokenizer
-from results.countdown.chance import answer_of, derivations, steps_of
 
 TEXTS = countdown_texts()
 ARITHMETIC = {
@@ -203,37 +200,6 @@ def test_a_row_is_written_with_blanks_between_its_tokens():
     tokenizer = get_tokenizer('countdown4')
     text = '15 44 79 50 58 44 - 15 = 29 79 + 29 = 108 108 - 50 = 58'
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize('numbers', [[30, 3, 3], [100, 99, 50], [7, 7, 7], [2, 3, 5, 30]])
-def test_derivations_are_as_likely_as_the_generator_draws_them(numbers):
-    law = Counter()
-    for steps, result, p in derivations(numbers):
-        law[steps, result] += p
-    assert math.isclose(sum(law.values()), 1)
-    n = 20000
-    task = Countdown(len(numbers))
-    drawn, results = task.random_steps(np.tile(numbers, (n, 1)), np.random.default_rng(3))
-    found = Counter()
-    for row, result in zip(drawn.tolist(), results.tolist()):
-        found[steps_of([TEXTS[token] for token in row]), result] += 1
-    assert found.keys() <= law.keys()
-    for key, p in law.items():
-        assert abs(found[key] / n - p) < 5 * math.sqrt(p / n)
-
-
-@pytest.mark.parametrize(
-    'row, share, own, n_right',
-    [
-        # 6 / 3 = 2 and + or *, of the three signs of 2 and 2; 6 * 2 = 12 and 12 / 3
-        ('6 3 2 . 4 6 / 3 = 2 2 + 2 = 4', 2 / 36 + 1 / 48, 1 / 36, 3),
-        # either 4 can be the one from which 2 is taken
-        ('4 4 2 . 2 4 - 2 = 2 4 - 2 = 2', 4 / 36 + 10 / 48, 2 / 48, 8),
-    ],
-)
-def test_the_chance_of_a_puzzle_by_hand(row, share, own, n_right):
-    found = answer_of(row.split(), Countdown(3))
-    assert found == pytest.approx((share, math.log(share / own), n_right))
 
 
 @pytest.mark.parametrize(
