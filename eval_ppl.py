@@ -8,7 +8,6 @@ context-order ensemble, and the law by which sample.py writes.
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,random,FILE.json --n_orders=3
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,oracle --n_steps=0,32,16
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin/32,margin/32:.9,margin/32:.7
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=samples.json --estimates=sides --n_orders=16
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16
 
 l2r       left to right: -log p(x), exact
@@ -17,7 +16,6 @@ any       any order: the mean of -log p(x | sigma) over n_orders random orders s
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k), K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ... up to 16, or up to
           64 as ensemble:64; ensemble:64/4 lets 4 visits share a context, which is 4 times cheaper
-sides     of texts that the model wrote, FILE.json of sample.py, from two sides by n_orders draws
 accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py, or the
@@ -46,7 +44,7 @@ blanks = ''  # positions measured given all others, as 32:64,70; '' what the set
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
 orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; FILE.py:NAME; oracle
-n_orders = 1  # any, iw, sides, orders: orders a block
+n_orders = 1  # any, iw, orders: orders a block
 n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
 n_steps = '0'  # numbers of passes, with commas; 0 is one token a step
@@ -354,14 +352,6 @@ def open_texts(names, c, checkpoint):
     return texts
 
 
-def check_texts(texts, estimates):
-    """Raise ValueError for a text that one of its estimates cannot measure."""
-    for text in texts:
-        for estimate in estimates:
-            if estimate.measures(text.name):
-                estimate.check(text)
-
-
 def open_journal(c, checkpoint, estimates, model, dtype):
     """Return the Journal beside --out, for this model and these options."""
     if not c.out:
@@ -476,7 +466,6 @@ def main(config):
     config = with_data_of_run(config, checkpoint.run)
     with first_process_first():  # a text that is missing costs nothing before the model is there
         texts = open_texts(datasets, config, checkpoint)
-    check_texts(texts, estimates)
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 

@@ -17,8 +17,6 @@ from anyorder.likelihood.ensemble import (
     sample_groups,
 )
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_drawn
-from anyorder.likelihood.sampled import is_sampled
-from anyorder.likelihood.sides import both_sides, side_nats
 from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
@@ -61,9 +59,6 @@ class Estimate:
     def measures(cls, name):
         """Return whether a data set of this name has the estimate."""
         return True
-
-    def check(self, text):
-        """Raise ValueError unless a Corpus has the estimate."""
 
     def n_at_once(self):
         """Return how many blocks one call of `nats` takes."""
@@ -326,61 +321,6 @@ class Ensemble(Estimate):
         return lines
 
 
-class Sides(Estimate):
-    """-log p(x) of texts that the model wrote itself, from two sides by 1, 2, 4, ... draws.
-
-    See anyorder/likelihood/sides.py."""
-
-    name = work = 'sides'
-    options = ('n_orders',)
-    wants = 'texts that the model wrote, in a FILE.json of sample.py'
-
-    def __init__(self, config, checkpoint, asked=()):
-        super().__init__(config, checkpoint, asked)
-        self.n_orders = config.n_orders
-
-    @classmethod
-    def measures(cls, name):
-        return is_sampled(name)
-
-    @property
-    def width(self):
-        return 1 + self.n_orders
-
-    def check(self, text):
-        text.written.check(self.checkpoint, self.c.weights)
-
-    def entries(self, model, text, numbers, name):
-        law = text.written.law(self.checkpoint)
-        nats = side_nats(
-            model, text.written, law, numbers, self.n_orders, self.c.seed, self.c.batch_size
-        )
-        check_finite(nats)
-        return [((*name, b), row) for b, row in zip(numbers, nats.tolist(), strict=True)]
-
-    def rows(self, nats, text):
-        rows = []
-        for k in powers_of_two(self.n_orders):
-            least, most = both_sides(nats, k)
-            gap = self.row('', most - least, text)
-            between = {'gap': gap['nats_per_token'], 'gap_stderr': gap['stderr']}
-            for side, column in (('at least', least), ('at most', most)):
-                rows.append(self.row(f'{side}, x {k}', column, text, k) | between)
-        return rows
-
-    def remarks(self, rows, text):
-        row = rows[-1]
-        gap = row['gap']
-        error = row['gap_stderr'] or 0.0
-        lines = [
-            f'-log p lies between the last two rows, {figure(gap, error, 4)} nats/token apart, as '
-            'means over draws'
-        ]
-        if gap < -4 * error < 0:
-            lines.append('the rows have changed places: these draws did not write the texts')
-        return lines
-
-
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, and the perplexity of the word.
 
@@ -441,6 +381,5 @@ ESTIMATES = {
     'any': AnyOrder,
     'iw': ImportanceWeighted,
     'ensemble': Ensemble,
-    'sides': Sides,
     'accuracy': LastWord,
 }

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.datasets import open_split
-from anyorder.likelihood.sampled import Sampled, is_sampled, text_of
 from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
 from anyorder.tokens.blocks import all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
@@ -49,9 +47,8 @@ class Corpus:
     n_bytes  bytes of text in the blocks, where that can be said
     given    (n, N) which of their tokens are given and cost nothing; None: none can be
     sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
-    written  the Sampled whose texts these are, or None
     block    (n,) whose part a row is, where documents are apart; None: rows are blocks
-    form     of form_of; '': its texts were written by the model"""
+    form     of form_of"""
 
     name: str
     label: str
@@ -61,16 +58,13 @@ class Corpus:
     n_bytes: int | None
     given: torch.Tensor | None = None
     sizes: np.ndarray | None = None
-    written: Sampled | None = None
     block: torch.Tensor | None = None
     form: str = ''
 
     @property
     def digest(self):
-        """A hash of the blocks, of what is given, and of how they were written."""
+        """A hash of the blocks, and of what is given."""
         data = self.blocks.numpy().tobytes()
-        if self.written is not None:
-            data += self.written.sha256.encode()
         if self.given is not None:
             data += self.given.numpy().tobytes()
         return hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -130,15 +124,11 @@ class Cut:
 
 
 def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
-    """Return the Corpus of a text file or of a file of samples, by its path, or of a prepared set,
-    by its name.
+    """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
     cut    a Cut
     split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers
     ckpt   the name of the checkpoint, for the command that an error names"""
-    if is_sampled(name):
-        return corpus_of_samples(name, cut, tokenizer)
-
     tokens, label, origin, sizes = open_tokens(name, tokenizer, data_dir, split, ckpt)
     check_documents(tokens, cut.documents, name)
     check_length(tokens, cut.block_size, name)
@@ -184,31 +174,6 @@ def open_tokens(name, tokenizer, data_dir, split, ckpt):
     split = split or 'val'
     tokens, origin = read_set(name, split, data_dir, tokenizer)
     return tokens, f'{name} ({split})', origin, None
-
-
-def corpus_of_samples(path, cut, tokenizer):
-    """Return the Corpus of a file of samples: a text is a block, what was known in it is given."""
-    if cut.blanks:
-        raise ValueError(f'{path} says which of its tokens are blanks: leave out {cut.blanks}')
-    written = Sampled.read(path).spread(cut.n_blocks)
-    written.check_tokens(tokenizer, cut.block_size)
-    texts = [text_of(sample) for sample in written.samples]
-    blocks = padded([tokens for tokens, _ in texts], PADDING)
-    given = padded([is_known for _, is_known in texts], True)
-    tokens = blocks[blocks != PADDING]
-    n_bytes = None
-    if tokenizer.n_bytes is not None:
-        n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    origin = {'source': path, 'sha256': written.sha256}
-    label = f'{os.path.basename(path)}, {written.said}'
-    if not given.any():
-        given = None
-    return Corpus(path, label, origin, tokens.numpy(), blocks, n_bytes, given, written=written)
-
-
-def padded(rows, value):
-    """Return lists of any lengths as (n, N), filled up with a value."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
 def is_zero_shot(name):
