@@ -12,9 +12,9 @@ from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
-from anyorder.generation import Canvas, Drawing
+from anyorder.generation import Canvas, Drawing, Given, unmasking
 from anyorder.generation.drawing import token_logprob
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import SCORES, Lossless
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import written_nats
@@ -128,6 +128,36 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
         torch.testing.assert_close(found[:, 0].view(2, 2), want, rtol=0, atol=1e-10)
     assert not cut.any()
     assert (passes == 9).all()
+
+
+SCORED = [
+    Drawing(scores=True),
+    Drawing(scores=True, temperature=0.7, top_k=5, presence_penalty=0.5),
+    Drawing(scores=True, top_p=0.8, cfg_scale=0.8),
+]
+
+
+@pytest.mark.parametrize('window', [9, 2, 1])
+@pytest.mark.parametrize('use_cache', [True, False])
+@pytest.mark.parametrize('drawing', SCORED, ids=str)
+@pytest.mark.parametrize('network', [NETWORKS[0], NETWORKS[3]], ids=str)
+def test_a_text_is_scored_in_passes_of_many_tokens(
+    network, drawing, use_cache, window, monkeypatch
+):
+    """By the law of one token a step, which listed ends run step by step."""
+    model = make_model(**network)
+    monkeypatch.setattr(unmasking, 'SCORED', window * len(BLOCKS) * model.config.vocab_size)
+    orders = draw_orders(range(4), 9, 1, SEED)[:, 0]
+    prompts = torch.tensor([0, 3, 7, 9])
+    found = []
+    for ways in (Given(schedule=list(range(1, 10))), Given(n_steps=9)):
+        canvas = Canvas(BLOCKS, orders, prompts, range(4), torch.tensor([9, 8, 9, 9]))
+        n_passes = sum(1 for _ in steps(model, canvas, ways, drawing, use_cache))
+        found.append((canvas.logprob, canvas.step, canvas.idx, n_passes))
+    stepwise, at_once = found
+    torch.testing.assert_close(at_once[0], stepwise[0], rtol=0, atol=1e-12)
+    assert at_once[1].equal(stepwise[1]) and at_once[2].equal(BLOCKS)
+    assert (stepwise[3], at_once[3]) == (9, -(-9 // window))
 
 
 def test_what_passes_cost_is_paired_block_by_block():

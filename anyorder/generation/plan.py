@@ -123,7 +123,7 @@ class Plan:
         # Which slots answer
         T = part.order.size(1)
         n_targets = unmasking.n_targets(part, first, self.n_new)
-        known = first + part.n_drafts
+        known = unmasking.known(part, first, self.n_new)
         counts = n_targets.clamp(min=1)
         n_visits = part.n_visits.expand_as(known)
         end, kept, needs_mask = slots.span(known, first, counts, T, n_visits)

@@ -17,6 +17,7 @@ from configurator import check_choice
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
 PLANNED = ('n_steps', 'schedule', 'binomial', 'block_length', 'window')
+SCORED = 2**28  # logits of a pass that scores a text: 1 GiB in float32
 
 
 class Unmasking:
@@ -64,6 +65,10 @@ class Unmasking:
         as is `known`, the visits of the Canvas `part` that are known before them."""
         return n_new
 
+    def known(self, part, first, n_new):
+        """Return how many visits such steps read; `first` (steps, B) are known before them."""
+        return first + part.n_drafts
+
     def kept(self, slots, known, kept):
         """Return how many slots a cache keeps after such steps; `kept` is what Slots.span says."""
         return kept
@@ -95,6 +100,19 @@ class Given(Unmasking):
     def __post_init__(self):
         check_steps(self)
 
+    def rounds_of(self, network, canvas, drawing):
+        is_free = canvas.language is None
+        if drawing.scores and is_free and self.is_one_by_one(network.slots, canvas.n_blanks):
+            n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
+            yield Reread(max(1, SCORED // n_logits))
+        else:
+            yield self
+
+    def is_one_by_one(self, slots, n_blanks):
+        """Return whether a decoder writes one token a step, of at most n_blanks (B,)."""
+        is_long = isinstance(self.schedule, str) and self.n_steps >= int(n_blanks.max())
+        return is_long and not self.binomial and not slots.masked_loss
+
     def ends(self, n_blanks, seeds, *names):
         return scheduled_ends(self, n_blanks, seeds, *names)
 
@@ -102,6 +120,32 @@ class Given(Unmasking):
         x, cells = passes.read(part, bounds, size)
         logits = passes.answers(part, bounds, x, cells)
         passes.draw(part, bounds, size, logits, cells)
+
+
+@dataclass(frozen=True)
+class Reread(Unmasking):
+    """Score the text that stands in the blanks, under the law of one token a step.
+
+    A pass reads `window` tokens, and each is answered given all before it: a text that is there
+    already is a draft that is right. A decoder alone has the law so."""
+
+    window: int
+
+    def ends(self, n_blanks, seeds, *names):
+        ends = torch.arange(self.window, max(n_blanks) + self.window, self.window)
+        return torch.minimum(ends, torch.tensor(n_blanks).unsqueeze(1))
+
+    def known(self, part, first, n_new):
+        return first + (n_new - 1).clamp(min=0)
+
+    def reveal(self, passes, part, bounds, size):
+        x, cells = passes.read(part, bounds, size)
+        position = part.order[cells.row, cells.visit]
+        token = part.idx[cells.row, position]
+        logits = passes.logits(part, bounds, x, cells)
+        passes.write(part, bounds, cells, position, token, logits)
+        step = cells.visit - bounds.n_prompt[cells.row]
+        cells.write(part.step, position, step)
 
 
 @dataclass(frozen=True)
