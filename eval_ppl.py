@@ -6,7 +6,7 @@ context-order ensemble, and the law by which sample.py writes.
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada --estimates=accuracy
     python eval_ppl.py --ckpt=out/ckpt.pt --estimates=ensemble:64 --n_positions=64
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,random,FILE.json --n_orders=3
-    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,oracle --n_steps=0,32,16
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin --n_steps=0,32,16
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin/32,margin/32:.9,margin/32:.7
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16
 
@@ -43,7 +43,7 @@ documents = ''  # in a block, 'apart' or 'together'; '' is as in the training
 blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
-orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; FILE.py:NAME; oracle
+orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; FILE.py:NAME
 n_orders = 1  # any, iw, orders: orders a block
 n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 # the way of writing, for the rows of `orders`, as in sample.py
@@ -82,7 +82,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
-from anyorder.likelihood.written import Written, oracle_of
+from anyorder.likelihood.written import Written
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import (
     end_processes,
@@ -97,7 +97,6 @@ from anyorder.tokens.mixture import STREAM, form_of
 from anyorder.tokens.prompts import read_pattern
 
 ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
-ORACLE = re.compile(r'oracle(?:/\d+)?')
 PLAIN = Drawing(scores=True)  # the law of the model itself
 
 
@@ -196,17 +195,12 @@ def laws_of(text, steps, c):
     read_order gave, and its laws.
 
     A law is (what a label says of the passes, Unmasking)."""
-    scored = text
-    make = unmasking_of
-    if ORACLE.fullmatch(text):
-        make = oracle_of
-        scored = text.replace('oracle', 'top_prob')  # whose scores it replaces
-    choice = choice_in(scored)
+    choice = choice_in(text)
     if 'order_noise' in choice:
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
-    policy = choice.get('policy', scored)
+    policy = choice.get('policy', text)
     order, _ = order_and_policy(policy, choice.get('block_length'))
-    law = make(**choice)
+    law = unmasking_of(**choice)
     if isinstance(law, Dilated):
         return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
     if law.threshold is not None:
@@ -218,10 +212,10 @@ def laws_of(text, steps, c):
 
     found = []
     if 0 in steps:
-        found.append(('', make(n_steps=2**31, **choice)))
+        found.append(('', unmasking_of(n_steps=2**31, **choice)))
     for n in dict.fromkeys(steps):
         if n:
-            found.append((f' in {n}', make(n_steps=n, unmask=c.unmask, **choice)))
+            found.append((f' in {n}', unmasking_of(n_steps=n, unmask=c.unmask, **choice)))
     return text, text, order, found
 
 
@@ -411,7 +405,7 @@ def data_beside_training(checkpoint, texts, c):
         yield line
     for text in texts:
         form = form_of(checkpoint.set)
-        if run.get('dataset') and text.form not in ('', form):
+        if run.get('dataset') and text.form != form:
             yield f'{text.name}: {text.form}; in the training {form}'
         anew = prepared_anew(checkpoint, c.data_dir, text.name)
         if anew:

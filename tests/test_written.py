@@ -13,7 +13,6 @@ from test_estimates import SEED, opened, options, text_of
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing, Given, unmasking
-from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import SCORES, Lossless
 from anyorder.likelihood.journal import Journal
@@ -82,8 +81,6 @@ def cut_logprob(p, token, top_p):
 
 
 def score_of(policy):
-    if policy == 'oracle':
-        return token_logprob
     return lambda logits, _: SCORES[policy](logits)
 
 
@@ -95,7 +92,7 @@ def test_a_row_is_the_loop_without_a_cache(network, how):
     model = make_model(**network)
     asked = [f'--{name}={value}' for name, value in how.items() if name != 'block_length']
     block = f'/{how["block_length"]}' if 'block_length' in how else ''
-    for policy in (*SCORES, 'oracle'):
+    for policy in SCORES:
         (it,) = made(
             f'--orders={policy}{block}', *asked, attention=network.get('attention', 'causal')
         )
@@ -321,12 +318,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-EVERY = [
-    '--weights=raw',
-    '--n_blocks=5',
-    '--orders=random,margin/8,margin/8:.02,oracle/8',
-    '--n_steps=0,4',
-]
+EVERY = ['--weights=raw', '--n_blocks=5', '--orders=random,margin/8,margin/8:.02', '--n_steps=0,4']
 
 
 @pytest.mark.slow
@@ -339,21 +331,12 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     first, second = forked(*2 * [lambda: eval_ppl.main(command)])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
-    names = [
-        'any order x 1',
-        'any order in 4 x 1',
-        'margin/8',
-        'margin/8 in 4',
-        'margin/8 >= 0.02',
-        'oracle/8',
-        'oracle/8 in 4',
-    ]
+    names = ['any order x 1', 'any order in 4 x 1', 'margin/8', 'margin/8 in 4', 'margin/8 >= 0.02']
     assert [row['estimate'] for row in a] == names
     for rows in (b, c):
         for row, again in zip(a, rows, strict=True):
             assert math.isclose(row['nats_per_token'], again['nats_per_token'], rel_tol=1e-5)
     assert all(f'\n{name} ' in said for name in names)
-    assert said.count('oracle looks at the truth') == 1
 
 
 @pytest.mark.parametrize(
@@ -364,7 +347,6 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
         (['--orders=margin/0'], 'got 0'),
         (['--orders=margin/17'], 'at most the 16'),
         (['--orders=l2r/4'], "'l2r/4' is no order"),
-        (['--orders=oracle:.5'], "'oracle:.5' is no order"),
         (['--orders=margin+.5'], 'noise is drawn, so that orders=margin+.5 has no likelihood'),
         (['--orders=best'], "'best' is no order"),
         (['--orders=entropy:.5'], 'top_prob'),

@@ -14,31 +14,13 @@ import math
 import torch
 
 from anyorder.checkpoint import stand_in_of
-from anyorder.generation import Adaptive, Canvas, unmasking_of
-from anyorder.generation.drawing import token_logprob
+from anyorder.generation import Canvas
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.prompts import read_pattern
-
-
-class Oracle(Adaptive):
-    """The blank whose true token is the most certain comes first.
-
-    It looks at the truth: no sampler has this law."""
-
-    def score_blanks(self, passes, part, bounds, cells, logits):
-        position = part.order[cells.row, cells.visit]
-        return token_logprob(logits, part.idx[cells.row, position])
-
-
-def oracle_of(**options):
-    """Return the Oracle that these options name, whose policy is any: it is not asked.
-
-    See unmasking_of."""
-    return Oracle(**vars(unmasking_of(**options)))
 
 
 def written_nats(model, batch, seeds, unmasking, drawing, batch_size, language_of=None):
@@ -165,11 +147,6 @@ class Written(Along):
             said.append(
                 '{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a '
                 'step, paired by block, in {passes:.1f} passes'
-            )
-        if isinstance(self.unmasking, Oracle):
-            said.append(
-                'oracle looks at the truth: no sampler has its likelihood; another order may be '
-                'better still'
             )
         return super().remarks(rows, text) + [line.format(**row) for line in said]
 
