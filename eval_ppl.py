@@ -40,7 +40,6 @@ data_dir = ''  # where prepared sets are; '' is where the checkpoint's are
 block_size = 0  # tokens of a block; 0 is as many as the model has positions
 n_blocks = 0  # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
 documents = ''  # in a block, 'apart' or 'together'; '' is as in the training
-blanks = ''  # positions measured given all others, as 32:64,70; '' what the set does not give
 # which estimates; orders may be those of a rule, anyorder/generation/rules.py:RULES
 estimates = ''  # anyorder/likelihood/estimates.py:ESTIMATES; '' is l2r and that of the training
 orders = ''  # anyorder/orders.py:ORDERS; anyorder/generation/scores.py:SCORES; FILE.py:NAME
@@ -336,7 +335,7 @@ def with_data_of_run(c, run):
 
 def open_texts(names, c, checkpoint):
     """Return the Corpus of each data set and text file."""
-    cut = Cut(block_size_of(c, checkpoint), c.n_blocks, c.blanks, c.documents)
+    cut = Cut(block_size_of(c, checkpoint), c.n_blocks, c.documents)
     texts = []
     for name in names:
         split = c.split

@@ -246,13 +246,6 @@ def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch):
     assert not text.has_given
 
 
-def test_blanks_of_parts_are_measured_given_the_rest_of_their_part(monkeypatch):
-    text = corpus_of(monkeypatch, split_of(3, 4, 2, 9), blanks='3:5')
-    assert text.n_blanks.tolist() == [2, 2]  # parts without a blank cost nothing
-    assert text.block.tolist() == [1, 0]
-    assert text.has_given
-
-
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 @pytest.mark.parametrize('name', ['l2r', 'any', 'iw', 'ensemble'])
 def test_the_nats_of_a_packed_text_are_those_of_its_parts_alone(monkeypatch, name, attention):

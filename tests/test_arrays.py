@@ -13,7 +13,6 @@ from conftest import one_line
 import train
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.likelihood.measured import only_blank
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of, read_meta
@@ -178,16 +177,6 @@ def test_given_positions_of_all_rows():
         tokens, there = all_blocks(open_split('data', 'mine', name)[0], 6)
         assert (tokens.numpy() == ROWS[: len(want)]).all()
         assert (there.numpy() == want).all()
-
-
-def test_positions_that_an_option_names_are_blank():
-    tokens = torch.zeros(1, 6, dtype=torch.long)
-    given = torch.tensor([[False, False, True, True, True, True]])
-    found = only_blank('1,3:5', tokens, given)
-    assert found.tolist() == [[True, False, True, False, False, True]]
-    for positions in ('6', '3:3', 'x', '1:', ':2', '-1', '1,,2'):
-        with one_line('blanks must be positions from 0 to 5'):
-            only_blank(positions, tokens, given)
 
 
 @pytest.mark.parametrize('is_given', [[0, 1, 1, 0, 1], [0, 1, 0, 1, 1], [1, 1, 0]])
@@ -387,9 +376,9 @@ def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
         assert re.search(r'n1 n\d n3\nn4 n\d n6\n', said)
         assert 'spiral' in said
 
-        measured = ['--datasets=mine', '--blanks=3:6', '--orders=rows,spiral']
+        measured = ['--datasets=mine', '--orders=rows,spiral']
         said = script('eval_ppl.py', *of_test, *measured).stdout
-        assert 'mine (test), blanks 3:6' in said
+        assert 'mine (test)' in said
         assert 'nats/block' in said
         assert 'rows x 1' in said
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import shlex
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
-from anyorder.tokens.blocks import all_blocks, visits_of
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
@@ -109,18 +108,11 @@ class Cut:
 
     block_size  tokens of a block
     n_blocks    spread evenly over the text, 0 is all
-    blanks      positions that are measured given all others, see only_blank
     documents   'apart': the parts of documents in a block do not see each other"""
 
     block_size: int
     n_blocks: int = 0
-    blanks: str = ''
     documents: str = 'together'
-
-    def blocks(self, tokens):
-        """Return (blocks (n, N), given (n, N)) of a Split."""
-        blocks, given = all_blocks(tokens, self.block_size, self.n_blocks)
-        return blocks, only_blank(self.blanks, blocks, given)
 
 
 def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
@@ -133,11 +125,9 @@ def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
     check_documents(tokens, cut.documents, name)
     check_length(tokens, cut.block_size, name)
     label += tokens.cut(cut.block_size)
-    if cut.blanks:
-        label += f', blanks {cut.blanks}'
 
     # Cut them into blocks
-    blocks, given = cut.blocks(tokens)
+    blocks, given = all_blocks(tokens, cut.block_size, cut.n_blocks)
     n_bytes = None
     if sizes is not None:
         in_blocks, _ = all_blocks(
@@ -249,36 +239,3 @@ def read_anew(tokens, meta, split, tokenizer):
     source = f'{meta.splits[split].source}, in {tokenizer.name} tokens'
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     return found, {'source': source, 'sha256': digest}
-
-
-def only_blank(positions, tokens, given):
-    """Return `given` (n, N) with these positions blank, as '32:64,70', and all others given.
-
-    '' returns it as it is; no token may be padding."""
-    if not positions:
-        return given
-    if visits_of(tokens) is not None:
-        raise ValueError(
-            'blanks are positions of blocks of one length, these are documents: leave out '
-            f'{positions}'
-        )
-    N = given.size(1)
-    given = torch.ones_like(given)
-    for part in positions.split(','):
-        first, end = span_of(part)
-        if not first < end <= N:
-            raise ValueError(
-                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
-                f'{positions!r}'
-            )
-        given[:, first:end] = False
-    return given
-
-
-def span_of(text):
-    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
-    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
-    if not found:
-        return 0, 0
-    first = int(found[1])
-    return first, int(found[2] or first + 1)

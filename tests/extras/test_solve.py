@@ -15,20 +15,26 @@ from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles.rules import NaeSat
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.extras.puzzles.solve import Puzzles, loss_by_share, read_runs, score, solve, solve_all
+from anyorder.extras.puzzles.solve import (
+    Puzzles,
+    loss_by_share,
+    only_blank,
+    read_runs,
+    score,
+    solve,
+    solve_all,
+)
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Adaptive, Given
 from anyorder.generation.way import Way
-from anyorder.likelihood.measured import Cut, only_blank, open_corpus
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training.validation import validate
 from configurator import Config, configure
 from model import EMA
@@ -348,14 +354,12 @@ def test_wrong_questions_are_one_line(folder, options, said):
 # beside eval_ppl.py
 
 
-@pytest.mark.parametrize('blanks', ['', '3:7,15'])
-def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
-    how = ('--estimates=l2r,any', '--split=test', f'--blanks={blanks}', f'--out={folder}/ppl.json')
+def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script):
+    how = ('--estimates=l2r,any', '--split=test', f'--out={folder}/ppl.json')
     script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', *how)
     rows = {row['kind']: row for row in results(folder / 'ppl.json')}
     split, _ = open_split(folder / 'data', 'sudoku4', 'test')
     tokens, given = all_blocks(split, 16)
-    given = only_blank(blanks, tokens, given)
     own = Config(batch_size=7, dtype='float32', order='random')
     nats = validate(model_from_checkpoint(f'{folder}/sudoku4.pt'), tokens, given, own)['l2r']
     error = float(nats.std()) / len(nats) ** 0.5
@@ -364,13 +368,14 @@ def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
     assert rows['any']['tokens'] == int((~given).sum())
 
 
-def test_other_blanks_are_another_text(folder):
-    def corpus(blanks):
-        tokenizer = get_tokenizer('sudoku4')
-        return open_corpus('sudoku4', Cut(16, blanks=blanks), tokenizer, folder / 'data')
-
-    digests = {corpus(blanks).digest for blanks in ('', '0', '3:7,15')}
-    assert len(digests) == 3
+def test_positions_that_an_option_names_are_blank():
+    tokens = torch.zeros(1, 6, dtype=torch.long)
+    given = torch.tensor([[False, False, True, True, True, True]])
+    found = only_blank('1,3:5', tokens, given)
+    assert found.tolist() == [[True, False, True, False, False, True]]
+    for positions in ('6', '3:3', 'x', '1:', ':2', '-1', '1,,2'):
+        with one_line('blanks must be positions from 0 to 5'):
+            only_blank(positions, tokens, given)
 
 
 def test_an_ensemble_measures_puzzles(folder, script):

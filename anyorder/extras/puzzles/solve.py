@@ -57,6 +57,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import itertools
 import math
+import re
 import time
 from typing import NamedTuple
 
@@ -75,14 +76,13 @@ from anyorder.generation.fill import fill
 from anyorder.generation.options import choice_in
 from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.way import Way, order_and_unmasking
-from anyorder.likelihood.measured import only_blank
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import Batch, all_blocks
+from anyorder.tokens.blocks import Batch, all_blocks, visits_of
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
@@ -277,6 +277,39 @@ def open_puzzles(checkpoint, c):
     symbols[ids] = np.arange(len(ids))
     tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
     return Puzzles(judge_of(kind), tokens, given, label, symbols)
+
+
+def only_blank(positions, tokens, given):
+    """Return `given` (n, N) with these positions blank, as '32:64,70', and all others given.
+
+    '' returns it as it is; no token may be padding."""
+    if not positions:
+        return given
+    if visits_of(tokens) is not None:
+        raise ValueError(
+            'blanks are positions of blocks of one length, these are documents: leave out '
+            f'{positions}'
+        )
+    N = given.size(1)
+    given = torch.ones_like(given)
+    for part in positions.split(','):
+        first, end = span_of(part)
+        if not first < end <= N:
+            raise ValueError(
+                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
+                f'{positions!r}'
+            )
+        given[:, first:end] = False
+    return given
+
+
+def span_of(text):
+    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
+    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
+    if not found:
+        return 0, 0
+    first = int(found[1])
+    return first, int(found[2] or first + 1)
 
 
 def ids_of(symbols, tokenizer):
