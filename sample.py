@@ -49,7 +49,6 @@ seed = 1337  # sample r is a function of seed + r
 batch_size = 32  # samples at a time; less wants less memory
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
-compile = 'auto'  # True, or 'auto' where it pays; False also means no CUDA graphs
 out = ''  # a file for the samples: .json, or for their tokens alone .npy, .jsonl
 html = ''  # a page (.html) that replays the samples
 watch = False  # redraw the first sample of each batch in the terminal
@@ -106,9 +105,7 @@ def main(config):
     n_samples = check_show(config)
 
     # Open the model
-    writer = Writer(
-        config.ckpt, config.weights, config.device, config.dtype, compile=config.compile
-    )
+    writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
     judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
     way = Way(Order.of(order_text, writer.checkpoint.run), unmasking, drawing)
     page = writer.with_decoded_stops(page)
@@ -121,9 +118,6 @@ def main(config):
 
     # Write
     result = begin_result(writer, order_text, way, config)
-    said = writer.compile_for(texts, way, page, config.batch_size)
-    if said:
-        result['compile'] = said
     write_all(writer, repeat_each(prompts, n_samples), texts, way, page, result, config)
 
     # Say what was written, and how

@@ -5,13 +5,11 @@ Changes of a model; weights keep their names:
     lean(model)            to train with: less memory for the loss, AdaLN once per position, no slow
                            attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a
-                           table
-    compiled(network)      a frozen network whose chains of small operations are compiled"""
+                           table"""
 
 import copy
 import weakref
 from contextlib import nullcontext
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.graphs import has_graphs
 from anyorder.seeds import random_bits
-from model import AOGPT, AdaLN, Block, Head, SelfAttention, take
+from model import AOGPT, AdaLN, Head, SelfAttention
 
 
 def product_dtype(x):
@@ -141,11 +139,7 @@ class Rows(torch.autograd.Function):
 
 class LeanAttention(SelfAttention):
     """Attention with detours round what is slow in PyTorch: bfloat16 on CPUs, cuDNN, and a mask
-    that every layer turns into numbers on a GPU.
-
-    is_compiled  whether it stands in a CompiledBlock"""
-
-    is_compiled = False
+    that every layer turns into numbers on a GPU."""
 
     def forward(self, q, k, v, slots, answering, store):
         sees = slots.sees
@@ -163,19 +157,17 @@ class LeanAttention(SelfAttention):
                 q = q.expand(-1, 2, -1, -1)  # one query takes twice as long as two
             if k.size(1) < 256 and torch.is_grad_enabled():
                 q = q.float()  # few slots and their gradients take four times as long in bfloat16
-        with attention_kernels(q.device.type, self.is_compiled):
+        with attention_kernels(q.device.type):
             y = super().attend(q, k, v, mask, causal)
         return y[:, :n].to(dtype)
 
 
-def attention_kernels(device_type, is_compiled):
-    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted or the
-    network is compiled.
+def attention_kernels(device_type):
+    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted.
 
     cuDNN is the fastest, but makes a plan for every new shape of a mask, which takes 30 to 150 ms
-    on an H100. Training has one shape and no mask; who compiles a network writes for so long that
-    the plans pay."""
-    if device_type != 'cuda' or torch.is_grad_enabled() or is_compiled:
+    on an H100. Training has one shape and no mask."""
+    if device_type != 'cuda' or torch.is_grad_enabled():
         return nullcontext()
     return sdpa_kernel(WITHOUT_CUDNN)
 
@@ -260,13 +252,6 @@ class FrozenLinear(nn.Module):
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
         return F.linear(x, self.weight, self.bias)
-
-    def unpack(self):
-        """Go back to weights that a compiler can read."""
-        if self.packed:
-            self.weight = self.weight.to_dense()
-            self.packed = False
-            self.plain = None
 
     def one_row(self, x):
         """Return the outputs of one row x (..., C), in the same shape."""
@@ -359,84 +344,3 @@ class CountedTrunk:
                 n_more = visit.diff(dim=1).count_nonzero()
                 self.n_slots = self.n_slots + (len(visit) + n_more)
         return self.trunk(idx, order, slots, cache)
-
-
-# --------------------------------------------------------------------------------------------------
-# to write much with
-
-
-def compiled(network):
-    """Return a frozen network itself, the two parts of whose blocks round attention are compiled.
-
-    On a GPU their norms, gates and activations are then few kernels in place of many. The first
-    pass takes seconds more. Attention and the cache stay as they are: a compiled function that
-    writes into a cache would copy it."""
-    if not can_compile(network):
-        raise ValueError(
-            'compile=True is for a network of this project, and a decoder wants its cache for it: '
-            'use compile=False'
-        )
-    if is_compiled(network):
-        return network
-    network.workspace = None  # whose graphs are of the network as it was
-    for block in network.transformer.h:
-        block.__class__ = CompiledBlock
-        block.attn.is_compiled = True
-        for module in block.modules():
-            if isinstance(module, FrozenLinear):
-                module.unpack()
-    return network
-
-
-def can_compile(network):
-    """Return whether a network is one that `freeze` has made."""
-    return isinstance(network, AOGPT) and isinstance(network.lm_head, FrozenHead)
-
-
-def is_compiled(network):
-    """Return whether `compiled` has had this network."""
-    return can_compile(network) and isinstance(network.transformer.h[0], CompiledBlock)
-
-
-class CompiledBlock(Block):
-    """A block whose parts before and after attention are compiled, once for all blocks and sizes.
-
-    Both treat each slot by itself, so that all slots of all rows are rows of one matrix. Its height
-    alone is dynamic: a compiler makes the fastest kernels for widths that it knows."""
-
-    def before_attention(self, x, modulation, answering, rotary):
-        if rotary is not None:
-            rotary = [list(map(as_rows, cos_sin)) for cos_sin in rotary]
-        half = compiled_form(Block.before_attention)
-        found = half(self, as_rows(x), as_rows(modulation), None, rotary)
-        q, k, v = [part.unflatten(0, x.shape[:2]) for part in found]
-        return take(q, answering), k, v
-
-    def after_attention(self, x, modulation, y):
-        half = compiled_form(Block.after_attention)
-        found = half(self, as_rows(x), as_rows(modulation), as_rows(y))
-        return found.unflatten(0, x.shape[:2])
-
-
-def as_rows(x):
-    """Return x (B, S, ...) as (B S, ...), of_any_length."""
-    return None if x is None else of_any_length(x.flatten(0, 1))
-
-
-def of_any_length(x):
-    """Return x itself, whose first size a compiler is then not to count on."""
-    if len(x) > 1:  # one row has a graph of its own
-        torch._dynamo.mark_dynamic(x, 0)
-    return x
-
-
-@cache
-def compiled_form(function):
-    """Return the function, compiled when it first runs, and anew for each network and dtype."""
-    compiled = torch.compile(function, dynamic=False)
-
-    def run(*args):
-        with torch._dynamo.config.patch(recompile_limit=64):  # beyond which it would run as it is
-            return compiled(*args)
-
-    return run

@@ -179,7 +179,6 @@ def describe(result, order_text, way, page, config):
         'p(match)': p_match,
         'cut off': cut,
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
-        'compile': result.get('compile', ''),
     }
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.checkpoint import open_checkpoint, stand_in_of
-from anyorder.fast import can_compile, compiled, freeze
+from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
 from anyorder.generation.likeliest import Look
@@ -23,7 +23,7 @@ from anyorder.generation.scroll import Row, Scroll, check_at_once
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths, read_prior
-from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device
+from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
 from anyorder.tokens.prompts import has_pattern, has_rest, parse_prompts, read_pattern
@@ -59,9 +59,7 @@ class Writer:
     templates, lay_out, scrolls and write. The weights are put into place when they are first
     needed."""
 
-    def __init__(
-        self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, compile='auto'
-    ):
+    def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True):
         """Open a checkpoint.
 
         ckpt      a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER
@@ -73,7 +71,6 @@ class Writer:
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights = weights or self.checkpoint.weights
         self.use_cache = use_cache
-        self.compile = compile
         self.tokenizer = self.checkpoint.tokenizer
         if self.tokenizer.why_no_parts:
             print(
@@ -85,7 +82,6 @@ class Writer:
         self.prefix = getattr(self.checkpoint.config, 'prefix', ())  # the model's, before each text
         self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]  # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
-        resolve_compile_to_write(compile, self.device, 0)  # raises what is wrong now
         self.autocast = partial(autocast, self.device, self.dtype)
 
     @cached_property
@@ -100,45 +96,7 @@ class Writer:
         if self.use_cache or not self.model.slots.cached:
             with self.autocast():  # the tables of AdaLN are products, too
                 network = freeze(self.model, getattr(torch, self.dtype))
-        if self.compile is False:
-            network.graphs = False
-        if self.compile is True:
-            compiled(network)
         return network
-
-    def compile_for(self, texts, way, page, batch_size):
-        """Compile the network if that pays for these texts. Return what a table says of it: on a
-        CPU nothing, unless it was asked for."""
-        n_passes = 0
-        if self.compile == 'auto':
-            n_passes = self.planned_passes(texts, way, page, batch_size)
-        compiles, why = resolve_compile_to_write(self.compile, self.device, n_passes)
-        if compiles and not can_compile(self.network):
-            return 'not compiled: a network without a cache, or of others'
-        if compiles:
-            compiled(self.network)
-        if self.compile == 'auto' and self.device.type == 'cpu':
-            return ''
-        said = f'compiled: {why}' if compiles else f'not compiled: {why}'
-        is_free = page.allowed is None and not any(text.patterns for text in texts)
-        is_free &= not way.unmasking.asks_host
-        if getattr(self.network, 'graphs', False) and is_free:
-            said = f'CUDA graphs, {said}'
-        return said
-
-    def planned_passes(self, texts, way, page, batch_size):
-        """Return how many forward passes these texts take, as far as a schedule says it."""
-        unmasking = way.unmasking
-        if isinstance(unmasking, Revised):
-            unmasking = unmasking.base
-        context = page.context or self.block_size // 2
-        total = 0
-        for r in range(0, len(texts), batch_size):
-            n_blanks = max(text.known.count(False) for text in texts[r : r + batch_size])
-            n_first = min(n_blanks, self.block_size)
-            n_stretches = 1 + -(-(n_blanks - n_first) // (self.block_size - context))
-            total += n_stretches * passes_of(unmasking, n_first)
-        return total * way.drawing.n_passes
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
         """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the
@@ -174,7 +132,6 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         texts = self.read(prompt, way, page, n or 1, seed)
-        self.compile_for(texts, way, page, batch_size)
         n_blanks = sum(text.known.count(False) for text in texts)
         found = []
         with progress(total=n_blanks, unit='token', leave=False) as bar:
@@ -400,14 +357,6 @@ class Writer:
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)
-
-
-def passes_of(unmasking, n):
-    """Return how many passes a schedule has for n blanks; of listed ends, how many are listed."""
-    schedule = getattr(unmasking, 'schedule', '')
-    if not isinstance(schedule, str):
-        return len(schedule)
-    return unmasking.ends([n], [0]).size(1)
 
 
 def check_patterns(prompts, unmasking, page):

@@ -16,7 +16,6 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
-from anyorder.writer import Writer
 
 GUIDED = dict(cfg_scale=1.5)
 WITH_MORE = dict(cfg_scale=0.7, temperature=0.7, min_p=0.1, presence_penalty=0.5)
@@ -153,14 +152,6 @@ def test_prompts_that_are_read_by_themselves():
         alone, own = generate(model, idx[row], order[row], known[row], seeds=[r], **how)
         assert torch.equal(alone, text[row])
         close(own['logprob'], trace['logprob'][row])
-
-
-def test_a_step_counts_as_two_passes_where_compiling_must_pay(ckpt):
-    writer = Writer(ckpt)
-    for scale, n in ((0.0, 4), (1.5, 8)):
-        way, page = writer.asked(None, None, dict(n_steps=4, cfg_scale=scale))
-        texts = writer.read('a[[5]]', way, page, 2, 1)
-        assert writer.planned_passes(texts, way, page, 32) == n
 
 
 # ---- bad input

@@ -294,8 +294,7 @@ def test_texts_with_guidance_have_another_cache(simulated):
 
 
 def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):
-    """On the CPU, as no simulated tensor is of inference mode; and its graphs are others, whose
-    compiled parts are compiled before they are recorded."""
+    """On the CPU, as no simulated tensor is of inference mode; and its graphs are others."""
     keys = []
 
     class Eager:
@@ -341,6 +340,9 @@ def test_a_model_that_was_moved_is_frozen_anew(simulated):
 def test_graphs_are_of_one_maker(monkeypatch):
     monkeypatch.setattr(torch.version, 'hip', None)
     assert has_graphs(torch.device('cuda', 1))
+    with monkeypatch.context() as m:
+        m.setenv('ANYORDER_GRAPHS', '0')
+        assert not has_graphs(torch.device('cuda', 1))
     assert not has_graphs(torch.device('cpu'))
     monkeypatch.setattr(torch.version, 'hip', '7.0')
     assert not has_graphs(torch.device('cuda'))

@@ -495,7 +495,6 @@ def test_files_and_devices_that_are_not_there(ckpt, tmp_path):
         (['none.pt'], 'no checkpoint file'),
         ([ckpt, None, 'meta'], 'device must be'),
         ([ckpt, 'emma'], "weights must be 'ema' or 'raw', got 'emma'"),
-        ([ckpt, None, 'cpu', 'float32', True, 'yes'], 'compile must be'),
     ):
         with pytest.raises(ValueError, match=said):
             Writer(*args)

@@ -91,15 +91,11 @@ class Drawing:
         return logits
 
 
-def token_noise(keys, position, vocab_size, draw=None):
+def token_noise(keys, position, vocab_size):
     """Return standard Gumbel noise (m, vocab_size) by the key of a row, a position and a token."""
     cell_keys = random_bits(keys, NOISE, position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
-    return (draw or noise_of_pairs)(cell_keys, pairs, vocab_size)
-
-
-def noise_of_pairs(cell_keys, pairs, vocab_size):
     bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
     return gumbel(bits[:, :vocab_size] & (2**31 - 1))
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from anyorder.fast import compiled_form, is_compiled, of_any_length, split_rows
-from anyorder.generation.drawing import noise_of_pairs, token_logprob
+from anyorder.fast import split_rows
+from anyorder.generation.drawing import token_logprob
 from anyorder.generation.guidance import guided
 from anyorder.generation.likeliest import Look, likeliest
 from anyorder.generation.noise import TokenNoise
@@ -30,8 +30,7 @@ class Passes:
         self.drawing = drawing
         self.with_logprob = with_logprob
         self.graph_key = unmasking.graph_key, drawing, with_logprob
-        draw = compiled_noise if is_compiled(network) else noise_of_pairs
-        self.noise = TokenNoise(network.config.vocab_size, draw)
+        self.noise = TokenNoise(network.config.vocab_size)
 
     def begin(self, part):
         """Return the rows in their places, with prompts of unequal lengths read."""
@@ -216,14 +215,6 @@ class Passes:
         if self.state is not None:
             self.state.keep(left.nonzero()[:, 0])
         return self.workspace.place(part.take(left))
-
-
-def compiled_noise(cell_keys, pairs, vocab_size):
-    """Return noise_of_pairs, on a GPU by few kernels in place of twenty.
-
-    The pairs are an argument, not an arange inside: multiplied by 64 bits that made kernels for a
-    CPU that crash (torch 2.11 and 2.13)."""
-    return compiled_form(noise_of_pairs)(of_any_length(cell_keys), pairs, vocab_size)
 
 
 def read_prompts(network, part, cache):

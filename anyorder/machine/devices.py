@@ -126,93 +126,25 @@ def autocast(device, dtype, cache=True):
 def resolve_compile(compile, device, flops, max_iters):
     """Return (whether to compile, why).
 
-    'auto' wants a compiler and a long run, since compiling takes a minute.
+    'auto' wants what makes the kernels and a long run, since compiling takes a minute.
 
     compile     True, False or 'auto'
     flops       of the whole run
     max_iters   updates of the run"""
     if compile != 'auto':
-        if compile:
-            check_compiler(device)
         return bool(compile), 'as asked, or as the run began'
-    why_not = why_eager(device)
-    if why_not:
-        return False, why_not
+    if not has_compiler(device):
+        return False, 'no compiler, or not tried on this device'
     if worth_compiling(device.type == 'cuda', flops, max_iters):
         return True, 'a long run'
     return False, 'the run is too short to pay for it'
 
 
-def resolve_compile_to_write(compile, device, n_passes):
-    """Return (whether to compile, why), as resolve_compile, for texts of n_passes forward passes.
-
-    'auto' compiles on a GPU where that takes less time than it saves: 6 s, and on an H100 1.1 ms a
-    pass (32 rows of 1024 tokens, 170.6M parameters, torch 2.11.0)."""
-    if type(compile) is not bool and compile != 'auto':
-        raise ValueError(f"compile must be True, False or 'auto', got {compile!r}")
-    if compile != 'auto':
-        if compile:
-            check_compiler(device)
-        return compile, 'as asked'
-    if device.type != 'cuda':
-        return False, 'auto compiles on a CUDA GPU alone'
-    if n_passes < PASSES_THAT_PAY:
-        return False, f'{n_passes:,} passes planned, it pays from {PASSES_THAT_PAY:,} on'
-    why_not = why_eager(device)
-    if why_not:
-        return False, why_not
-    return True, f'{n_passes:,} passes planned'
-
-
-PASSES_THAT_PAY = 6000
-
-
-def check_compiler(device):
-    """Raise ValueError if something is missing that compile=True needs."""
-    missing = missing_to_compile(device)
-    if missing:
-        raise ValueError(
-            f'compile=True needs {missing}, which is not there: use --compile=False or auto'
-        )
-
-
-def why_eager(device):
-    """Return why compile='auto' never compiles on this device, else ''."""
-    is_of_another_maker = device.type == 'cuda' and torch.version.hip is not None
-    if device.type == 'mps' or is_of_another_maker:
-        return 'not tried on this device'
-    missing = missing_to_compile(device)
-    return f'{missing} is not there' if missing else ''
-
-
-def missing_to_compile(device):
-    """Return what torch.compile lacks for this device, in words, or ''."""
+def has_compiler(device):
+    """Return whether torch.compile finds what makes its kernels: Triton, or the C++ compiler."""
     if device.type == 'cuda':
-        missing = missing_for_triton(device)
-        if missing:
-            return missing
-    name = compiler_of(device)
-    return '' if shutil.which(name) else f'the compiler {name}'
-
-
-def missing_for_triton(device):
-    """Return what Triton, which makes a GPU's kernels for torch.compile, lacks, in words, or ''."""
-    if find_spec('triton') is None:
-        return 'the package triton'
-    if torch.version.hip is None and torch.cuda.get_device_capability(device) < OLDEST_OF_TRITON:
-        return 'a GPU of compute capability 7.0 or more'
-    return ''
-
-
-OLDEST_OF_TRITON = (7, 0)
-
-
-def compiler_of(device):
-    """Return the name of the compiler that torch.compile calls for this device."""
-    if device.type == 'cuda':
-        return os.environ.get('CC', 'gcc')
-    default = 'clang++' if sys.platform == 'darwin' else 'g++'
-    return os.environ.get('CXX', default)
+        return torch.version.hip is None and find_spec('triton') is not None
+    return device.type == 'cpu' and shutil.which(os.environ.get('CXX', 'g++')) is not None
 
 
 def worth_compiling(cuda, flops, max_iters):

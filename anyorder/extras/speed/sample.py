@@ -26,7 +26,6 @@ batch_size = 4  # rows
 n_steps = ''  # numbers of passes, with commas; '' is 16,64,256,1024
 windows = '32'  # of lossless unmasking; '' leaves it out
 plain = '64,256'  # which of n_steps the plain way takes too
-compile = 'auto'  # True, or 'auto' where it pays; False also means no CUDA graphs
 repeats = 2  # later calls of each; the fastest counts
 out = ''  # a JSON file for the figures
 # system
@@ -43,10 +42,10 @@ import torch
 
 from anyorder.extras.speed.models import MIB, STEPS, about, numbers_or_none, random_model, times_of
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
-from anyorder.fast import compiled, freeze
+from anyorder.fast import freeze
 from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
 from anyorder.generation.fill import fill
-from anyorder.machine.devices import autocast, resolve_compile_to_write, resolve_device, seconds
+from anyorder.machine.devices import autocast, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 
@@ -69,16 +68,13 @@ def main(config):
     if model.config.attention != 'causal':
         numbers['windows'] = []
 
-    n_passes = (1 + config.repeats) * sum(numbers['n_steps'])
-    compiles, why = resolve_compile_to_write(config.compile, device, n_passes)
     title = f'{about(model, config, config.batch_size)}, {config.network}, {device}, {dtype}'
-    title += f', compile={compiles} ({why})'
     print(title)
     print(HEADING)
     result = {'config': config, 'title': title, 'rows': []}
     n_tokens = config.batch_size * config.block_size
     with autocast(device, dtype):
-        rows = measured_rows(model, numbers, compiles, config, device, getattr(torch, dtype))
+        rows = measured_rows(model, numbers, config, device, getattr(torch, dtype))
         for row in rows:
             print(format_row(row, n_tokens), flush=True)
             result['rows'].append(row)
@@ -88,14 +84,10 @@ def main(config):
     print(f'limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
 
 
-def measured_rows(model, numbers, compiles, config, device, dtype):
+def measured_rows(model, numbers, config, device, dtype):
     """Yield {'passes', 'first', 'later', 'peak_bytes', and more} of each number of steps, then of
     each window of lossless unmasking."""
     network = freeze(model)
-    if config.compile is False:
-        network.graphs = False
-    if compiles:
-        compiled(network)
     seeds = range(config.batch_size)
     order = sample_order(config.batch_size, config.block_size, device=device)
     ours = partial(generate, network, torch.zeros_like(order), order, seeds=seeds)
