@@ -7,7 +7,7 @@ import torch
 from anyorder.fast import split_rows
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.guidance import guided
-from anyorder.generation.likeliest import Look, likeliest
+from anyorder.generation.likeliest import likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Bounds, Cells, Plan
 from anyorder.generation.presence import with_penalty
@@ -41,17 +41,8 @@ class Passes:
         return part
 
     def plan(self, part, ends):
-        """Return the Plan of the rows, see there. At first see whether there is memory for it."""
-        plan = Plan(self.network.slots, self.unmasking, part, ends, self.cache)
-        sizes = plan.sizes
-        draws_none = isinstance(self.unmasking, Look)
-        if draws_none or self.unmasking.threshold is not None:  # or how many nobody knows yet
-            sizes = [size._replace(reveals=1) for size in sizes]
-        memory = self.workspace.memory
-        if not memory.sizes:
-            records = self.workspace.graphs is not None
-            memory.check(sizes, self.drawing.top_p < 1, records)
-        return plan
+        """Return the Plan of the rows, see there."""
+        return Plan(self.network.slots, self.unmasking, part, ends, self.cache)
 
     def launch(self, function, part, numbers, size, *found):
         """Return function(self, part, bounds, size, *found), in one launch if a graph can do it.

@@ -2,16 +2,16 @@
 and the graphs that read and write them."""
 
 import copy
-import math
 import threading
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
+from anyorder.fast import product_dtype
 from anyorder.generation.canvas import TABLES
-from anyorder.generation.memory import Memory
 from anyorder.generation.plan import Bounds, round_up
 from anyorder.machine.files import is_out_of_memory
 from anyorder.machine.graphs import Graphs
@@ -21,47 +21,54 @@ LENDING = threading.Lock()
 POSITIONS = 64  # texts are rounded up to a multiple, as far as the model has positions
 
 
+class Kind(NamedTuple):
+    """What decides, besides its size, how a Workspace is made: the dtype of the products, whether
+    there is a cache of keys and values, and for how many passes of a step."""
+
+    dtype: torch.dtype
+    has_cache: bool
+    n_passes: int
+
+
 @contextmanager
 def workspace_of(network, part, use_cache, n_passes=1):
     """Lend the Workspace for the rows of the Canvas `part`.
 
     A step has n_passes, each with a cache of its own. A frozen network that records its steps keeps
     one, of the most rows and positions that it ever wrote. While it is lent, another text has its
-    own, and the larger one is kept. It goes with the network. Raises ValueError, and keeps none, if
-    there is too little memory for it or for what is done with it."""
+    own, and the larger one is kept. It goes with the network, and where memory was short."""
     B = len(part)
-    lacks_cache = network.slots.cached and not use_cache
+    has_cache = network.slots.cached and use_cache
     can_record = hasattr(network, 'workspace') and network.graphs
     is_free = part.allowed is None and part.language is None
-    if lacks_cache or not is_free:
+    if network.slots.cached and not use_cache or not is_free:
         can_record = False  # a constraint asks the host; without its cache each step has a size
-    is_kept = can_record and B > 0
-    memory = Memory(network, part, network.slots.cached and not lacks_cache, n_passes)
+    dtype = torch.float32
+    if hasattr(network, 'dtype'):  # networks of others do not say it
+        dtype = product_dtype(network)
+    kind = Kind(dtype, has_cache, n_passes)
     whole = None
     lent = None
     try:
-        if is_kept:
-            whole = take_kept(network, part, memory)
-            lent = whole.for_rows(B, memory)
+        if can_record and B > 0:
+            whole = take_kept(network, part, kind)
+            lent = whole.for_rows(B)
         else:
-            memory.look()
-            memory.check()
-            lent = Workspace(network, memory, *part.order.shape)
+            lent = Workspace(network, kind, *part.order.shape)
         yield lent
     except Exception as e:
-        if not is_out_of_memory(e):
-            raise
-        whole = None
-        traceback.clear_frames(e.__traceback__)  # what a step has made
-        if lent is not None:
-            lent.clear()
-        raise ValueError(memory.too_little()) from None
+        if is_out_of_memory(e):
+            whole = None
+            traceback.clear_frames(e.__traceback__)  # what a step has made
+            if lent is not None:
+                lent.clear()
+        raise
     finally:
         if whole is not None:
             keep(network, whole)
 
 
-def take_kept(network, part, memory):
+def take_kept(network, part, kind):
     """Take its Workspace from a network, or make one in which the rows fit, too."""
     with LENDING:
         kept = network.workspace
@@ -69,20 +76,14 @@ def take_kept(network, part, memory):
     B, N = part.order.shape
     most_rows = B
     most_positions = min(round_up(N, POSITIONS), network.config.block_size)
-    if kept is not None and kept.memory.is_like(memory):
+    if kept is not None and kept.kind == kind:
         if kept.n_rows >= B and kept.n_positions >= N:
-            memory.look(kept.n_bytes)
             return kept
         most_rows = max(B, kept.n_rows)
         most_positions = max(most_positions, kept.n_positions)
     kept = None  # its memory is given back first
-    memory.look()
-    memory.check()
-    if not memory.fits(most_rows, most_positions):
-        most_rows = B
-        most_positions = N
     with torch.inference_mode(False):  # a text outside of it could not write what it makes
-        made = Workspace(network, memory, most_rows, most_positions)
+        made = Workspace(network, kind, most_rows, most_positions)
         made.keep_places(part)
     return made
 
@@ -99,28 +100,25 @@ def keep(network, whole):
 class Workspace:
     """The cache of so many rows and positions; and if kept their tensors, and graphs."""
 
-    def __init__(self, network, memory, n_rows, n_positions):
-        self.memory = memory
+    def __init__(self, network, kind, n_rows, n_positions):
+        self.kind = kind
         self.n_rows = n_rows
         self.n_positions = n_positions
-        self.n_bytes = memory.cache_bytes(n_rows, n_positions)
         self.vocab_size = network.config.vocab_size
-        self.law_dtype = torch.promote_types(memory.dtype, torch.float32)
+        self.law_dtype = torch.promote_types(kind.dtype, torch.float32)
         self.tables = {}
         self.places = {}
         self.cache = None
-        if memory.cache is not None:
-            dtype = memory.cache
+        if kind.has_cache:
             config = network.config
-            config = replace(config, n_layer=memory.n_passes * config.n_layer)
-            self.cache = KVCache(config, n_rows, network.device, dtype, n_positions)
+            config = replace(config, n_layer=kind.n_passes * config.n_layer)
+            self.cache = KVCache(config, n_rows, network.device, kind.dtype, n_positions)
         self.graphs = None
 
     def table(self, name, shape, dtype, device):
         """Return a tensor (n_rows, *shape), for later texts the same one: graphs know its place."""
         key = name, shape, dtype
         if key not in self.tables:
-            self.memory.add_laws(self.n_rows * math.prod(shape) * dtype.itemsize)
             with torch.inference_mode(mode=False):
                 self.tables[key] = torch.zeros(self.n_rows, *shape, dtype=dtype, device=device)
         return self.tables[key]
@@ -131,10 +129,9 @@ class Workspace:
         self.numbers = part.keys.new_empty(len(Bounds._fields), self.n_rows)
         self.graphs = Graphs(part.idx.device)
 
-    def for_rows(self, n, memory):
-        """Return the same for a text of n rows and its Memory, with an empty cache."""
+    def for_rows(self, n):
+        """Return the same for a text of n rows, with an empty cache."""
         lent = copy.copy(self)
-        lent.memory = memory
         if self.cache is not None:
             lent.cache = copy.copy(self.cache)
             lent.cache.k = self.cache.k[:, :n].zero_()  # a masked NaN is still 0 * NaN

@@ -51,7 +51,8 @@ def one_line_errors(*signals, prints_results=False):
             raise
         said = ' '.join(str(e).split())[:200]
         sys.exit(
-            f'error: out of memory; a smaller batch, model or number of samples may fit ({said})'
+            'error: out of memory: a smaller --batch_size, --length or --block_size, or '
+            f'--dtype=bfloat16, may fit ({said})'
         )
     except KeyboardInterrupt:
         sys.exit('interrupted')
