@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -21,7 +22,7 @@ from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.duplicates import Hashes
-from anyorder.tokens.meta import SplitMeta, read_meta
+from anyorder.tokens.meta import SplitMeta, read_meta, write_meta
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
 
@@ -192,9 +193,9 @@ def test_a_second_split_is_added_not_written_over(jsonl, other, tmp_path, prepar
 
 def test_one_folder_has_one_tokenizer(jsonl, other, tmp_path, prepare):
     prepare(jsonl, split='train')
-    meta_path = tmp_path / 'text' / 'meta.json'
+    meta = read_meta(tmp_path / 'text')
     of_gpt2 = {'tokenizer': 'gpt2', 'n_tokens': 50257, 'eos': 50256}
-    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | of_gpt2))
+    write_meta(tmp_path / 'text', dataclasses.replace(meta, **of_gpt2))
     with one_line('holds train in the tokenizer gpt2, not bytes: one folder has one tokenizer'):
         prepare(other, split='val')
 

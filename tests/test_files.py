@@ -30,7 +30,6 @@ from anyorder.machine.files import (
 from anyorder.machine.terminal import progress
 from anyorder.order_options import read_order
 from anyorder.tokens.arrays import read_arrays, read_names
-from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prompts import read_prompts
 from anyorder.tokens.sources import open_texts
 from anyorder.weights import read_json
@@ -177,7 +176,6 @@ def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
 
 
 MARK = '\ufeff'.encode()  # as editors of Windows write it
-META = b'{"name": "x", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "splits": {}}'
 ROW = b'{"text": "a"}\n'
 
 
@@ -197,10 +195,6 @@ def prior(path):
     return read_prior(path, None)
 
 
-def n_tokens(path):
-    return read_meta(os.path.dirname(path)).n_tokens
-
-
 TWO_PROMPTS = [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}']
 TWO_LINES = [b'{"iter": 1}\n', b'{"iter": 2}\n']
 READERS = [  # a name, parts of a file, what reads them, and what they hold
@@ -215,7 +209,6 @@ READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.jsonl', [b'[1, 2]\n', b'[3]'], lists, [[1, 2], [3]]),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
     ('log.jsonl', TWO_LINES, read_run, [{'iter': 1}, {'iter': 2}]),
-    ('meta.json', [META], n_tokens, 257),
 ]
 
 

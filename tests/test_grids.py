@@ -1,5 +1,6 @@
 """Orders of a grid, and functions of a user: their laws by loops over cells, and what runs them."""
 
+import dataclasses
 import json
 import os
 from collections import Counter
@@ -21,6 +22,7 @@ from anyorder.grids import LOADED, names_of
 from anyorder.order_options import read_order
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import stream
+from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.sets import Split
 from anyorder.training.start import start_checkpoint
 from anyorder.training.update import update
@@ -378,10 +380,8 @@ def test_a_run_has_the_shape_of_its_data_set(data):
     with one_line('16 positions and shape=None: prepare the set'):
         run('--order=rows', '--max_iters=2')
     assert not os.path.exists('out')
-    with open('data/pydocs/meta.json') as f:
-        meta = json.load(f)
-    with open('data/pydocs/meta.json', 'w') as f:
-        json.dump(meta | {'shape': [2, 8]}, f)
+    meta = read_meta('data/pydocs')
+    write_meta('data/pydocs', dataclasses.replace(meta, shape=[2, 8]))
     run('--order=rows', '--max_iters=2')
     checkpoint = Checkpoint('out/ckpt.pt')
     assert checkpoint.order == Order('rows', length=16, shape=(2, 8))

@@ -299,7 +299,7 @@ def test_a_changed_file_of_a_tokenizer_is_one_line(tmp_path):
     prepared(tmp_path, 'bpe:280')
     with open(tmp_path / 'a' / 'tokenizer.json', 'a') as f:
         f.write(' ')
-    with one_line('is not the tokenizer with which the set was prepared'):
+    with one_line('damaged'):
         read_meta(tmp_path / 'a')
 
 

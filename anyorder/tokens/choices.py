@@ -15,7 +15,7 @@ from anyorder.tokens.libraries import (
     need_library,
     train_bpe,
 )
-from anyorder.tokens.meta import is_number, kind_of, read_meta
+from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import (
     KNOWN,
@@ -222,7 +222,7 @@ def kind_in(folder):
         name = found['tokenizer']
         kind = found.get('set', {'tokenizer': name})
         has_file = name not in TEXT and 'tokenizer_file' in kind
-        if has_file and (kind['tokenizer'] != name or not is_number(kind['eos'])):
+        if has_file and (kind['tokenizer'] != name or type(kind['eos']) is not int):
             raise ValueError('damaged')
     if name not in TEXT and not has_file:
         raise ValueError(f'{folder} is a model of {name} tokens, which are no text')

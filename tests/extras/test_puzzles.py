@@ -1,6 +1,5 @@
 """Puzzles: their files, training on blanks alone, and the share that is solved."""
 
-import dataclasses
 import itertools
 from concurrent.futures import ProcessPoolExecutor
 
@@ -19,7 +18,7 @@ from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.likelihood.nll import blank_nll, draw_known
 from anyorder.orders import draw_orders
 from anyorder.tokens.blocks import all_blocks
-from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.sets import GIVEN
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from anyorder.training.validation import validate
@@ -212,14 +211,6 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path, few, spoil):
     assert again.with_splits({}) == few.with_splits({})
     assert path.read_bytes() == rows
     assert len(open_split(tmp_path, 'sudoku4', 'test')[0].packed) == 5
-
-
-def test_a_set_whose_symbols_were_others_is_one_line(tmp_path, few):
-    write_meta(tmp_path / 'sudoku4', dataclasses.replace(few, n_tokens=3))
-    with one_line('vocabulary must be a text for each of n_tokens'):
-        open_split(tmp_path, 'sudoku4', 'test')
-    with one_line('remove its folder and prepare the set again'):
-        prepare_puzzles('sudoku4', tmp_path, n_rows=FEW)
 
 
 def test_other_sizes_or_another_seed_are_another_set(tmp_path, few):
