@@ -113,26 +113,3 @@ def test_flops_of_gpt2_count_the_matrix_products():
 def test_an_update_of_gpt2_is_timed(script):
     how = ['--batch_size=2', '--n_updates=1', '--repeats=1', '--compile=False', '--device=cpu']
     assert '\nGPT-2 ' in script('results/gpu/gpt2.py', *TINY, *how).stdout
-
-
-# --------------------------------------------------------------------------------------------------
-# an example of docs/lm_eval.md
-
-
-def test_rows_for_lm_eval_are_of_the_documents(script, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    texts = [f'{name} said that word. ' * 20 for name in ('Anna', 'Bert', 'Carl', 'Dora')]
-    with open('texts.jsonl', 'w') as f:
-        f.writelines(json.dumps({'text': text}) + '\n' for text in texts)
-    options = ['--source=texts.jsonl', '--name=said', '--tokenizer=bytes', '--split=val']
-    script('data/prepare.py', 'text', *options, '--data_dir=data')
-    script('docs/examples/rows.py', '--dataset=said', '--n_rows=5', '--out_dir=rows')
-    rows = {}
-    for name in ('text', 'choice'):
-        with open(f'rows/{name}.jsonl') as f:
-            rows[name] = [json.loads(line) for line in f]
-    assert [row['text'] for row in rows['text']] == texts
-    for row in rows['choice']:
-        right = row['context'] + row['choices'][row['label']]
-        assert any(right in text for text in texts)
-    assert len(rows['choice']) == 5

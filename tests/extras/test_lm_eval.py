@@ -4,14 +4,12 @@ processes."""
 import importlib.util
 import json
 import math
-import os
-import random
 from functools import partialmethod
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, make_model, one_line
+from conftest import make_model, one_line
 from masked_kinds import KINDS
 
 import anyorder.extras.lm_eval.__main__ as eval_lm
@@ -22,7 +20,6 @@ from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
-from docs.examples import rows as rows_of
 
 N = 32
 
@@ -83,22 +80,6 @@ def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
     said = script('anyorder.extras.lm_eval', '--help').stdout
     assert 'n_contexts' in said
     assert way in said
-
-
-def test_paths_of_the_command_are_read_as_of_others(monkeypatch):
-    monkeypatch.setenv('HOME', '/home/me')
-    argv = ['--tasks', '~/x', '--output_path=~/y', '--gen_kwargs', 'until=~', '--x']
-    want = ['/home/me/x', '--output_path=/home/me/y', '--gen_kwargs', 'until=~', '--x']
-    assert eval_lm.arguments(argv)[-5:] == want
-
-
-def test_the_path_of_a_checkpoint_may_have_a_comma(harness, monkeypatch):
-    monkeypatch.setenv('HOME', '/home/me')
-    args = harness.simple_parse_args_string('ckpt=~/notes, old.pt,order=l2r,seed=3')
-    want = {'ckpt': '~/notes, old.pt', 'order': 'l2r', 'seed': 3}
-    assert harness.AnyOrderLM.options(args) == want
-    with pytest.raises(ValueError, match='no checkpoint file /home/me/notes, old.pt'):
-        harness.AnyOrderLM.create_from_arg_string('ckpt=~/notes, old.pt')
 
 
 LONG = 'abc def abc def abc def abc def abc def abc def abc def abc def abc def abc def'
@@ -242,28 +223,6 @@ def test_a_text_ends_where_its_document_ends(lm, ckpt):
     assert written(lm(), 'ab', max_gen_toks=9, until=['c']) == ['']
 
 
-@pytest.mark.parametrize(
-    'context',
-    [
-        'ab[[2-6]]cd',
-        'a[[3]]b[[?]]c d',
-        'ab[[?]]cd[[2]]',
-        'a' * N + '[[2-6]]cd',  # too long
-    ],
-)
-def test_blanks_in_a_context_are_the_answer(lm, ckpt, context):
-    """A blank between two texts, which finds its length, and two blanks; behind the stop the answer
-    is cut."""
-    how = dict(order='l2r', temperature=0.7, blank_length='draw', length_prior='uniform')
-    (answer,) = written(lm(**how), context)
-    seed = derive_seed(1337, context, 0)
-    sample = Writer(ckpt).infill(context, seed=seed, length=2 * N, **how).sample
-    steps = zip(sample['tokens'], sample['step'])
-    assert answer == bytes(token for token, step in steps if step >= 0).decode()
-    stop = answer[1]
-    assert written(lm(**how), context, until=[stop]) == [answer[: answer.index(stop)]]
-
-
 @pytest.fixture
 def draws(lm):
     """draws(kwargs, ...): what requests with these gen_kwargs give."""
@@ -329,7 +288,6 @@ def test_a_temperature_is_of_the_request_or_the_model_or_1(draws):
         ({'n_orders': 2, 'order': 'margin'}, 'order=margin is one order'),
         ({'threshold': 0.9}, 'margin:0.9'),
         ({'order': f'margin/{N + 1}'}, f'at most the {N} positions'),
-        ({'length_prior': 'words'}, 'goes with blank_length'),
         ({'ckpt': 'no.pt'}, 'no checkpoint file'),
         ({'context': N}, 'context'),
         ({'n_steps': -1}, 'n_steps'),
@@ -646,38 +604,45 @@ def test_more_processes_than_documents_are_refused(forked, ckpt, tasks, tmp_path
     assert 'fewer documents than the 2 processes' in without.said
 
 
-def document(x):
-    return ' '.join(f'A{x} {x * n}x {x}y is {x}z and {x}w. {x}It' for n in range(1, 9))
-
-
-DOCUMENTS = [document(x) for x in 'abcde']
-
-
-def is_said(text):
-    return any(text in document for document in DOCUMENTS)
-
-
-def test_one_choice_of_a_row_is_what_its_document_says():
-    for row in rows_of.choices(DOCUMENTS, random.Random(1), 20, 16, 12):
-        right = [n for n, text in enumerate(row['choices']) if is_said(row['context'] + text)]
-        assert right == [row['label']]
-        assert len(row['choices']) == 4
-        assert len(row['context']) == 16
-
-
-def test_completions_are_what_their_documents_say():
-    found = rows_of.completions(DOCUMENTS, random.Random(1), 30, 40)
-    assert len(found) == 30
-    assert all(is_said(row['context'] + row['target'] + row['right']) for row in found)
-
-
 CHOICES = [' cd', ' e', ' fgh', ' i']
 ROWS = {
     'text': [{'text': f'ab cd {word} ef.'} for word in ('gh', 'x y', 'klm')],
     'choice': [{'context': 'ab', 'choices': CHOICES, 'label': n} for n in (0, 1, 2)],
-    'completion': [{'context': 'ab [[cd', 'target': x, 'right': 'gh'} for x in (' ef', 'g')],
+    'completion': [{'context': 'ab [[cd', 'target': x} for x in (' ef', 'g')],
 }
-TASKS = 'last_word,text_choice,text_completion,text_rolling'
+TASKS = {  # as a file of lm-eval says them
+    'last_word': {
+        'rows': 'text',
+        'output_type': 'loglikelihood',
+        'doc_to_text': "{{text.split(' ')[:-1]|join(' ')}}",
+        'doc_to_target': "{{' '+text.split(' ')[-1]}}",
+        'metric_list': [{'metric': 'perplexity', 'aggregation': 'perplexity'}],
+    },
+    'text_choice': {
+        'rows': 'choice',
+        'output_type': 'multiple_choice',
+        'doc_to_text': '{{context}}',
+        'doc_to_choice': 'choices',
+        'doc_to_target': 'label',
+        'target_delimiter': '',
+        'metric_list': [{'metric': 'acc', 'aggregation': 'mean'}],
+    },
+    'text_completion': {
+        'rows': 'completion',
+        'output_type': 'generate_until',
+        'doc_to_text': '{{context}}',
+        'doc_to_target': '{{target}}',
+        'generation_kwargs': {'until': ['.'], 'max_gen_toks': 24, 'do_sample': False},
+        'metric_list': [{'metric': 'exact_match', 'aggregation': 'mean'}],
+    },
+    'text_rolling': {
+        'rows': 'text',
+        'output_type': 'loglikelihood_rolling',
+        'doc_to_text': '',
+        'doc_to_target': '{{text}}',
+        'metric_list': [{'metric': 'byte_perplexity'}],
+    },
+}
 
 
 @pytest.fixture
@@ -688,12 +653,18 @@ def tasks(harness, tmp_path, monkeypatch):
     ours_alone = partialmethod(TaskManager.__init__, include_defaults=False)
     monkeypatch.setattr(TaskManager, '__init__', ours_alone)
     monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
-    folder = tmp_path / 'data' / 'lm_eval'
-    folder.mkdir(parents=True)
+    folder = tmp_path / 'tasks'
+    folder.mkdir()
     for name, lines in ROWS.items():
         text = ''.join(json.dumps(row) + '\n' for row in lines)
         (folder / f'{name}.jsonl').write_text(text)
-    return ['--include_path', os.path.join(ROOT, 'anyorder', 'extras', 'lm_eval'), '--tasks', TASKS]
+    for name, task in TASKS.items():
+        files = {'data_files': str(folder / f'{task["rows"]}.jsonl')}
+        of_rows = {'dataset_path': 'json', 'dataset_kwargs': files, 'test_split': 'train'}
+        said = {'task': name} | of_rows | task
+        del said['rows']
+        (folder / f'{name}.yaml').write_text(json.dumps(said))
+    return ['--include_path', str(folder), '--tasks', ','.join(TASKS)]
 
 
 def results(folder):
@@ -713,7 +684,7 @@ def test_the_command_runs_all_kinds_of_tasks(harness, script, ckpt, tasks, tmp_p
         '--output_path',
     ]
     said = script(*command, 'one').stdout
-    assert all(name in said for name in TASKS.split(','))
+    assert all(name in said for name in TASKS)
     found = results(tmp_path / 'one')
     assert found['config']['batch_size'] == '16'
     assert found['config']['model_num_parameters'] > 1000
@@ -740,20 +711,6 @@ def check_values(found, ckpt):
     best = nats_of_choices.index(min(nats_of_choices))
     hits = sum(row['label'] == best for row in ROWS['choice'])
     assert found['text_choice']['acc,none'] == pytest.approx(hits / 3)
-
-
-def test_the_command_asks_for_the_text_of_a_blank(script, ckpt, tasks, tmp_path):
-    model = ['--model_args', f'ckpt={ckpt},blank_length=likely', '--device=cpu']
-    task = [*tasks[:3], 'text_infilling']
-    script('anyorder.extras.lm_eval', *model, *task, '--log_samples', '--output_path', 'one')
-    (path,) = (tmp_path / 'one').rglob('samples_*.jsonl')
-    context = r'ab \[[cd[[1-12]]gh'
-    whole = Writer(ckpt).infill(context, order='l2r', temperature=0)
-    answer = whole.removeprefix('ab [[cd').removesuffix('gh')
-    for line in path.read_text().splitlines():
-        sample = json.loads(line)
-        assert sample['arguments']['gen_args_0']['arg_0'] == context
-        assert sample['resps'] == [[answer]]
 
 
 @pytest.mark.slow

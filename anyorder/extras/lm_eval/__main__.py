@@ -8,7 +8,7 @@ lm-eval's.
     python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 \\
         --tasks gsm8k --output_path out/lm_eval
     python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,n_contexts=8 \\
-        --include_path anyorder/extras/lm_eval --tasks text_choice
+        --include_path YOUR_TASKS --tasks your_task
     torchrun --standalone --nproc_per_node=8 -m anyorder.extras.lm_eval \\
         --model_args ckpt=out/ckpt.pt --tasks wikitext
     python -m anyorder.extras.lm_eval ls tasks
@@ -44,8 +44,6 @@ temperature   0, the default, takes the most likely token. do_sample=True withou
 top_k, top_p, min_p, presence_penalty, cfg_scale, schedule, unmask   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of
               block_size
-blank_length  'likely', 'draw' or 'confidence': contexts have blanks, as prompts of sample.py, and
-              the text of the blanks is the answer. [[?]] finds its length so, by length_prior
 
 Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the
 mixture of contexts. For the bound of a network with a masked loss it is decided by the tokens that
@@ -59,7 +57,6 @@ import sys
 
 from anyorder.machine.files import need_extra
 from anyorder.machine.terminal import one_line_errors
-from configurator import home
 
 # in place of hf, 1 and cuda:0
 DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']
@@ -73,18 +70,9 @@ def arguments(argv):
         return argv
     if argv[:1] == ['run']:
         argv = argv[1:]
-    argv = [with_home(arg) for arg in argv]
     has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
     defaults = [] if has_file else DEFAULTS
     return ['run', *defaults, *argv]  # the last value of an option counts
-
-
-def with_home(arg):
-    """Return an argument with ~ in its value expanded, see configurator.home."""
-    if not arg.startswith('--'):
-        return home(arg)
-    name, equals, value = arg.partition('=')
-    return name + equals + home(value)
 
 
 def main(argv):

@@ -12,11 +12,10 @@ from lm_eval.utils import simple_parse_args_string
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
 from anyorder.generation.way import Page, Way
-from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
-from anyorder.tokens.prompts import behind_beginning, parse_prompt
+from anyorder.tokens.prompts import behind_beginning
 from anyorder.tokens.shown import written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT, parted
 from anyorder.writer import Writer
@@ -46,8 +45,6 @@ OPTIONS = {
     'n_orders': 1,
     'estimate': 'bound',
     'n_contexts': 1,
-    'blank_length': '',
-    'length_prior': 'uniform',
 } | WRITING
 
 
@@ -88,14 +85,6 @@ class AnyOrderLM(TemplateLM):
         self._rank, self._world_size = processes()
         self._device, dtype = own_device(c.device, c.dtype)
         self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
-        if c.length_prior != 'uniform' and not c.blank_length:
-            raise ValueError(
-                'length_prior goes with blank_length, without which a context has no blanks'
-            )
-        self.lengths = None
-        if c.blank_length:
-            prior = read_prior(c.length_prior, self.writer.checkpoint)
-            self.lengths = Lengths(c.blank_length, prior)
         self.visits, self.reading = self.how_to_read(c)
         if not dist.is_initialized():
             start_processes()
@@ -121,7 +110,6 @@ class AnyOrderLM(TemplateLM):
     def options(cls, arg_dict, additional_config=None):
         """Return the options of --model_args, checked, and of --device and --batch_size where these
         say nothing."""
-        arg_dict = whole_values(arg_dict)
         options = beside_model_args(additional_config or {}) | arg_dict
         if options.get('path') == options.get('ckpt'):  # a dict that has made a model
             options.pop('path', None)
@@ -214,7 +202,6 @@ class AnyOrderLM(TemplateLM):
             self.order,
             self.reading,
             self.defaults,
-            self.lengths,
             self.seed,
         )
         return f'{digest(self.writer.model)} {derive_seed(*map(repr, how)):x}'
@@ -277,9 +264,7 @@ class AnyOrderLM(TemplateLM):
 
         The text ends before a text of `until`, at end-of-text or another special token, as the end
         of a turn, or after max_gen_toks tokens. In another order than left to right all of these
-        are blanks from the start. The same request again, a repeat, is another draw. With
-        blank_length a context has blanks, see parse_prompt, whose text is the answer, and
-        max_gen_toks says nothing."""
+        are blanks from the start. The same request again, a repeat, is another draw."""
         alike = defaultdict(list)
         for asked in self.asked_for(requests):
             alike[asked.way].append(asked)
@@ -304,10 +289,7 @@ class AnyOrderLM(TemplateLM):
             options, n_new, stops = self.read_gen_kwargs(gen_kwargs)
             seed = derive_seed(self.seed, context, repeats[context])
             repeats[context] += 1
-            if self.lengths:
-                text = self.with_blanks(context, seed, spelling)
-            else:
-                text = continued(self.tok_encode(context, spelling=spelling), n_new)
+            text = continued(self.tok_encode(context, spelling=spelling), n_new)
             found.append(Asked(number, text, seed, options, stops))
         spelling.say()
         return found
@@ -334,24 +316,12 @@ class AnyOrderLM(TemplateLM):
             return special
         return [END_OF_TEXT, *special]
 
-    def with_blanks(self, context, seed, spelling):
-        """Return a context whose blanks have their lengths, as Writer.lay_out gives it."""
-        n = len(self.tok_encode(context))
-        length = self.max_length if n <= self.max_length else 2 * n  # it slides on
-        tokenizer = self.writer.tokenizer
-        template = parse_prompt(context, tokenizer, length, self.writer.prefix, spelling)
-        (text,) = self.writer.lay_out([template], [seed], self.lengths)
-        return text
-
     def answers(self, group):
         """Write what requests that are written together want. Yield (Asked, the text) of each."""
         group = sorted(group, key=lambda asked: -len(asked.text[0]))
         first = group[0]
         way, page = self.how_to_write(first.options)
-        until = first.stops
-        if self.lengths:  # what stands behind a blank would be cut with it
-            until = ()
-        page = replace(page, stop=until)
+        page = replace(page, stop=first.stops)
         texts = [asked.text for asked in group]
         seeds = [asked.seed for asked in group]
         rows = iter(group)
@@ -397,21 +367,6 @@ def continued(tokens, n_new):
     blanks = [0 for _ in range(n_new)]
     known = [True for _ in tokens] + [False for _ in blanks]
     return tokens + blanks, known
-
-
-def whole_values(arg_dict):
-    """Return the options of --model_args, which lm-eval parts at every comma.
-
-    A piece without = is of the value before it, as of a path with a comma."""
-    found = {}
-    last = None
-    for name, value in arg_dict.items():
-        if last and value == '' and name not in OPTIONS:
-            found[last] = f'{found[last]},{name}'
-        else:
-            found[name] = value
-            last = name
-    return found
 
 
 def beside_model_args(config):
