@@ -1,7 +1,6 @@
 """What transformers loads from a folder of hub: the network to the last bit, its views."""
 
 import json
-import runpy
 
 import pytest
 import torch
@@ -552,25 +551,6 @@ def test_names_of_blank_and_padding_are_no_tokens_of_the_set(tmp_path):
     assert theirs(text)['input_ids'] == ours.encode(text)
     assert theirs.mask_token_id == 5
     assert theirs.pad_token_id == 6
-
-
-@pytest.mark.parametrize(
-    'name, sizes',
-    [
-        ('bytes', dict(vocab_size=320, n_tokens=257)),
-        ('sudoku4', dict(n_tokens=4, attention='bidirectional')),
-    ],
-)
-def test_the_program_of_the_model_card_runs(tmp_path, name, sizes):
-    model = make_model(**sizes).float()
-    write_exported(tmp_path, model, {}, get_tokenizer(name), 'ema')
-    _, _, program = (tmp_path / 'README.md').read_text().partition('```python\n')
-    program, _, _ = program.partition('```')
-    (tmp_path / 'program.py').write_text(program.replace('DIR', str(tmp_path)))
-    found = runpy.run_path(str(tmp_path / 'program.py'))
-    assert found['nll'].shape == (1, N)
-    if name == 'bytes':
-        assert found['text'].size(1) == N or found['text'][0, -1] == 256
 
 
 def test_a_pipeline_writes_text(tmp_path, caplog):

@@ -50,9 +50,6 @@ CONFIG = {
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
 ENTRIES = {'iter_num': 20, 'config': CONFIG, 'tokenizer': 'sudoku4', 'puzzle': PUZZLE}
 ENTRIES['counts'] = torch.tensor([5, 0, 2**40, 1])
-LOG = """{"iter": 10, "val_any": 9.0}
-{"iter": 20, "val_any": 1.25, "val_l2r": 0.5}
-"""
 
 
 @pytest.fixture
@@ -68,7 +65,6 @@ def checkpoint(tmp_path):
             for p in ema.model.parameters():
                 p.add_(0.1)
         (tmp_path / 'run').mkdir(exist_ok=True)
-        (tmp_path / 'run' / 'log.jsonl').write_text(LOG)
         path = tmp_path / 'run' / 'ckpt.pt'
         save_checkpoint(path, model, ema, **ENTRIES)
         return str(path)
@@ -137,7 +133,6 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, export, tm
     path = checkpoint()
     folder = str(tmp_path / 'hf')
     said = export(path, folder)
-    assert 'any order (bound) 1.2500 nats a token, left to right 0.5000' in said
     assert digest(model_from_checkpoint(path)) in said
     old = Checkpoint(path)
     new = Checkpoint(folder)
@@ -164,24 +159,13 @@ def test_a_folder_shows_nothing_of_a_machine_and_has_model_py(checkpoint, export
         assert (folder / 'model.py').read_bytes() == f.read()
 
 
-def test_a_card_says_what_is_known(checkpoint, export, tmp_path):
-    export(checkpoint(), tmp_path / 'hf')
-    card = (tmp_path / 'hf' / 'README.md').read_text()
-    assert '| started from | gpt2; hf:me/one/ckpt.pt; ckpt.pt |' in card
-    assert '| any order (bound) | 1.2500 |' in card
-    assert '| left to right | 0.5000 |' in card
-
-
-def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, export, tmp_path):
+def test_raw_weights_are_no_average(checkpoint, export, tmp_path):
     path = checkpoint()
     folder = tmp_path / 'hf'
     export(path, folder, '--weights=raw')
     assert same_model(folder, path, 'raw')
     assert digest(model_from_checkpoint(path, 'raw')) != digest(model_from_checkpoint(path))
     assert Checkpoint(str(folder)).weights == 'raw'
-    card = (folder / 'README.md').read_text()
-    assert 'Validation' not in card
-    assert 'python sample.py --ckpt=DIR --weights=raw' in card
     with pytest.raises(ValueError, match="holds no EMA of its .* ask for weights='raw'"):
         model_from_checkpoint(folder)
 
@@ -193,14 +177,6 @@ def test_an_average_is_not_exported_as_raw_weights(checkpoint, export, refusal, 
     assert not (tmp_path / 'raw').exists()
 
 
-def test_a_checkpoint_that_was_moved_aside_has_no_validation_of_the_new_run(
-    checkpoint, export, tmp_path
-):
-    path = checkpoint()
-    os.rename(path, f'{path}.old-1')
-    assert 'validation' not in export(f'{path}.old-1', tmp_path / 'hf')
-
-
 @pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
 def test_published_files_come_back_with_the_same_digest(export, tmp_path, name):
     path = os.path.join(REFERENCE, f'{name}.ckpt.pt')
@@ -208,8 +184,6 @@ def test_published_files_come_back_with_the_same_digest(export, tmp_path, name):
     assert 'left out' in export(path, folder)
     assert same_model(folder, path)
     assert not (folder / 'tokenizer.json').exists()
-    about, _, _ = (folder / 'README.md').read_text().partition('##')
-    assert 'None' not in about  # nothing is known of the run
 
 
 def test_commands_take_a_folder(checkpoint, export, script, tmp_path, monkeypatch):

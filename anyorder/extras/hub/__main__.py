@@ -6,9 +6,8 @@
 
     AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
 
-The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel,
-AutoModelForCausalLM and AutoModelForMaskedLM, and a model card, whose licence is left to you. It is
-a checkpoint for all other commands.
+The folder holds the weights in safetensors, the tokenizer, and model.py with views for AutoModel,
+AutoModelForCausalLM and AutoModelForMaskedLM. It is a checkpoint for all other commands.
 
 A name that ends in .pt becomes one file, with all that the checkpoint has, to resume it too: that
 makes one file of what several processes saved in parts."""
@@ -34,11 +33,7 @@ from anyorder.checkpoint import (
 from anyorder.extras.hub.exported import read_exported, write_exported
 from anyorder.extras.hub.folders import whole_folder
 from anyorder.machine.files import check_folder, check_out
-from anyorder.training.run_folder import read_log
 from anyorder.weights import GPT2_N_TOKENS
-
-# names of a log, and what the model card calls them
-MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own': 'its own order'}
 
 
 def plan(config):
@@ -68,33 +63,14 @@ def has_no_raw_weights(entries):
     return isinstance(ema, dict) and ema.get('shadow_params') is entries['model']
 
 
-def validation(ckpt, iter_num):
-    """Return rows (name, nats a token): the validation of the average at this iteration.
-
-    The log beside the checkpoint has it. A checkpoint that another run moved aside has none,
-    because the log belongs to the other run."""
-    path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
-    if not (ckpt.endswith('.pt') and os.path.isfile(path)):
-        return []
-    here = {}
-    for entry in read_log(path):
-        if entry.get('iter') == iter_num:
-            here = entry
-    return [(said, here[name]) for name, said in MEASURED.items() if name in here]
-
-
 def main(config):
     """Write the folder, read it back, and say what is in it; or write one file."""
     if config.out.endswith('.pt'):
         write_file(config)
         return
     entries, model, tokenizer = plan(config)
-    measured = []
-    if config.weights == 'ema':
-        measured = validation(config.ckpt, entries.get('iter_num'))
-
     with whole_folder(config.out) as folder:
-        write_exported(folder, model, entries, tokenizer, config.weights, measured)
+        write_exported(folder, model, entries, tokenizer, config.weights)
         read_back = digest(model_from_checkpoint(read_exported(folder), config.weights))
         if read_back != digest(model):
             raise ValueError(
@@ -109,10 +85,7 @@ def main(config):
         print(f'tokenizer   not known for {model.config.n_real} tokens: left out')
     else:
         print(f'tokenizer   {tokenizer.name}')
-    if measured:
-        validated = [f'{name} {nats:.4f} nats a token' for name, nats in measured]
-        print(f'validation  {", ".join(validated)}')
-    print(f'written to {config.out}; choose a licence in its README.md before you publish it')
+    print(f'written to {config.out}')
 
 
 def write_file(config):

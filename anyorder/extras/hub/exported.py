@@ -4,13 +4,11 @@ config.json         sizes, tokenizer, which weights, and the options of the trai
 model.safetensors   the weights in float32 by their published names; a tied head is in it once
 modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-CODE, their licence
 counts.json         how often each token stands in the training set, which patterns ask for
-tokenizer.json, tokenizer_config.json, generation_config.json, README.md"""
+tokenizer.json, tokenizer_config.json, generation_config.json"""
 
 import json
 import os
-import re
 import shutil
-from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
 from anyorder.machine.files import need_extra
 from anyorder.orders import Order
-from anyorder.tokens.tokenizers import Symbols
 from anyorder.weights import TIED, read_json, tie
 
 COPIED = {
@@ -70,21 +67,19 @@ OPTIONS = (
 LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
 
 
-def write_exported(folder, model, entries, tokenizer, weights, measured=()):
+def write_exported(folder, model, entries, tokenizer, weights):
     """Write an AOGPT to `folder`, which is there and empty.
 
     entries    the checkpoint that holds its weights, see checkpoint.load_checkpoint
     tokenizer  one of tokens/tokenizers.py, or None where it is not known
-    weights    'ema' or 'raw': which weights they are
-    measured   rows (name, nats a token) for the model card"""
+    weights    'ema' or 'raw': which weights they are"""
     need_extra('safetensors')
     from safetensors.torch import save
 
     special = {}
     if tokenizer is not None:
         special = special_ids(tokenizer)
-    config = hub_config(model, entries, special, weights)
-    files = {'config.json': config}
+    files = {'config.json': hub_config(model, entries, special, weights)}
     if tokenizer is not None:
         files |= tokenizer_files(tokenizer, n_read(model))
     if entries.get('counts') is not None:
@@ -93,8 +88,8 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
         files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
 
     for name, value in files.items():
-        write_text(folder, name, json.dumps(value, indent=2, ensure_ascii=False) + '\n')
-    write_text(folder, 'README.md', model_card(model, config, tokenizer, measured))
+        text = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
+        Path(folder, name).write_text(text, encoding='utf-8')
     for name, path in COPIED.items():
         shutil.copyfile(Path(__file__).parents[3] / path, Path(folder, name))
     data = save(dict(model.named_parameters()), {'format': 'pt'})
@@ -133,40 +128,6 @@ def n_read(model):
     if model.slots.masked_loss:
         return model.config.block_size
     return model.config.block_size - 1  # left to right the last position is predicted alone
-
-
-def write_text(folder, name, text):
-    Path(folder, name).write_text(text, encoding='utf-8')
-
-
-def model_card(model, config, tokenizer, measured):
-    """Return README.md: card.md with its comments about this model, without what is not known.
-
-    config    see hub_config
-    measured  rows (name, nats a token)"""
-    about = {model.config.attention, 'masked' if model.slots.masked_loss else 'left_to_right'}
-    if measured:
-        about.add('measured')
-
-    def chosen(comment):
-        return f'{comment[2]}\n' if comment[1] in about else ''
-
-    run = defaultdict(lambda: None, config['training'])
-    starts = [start['name'] for start in run['started_from'] or ()]
-    rows = [f'| {name} | {nats:.4f} |' for name, nats in measured]
-    card = Path(__file__).with_name('card.md').read_text(encoding='utf-8')
-    card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', chosen, card)
-    card = card.format(
-        c=model.config,
-        run=run,
-        config=defaultdict(lambda: None, config),
-        n_parameters=model.n_parameters(),
-        tokenizer=getattr(tokenizer, 'name', 'of a tokenizer that is not known'),
-        prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
-        started_from='; '.join(starts) or None,
-        measured='\n'.join(rows),
-    )
-    return re.sub(r'(?m)^\|.*\| None \|\n', '', card)
 
 
 def read_exported(folder):
