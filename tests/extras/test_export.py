@@ -10,7 +10,7 @@ from conftest import make_model
 from anyorder.checkpoint import digest, model_from_checkpoint, save_checkpoint
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.tokenizer_files import tokenizer_files
-from anyorder.tokens.libraries import BYTE_OF, Library, Tiktoken, train_bpe
+from anyorder.tokens.libraries import Library, Tiktoken, train_bpe
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer, tokenizer_of_set
 from model import EMA
 
@@ -473,51 +473,45 @@ def test_tokenizers_of_text_give_the_same_ids_and_decode_any(tmp_path, name):
     check_same_tokenizer(theirs, ours, 'A né\n  x’s 12\t日本 🙂')
 
 
-def learned(kind):
+def learned():
     """A tokenizer of a library, of a few hundred tokens."""
     texts = ['A né\n  x’s 12\t日本 🙂', "it's 12345678 of the rain  and the wind"] * 3
-    found = train_bpe('bpe:300', 300, texts)
-    if kind == 'package':
-        return found
-    tiktoken = pytest.importorskip('tiktoken')
-    ids = found.backend.get_vocab()
-    ranks = {bytes(map(BYTE_OF.get, text)): i for text, i in ids.items() if i != found.eos}
-    special = {'<|endoftext|>': 320, '<|im|>': 330}  # numbers between them have no token
-    bpe = tiktoken.Encoding('mine', pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
-    return Tiktoken('tiktoken:mine', bpe)
+    return train_bpe('bpe:300', 300, texts)
 
 
-# cl100k's, which has what is another expression to the package tokenizers
-PATTERN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r'|\s++$|\s*[\r\n]|\s+(?!\S)|\s'
-)
-
-
-@pytest.mark.parametrize('kind', ['package', 'tiktoken'])
 @pytest.mark.parametrize(
     'text',
     ['A né\n  x’s 12\t日本 🙂', " it's 1234567 winds\n\n  of rain. \r\n  ", 'a$\n b$', '   '],
 )
-def test_tokenizers_of_libraries_give_the_same_ids_and_decode_any(tmp_path, kind, text):
+def test_tokenizers_of_libraries_give_the_same_ids_and_decode_any(tmp_path, text):
     pytest.importorskip('tokenizers')
-    ours = learned(kind)
+    ours = learned()
     check_same_tokenizer(of_transformers(ours, tmp_path), ours, text)
 
 
-def test_ids_without_a_token_keep_their_place(tmp_path):
+def test_names_of_blank_and_padding_are_no_tokens_of_the_library(tmp_path):
     pytest.importorskip('tokenizers')
-    parts = json.loads(learned('package').file)
+    ours = learned()
+    ours.backend.add_special_tokens(['<|mask|>', '<|pad|>'])
+    ours = Library.of_file('mine', ours.backend.to_str())
+    theirs = of_transformers(ours, tmp_path)
+    text = 'the rain and the wind<|mask|>'
+    assert theirs.convert_tokens_to_ids('<|mask|>') == ours.n_tokens - 2
+    check_same_tokenizer(theirs, ours, text[:-8])
+
+
+def test_what_transformers_cannot_have_with_the_same_ids_is_left_out():
+    pytest.importorskip('tokenizers')
+    parts = json.loads(learned().file)
     gone = parts['model']['merges'].pop()
     del parts['model']['vocab'][''.join(gone)]
-    names = {'<|mask|>': 310, '<|pad|>': 311}  # which are tokens of the set
-    parts['model']['vocab'] |= names
-    ours = Library.of_file('mine', json.dumps(parts))
-    theirs = of_transformers(ours, tmp_path)
-    text = 'the rain and the wind'
-    assert theirs(text)['input_ids'] == ours.encode(text)
-    assert theirs.mask_token_id == ours.n_tokens
-    assert theirs.pad_token_id == ours.n_tokens + 1
+    parts['added_tokens'] = []
+    parts['model']['vocab'] |= {'late': 310}
+    assert tokenizer_files(Library.of_file('mine', json.dumps(parts)), N) == {}
+    tiktoken = pytest.importorskip('tiktoken')
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    bpe = tiktoken.Encoding('mine', pat_str='.', mergeable_ranks=ranks, special_tokens={})
+    assert tokenizer_files(Tiktoken('tiktoken:mine', bpe), N) == {}
 
 
 SETS = [{'tokenizer': name} for name in MAKERS]

@@ -81,10 +81,9 @@ def main(config):
     iter_num = entries.get('iter_num', '?')
     print(f'checkpoint  {config.ckpt}: {config.weights} weights, iteration {iter_num}')
     print(f'model       {model.n_parameters():,} parameters, digest {digest(model)}, read back')
-    if tokenizer is None:
-        print(f'tokenizer   not known for {model.config.n_real} tokens: left out')
-    else:
-        print(f'tokenizer   {tokenizer.name}')
+    name = 'unknown' if tokenizer is None else tokenizer.name
+    is_there = os.path.isfile(os.path.join(config.out, 'tokenizer.json'))
+    print(f'tokenizer   {name}{"" if is_there else ": left out, transformers has none such"}')
     print(f'written to {config.out}')
 
 

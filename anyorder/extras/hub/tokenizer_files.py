@@ -4,10 +4,9 @@ The blank is written <|mask|>, and padding <|pad|>. Padding is no token of a tex
 what is padding out of the loss."""
 
 import json
-import re
 
 from anyorder.machine.files import need_extra
-from anyorder.tokens.libraries import BYTE_OF, Tiktoken
+from anyorder.tokens.libraries import BYTE_OF, Library
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
@@ -29,6 +28,9 @@ def special_ids(tokenizer):
 def tokenizer_files(tokenizer, n_read):
     """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
 
+    {} where the package tokenizers has none with these ids: for an encoding of tiktoken, and for a
+    file that leaves out ids.
+
     n_read  how many tokens the model reads at most"""
     need_extra('tokenizers')
     if isinstance(tokenizer, Symbols):
@@ -40,9 +42,13 @@ def tokenizer_files(tokenizer, n_read):
         pad = PAD
         backend = byte_level(tokenizer.name)
         backend.add_special_tokens([end, mask, pad])  # in the next ids
-    else:
+    elif isinstance(tokenizer, Library):
         backend, mask, pad = of_library(tokenizer)
         end = backend.id_to_token(tokenizer.eos)
+        if backend.token_to_id(mask) != tokenizer.n_tokens:
+            return {}
+    else:
+        return {}
 
     names = {'mask_token': mask, 'pad_token': pad}
     if end is not None:
@@ -101,84 +107,15 @@ def symbols(tokenizer):
 
 
 def of_library(tokenizer):
-    """Return the tokenizer of the package tokenizers for one of a library, its mask and padding.
-
-    An id without a token, between those that have one, gets one that no text is read as."""
+    """Return the tokenizer of the package tokenizers for a Library, its mask and padding."""
     from tokenizers import Tokenizer
 
-    parts = json.loads(tokenizer.file)
-    if isinstance(tokenizer, Tiktoken):
-        parts = parts_of_ranks(tokenizer)
-    added = parts['added_tokens']
-    vocabulary = parts['model']['vocab']
-    if isinstance(vocabulary, dict):
-        fill(vocabulary, added, tokenizer.n_tokens)
-    backend = Tokenizer.from_str(json.dumps(parts))
+    backend = Tokenizer.from_str(tokenizer.file)
     texts = backend.get_vocab()
     mask = unlike(MASK, texts)
     pad = unlike(PAD, texts)
     backend.add_special_tokens([mask, pad])  # in the next ids
-    found = backend.token_to_id(mask), backend.token_to_id(pad)
-    if found != (tokenizer.n_tokens, tokenizer.n_tokens + 1):
-        raise ValueError(
-            f'{tokenizer.name} leaves out ids below {tokenizer.n_tokens}, and its tokens cannot be '
-            'filled up: number them anew, without gaps'
-        )
     return backend, mask, pad
-
-
-def fill(vocabulary, added, n_tokens):
-    """Give {token: id} of a model the added tokens, and a token for each id that has none.
-
-    Then the package numbers what is added behind them."""
-    vocabulary |= {token['content']: token['id'] for token in added}
-    used = {*vocabulary.values()}
-    vocabulary |= {f'<|{i}|>': i for i in range(n_tokens) if i not in used}
-
-
-def parts_of_ranks(tokenizer):
-    """Return tokenizer.json of a Tiktoken, as a dict.
-
-    tiktoken joins the two tokens that touch whose bytes are the token of the lowest rank. So each
-    way to cut a token in two is a pair, and pairs stand in the order of their tokens."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(BYTE_OF, key=BYTE_OF.get)
-    ranks = tokenizer.bpe._mergeable_ranks
-    texts = {token: ''.join(map(letters.__getitem__, token)) for token in ranks}
-    vocabulary = {texts[token]: i for token, i in ranks.items()}
-    merges = []
-    for token in sorted(ranks, key=ranks.get):
-        cuts = ((token[:n], token[n:]) for n in range(1, len(token)))
-        merges += [(texts[a], texts[b]) for a, b in cuts if a in ranks and b in ranks]
-    backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
-    words = pre_tokenizers.Split(Regex(in_oniguruma(tokenizer.bpe._pat_str)), 'isolated')
-    bytes_ = pre_tokenizers.ByteLevel(False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
-    backend.decoder = decoders.ByteLevel()
-    parts = json.loads(backend.to_str())
-    special = {END_OF_TEXT: tokenizer.eos} | tokenizer.special
-    in_order = sorted(special, key=special.get)
-    parts['added_tokens'] = [added(text, special[text]) for text in in_order]
-    return parts
-
-
-def added(text, i):
-    """Return a special token as tokenizer.json has it."""
-    flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized'), False)
-    return {'id': i, 'content': text, 'special': True, **flags}
-
-
-# a class of letters with its number, as \p{N}{1,3}+
-COUNTED = re.compile(r'(\\[pP]\{\w+\}|\\\w|\[(?:\\.|[^]\\])*\])(\{\d+(?:,\d*)?\})\+')
-
-
-def in_oniguruma(pattern):
-    """Return an expression of tiktoken in the syntax of the package tokenizers.
-
-    There a + behind {1,3} repeats it, and $ is the end of a line, too."""
-    pattern = COUNTED.sub(r'(?>\1\2)', pattern)
-    return re.sub(r'(?<!\\)\$', r'\\z', pattern)
 
 
 def byte_level(name):
