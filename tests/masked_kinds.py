@@ -524,7 +524,6 @@ KINDS = {
     'dream': write_dream,
     'mdlm': write_mdlm,
     'bert': write_transformers('Bert'),
-    'roberta': write_transformers('Roberta'),
     'modernbert': write_transformers(
         'ModernBert', cls_token_id=1, bos_token_id=1, sep_token_id=2, eos_token_id=2
     ),

@@ -136,7 +136,6 @@ READERS = {
     'data/prepare.py': 'configurator.configure',
     'anyorder.extras.puzzles make': 'configurator.configure',
     'anyorder.extras.hub': 'configurator.configure',
-    'anyorder.extras.masked': 'configurator.configure',
     'anyorder.extras.pictures': 'anyorder.extras.pictures.figures.draw',
     'tests/torture.py': 'argparse.ArgumentParser.parse_args',
 }
@@ -269,7 +268,7 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
 
 
 PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py']
-ROOMS = ['hub', 'lm_eval', 'masked', 'patterns', 'pictures', 'puzzles make', 'puzzles solve']
+ROOMS = ['hub', 'lm_eval', 'patterns', 'pictures', 'puzzles make', 'puzzles solve']
 ROOMS += [f'speed {word}' for word in SPEED]
 PROGRAMS += [ROOM + room for room in ROOMS]
 

@@ -4,7 +4,7 @@
 
     hub        a folder that transformers loads; reading such folders, and GPT-2
     lm_eval    lm-evaluation-harness asks a model
-    masked     masked models of others
+    masked     masked models of others, which --ckpt=masked:FOLDER names
     patterns   regular expressions and JSON schemas that a text matches
     pictures   curves, figures, replays
     puzzles    sets of puzzles are made, and solved

@@ -3,11 +3,9 @@
 And what the commands ask of a model."""
 
 import json
-import math
 import re
 import shutil
 
-import masked_kinds
 import pytest
 import torch
 from conftest import one_line
@@ -30,8 +28,6 @@ KNOWN = {  # the special tokens come last, in BERT's first
     'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
     'mdlm': MaskedConfig(38, 50257, 50257, prefix=(50256,), suffix=(50256,)),
     'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
-    # 42 - 1 - pad - [CLS] and [SEP]
-    'roberta': MaskedConfig(39, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
     'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
 }
 
@@ -67,15 +63,15 @@ def test_kept_answers_are_of_one_config_json(tmp_path):
 
 
 def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
-    """RoBERTa calls the token behind every text its end: a separator, which it never writes."""
+    """It may call the token behind every text its end: a separator, which it never writes."""
     from transformers import AutoTokenizer
 
-    KINDS['roberta'](tmp_path)
+    KINDS['bert'](tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.add_special_tokens({'bos_token': '[CLS]', 'eos_token': '[SEP]'})
     tokenizer.save_pretrained(tmp_path)
     checkpoint = opened(tmp_path)
-    assert checkpoint.config == KNOWN['roberta']
+    assert checkpoint.config == KNOWN['bert']
     assert checkpoint.tokenizer.eos is None
 
 
@@ -100,14 +96,6 @@ def test_a_text_is_neither_cut_nor_padded_by_what_its_tokenizer_last_did(tmp_pat
     assert lengths[0] > 8 > lengths[1]
 
 
-def test_a_roberta_without_a_padding_token_has_the_positions_of_one(tmp_path):
-    KINDS['roberta'](tmp_path)
-    pad = json.loads((tmp_path / 'config.json').read_text())['pad_token_id']
-    change_config(tmp_path, pad_token_id=None)
-    more = pad - 1  # than where padding is the token 1
-    assert opened(tmp_path).config.block_size == KNOWN['roberta'].block_size + more
-
-
 def cut(folder):
     path = folder / 'model.safetensors'
     path.write_bytes(path.read_bytes()[:-1])
@@ -128,11 +116,10 @@ def pickle_more(folder):
         ('bert', {'intermediate_size': 20}, '6 weights do not fit config.json'),
         ('bert', {'hidden_size': 15}, 'makes no bert .ValueError: The hidden size'),
         ('dream', {'hidden_size': 'x'}, "makes no Dream .* 'hidden_size'"),
-        (
-            'bert',
-            {'quantization_config': {'quant_method': 'bitsandbytes'}},
-            "quantization_config={'quant_method': 'bitsandbytes'}: only weights",
-        ),
+        ('llada', {'rope_scaling': {'type': 'linear', 'factor': 2.0}}, 'rope_scaling'),
+        ('llada', {'weight_tying': True}, 'weight_tying'),
+        ('dream', {'rope_parameters': {'rope_type': 'yarn'}}, 'rope_parameters'),
+        ('bert', {'quantization_config': {'quant_method': 'gptq'}}, 'quantization_config'),
     ],
 )
 def test_a_config_that_fits_no_weights_is_one_line(folders, tmp_path, kind, changes, said):
@@ -193,7 +180,7 @@ def test_a_chat_template_that_fails_is_one_line(folders, tmp_path, template, sai
 
 NOT_UNDERSTOOD = (
     ', which is not understood: FOLDER may be aogpt, or gpt2, .*'
-    'masked:FOLDER may be llada, Dream, .* causal network must first .* a2d-llama'
+    'masked:FOLDER may be llada, Dream, mdlm, .*MaskedModel'
 )
 
 
@@ -208,8 +195,8 @@ def test_a_kind_that_is_not_understood_is_said(tmp_path, kind, prefix):
 
 
 def test_a_masked_model_wants_its_name(tmp_path, folders):
-    (tmp_path / 'config.json').write_text('{"model_type": "a2d-llama"}')
-    with one_line(f"model_type='a2d-llama': its name as a masked model is masked:{tmp_path}$"):
+    (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
+    with one_line(f"model_type='llada': its name as a masked model is masked:{tmp_path}$"):
         open_checkpoint(tmp_path)
     _, bert = folders('bert')
     with pytest.raises(ValueError, match='masked model of others'):
@@ -231,7 +218,7 @@ def test_what_a_folder_lacks_is_said(tmp_path):
     write_tokenizer(tmp_path, eos='<|endoftext|>')
     with pytest.raises(ValueError, match='a llada model lacks max_sequence_length'):
         opened(tmp_path)
-    change_config(tmp_path, model_type='a2d-qwen3')
+    change_config(tmp_path, model_type='bert')
     with pytest.raises(ValueError, match='names no mask token'):
         opened(tmp_path)
 
@@ -257,64 +244,17 @@ def test_transformers_must_be_there_and_new_enough(folders, monkeypatch):
         opened(bert)
 
 
-def write_decoder(folder, kind, **config):
-    """A folder of dLLM's, whose network transformers has as the decoder of this kind."""
-    import transformers
-
-    write_tokenizer(folder, eos='<|endoftext|>', mask='<|mask|>')
-    sizes = {
-        'vocab_size': 272,
-        'hidden_size': 16,
-        'num_hidden_layers': 2,
-        'num_attention_heads': 2,
-        'head_dim': 8,
-        'num_key_value_heads': 1,
-        'intermediate_size': 24,
-        'max_position_embeddings': 20,
-        'initializer_range': 0.3,
-        'tie_word_embeddings': False,
-    }
-    config = transformers.CONFIG_MAPPING[kind](**sizes | config)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    change_config(folder, model_type=f'a2d-{kind}')
-
-
-# which config.json may ask for, and the code of dLLM has not
-WINDOW = {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
-
-
-@pytest.mark.parametrize('kind, window', [('llama', {}), ('qwen2', WINDOW), ('qwen3', WINDOW)])
-def test_a_tied_decoder_sees_all_tokens(kind, window, tmp_path):
-    write_decoder(tmp_path, kind, tie_word_embeddings=True, **window)
-    checkpoint = opened(tmp_path)
-    network = checkpoint.model().network
-    assert checkpoint.config == MaskedConfig(20, 272, 271)
-    assert network.lm_head.weight is network.model.embed_tokens.weight
-    tokens = torch.arange(8).expand(9, -1).clone()
-    tokens[range(8), range(8)] = 30  # row r differs from the last row at position r
-    logits = network(tokens).logits
-    assert (logits[:8] != logits[8]).any(-1).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'kind, head, embedding',
     [
-        ('llama', 'lm_head.weight', 'model.embed_tokens.weight'),
-        ('qwen3', 'lm_head.weight', 'model.embed_tokens.weight'),
-        ('llada', 'model.transformer.ff_out.weight', 'model.transformer.wte.weight'),
         ('bert', 'cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
-        ('roberta', 'lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
         ('modernbert', 'decoder.weight', 'model.embeddings.tok_embeddings.weight'),
     ],
 )
 def test_a_tied_head_is_read_as_it_is_stored(kind, head, embedding, folders, tmp_path):
     """Under either name, under both, in a wrapper, and as a head of its own where it is another."""
-    if kind in KINDS:
-        shutil.copytree(folders(kind)[1], tmp_path, dirs_exist_ok=True)
-        change_config(tmp_path, weight_tying=True)
-    else:
-        write_decoder(tmp_path, kind, tie_word_embeddings=True)
+    shutil.copytree(folders(kind)[1], tmp_path, dirs_exist_ok=True)
     weights = read_weights(tmp_path)
     weights.pop(head, None)
     usual = model_of(weights, tmp_path)
@@ -344,233 +284,6 @@ def model_of(weights, folder):
     copies = {name: p.clone() for name, p in weights.items()}
     save_file(copies, folder / 'model.safetensors', {'format': 'pt'})
     return opened(folder).model()
-
-
-# ---- scaled rotary positions
-
-ORIGINAL = 'original_max_position_embeddings'
-YARN = {'factor': 4.0, 'original_max_position_embeddings': 16}
-LLAMA3 = {
-    'factor': 8.0,
-    'low_freq_factor': 1.0,
-    'high_freq_factor': 4.0,
-    'original_max_position_embeddings': 8,
-}
-LONG = {
-    'short_factor': [1.0, 1.1, 1.2, 1.3],
-    'long_factor': [2.0, 3.0, 4.0, 5.0],
-    'original_max_position_embeddings': 16,
-}
-THETA = 300.0
-HEAD = 8
-PLAIN = THETA ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
-
-
-def yarn(
-    factor,
-    original_max_position_embeddings,
-    beta_fast=32.0,
-    beta_slow=1.0,
-    attention_factor=None,
-    **more,
-):
-    """The frequencies and the factor of cos and sin. (Peng et al., arXiv 2309.00071, section 3)"""
-
-    def dim(rotations):
-        """The pair whose angle makes so many turns in the original length."""
-        length = original_max_position_embeddings / (rotations * 2 * math.pi)
-        return HEAD * math.log(length) / (2 * math.log(THETA))
-
-    low = max(math.floor(dim(beta_fast)), 0)
-    high = min(math.ceil(dim(beta_slow)), HEAD - 1)
-    ramp = ((torch.arange(HEAD // 2).double() - low) / (high - low)).clamp(0, 1)
-
-    def scale(mscale=1.0):
-        return 0.1 * mscale * math.log(factor) + 1
-
-    if attention_factor is None and 'mscale' in more:
-        attention_factor = scale(more['mscale']) / scale(more['mscale_all_dim'])
-    if attention_factor is None:
-        attention_factor = scale()
-    return PLAIN * (1 - ramp) + PLAIN / factor * ramp, attention_factor
-
-
-def llama3(factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """Long waves are stretched, short ones stay, others are mixed. (the code of Llama 3.1)"""
-    turns = original_max_position_embeddings * PLAIN / (2 * math.pi)
-    smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
-    return PLAIN * smooth + PLAIN / factor * (1 - smooth), 1.0
-
-
-def longrope(n, factor=4.0):
-    """Of texts of n tokens. (Ding et al., arXiv 2402.13753)"""
-    name = 'long_factor' if n > 16 else 'short_factor'
-    by = torch.tensor(LONG[name], dtype=torch.float64)
-    return PLAIN / by, math.sqrt(1 + math.log(factor) / math.log(16))
-
-
-YARNS = [
-    YARN,
-    YARN | {'factor': 2.0},
-    YARN | {'beta_fast': 4.0, 'beta_slow': 0.5},
-    YARN | {'attention_factor': 1.5},
-    YARN | {'mscale': 0.7, 'mscale_all_dim': 0.3},
-]
-
-
-def formula(way, scaling, n):
-    """The frequencies and the factor of cos and sin of a text of n tokens."""
-    if way == 'linear':
-        return PLAIN / scaling['factor'], 1.0
-    if way == 'llama3':
-        return llama3(**scaling)
-    if way == 'yarn':
-        return yarn(**{ORIGINAL: 64} | scaling)  # the length that write_scaled says
-    if way == 'longrope':
-        return longrope(n, scaling.get('factor', 4.0))
-    return PLAIN, 1.0  # `dynamic` scales longer texts
-
-
-SCALED = [
-    ('default', {}),
-    ('linear', {'factor': 4.0}),
-    ('dynamic', {'factor': 4.0}),
-    ('llama3', LLAMA3),
-    *(('yarn', scaling) for scaling in YARNS),
-    ('yarn', {'factor': 4.0}),
-    ('longrope', LONG),
-    ('longrope', LONG | {'factor': 2.0}),
-]
-
-
-# config.json's entries, from the way and its numbers
-
-
-def by_type(way, scaling):
-    return {'rope_scaling': scaling | {'type': way}, 'rope_theta': THETA}
-
-
-def by_rope_type(way, scaling):
-    return {'rope_scaling': scaling | {'rope_type': way}, 'rope_theta': THETA}
-
-
-def by_both_types(way, scaling):
-    both = scaling | {'rope_type': way, 'type': way}
-    return {'rope_scaling': both, 'rope_theta': THETA, 'rope_parameters': None}
-
-
-def by_parameters(way, scaling):
-    parameters = scaling | {'rope_type': way, 'rope_theta': THETA}
-    return {'rope_parameters': parameters, 'rope_scaling': None}
-
-
-def by_parameters_and_theta(way, scaling):
-    return {'rope_parameters': scaling | {'rope_type': way}, 'rope_theta': THETA}
-
-
-def by_a_length_beside(way, scaling):
-    scaling = dict(scaling)
-    entries = {'rope_theta': THETA}
-    if ORIGINAL in scaling:
-        entries[ORIGINAL] = scaling.pop(ORIGINAL)
-    return entries | {'rope_scaling': scaling | {'type': way}}
-
-
-SPELLINGS = [
-    by_type,
-    by_rope_type,
-    by_both_types,
-    by_parameters,
-    by_parameters_and_theta,
-    by_a_length_beside,
-]
-
-
-def write_scaled(folder, kind, said):
-    write_decoder(folder, kind, head_dim=HEAD, max_position_embeddings=64)
-    path = folder / 'config.json'
-    file = json.loads(path.read_text())
-    file.pop('rope_parameters')
-    path.write_text(json.dumps(file | said))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'kind, spell',
-    [*(('llama', spell) for spell in SPELLINGS), ('qwen2', by_type), ('qwen3', by_parameters)],
-)
-def test_rotary_positions_are_scaled_by_the_formula_in_every_spelling(tmp_path, kind, spell):
-    for way, scaling in SCALED:
-        write_scaled(tmp_path, kind, spell(way, scaling))
-        rotary = opened(tmp_path).model().network.model.rotary_emb
-        for n in (30, 10):  # a text is not the worse for a longer one before
-            frequency, scale = formula(way, scaling, n)
-            angle = torch.arange(n).double()[:, None] * torch.cat([frequency, frequency])
-            cos, sin = rotary(torch.zeros(1), torch.arange(n)[None])
-            torch.testing.assert_close(cos[0].double(), angle.cos() * scale, rtol=0, atol=2e-5)
-            torch.testing.assert_close(sin[0].double(), angle.sin() * scale, rtol=0, atol=2e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('way, scaling', [('llama3', LLAMA3), ('yarn', YARN)])
-def test_a_scaled_decoder_gives_the_logits_of_the_formula(tmp_path, monkeypatch, way, scaling):
-    write_scaled(tmp_path, 'llama', by_rope_type(way, scaling))
-    frequency, scale = formula(way, scaling, 30)
-
-    def rotate(x, theta):
-        angle = torch.arange(len(x)).double()[:, None, None] * frequency
-        a, b = x.chunk(2, -1)
-        turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
-        return scale * torch.cat(turned, -1)
-
-    monkeypatch.setattr(masked_kinds, 'rotate', rotate)
-    names = masked_kinds.by_table('model.layers', masked_kinds.LLAMA, masked_kinds.LLAMA_REST)
-    w = {name: p.double() for name, p in read_weights(tmp_path).items()}
-    tokens = torch.randint(5, 270, (30,), generator=torch.Generator().manual_seed(1))
-    found = opened(tmp_path).model().double().network(tokens[None]).logits[0]
-    expected = masked_kinds.llama(w, names, tokens, THETA, 1e-6)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_scaled_encoder_of_transformers_is_scaled(folders, tmp_path):
-    scaling = {'rope_type': 'linear', 'factor': 4.0}
-    there = shutil.copytree(folders('modernbert')[1], tmp_path / 'modernbert')
-    thetas = {'global_rope_theta': THETA, 'local_rope_theta': 10.0}
-    change_config(there, rope_parameters=None, rope_scaling=scaling, **thetas)
-    rotary = opened(there).model().network.model.rotary_emb
-    found = rotary.full_attention_inv_freq.double()
-    torch.testing.assert_close(found, PLAIN / 4, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize(
-    'said, error',
-    [
-        ({'rope_scaling': {'type': 'su', 'short_factor': [1.0], 'long_factor': [1.0]}}, "'su'"),
-        ({'rope_scaling': {'type': ['yarn']}}, 'makes no a2d-llama'),
-        ({'rope_scaling': {'type': 'yarn'}}, "'factor'"),
-        ({'rope_scaling': {'type': 'linear'}}, "'factor'"),
-        ({'rope_scaling': {'type': 'default', 'mrope_section': [1, 2]}}, 'mrope_section'),
-        ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0, 'alpha': 3.0}}, 'alpha'),
-        ({'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}}, 'freq_factor'),
-        ({'rope_parameters': {'full_attention': {'rope_type': 'yarn'}}}, 'full_attention'),
-        (by_parameters('linear', {'factor': 2.0}) | by_type('linear', {'factor': 4.0}), 'one of'),
-        ({'rope_scaling': ['linear', 2.0]}, 'makes no a2d-llama'),
-        ({'rope_parameters': 'yarn'}, 'makes no a2d-llama'),
-    ],
-)
-def test_a_scaling_that_is_not_understood_is_named(tmp_path, said, error):
-    write_scaled(tmp_path, 'llama', said)
-    with one_line(error):
-        opened(tmp_path).model()
-
-
-@pytest.mark.slow
-def test_a_scaling_that_the_authors_code_does_not_have_is_refused(folders, tmp_path):
-    there = shutil.copytree(folders('llada')[1], tmp_path / 'llada')
-    change_config(there, rope_scaling={'type': 'linear', 'factor': 2.0})
-    with one_line("another LLaDA .*'linear'"):
-        opened(there).model()
 
 
 # ---- the commands

@@ -18,7 +18,7 @@ from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import get_tokenizer
-from anyorder.weights import WithoutDraws, is_same, local_path, read_json
+from anyorder.weights import WithoutDraws, local_path, read_json
 
 FILES = (
     'config.json',
@@ -30,22 +30,6 @@ FILES = (
     'chat_template.jinja',
 )
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt')
-
-# masked models of transformers whose table of positions begins behind the id of the padding token
-OFFSET = (
-    'camembert',
-    'data2vec-text',
-    'esm',
-    'ibert',
-    'longformer',
-    'luke',
-    'mpnet',
-    'roberta',
-    'roberta-prelayernorm',
-    'xlm-roberta',
-    'xlm-roberta-xl',
-    'xmod',
-)
 
 
 class MaskedCheckpoint:
@@ -76,11 +60,6 @@ class MaskedCheckpoint:
         self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
         self.family = masked_family(self.kind, path)
-        if 'quantization_config' in self.file:
-            raise ValueError(
-                f'{path} has quantization_config={self.file["quantization_config"]!r}: only '
-                'weights that are not quantized are understood, name the model before it was'
-            )
         if not weight_files(self.folder):
             raise ValueError(
                 f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin'
@@ -137,22 +116,14 @@ class MaskedCheckpoint:
         prefix = special.get('prefix', ())
         if prefix or not self.family.shift:
             return prefix
-        first = special.get('bos', self.file.get('bos_token_id'))
-        if first is None:
-            first = self.tokenizer.eos
-        return (first,)
+        return (special.get('bos', self.tokenizer.eos),)
 
     def n_positions(self):
         """Return how many positions the network has for a text and what stands around it."""
         rows = self.family.positions
         if isinstance(rows, str):
             rows = self.file[rows]
-        if self.kind not in OFFSET:
-            return rows
-        pad = self.file.get('pad_token_id')
-        if pad is None:
-            pad = 1
-        return rows - (pad + 1)
+        return rows
 
     def model(self, weights='raw', device='cpu'):
         """Return the MaskedModel in evaluation mode, in the dtype of its file.
@@ -160,6 +131,7 @@ class MaskedCheckpoint:
         The file has one set of weights, by any name."""
         found = read_weights(self.folder)
         with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
+            check_form(self.file, {'quantization_config': None})
             network = self.family.load(self.file, found)
         model = MaskedModel(network, self.config).to(device)
         set_exempt(model, self.tokenizer)
@@ -280,66 +252,27 @@ def masked_family(kind, path):
     """Return the MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
     if kind in list(FAMILIES):  # a list: a model_type may be any value of JSON
         return FAMILIES[kind]
-    need_extra('transformers', 5, 2)
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS,
-    )
-
-    if kind in list(OF_TRANSFORMERS):
-        return MaskedFamily(load_mlm, writes_end=False)
     raise ValueError(
         f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, '
-        f'which train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)} or a '
-        'masked model of transformers, as bert; another causal network must first learn to fill '
-        'blanks, as a2d-llama did; in Python anyorder.extras.masked.masked.MaskedModel takes any '
-        'callable that sees all tokens'
+        f'which train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)}; in '
+        'Python anyorder.extras.masked.masked.MaskedModel takes any callable that sees all tokens'
     )
 
 
-def decoder(kind):
-    """Return the loader of a network that sees all tokens, and that transformers has as a decoder.
-
-    kind  the decoder's name in transformers, as Qwen2"""
-
-    def load(config, weights):
-        import transformers
-
-        config = without(config, 'model_type', 'auto_map', 'layer_types')
-        if config.get('rope_scaling') and config.get('rope_parameters'):
-            raise ValueError('it has rope_scaling and rope_parameters: leave one of them')
-        config['use_sliding_window'] = False  # the code of their authors has none
-        config = getattr(transformers, f'{kind}Config').from_dict(config)
-        unknown = config.rope_parameters.keys() - ROTARY
-        if unknown:  # transformers would leave it out, and the network be another
-            raise ValueError(f'{min(unknown)} of rotary positions is not understood')
-        return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, weights)
-
-    return load
+# entries of Dream's config.json that change the network, and the values that are understood
+DREAM_IS = {'tie_word_embeddings': False, 'rope_scaling': None, 'rope_parameters': None}
 
 
-# entries that say how rotary positions are scaled
-ROTARY = {
-    'rope_type',
-    'type',
-    'rope_theta',
-    'factor',
-    'original_max_position_embeddings',
-    'low_freq_factor',
-    'high_freq_factor',
-    'attention_factor',
-    'beta_fast',
-    'beta_slow',
-    'mscale',
-    'mscale_all_dim',
-    'truncate',
-    'short_factor',
-    'long_factor',
-}
+def load_dream(config, weights):
+    """Return a Qwen2 of transformers with the weights of a Dream."""
+    import transformers
 
-
-def without(config, *names):
-    """Return the entries of a config that have none of these names."""
-    return {name: value for name, value in config.items() if name not in names}
+    check_form(config, DREAM_IS)
+    left_out = ('model_type', 'auto_map', 'layer_types')
+    config = {name: value for name, value in config.items() if name not in left_out}
+    config['use_sliding_window'] = False  # the code of their authors has none
+    qwen = transformers.Qwen2Config.from_dict(config)
+    return fill_in(transformers.Qwen2ForCausalLM, qwen, weights)
 
 
 # Llama's names of the parts of a block, by LLaDA's
@@ -358,6 +291,7 @@ LLADA_PARTS = {
 LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
 # entries of LLaDA's config.json that change the network, and the values that make it a Llama
 LLADA_IS = {
+    'weight_tying': False,
     'block_type': 'llama',
     'layer_norm_type': 'rms',
     'activation_type': 'silu',
@@ -380,12 +314,7 @@ def load_llada(config, weights):
     """Return a Llama of transformers with the weights of a LLaDA."""
     import transformers
 
-    wrong = {}
-    for name, value in LLADA_IS.items():
-        if config.get(name) not in (None, value):
-            wrong[name] = config[name]
-    if wrong:
-        raise ValueError(f'another LLaDA than the one that is understood has {wrong}')
+    check_form(config, LLADA_IS)
     C = config['d_model']
     n_head = config['n_heads']
     llama = transformers.LlamaConfig(
@@ -396,12 +325,18 @@ def load_llada(config, weights):
         num_attention_heads=n_head,
         num_key_value_heads=config.get('n_kv_heads') or n_head,
         rms_norm_eps=config.get('rms_norm_eps', 1e-5),
-        tie_word_embeddings=config.get('weight_tying', False),
         max_position_embeddings=config['max_sequence_length'],
         rope_parameters={'rope_theta': config.get('rope_theta', 10000.0)},
     )
     renamed = {llama_name(name): p for name, p in weights.items()}
     return fill_in(transformers.LlamaForCausalLM, llama, renamed)
+
+
+def check_form(config, form):
+    """Raise ValueError if an entry of config.json, where it is said, differs from this form."""
+    for name, value in form.items():
+        if config.get(name) not in (None, value):
+            raise ValueError(f'{name}={config[name]!r} is not understood: it must be {value}')
 
 
 def llama_name(name):
@@ -420,21 +355,12 @@ def fill_in(kind, config, weights):
     config.use_cache = False
     with WithoutDraws():
         network = kind(own_attention(config))
-    names = ('model.embed_tokens.weight', 'lm_head.weight')
-    there = [weights[name] for name in names if name in weights]
-    # a head in the file that is not the embedding is the head
-    tied = config.tie_word_embeddings and len(there) > 0 and is_same(there[0], there[-1])
-    if not tied:
-        return set_weights(network, weights)
-    set_weights(network, weights | dict.fromkeys(names, there[0]))
-    network.lm_head.weight = network.model.embed_tokens.weight
-    return network
+    return set_weights(network, weights)
 
 
 def own_attention(config):
     """Have transformers' own attention: config.json may name a kernel of the hub, which is code."""
     config._attn_implementation = None
-    config._experts_implementation = None
     return config
 
 
@@ -460,10 +386,7 @@ def check_weights(wrong):
 
 def load_mdlm(config, weights):
     """Return the network of MDLM's release."""
-    if config.get('time_conditioning', False):
-        raise ValueError(
-            'it was trained with time_conditioning, and the order of tokens gives no time'
-        )
+    check_form(config, {'time_conditioning': False})  # the order of tokens gives no time
     names = ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')
     sizes = {name: config[name] for name in names}
     return set_weights(MDLM(**sizes), weights)
@@ -490,11 +413,8 @@ def load_mlm(config, weights):
 # another family is a loader, and what must be known about it, named here
 FAMILIES = {
     'llada': MaskedFamily(load_llada, 'max_sequence_length', mask_id=126336),
-    'Dream': MaskedFamily(
-        decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'
-    ),
-    'a2d-llama': MaskedFamily(decoder('Llama')),
-    'a2d-qwen2': MaskedFamily(decoder('Qwen2')),
-    'a2d-qwen3': MaskedFamily(decoder('Qwen3')),
+    'Dream': MaskedFamily(load_dream, 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
     'mdlm': MaskedFamily(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
+    'bert': MaskedFamily(load_mlm, writes_end=False),
+    'modernbert': MaskedFamily(load_mlm, writes_end=False),
 }
