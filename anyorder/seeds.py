@@ -29,6 +29,12 @@ def seeds_of(seed, n):
     return [int(one) for one in seed]  # ints of NumPy have another repr, which is hashed
 
 
+def drawn_seeds(n, generator=None):
+    """Return n seeds that a generator draws, or PyTorch's own."""
+    device = generator.device if generator else 'cpu'
+    return torch.randint(2**62, (n,), generator=generator, device=device).tolist()
+
+
 def stream(*names):
     """Return a generator on the host, by derive_seed of these names.
 

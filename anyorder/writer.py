@@ -252,7 +252,7 @@ class Writer:
                 idx = torch.tensor([tokens], device=self.device)
                 given = torch.tensor(known).nonzero()
                 part = torch.tensor(answer).nonzero()
-                logp = conditional_logprob(self.network, idx, part, given, n_orders, own)
+                logp = conditional_logprob(self.network, idx, part, given, n_orders, seed=own)
                 nats.append(float(logp))
         return nats
 

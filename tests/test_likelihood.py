@@ -208,12 +208,15 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
             context_logprobs(model, idx, order, i, n_contexts)
 
 
-def test_a_seed_gives_the_shuffles(batch):
+def test_a_generator_or_a_seed_gives_the_shuffles(batch):
     model = make_model()
     (idx, order) = batch
+    seeded = torch.Generator().manual_seed
+    parts = [3, 1, 6], [0, 8, 2]
     for estimate in (
-        lambda seed: context_logprobs(model, idx, order, 5, 4, seed),
-        lambda seed: conditional_logprob(model, idx, [3, 1, 6], [0, 8, 2], 4, seed),
+        lambda seed: context_logprobs(model, idx, order, 5, 4, seeded(seed)),
+        lambda seed: conditional_logprob(model, idx, *parts, 4, seeded(seed)),
+        lambda seed: conditional_logprob(model, idx, *parts, 4, seed=seed),
     ):
         a, b, c = map(estimate, (0, 0, 1))
         assert torch.equal(a, b)

@@ -14,6 +14,7 @@ from anyorder.generation.options import check_keywords, drawing_in, unmasking_of
 from anyorder.generation.passes import Passes
 from anyorder.generation.plan import filled_up, is_due, is_exact
 from anyorder.generation.workspace import workspace_of
+from anyorder.seeds import drawn_seeds
 
 
 def generate(
@@ -48,8 +49,7 @@ def generate(
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     check_keywords(options, generate)
     if seeds is None:
-        device = generator.device if generator else 'cpu'
-        seeds = torch.randint(2**62, (len(order),), generator=generator, device=device).tolist()
+        seeds = drawn_seeds(len(order), generator)
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step

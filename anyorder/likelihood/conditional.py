@@ -5,11 +5,11 @@ import torch
 from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.nll import score_visits
 from anyorder.machine.devices import widest
-from anyorder.seeds import keys_of, uniform
+from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
 @torch.no_grad()
-def conditional_logprob(model, idx, a, b, n_orders=0, seed=0):
+def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None):
     """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
 
     Without n_orders b and then a are read left to right. Else K = n_orders are averaged:
@@ -17,7 +17,8 @@ def conditional_logprob(model, idx, a, b, n_orders=0, seed=0):
         log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
 
     idx   (B, N) tokens in natural order
-    a, b  (n,) and (m,) positions, lists or tensors; b may be empty"""
+    a, b  (n,) and (m,) positions, lists or tensors; b may be empty
+    seed  draws the shuffles, by default one that the generator draws"""
     B, N = idx.shape
     a = torch.as_tensor(a, dtype=torch.long).flatten()
     b = torch.as_tensor(b, dtype=torch.long).flatten()
@@ -33,6 +34,8 @@ def conditional_logprob(model, idx, a, b, n_orders=0, seed=0):
         rest = sorted({*range(N)} - {*both.tolist()})
     rest = torch.tensor(rest, dtype=torch.long)
 
+    if n_orders and seed is None:
+        (seed,) = drawn_seeds(1, generator)
     logprobs = []
     for order in orders_of_parts(b, a, n_orders, seed):
         order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)

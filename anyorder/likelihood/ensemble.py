@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from anyorder.seeds import derive_seed, keys_of, uniform
+from anyorder.seeds import derive_seed, drawn_seeds, keys_of, uniform
 from configurator import at_least
 
 
@@ -17,7 +17,7 @@ def ensemble_nll(logprobs):
 
 
 @torch.no_grad()
-def context_logprobs(model, idx, order, i, n_contexts, seed=0):
+def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     """Return log p of one visit under several orders of the visits before it (AO eq. of p_ens).
 
         logprobs[b, j] = log p(x[order[b, i]] | x[shuffle_j(order[b, :i])])
@@ -34,7 +34,8 @@ def context_logprobs(model, idx, order, i, n_contexts, seed=0):
         raise ValueError(
             f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
         )
-    u = uniform(keys_of([seed]), torch.arange(B * K * i)).view(B, K, i)
+    keys = keys_of(drawn_seeds(1, generator))
+    u = uniform(keys, torch.arange(B * K * i)).view(B, K, i)
     shuffles = u.argsort(-1)
     shuffles[:, 0] = torch.arange(i)
     visits = F.pad(shuffles, (0, 1), value=i).to(order.device)  # (B, K, i + 1)
