@@ -28,11 +28,10 @@ Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACH
 data set on the hub from the cache of `datasets`. A file of a set replaces a link of its name, and
 what the link leads to stays.
 
-Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a
-.parquet with one column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists
-with --shape, are rows of one length. Other lists and a one-dimensional array are a stream. An .npz
-may also hold which positions are given, from the start and at no cost: bool arrays given_train, ...
-or one for all rows, given."""
+Tokens of another kind are integers from 0: an .npy, or an .npz with the arrays train, val and test.
+A two-dimensional array has rows of one length, a one-dimensional array is a stream. An .npz may
+also hold which positions are given, from the start and at no cost: bool arrays given_train, ... or
+one for all rows, given."""
 
 import os
 import signal
@@ -48,7 +47,7 @@ from anyorder.tokens.prepared import DATA_SETS, prepare
 from configurator import configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
-WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
+WORDS['tokens'] = 'arrays of integers of your own (--source)'
 
 TEXTS = ('text_key', 'prompt_key')
 FORM = ('end', 'vocabulary', 'shape')
@@ -59,7 +58,7 @@ prompt_key = 'auto'  # field that holds a prompt, which is given; 'auto' is "pro
 split = ''  # the source is this split; '' divides it, or is test for a zero-shot set
 name = ''  # folder to write under `data_dir`; '' is the name of the data set
 tokenizer = ''  # bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME, bpe:4096; '' its own
-end = None  # tokens: the integer that is written behind each document of a stream
+end = None  # tokens: the integer that ends each document of a stream
 vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows numbers
 shape = ''  # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
 data_dir = os.path.dirname(os.path.abspath(__file__))  # where sets go, by default this folder

@@ -1,6 +1,5 @@
 """Sets of tokens: the same as text and puzzles where these hold, kinds, splits, wrong sources."""
 
-import gzip
 import json
 import os
 import re
@@ -99,44 +98,22 @@ def test_a_text_through_tokens_is_the_same_run(folder):
     lines = [json.dumps({'text': text}) for text in texts]
     (folder / 'a.jsonl').write_text('\n'.join(lines))
     prepare('text', 'data', 'words', 'a.jsonl', tokenizer='bytes')
-    documents = [json.dumps([*text.encode()]) for text in texts]
-    (folder / 'b.jsonl').write_text('\n'.join(documents))
-    meta = prepare_tokens('data', 'mine', 'b.jsonl', end=256)
-    assert (meta.n_tokens, meta.eos, meta.splits['val'].rows) == (257, 256, 3)
+    streams = {split: np.fromfile(f'data/words/{split}.bin', '<u2') for split in ('train', 'val')}
+    np.savez('b.npz', **streams)
+    meta = prepare_tokens('data', 'mine', 'b.npz', end=256)
+    assert (meta.n_tokens, meta.eos) == (257, 256)
     assert_same_files('words', 'mine', 'train', 'val')
     assert_same_run('words', 'mine', 8)
 
 
-def write_rows(name, rows=ROWS):
-    """Write rows into a file of the kind that its name says; in an .npz they are the split test."""
-    from pyarrow import parquet, table
-
-    lines = '\n'.join(map(json.dumps, rows.tolist())).encode()
+@pytest.mark.parametrize('name', ['a.npy', 'a.Npz', 'caf\udce9.NPY'])
+def test_both_kinds_of_file_hold_the_same_rows(folder, name):
+    is_npz = name.lower().endswith('z')
     with open(name, 'wb') as f:
-        match name.lower().split('.')[1:]:
-            case ['npy']:
-                np.save(f, rows)
-            case ['npz']:
-                np.savez(f, test=rows)
-            case ['parquet']:
-                parquet.write_table(table({'ids': rows.tolist()}), f)
-            case ['jsonl']:
-                f.write(lines)
-            case ['jsonl', 'gz']:
-                f.write(gzip.compress(lines))
-
-
-def prepare_test(source, name='mine', **form):
-    """Prepare the rows of write_rows as the split test; returns the Meta."""
-    split = '' if source.lower().endswith('.npz') else 'test'
-    return prepare_tokens('data', name, source, split, **form)
-
-
-@pytest.mark.parametrize('ending', ['npy', 'npz', 'jsonl', 'parquet'])
-def test_every_kind_of_file_holds_the_same_rows(folder, ending):
-    write_rows(f'a.{ending}', ROWS.astype(float) if ending == 'npy' else ROWS)
+        np.savez(f, test=ROWS) if is_npz else np.save(f, ROWS)
     (folder / 'names.txt').write_text('\n'.join('abcdefg'))
-    meta = prepare_test(f'a.{ending}', shape='2x3', vocabulary='names.txt')
+    form = {'shape': '2x3', 'vocabulary': 'names.txt'}
+    meta = prepare_tokens('data', 'mine', name, '' if is_npz else 'test', **form)
     split, _ = open_split('data', 'mine', 'test')
     assert split.packed.tolist() == ROWS.tolist()
     assert not split.marked
@@ -152,21 +129,6 @@ def test_an_array_of_one_dimension_is_a_stream(source, row_length):
     assert meta.row_length == row_length
     parts = [open_split('data', 'mine', split)[0] for split in ('train', 'val')]
     assert sum(part.packed.size for part in parts) == source.size
-
-
-def test_lists_without_a_shape_are_documents():
-    write_rows('a.jsonl')
-    assert prepare_test('a.jsonl', end=9).splits['test'].tokens == ROWS.size + len(ROWS)
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['a.NPY', 'a.Npz', 'a.PARQUET', 'a.JSONL', 'a.Jsonl.GZ', 'caf\udce9.npy', '\udce9.parquet'],
-)
-def test_names_and_endings_of_files_are_free(name):
-    write_rows(name)
-    prepare_test(name, shape='2x3')
-    assert np.array_equal(open_split('data', 'mine', 'test')[0].packed, ROWS)
 
 
 def test_given_positions_of_all_rows():
@@ -253,24 +215,15 @@ def npy(array, **how):
     return lambda: np.save('a.npy', array, **how)
 
 
-def text(content):
-    return lambda: open('a.jsonl', 'w').write(content)
-
-
 GIVEN = np.zeros((4, 6), bool)
 
 
 @pytest.mark.parametrize(
     'write, options, said',
     [
-        (
-            npy(ROWS - 1),
-            [],
-            r'array of a.npy must hold integers from 0 to 16,777,215, got -1 at \[0, 0\]',
-        ),
-        (npy(ROWS + 2**24 - 6), [], r'from 0 to 16,777,215, got 16777216 at \[1, 0\]'),
-        (npy(ROWS / 2), [], r'got 0.5 at \[0, 1\]'),
-        (npy(np.where(ROWS == 3, np.nan, ROWS)), [], r'got nan at \[0, 3\]'),
+        (npy(ROWS - 1), [], 'array of a.npy must hold integers from 0 to 16,777,215, got -1'),
+        (npy(ROWS + 2**24 - 6), [], 'from 0 to 16,777,215, got 16777216'),
+        (npy(ROWS / 2), [], 'must hold integers, got float64'),
         (npy(ROWS * 1j), [], 'must hold integers, got complex128'),
         (npy(ROWS > 2), [], 'must hold integers, got bool'),
         (npy(ROWS[None]), [], r'rows \(rows, N\) or a stream \(n,\), got an array \(1, 4, 6\)'),
@@ -291,7 +244,7 @@ GIVEN = np.zeros((4, 6), bool)
             ['--shape=2x3'],
             r'must be rows of 6 tokens, by --shape, got an array \(6,\)',
         ),
-        (npy(ROWS), ['--end=9'], 'behind the documents of a stream, got 9 for rows of 6'),
+        (npy(ROWS), ['--end=9'], 'of a stream, got 9 for rows of 6'),
         (npy(ROWS), ['--end=x'], 'end must be an integer'),
         (npy(ROWS), ['--tokenizer=bytes'], 'tokenizer is for other data sets'),
         (npy(ROWS[:1]), [], 'holds one row, which cannot be divided'),
@@ -316,14 +269,6 @@ GIVEN = np.zeros((4, 6), bool)
         (npz(train=ROWS, given=~GIVEN[0]), [], 'row 0 .* is given as a whole'),
         (npz(train=ROWS, val=ROWS, given_train=GIVEN), [], 'not in val: add given_val'),
         (npy(ROWS[0, :1]), [], 'train of a.npy, sha256 .* would be empty'),
-        (text('[1, 2, 3]\n[]'), [], 'val of .* would be empty'),
-        (text('[1, 2]\n[1, "x"]'), [], 'list 1 of the array of a.jsonl must hold integers'),
-        (text('[1, [2]]'), [], 'a.jsonl cannot be read as integers'),
-        (text('[1, 2]\n[1]'), ['--shape=1x2'], 'list 1 of .* has 1 tokens, --shape says 2'),
-        (text('[1, 2]\n[1, 3]'), ['--end=3'], 'end must be a token that no document holds'),
-        (text(''), [], 'is empty'),
-        (text('[]'), [], 'is empty'),
-        (text('3'), [], 'a.jsonl cannot be read as integers'),
     ],
 )
 def test_wrong_tokens_are_one_line_and_write_nothing(folder, write, options, said):

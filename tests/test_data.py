@@ -788,15 +788,12 @@ def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer, data_set):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['npy', 'rows.npy', 'npz', 'jsonl'])
+@pytest.mark.parametrize('kind', ['npy', 'rows.npy', 'npz'])
 def test_arrays_are_prepared_in_the_memory_of_their_file(tmp_path, kind):
     def write(path, n):
         rows = np.random.default_rng(0).integers(1000, size=(n // 128, 64)).astype('<u2')
         if kind == 'npz':
             np.savez(path, train=rows, val=rows[:9])
-        elif kind == 'jsonl':
-            lines = [f'{row.tolist()}\n' for row in rows[: len(rows) // 3]]
-            path.write_text(''.join(lines))
         elif kind == 'rows.npy':
             np.save(path, rows)
         else:

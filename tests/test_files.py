@@ -29,7 +29,7 @@ from anyorder.machine.files import (
 )
 from anyorder.machine.terminal import progress
 from anyorder.order_options import read_order
-from anyorder.tokens.arrays import read_arrays, read_names
+from anyorder.tokens.arrays import read_names
 from anyorder.tokens.prompts import read_prompts
 from anyorder.tokens.sources import open_texts
 from anyorder.weights import read_json
@@ -183,10 +183,6 @@ def texts(path):
     return list(open_texts(path))
 
 
-def lists(path):
-    return [row.tolist() for row in read_arrays(path)['']]
-
-
 def prompts(path):
     return read_prompts(f'FILE:{path}')
 
@@ -206,7 +202,6 @@ READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.json', [b'[2, 1]'], prior, (2, 1)),
     ('a.json', [b'{"a": 1}'], read_json, {'a': 1}),
     ('a.jsonl', TWO_PROMPTS, prompts, ['a', 'b']),
-    ('a.jsonl', [b'[1, 2]\n', b'[3]'], lists, [[1, 2], [3]]),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
     ('log.jsonl', TWO_LINES, read_run, [{'iter': 1}, {'iter': 2}]),
 ]
