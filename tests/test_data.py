@@ -21,7 +21,6 @@ from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
-from anyorder.tokens.duplicates import Hashes
 from anyorder.tokens.meta import SplitMeta, read_meta, write_meta
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
@@ -807,74 +806,6 @@ def test_a_row_in_pieces_is_detokenized_as_a_whole():
     rows = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], WIKITEXT)
     assert list(rows) == ['a-b, c', 'd,e']
     assert list(rows) == ['a-b, c', 'd,e']  # read anew
-
-
-DUPLICATES = [f'document {i % 20}' for i in range(40)]
-
-
-@pytest.fixture
-def short_pieces(monkeypatch):
-    monkeypatch.setattr('anyorder.tokens.sources.PIECE', 999)
-
-
-@pytest.mark.usefixtures('short_pieces')
-@pytest.mark.parametrize(
-    'texts, n',
-    [
-        (DUPLICATES, 4),
-        (DUPLICATES[:20], 0),
-        (['', 'a', 'b', 'c'] + [''] * 36, 0),
-        ([LONG * 400] * 6 + ['a' + LONG * 400] * 4, 1),
-        (['same'] * 30, 3),
-    ],
-)
-@pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
-@pytest.mark.parametrize('has_prompts', [False, True])
-def test_documents_of_two_splits_are_told(prepare, jsonl, capsys, texts, n, tokenizer, has_prompts):
-    if tokenizer == 'gpt2':
-        need_gpt2()
-    rows = [{'text': text} for text in texts]
-    if has_prompts:
-        rows = [{'text': text, 'prompt': text[:5]} for text in texts if text]
-    write(jsonl, '\n'.join(map(json.dumps, rows)))
-    prepare(jsonl, tokenizer=tokenizer)
-    said = capsys.readouterr().out
-    if n:
-        assert said.startswith(f'{n} of ')
-        assert 'duplicates' in said
-    else:
-        assert not said
-
-
-def test_a_split_that_is_added_is_compared_with_those_that_are_there(tmp_path, capsys, prepare):
-    long = LONG * 4000
-    said = {}
-    for split, texts in {'train': ['a', 'b', long], 'val': ['b', long, 'c'], 'test': ['d']}.items():
-        for i, text in enumerate(texts):
-            write(tmp_path / split / f'{i}.txt', text)
-        prepare(tmp_path / split, name='mine', split=split)
-        said[split] = capsys.readouterr().out
-    assert said['val'].startswith('2 of 3 documents of val stand in train too')
-    assert not said['train']
-    assert not said['test']
-
-
-def test_hashes_depend_on_documents_alone():
-    rng = np.random.default_rng(0)
-    sizes = 1, 5, 32766, 32767, 32768, 70000
-    documents = [np.append(rng.integers(0, 256, n), 256).astype('<u2') for n in sizes]
-    found = [hashes_of(documents, size) for size in (1, 1000, 32768, 10**6)]
-    assert found.count(found[0]) == 4
-    assert len({*found[0]}) == len(sizes)
-
-
-def hashes_of(documents, size):
-    """The hashes of documents that come in pieces of so many tokens."""
-    hashes = Hashes(256, np.dtype('<u2'))
-    for tokens in documents:
-        for start in range(0, len(tokens), size):
-            hashes.update(tokens[start : start + size].tobytes())
-    return hashes.found.tolist()
 
 
 @pytest.fixture(params=['hub', 'saved'])

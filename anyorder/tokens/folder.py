@@ -65,17 +65,16 @@ class Folder:
         whole = whole_splits(self.path, self.meta)
         return {split: info for split, info in whole.items() if split not in wanted}
 
-    def write(self, meta, origin, splits, unit='row', digests=None):
+    def write(self, meta, origin, splits, unit='row'):
         """Write splits beside those of `meta`, which stay; return the Meta of all of them.
 
         splits   {split: (number of rows, rows)}; a row, or a piece of one, is (tokens as on disk,
                  number of bytes of its text)
-        unit     what the progress bar calls a row
-        digests  {split: object that is given all its bytes, by an `update` as hashlib has it}"""
+        unit     what the progress bar calls a row"""
         os.makedirs(self.path, exist_ok=True)
         try:
             with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
-                new = write_files(paths, origin, splits, unit, digests or {})
+                new = write_files(paths, origin, splits, unit)
                 if os.path.exists(meta_path(self.path)):
                     # who is killed from here on leaves no entry of another file
                     write_meta(self.path, meta)
@@ -101,12 +100,12 @@ def check_source_is_new(origin, kept):
         )
 
 
-def write_files(paths, origin, splits, unit, digests):
+def write_files(paths, origin, splits, unit):
     """Write a file for each of the splits; return {split: its SplitMeta}. See Folder.write."""
     new = {}
     for path, (split, (n_rows, rows)) in zip(paths, splits.items()):
         bar = progress(rows, total=n_rows, desc=f'{split}.bin', unit=unit)
-        new[split] = write_rows(path, bar, n_rows, origin, digests.get(split))
+        new[split] = write_rows(path, bar, n_rows, origin)
     for split, info in new.items():
         if not info.tokens:
             raise ValueError(
@@ -115,8 +114,8 @@ def write_files(paths, origin, splits, unit, digests):
     return new
 
 
-def write_rows(path, rows, n_rows, origin, digest=None):
-    """Write `n_rows` rows into `path`, their bytes also into the digest; return their SplitMeta."""
+def write_rows(path, rows, n_rows, origin):
+    """Write `n_rows` rows into `path`; return their SplitMeta."""
     n_tokens = 0
     text_bytes = 0
     sha = hashlib.sha256()
@@ -125,8 +124,6 @@ def write_rows(path, rows, n_rows, origin, digest=None):
             written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
             f.write(written)
             sha.update(written)
-            if digest is not None:
-                digest.update(written.tobytes())
             n_tokens += len(tokens)
             text_bytes += n_bytes
     return SplitMeta(n_rows, n_tokens, text_bytes, sha.hexdigest(), origin)

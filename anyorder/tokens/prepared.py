@@ -8,10 +8,8 @@ from functools import partial
 
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import choose
-from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.sets import bin_path, dtype_of
 from anyorder.tokens.sources import (
     Documents,
     from_hub,
@@ -176,9 +174,7 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     splits = {}
     for s, (n, texts) in divided.items():
         splits[s] = n, encode_documents(texts, tok)
-    if row.splits:  # whose protocol says what they share
-        return folder.write(meta, origin, splits, 'text')
-    return write_and_compare(folder, meta, origin, splits)
+    return folder.write(meta, origin, splits, 'text')
 
 
 def check_asked(data_set, source, split):
@@ -307,15 +303,3 @@ def chosen(documents, marks, mark):
             yield document
         if not isinstance(document, Begun):
             number += 1
-
-
-def write_and_compare(folder, meta, origin, splits):
-    """Write splits, and say which documents stand in several of the set; return the Meta."""
-    kept = meta.splits
-    dtype = dtype_of(meta)
-    hashes = {split: Hashes(meta.eos, dtype) for split in splits}
-    written = folder.write(meta, origin, splits, 'text', hashes)
-    for split in kept:
-        hashes[split] = hashes_on_disk(bin_path(folder.path, split), meta.eos, dtype)
-    say(say_shared(hashes, kept))
-    return written
