@@ -7,8 +7,7 @@ files hold `name = value` lines and nothing else: they are read, not run. Later 
 earlier ones, and the command line overrides files. A name that is not an option is an error that
 names the nearest one. `--help` lists every option with its default and its comment. FILE.py:TABLE
 in a comment stands for the keys of this table. -o FILE is --out=FILE. true, True and 1 are one
-bool, in a file too. ~ at the beginning of a path is the home folder, see `home`. A path with a
-comma is one path where its file is there, see `names_in`.
+bool, in a file too. ~ at the beginning of a path is the home folder, see `home`.
 
 The words beside the options are config files, unless the script has one of these globals:
 
@@ -152,24 +151,8 @@ def home(path):
 
 
 def names_in(text):
-    """Return the parts of an option between its commas, but for empty ones. A comma in the name of
-    a file that is there does not part it, nor in that of a FILE.py:NAME."""
-    parts = text.split(',')
-    found = []
-    while parts:
-        n = n_of_name(parts)
-        found.append(','.join(parts[:n]).strip())
-        parts = parts[n:]
-    return [name for name in found if name]
-
-
-def n_of_name(parts):
-    """Return how many parts are the longest name of a file that is there; 1 if none is."""
-    for n in range(len(parts), 1, -1):
-        name = ','.join(parts[:n]).strip()
-        if os.path.isfile(re.sub(r'\.py:[^,]*$', '.py', name)):
-            return n
-    return 1
+    """Return the parts of an option between its commas, but for empty ones."""
+    return [part.strip() for part in text.split(',') if part.strip()]
 
 
 BOOLS = {'true': True, 'false': False}

@@ -480,27 +480,6 @@ def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
     assert '\nright to left' in capsys.readouterr().out
 
 
-def test_a_file_of_text_and_an_order_may_have_a_comma_in_their_names(
-    script, ckpt, tmp_path, monkeypatch
-):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    for name in ('notes, old.txt', 'b.txt'):
-        (tmp_path / name).write_text('The quick brown fox jumps over the lazy dog. ' * 2)
-    (tmp_path / 'turned, 1.json').write_text(json.dumps([*range(31, -1, -1)]))
-    script(
-        'eval_ppl.py',
-        f'--ckpt={ckpt}',
-        '--datasets=~/notes, old.txt, b.txt',
-        '--orders=r2l,turned, 1.json',
-        '--weights=raw',
-        '--device=cpu',
-        '--out=~/x.json',
-    )
-    rows = json.loads((tmp_path / 'x.json').read_text())['results']
-    assert [row['dataset'] for row in rows] == [f'{tmp_path}/notes, old.txt'] * 2 + ['b.txt'] * 2
-    assert len({row['nats_per_token'] for row in rows}) == 1  # both orders are from right to left
-
-
 def test_which_text_is_measured(folder, tmp_path):
     """The options that choose it; a set that is named twice is measured once."""
     passages = str(folder / 'passages.txt')

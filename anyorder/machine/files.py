@@ -158,8 +158,8 @@ def check_names(**names):
     for option, value in names.items():
         if not re.fullmatch(r'\w[\w.-]*', value):
             raise ValueError(
-                f'--{option} must be a plain name of letters, digits, dots and dashes, '
-                f'got {value!r}'
+                f'--{option} must be a plain name of letters, digits, dots and dashes, without a '
+                f'comma, got {value!r}'
             )
 
 
