@@ -228,13 +228,7 @@ OPERATORS = {
 def read_config_file(path):
     """Yield (line, name, value) of a file of assignments: literals, and arithmetic of them."""
     if not os.path.isfile(path):
-        near = ''
-        if path.endswith('.py'):
-            folder = Path(path).parent
-            if not folder.name:
-                folder = Path('config')
-            near = nearest(path, sorted(str(there) for there in folder.glob('*.py')))
-        raise ValueError(f'no config file {path}; options are written --name=value{near}')
+        raise ValueError(f'no config file {path}; options are written --name=value')
     try:
         text = Path(path).read_text(encoding='utf-8')
         text = text.replace('\ufeff', '')  # a mark, as in files.reading_text

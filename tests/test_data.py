@@ -179,8 +179,6 @@ def test_a_second_split_is_added_not_written_over(jsonl, other, tmp_path, prepar
     prepare(jsonl, split='train')
     with one_line('--split=val'):
         open_split(tmp_path, 'text', 'val')
-    with one_line("no .*val.bin; the nearest is 'wikitext2'; make it with"):
-        open_split(tmp_path, 'wikitext-2', 'val')
     with one_line('holds train already'):
         prepare(jsonl)
     with one_line('is the source of train already'):

@@ -347,11 +347,6 @@ def test_given_tokens_may_be_in_one_of_the_sets():
     assert kind_of_all(kinds) == OWN | {'given': True}
 
 
-def test_the_nearest_of_the_sets_that_are_there_is_named(two):
-    with one_line("no data/digit/train.bin; the nearest is 'digits'; make it with"):
-        run('--dataset=pydocs,digit')
-
-
 def test_a_set_that_is_missing_is_one_line(data):
     with one_line('no data/digits/train.bin; make it with'):
         run(BOTH)

@@ -119,8 +119,8 @@ def test_a_block_is_no_longer_than_its_stream(prepared):
     [
         ('books', 'python data/prepare.py text --name=books --source=FILE'),
         ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
-        ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
-        ('sudoku', 'python -m anyorder.extras.puzzles make sudoku --name=sudoku --data_dir='),
+        ('ptb', r'python data/prepare.py ptb \[--source=FILE\] .* --split=train'),
+        ('sudoku', 'python -m anyorder.extras.puzzles make sudoku --data_dir='),
     ],
 )
 def test_missing_sets_name_the_command(tmp_path, name, said):
@@ -131,9 +131,9 @@ def test_missing_sets_name_the_command(tmp_path, name, said):
 def test_missing_splits_name_the_command(sets_of_mine, tmp_path):
     os.remove(sets_of_mine / 'text' / 'val.bin')
     os.rename(sets_of_mine / 'text', sets_of_mine / 'mine')
-    with one_line('val.bin, only train; .* text --name=mine --source=FILE --split=val'):
+    with one_line('val.bin; .* text --name=mine --source=FILE .* --split=val'):
         open_split(sets_of_mine, 'mine', 'val')
-    with one_line('text --name=mine --source=FILE --split=test'):
+    with one_line('text --name=mine --source=FILE .* --split=test'):
         open_split(sets_of_mine, 'mine', 'test')
 
 
@@ -147,9 +147,8 @@ def test_a_split_that_is_missing_is_not_all_of_a_source_that_was_divided(tmp_pat
 
 
 def test_the_documentation_of_python_has_no_test(tmp_path):
-    command = 'prepare.py text --name=pydocs --source=FILE --tokenizer=bytes --split=test'
-    with one_line(command):
-        open_split(tmp_path, 'pydocs', 'test', {'tokenizer': 'bytes'})
+    with one_line('prepare.py text --name=pydocs --source=FILE .* --split=test'):
+        open_split(tmp_path, 'pydocs', 'test')
     with one_line('leave out --split=test'):
         prepare('pydocs', tmp_path, split='test')
 
@@ -205,40 +204,11 @@ def test_tokens_are_counted():
     assert token_counts(tokens, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
 
 
-@pytest.mark.parametrize('tokenizer', ['sudoku', 'own', 'bytes'])
-def test_a_known_set_is_named_whatever_the_model_reads(tmp_path, tokenizer):
-    with one_line(r'python data/prepare.py ptb \[--source=FILE\] '):
-        open_split(tmp_path, 'ptb', 'test', {'tokenizer': tokenizer})
-
-
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
     os.remove(sets_of_mine / 'mine' / 'val.bin')
-    with one_line('nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine --split=val'):
+    with one_line('nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine .* --split=val'):
         open_split(sets_of_mine, 'mine', 'val')
-
-
-@pytest.mark.parametrize(
-    'kind, said',
-    [
-        (
-            {'made_by': 'python -m anyorder.extras.puzzles make TASK'},
-            '-m anyorder.extras.puzzles make TASK',
-        ),
-        ({'tokenizer': 'bytes'}, 'data/prepare.py text'),
-        ({'tokenizer': 'own', 'eos': 3}, 'data/prepare.py tokens'),
-        ({'tokenizer': 'zebra4'}, '-m anyorder.extras.puzzles make zebra4'),
-    ],
-)
-def test_a_set_that_is_missing_is_of_the_kind_that_a_model_reads(tmp_path, kind, said):
-    with one_line(f'python {said} --name=none '):
-        open_split(tmp_path, 'none', 'train', kind)
-
-
-def test_a_text_under_the_name_of_a_puzzle_is_the_puzzle(sets_of_mine):
-    os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')
-    with one_line('python -m anyorder.extras.puzzles make sudoku --name=sudoku --split=test'):
-        open_split(sets_of_mine, 'sudoku', 'test')
 
 
 def some_documents(n_tokens, seed):

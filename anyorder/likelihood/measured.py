@@ -198,7 +198,7 @@ def read_file(path, tokenizer, ckpt):
 
 def read_set(name, split, data_dir, tokenizer):
     """Return (Split, origin) of a split of a prepared set."""
-    tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
+    tokens, meta = open_split(data_dir, name, split)
     of_set = tokenizer_of_set(kind_of(meta))
     is_same = of_set.identity == tokenizer.identity
     is_text = not isinstance(tokenizer, Symbols)

@@ -25,7 +25,7 @@ from anyorder.tokens.tokenizers import (
     get_tokenizer,
     tokenizer_of_set,
 )
-from configurator import home, nearest
+from configurator import home
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
 ON_HUB = r'\w[\w.-]*/[\w.-]+'  # OWNER/NAME
@@ -128,20 +128,7 @@ def choose(name):
     if os.path.isfile(name):
         text = read_plain(name)
         return There(Library.of_file(shown(name), text))
-    raise ValueError(f'tokenizer must be {WAYS}, got {name!r}{near(name)}')
-
-
-def near(name):
-    """Return in words which name of a tokenizer, or of a file beside it, is the nearest."""
-    rest = name.partition(':')[2] or '4096'
-    known = [*TEXT, *names_of_tiktoken(), *(f'{kind}:{rest}' for kind in OPENED)]
-    folder = os.path.dirname(name)
-    if os.path.isdir(folder or '.'):
-        there = [os.path.join(folder, file) for file in os.listdir(folder or '.')]
-        known += [file for file in there if file.endswith('.json') or os.path.isdir(file)]
-    elif re.fullmatch(ON_HUB, name):
-        known.append(f'hf:{name}')
-    return nearest(name, known, cutoff=0.5)
+    raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
 
 
 def shown(path):
@@ -159,15 +146,6 @@ def read_plain(path):
 # tiktoken:NAME
 
 
-def names_of_tiktoken():
-    """Return all names of the encodings of tiktoken; none where it is missing."""
-    try:
-        import tiktoken
-    except ImportError:
-        return []
-    return [f'{TIKTOKEN}{name}' for name in tiktoken.list_encoding_names()]
-
-
 def of_tiktoken(name):
     """Return the choice of an encoding of tiktoken."""
     need_library('tiktoken')
@@ -175,9 +153,7 @@ def of_tiktoken(name):
 
     names = tiktoken.list_encoding_names()
     if name not in names:
-        raise ValueError(
-            f'tiktoken has the encodings {", ".join(names)}, got {name!r}{nearest(name, names)}'
-        )
+        raise ValueError(f'tiktoken has the encodings {", ".join(names)}, got {name!r}')
     if name == 'gpt2':
         return Named('gpt2')
     return There(Tiktoken(f'{TIKTOKEN}{name}', encoding(name)))

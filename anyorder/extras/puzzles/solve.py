@@ -87,9 +87,6 @@ from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
 
-# what is known of the set of a masked model of others
-UNKNOWN = {'made_by': 'python -m anyorder.extras.puzzles make TASK'}
-
 
 class Run(NamedTuple):
     """A row of the table: a way to solve the puzzles."""
@@ -250,7 +247,7 @@ def open_puzzles(checkpoint, c):
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
-    split, meta = open_split(data_dir, name, c.split, checkpoint.set or UNKNOWN)
+    split, meta = open_split(data_dir, name, c.split)
     kind = kind_of(meta)
     if is_of_text(kind['tokenizer']) and not kind.get('prompts'):
         raise ValueError(f'{name} is text without prompts, which eval_ppl.py measures')
