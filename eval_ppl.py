@@ -360,8 +360,7 @@ def open_journal(c, checkpoint, estimates, model, dtype):
         'one_by_one': is_masked and any(estimate.name == 'iw' for estimate in estimates),
     }
     evaluation |= {name: c[name] for name in options}
-    widths = {estimate.work: estimate.width for estimate in estimates}
-    return Journal(f'{c.out}.blocks.jsonl', evaluation, widths)
+    return Journal(f'{c.out}.blocks.jsonl', evaluation)
 
 
 def introduce(checkpoint, model, texts, ways, journal, c):

@@ -91,11 +91,6 @@ class Estimate:
         nats = check_finite(self.nats(model, text.blocks, numbers, text.given))
         return [((*name, b), row) for b, row in zip(numbers, nats.tolist(), strict=True)]
 
-    @property
-    def width(self):
-        """How many numbers `nats` gives of a block, m."""
-        return self.n_orders
-
     def nats(self, model, blocks, numbers, given=None):
         """Return (len(numbers), m) float64 of the blocks (n, N) of these numbers.
 
@@ -266,10 +261,6 @@ class Ensemble(Estimate):
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = 'others cannot score a part of an order alone'
     alone = True
-
-    @property
-    def width(self):
-        return len(powers_of_two(self.c.n_contexts))
 
     def groups(self, block, N):
         """Return sample_groups of a block, given by its number, of N blanks."""

@@ -3,7 +3,6 @@ killed one goes on."""
 
 import contextlib
 import json
-import math
 import os
 
 import torch
@@ -21,13 +20,11 @@ class Journal:
     file, what the first one finds counts. Evaluations at the same time add to one file, and each
     takes turns with the others to write. Without a path there is no file."""
 
-    def __init__(self, path, evaluation, widths=None):
+    def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it.
 
-        evaluation  a dict of all that the nats depend on
-        widths      {work: how many numbers a block has}, of the work that is known"""
+        evaluation  a dict of all that the nats depend on"""
         self.path = path
-        self.widths = widths or {}
         self.done = {}
         if not path:
             return
@@ -41,8 +38,7 @@ class Journal:
         self.done = gather(self.done)[0]  # others may not see the file
 
     def read(self, evaluation):
-        """Read what is there. Raises ValueError unless it is of this evaluation, and each line a
-        block."""
+        """Read what is there. Raises ValueError unless it is a journal of this evaluation."""
         with reading(self.path, 'a list of finished blocks', 'remove it or choose another --out'):
             text = ''
             if os.path.exists(self.path):
@@ -51,6 +47,9 @@ class Journal:
                 text = lines_of([evaluation])
             first, *lines = text.split('\n')[:-1]  # behind the last: nothing, or half a line
             found = {**json.loads(first)}
+            for line in lines:
+                *key, nats = json.loads(line)
+                self.done[tuple(key)] = nats
         names = sorted(evaluation.keys() | found.keys())
         differ = [name for name in names if found.get(name) != evaluation.get(name)]
         if differ:
@@ -58,12 +57,6 @@ class Journal:
                 f'{self.path} holds blocks of another evaluation ({", ".join(differ)} differ): '
                 'remove it or choose another --out'
             )
-        for number, line in enumerate(lines, 2):
-            place = f'{self.path} line {number}'
-            with reading(place, 'a finished block', 'remove the line or choose another --out'):
-                dataset, digest, work, block, nats = json.loads(line)
-                check_nats(nats, self.widths.get(work) or len(nats))
-                self.done[dataset, digest, work, block] = nats
 
     def missing(self, name, n_blocks):
         """Return the blocks 0 .. n_blocks - 1 of `name` (set, digest, work) still to be done."""
@@ -82,13 +75,6 @@ class Journal:
         """Return nats (n_blocks, m) float64 of `name`, all of them finished."""
         rows = [self.done[(*name, block)] for block in range(n_blocks)]
         return torch.tensor(rows, dtype=torch.float64)
-
-
-def check_nats(nats, width):
-    """Raise ValueError unless the nats of a block are a list of so many finite numbers."""
-    are_numbers = isinstance(nats, list) and {*map(type, nats)} <= {int, float}
-    if not (are_numbers and 0 < len(nats) == width and all(map(math.isfinite, nats))):
-        raise ValueError(f'no {width} finite numbers')
 
 
 def lines_of(values):

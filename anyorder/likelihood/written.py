@@ -76,10 +76,6 @@ class Written(Along):
             names.append(self.pattern.text)
         self.work = f'{label} {derive_seed(*names):x}'
 
-    @property
-    def width(self):
-        return 3 * self.n_orders
-
     def nats(self, model, blocks, numbers, given=None):
         """Return three columns for each order, see written_nats."""
         K = self.n_orders
