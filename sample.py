@@ -27,7 +27,6 @@ context = 0  # of a longer text: what a stretch reads before its first blank; 0 
 stop = ''  # text, or a JSON list of texts, with which [[..]] or the sample ends
 blank_length = 'likely'  # of a [[?]]: likely, draw or confidence; with a prior: likely:words
 n_samples = 2  # for each prompt
-show = False  # do not write: find the likeliest tokens of each blank
 score = False  # do not write: score the text of [[=text]] blanks
 weigh = False  # estimate how likely a text of the model matches, by weights of the samples
 # in which order, how many at a time; order may be a rule, anyorder/generation/rules.py:RULES
@@ -52,7 +51,7 @@ dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
 out = ''  # a file for the samples: .json, or for their tokens alone .npy, .jsonl
 html = ''  # a page (.html) that replays the samples
 watch = False  # redraw the first sample of each batch in the terminal
-top_logprobs = 0  # of each token so many likeliest of the law that wrote it; 0 is 5 with show
+top_logprobs = 0  # of each token so many likeliest of the law that wrote it
 metrics = ''  # 'text': entropy and repetition; a checkpoint or gpt2-large: its perplexity too
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -76,7 +75,6 @@ from anyorder.orders import Order
 from anyorder.report import (
     about_model,
     begin_result,
-    check_show,
     describe,
     print_samples,
     print_table,
@@ -87,12 +85,13 @@ from anyorder.tokens.prompts import prompts_path, read_pattern, read_prompts, ty
 from anyorder.writer import Writer, check_patterns
 
 SAVED_EVERY = 60  # seconds
-UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise', 'show')
+UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise')
 
 
 def main(config):
     # Check the options before a file is read
     at_least(config, 1, 'n_samples', 'batch_size')
+    at_least(config, 0, 'top_logprobs')
     how = {name: config[name] for name in UNMASKING_OPTIONS}
     order_text, unmasking = order_and_unmasking(config.order, **how)
     drawing = drawing_in(dict(config), config.score)
@@ -102,7 +101,6 @@ def main(config):
     check_weigh(prompts, page, drawing, config)
     judge_name = config.metrics if config.metrics != 'text' else ''
     check_files(config, page, judge_name)
-    n_samples = check_show(config)
 
     # Open the model
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
@@ -114,11 +112,11 @@ def main(config):
     lengths = writer.lengths(page)
     templates = writer.templates(prompts, way, page)
     about = about_model(writer, config)
-    texts = writer.lay_out(repeat_each(templates, n_samples), config.seed, lengths)
+    texts = writer.lay_out(repeat_each(templates, config.n_samples), config.seed, lengths)
 
     # Write
     result = begin_result(writer, order_text, way, config)
-    write_all(writer, repeat_each(prompts, n_samples), texts, way, page, result, config)
+    write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
 
     # Say what was written, and how
     samples = result['samples']

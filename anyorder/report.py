@@ -8,15 +8,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from anyorder.generation.likeliest import SHOWN
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
 from anyorder.likelihood.weighed import weights_in_words
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import blanks_shown, columns_of, shown_text, to_the_right
+from anyorder.tokens.shown import columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
-from configurator import at_least
 
 REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
 
@@ -60,24 +58,6 @@ def order_in_result(order_text, way, config):
     return config.order
 
 
-def check_show(config):
-    """Return how many samples of a prompt are wanted: with show one. Raises ValueError for options
-    that are for what is written."""
-    at_least(config, 0, 'top_logprobs')
-    if not config.show:
-        return config.n_samples
-    for name in ('score', 'weigh', 'watch', 'metrics', 'stop'):
-        if config[name]:
-            raise ValueError(f'show writes nothing: leave out show, or {name}={config[name]}')
-    if 'n_samples' in config.given and config.n_samples > 1:
-        raise ValueError(
-            f'show has one answer for a prompt: leave out n_samples={config.n_samples}'
-        )
-    if config.out and not config.out.endswith('.json'):
-        raise ValueError(f'show has no tokens to save but a .json of answers, got {config.out}')
-    return 1
-
-
 def save(result, path):
     """Write a result to the file `path`, in the form of its ending; without a sample nothing."""
     if not path or not result['samples']:
@@ -100,11 +80,8 @@ def print_samples(samples, writer, config):
         nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
         about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
         size = f'{sample["blanks"]} tokens'
-        head = f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}'
-        if config.show:
-            head = f'--- prompt {r}, the likeliest tokens of {sample["blanks"]} blanks{about}'
-        print(head)
-        text = shown_text(blanks_shown(sample['tokens']), writer.tokenizer, writer.columns)
+        print(f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}')
+        text = shown_text(sample['tokens'], writer.tokenizer, writer.columns)
         print(visible(text), flush=True)
         if 'top_logprobs' in sample:
             print_likeliest(sample)
@@ -114,18 +91,14 @@ def print_likeliest(sample):
     """Print a table of the likeliest tokens: a line for each place, by position."""
     places = [place for place in sample['top_logprobs'] if place is not None]
     numbers = range(1, 1 + max(len(place['top']) for place in places))
-    head = ['position']
-    if 'token' in places[0]:
-        head += ['step', 'token', 'id', 'nats']
+    head = ['position', 'step', 'token', 'id', 'nats']
     for n in numbers:
         head += [f'likeliest {n}', 'id', 'nats']
     lines = [head]
     for position, place in enumerate(sample['top_logprobs']):
         if place is None:
             continue
-        line = [str(position)]
-        if 'token' in place:
-            line += [str(sample['step'][position]), *cells_of(place)]
+        line = [str(position), str(sample['step'][position]), *cells_of(place)]
         for one in place['top']:
             line += cells_of(one)
         lines.append(line)
@@ -145,8 +118,6 @@ def cells_of(entry):
 
 def describe(result, order_text, way, page, config):
     """Return the lines of the table on how the samples were made, in this Way and on this Page."""
-    if config.show:
-        return describe_look(result, config)
     samples = result['samples']
     longest = max(samples, key=lambda sample: len(sample['tokens']))
     stretches = ''
@@ -191,25 +162,12 @@ def drawing_in_words(config):
     return f'{said}, seed {config.seed}'
 
 
-def describe_look(result, config):
-    """Return the lines of the table where nothing was written."""
-    n_blanks = total(result['samples'], 'blanks')
-    return {
-        'order': f'none is written: {n_blanks} blanks, each given what is known',
-        'pattern': patterns_in_words(result['samples']),
-        'drawing': drawing_in_words(config),
-        'likeliest': law_of_likeliest(config),
-        'time': f'{result["seconds"]:.2f} s on {result["device"]} in {result["dtype"]}',
-    }
-
-
 def law_of_likeliest(config):
     """Return in words which tokens were kept; '' if none were."""
-    if not config.top_logprobs and not config.show:
+    if not config.top_logprobs:
         return ''
-    n = config.top_logprobs or SHOWN
     law = 'of temperature 1, before the argmax' if config.temperature == 0 else 'that draws'
-    return f'{n} of each place at most, in nats by the law {law}'
+    return f'{config.top_logprobs} of each place at most, in nats by the law {law}'
 
 
 def order_in_words(order_text, way, config):
@@ -275,8 +233,6 @@ def write_page(samples, about, writer, config):
     title = replay.written_in_words(about['order'].partition(',')[0])
     if config.score:
         title = 'The text of the blanks, as it was scored'
-    if config.show:
-        title = 'The likeliest tokens of each blank'
     title = f'{title}\n{about["order"]}, {about["drawing"]}'
     if about['likeliest']:
         title += f'\nlikeliest tokens: {about["likeliest"]}'

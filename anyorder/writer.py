@@ -16,7 +16,6 @@ from anyorder.checkpoint import open_checkpoint, stand_in_of
 from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
-from anyorder.generation.likeliest import Look
 from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Row, Scroll, check_at_once
@@ -122,10 +121,8 @@ class Writer:
                    threshold and order_noise; or a rule of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
-        show       instead of writing, find the likeliest tokens of each blank, given what is known;
-                   the text has dots for blanks, a row -1
         top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
-                   top_logprobs of the Text or the Rows; 5 with show
+                   top_logprobs of the Text or the Rows
         pattern    what the whole text matches: a Pattern, a regular expression, or a JSON schema, a
                    dict or the path of a .json"""
         way, page = self.asked(way, page, options)
@@ -267,8 +264,6 @@ class Writer:
                 'revise'
             )
         check_patterns(prompts, way.unmasking, page)
-        if isinstance(way.unmasking, Look):
-            check_look(prompts, way, page, self.block_size)
         n_row = self.checkpoint.set.get('row_length')
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
@@ -374,18 +369,6 @@ def check_patterns(prompts, unmasking, page):
         raise ValueError(
             'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
             '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
-        )
-
-
-def check_look(prompts, way, page, block_size):
-    """Raise ValueError where nothing is to be written, but options are for what is."""
-    if page.stop or way.drawing.scores:
-        raise ValueError('show writes and scores nothing: leave out score and stop, or show')
-    has_one = page.pattern is not None or any(map(has_pattern, prompts))
-    if has_one and page.length > block_size:
-        raise ValueError(
-            'show wants a text with a pattern to fit into the model: length must be at most '
-            f'{block_size}, got {page.length}'
         )
 
 

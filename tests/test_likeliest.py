@@ -15,7 +15,7 @@ from anyorder import Writer
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, keep_largest
-from anyorder.generation.fill import fill, generate, steps
+from anyorder.generation.fill import fill, steps
 from anyorder.generation.likeliest import ask_for
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.rules import RULES
@@ -172,35 +172,10 @@ def test_what_is_kept_changes_nothing(batch):
         assert torch.equal(few.likeliest, torch.cat([own, nats, ids], 2))
 
 
-# ---- without writing
-
-
-@pytest.mark.parametrize('drawing', [{}, CUTS[0], CUTS[3]], ids=str)
-@pytest.mark.parametrize('name', NETWORKS)
-def test_a_look_has_the_laws_of_all_blanks(batch, name, drawing):
-    model = network(name)
-    canvas = asked(batch, allowed=ALLOWED)
-    before = canvas.idx.clone()
-    fill(freeze(model), canvas, unmasking_of(show=True), Drawing(**drawing))
-    assert torch.equal(canvas.idx, before)
-    assert (canvas.step == -1).all()
-    for row, (known, n) in enumerate(zip(KNOWN.tolist(), N_VISITS.tolist())):
-        for position in canvas.order[row, known:n].tolist():
-            logits = answers(model, canvas, row, known, ALLOWED)[position]
-            check(canvas.likeliest[row, position], law_of(logits, **drawing))
-
-
-def test_nobody_looks_who_does_not_say_how_far(batch):
-    with one_line('show'):
-        generate(network('decoder'), *batch, 3, show=True)
-    with one_line('revise'):
-        unmasking_of(show=True, revise=1)
-
-
 # ---- on a device
 
 
-ON_DEVICE = [WAYS[4], LOSSLESS, dict(show=True)]
+ON_DEVICE = [WAYS[4], LOSSLESS]
 ON_DEVICE += [pytest.param(how, marks=pytest.mark.slow) for how in WAYS[:14:3]]
 
 
@@ -273,37 +248,26 @@ def test_a_writer_says_the_likeliest_tokens(ckpt):
     assert {len(place['top']) for place in cut.top_logprobs[2:7]} == {2}
 
 
-def test_a_writer_looks_at_blanks(ckpt):
+def test_one_step_has_the_laws_of_all_blanks(ckpt):
     writer = Writer(ckpt, 'raw')
-    for order in ('l2r', 'random', 'margin'):
-        seen = writer.infill('ab[[3]]c', order=order, show=True)
-        assert seen == 'ab···c'
-        assert seen.sample['tokens'] == [97, 98, -1, -1, -1, 99]
-        for position in (2, 3, 4):
-            law = law_at(writer, seen.sample, position, [0, 1, 5])
-            place = seen.top_logprobs[position]
-            assert {*place} == {'top'} and len(place['top']) == 5
-            assert_said(place, law)
-    rows = writer.infill([97, -1, 98], show=True, top_logprobs=2)
-    assert rows.tolist() == [97, -1, 98]
-    assert len(rows.top_logprobs[0][1]['top']) == 2
+    text = writer.infill('ab[[3]]c', order='random', n_steps=1, top_logprobs=5)
+    for position in (2, 3, 4):
+        law = law_at(writer, text.sample, position, [0, 1, 5])
+        assert_said(text.top_logprobs[position], law)
 
 
 def test_long_texts_have_the_laws_of_their_stretches(ckpt):
     """In both stretches of 32 positions, of which the second begins 16 before its first blank."""
     writer = Writer(ckpt, 'raw')
     text = writer.infill('ab[[40]]', order='l2r', length=42, top_logprobs=2)
-    seen = writer.infill('ab[[40]]', order='l2r', length=42, show=True, top_logprobs=2)
-    assert [*map(len, (text.top_logprobs, seen.top_logprobs))] == [42, 42]
-    assert None not in text.top_logprobs[2:] + seen.top_logprobs[2:]
+    assert len(text.top_logprobs) == 42
+    assert None not in text.top_logprobs[2:]
     (_, first_end), (start, _) = text.sample['stretches']
     assert (first_end, start) == (32, 16)
     stretch = {'tokens': text.sample['tokens'][start:]}
     for p in (32, 35, 41):
         law = law_at(writer, stretch, p - start, [*range(p - start)])
         assert_said(text.top_logprobs[p], law)
-    assert_said(seen.top_logprobs[31], law_at(writer, {'tokens': [97, 98] + [0] * 30}, 31, [0, 1]))
-    assert_said(seen.top_logprobs[40], law_at(writer, {'tokens': [0] * 26}, 24, []))
 
 
 def test_a_stop_cuts_what_is_kept(ckpt):
@@ -325,17 +289,11 @@ def test_a_stop_cuts_what_is_kept(ckpt):
         (dict(top_logprobs=-1), 'top_logprobs'),
         (dict(top_logprobs=258), 'top_logprobs'),
         (dict(top_logprobs=True), 'top_logprobs'),
-        (dict(show=True, score=True), 'show'),
-        (dict(show=True, stop='a'), 'show'),
-        (dict(show=True, revise=1), 'show'),
-        (dict(show=True, pattern='a*', length=40), 'show'),
     ],
 )
 def test_what_is_refused(ckpt, options, said):
     with one_line(said):
         Writer(ckpt).infill('ab[[..]]', **options)
-    with one_line('no blank'):
-        Writer(ckpt).infill('ab', length=2, show=True)
 
 
 def test_a_penalty_and_min_p_are_in_the_law(ckpt):

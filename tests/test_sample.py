@@ -60,12 +60,6 @@ def test_samples_do_not_depend_on_their_number(write):
         (['--temperature=-1'], 'temperature'),
         (['--top_logprobs=-1'], 'top_logprobs'),
         (['--top_logprobs=258'], 'top_logprobs'),
-        (['--show', '--score'], 'show'),
-        (['--show', '--stop=a'], 'show'),
-        (['--show', '--n_samples=2'], 'show'),
-        (['--show', '--metrics=text'], 'show'),
-        (['--show', '--out=o.npy'], 'show'),
-        (['--show', '--prompt=ab', '--length=2'], 'no blank'),
         (['--cfg_scale=-1'], 'cfg_scale'),
         (['--cfg_scale=1'], 'gives nothing'),
         (['--cfg_scale=1', '--prompt=a', '--length=33'], 'at most 32'),
@@ -295,10 +289,9 @@ def test_options_reach_the_drawing(write):
 
 
 def test_the_likeliest_tokens_reach_the_table_the_file_and_the_page(write, tmp_path):
-    """Of what is written, and of blanks without writing."""
     prompt = '--prompt=ab[[3]]c'
-    for options in (['--top_logprobs=2', '--top_k=4'], ['--show', '--temperature=0']):
-        said, result = write(prompt, *options, '--html=o.html')
+    for options in (['--top_k=4'], ['--temperature=0']):
+        said, result = write(prompt, *options, '--top_logprobs=2', '--html=o.html')
         page = (tmp_path / 'o.html').read_text()
         shown = json.loads(page.split('type="application/json">')[1].split('</script>')[0])
         sample = result['samples'][0]
@@ -309,7 +302,3 @@ def test_the_likeliest_tokens_reach_the_table_the_file_and_the_page(write, tmp_p
         head = next(n for n, line in enumerate(lines) if line.startswith('position'))
         for line, place in zip(lines[head + 1 :], places):
             assert all(f'{one["logprob"]:.3f}' in line for one in place['top'])
-        if '--show' in options:
-            assert len(result['samples']) == 1
-            assert sample['tokens'] == [97, 98, -1, -1, -1, 99]
-            assert shown['samples'][0]['rank'] == [0, 0, None, None, None, 0]

@@ -1,21 +1,16 @@
-"""Which tokens were likeliest where one was written? The record of a step, and Look, which asks
-without writing.
+"""Which tokens were likeliest where one was written? The record of a step.
 
 The law that wrote a token is the one by which it was drawn, or the true token of a scored text was
 judged: after a pattern, what is allowed, temperature, top_k and top_p. At temperature 0, where one
 token has all of the probability, it is the law of temperature 1 with the same cuts."""
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import torch
 
 from anyorder.generation.drawing import token_logprob
-from anyorder.generation.unmasking import Unmasking
 from anyorder.machine.devices import widest
-
-SHOWN = 5  # tokens of a blank, where nobody says how many
 
 
 def check_top_logprobs(k, n_tokens):
@@ -32,15 +27,13 @@ def ask_for(canvas, k):
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * k)
 
 
-def likeliest(drawing, logits, k, token=None):
-    """Return log p of the token (m,), or of the likeliest, then log p and ids of the k likeliest:
-    one table (m, 1 + 2k), by the law in which a Drawing draws from logits (m, V).
+def likeliest(drawing, logits, k, token):
+    """Return log p of the token (m,), then log p and ids of the k likeliest: one table (m, 1 + 2k),
+    by the law in which a Drawing draws from logits (m, V).
 
     A token that the law has cut has -inf."""
     law = lawful(drawing).tempered(logits)
     best = law.topk(k)
-    if token is None:
-        token = best.indices[:, 0]
     own = token_logprob(law, token).unsqueeze(1)
     nats = best.values - law.logsumexp(-1, keepdim=True)
     ids = best.indices.to(widest(law.device))  # exact below 2^24 at least
@@ -61,7 +54,7 @@ def said_of(kept, token, names):
     The likeliest token is the first of `top`, which has fewer than k where the law is cut to fewer.
 
     kept   (1 + 2k,) of a canvas
-    token  the id of what was written; None: nothing, and `top` is all there is to say
+    token  the id of what was written
     names  gives the text of an id"""
     own, *found = kept.tolist()
     k = len(found) // 2
@@ -69,8 +62,6 @@ def said_of(kept, token, names):
     for nats, number in zip(found[:k], found[k:]):
         if nats > -math.inf:
             top.append(entry(int(number), nats, names))
-    if token is None:
-        return {'top': top}
     return entry(token, own, names) | {'top': top}
 
 
@@ -83,27 +74,3 @@ def lawful(drawing):
     if drawing.temperature == 0:
         return replace(drawing, temperature=1.0)
     return drawing
-
-
-@dataclass(frozen=True)
-class Look(Unmasking):
-    """Write nothing: find the likeliest tokens of all blanks, each given what is known, in one
-    pass.
-
-    The blanks count as revealed, by no step."""
-
-    def begin(self, passes, part):
-        if not part.likeliest.size(2):
-            raise ValueError('show is of sample.py and Writer: nothing here asks for its tokens')
-
-    def ends(self, n_blanks, seeds, *names):
-        return torch.tensor(n_blanks).unsqueeze(1)
-
-    def reveal(self, passes, part, bounds, size):
-        x, cells = passes.read(part, bounds, size)
-        found, _ = passes.each(partial(self.likeliest, passes, part), part, bounds, x, cells)
-        position = part.order[cells.row, cells.visit]
-        cells.write(part.likeliest, position, found.to(part.likeliest.dtype))
-
-    def likeliest(self, passes, part, cells, logits):
-        return likeliest(passes.drawing, logits, part.likeliest.size(2) // 2)

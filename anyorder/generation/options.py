@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from inspect import signature
 
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.likeliest import Look
 from anyorder.generation.revise import Revised, check_rounds
 from anyorder.generation.rules import RULES, Dilated
 from anyorder.generation.scores import SCORES, is_own, load_score
@@ -89,8 +88,7 @@ class Options:
     order_noise              the noise of Adaptive
     threshold, block_length  as in Adaptive; of a rule the number that it wants
     window                   as in Lossless
-    revise                   the rounds of Revised
-    show                     write nothing, see Look"""
+    revise                   the rounds of Revised"""
 
     n_steps: int = 1
     schedule: str | list = 'linear'
@@ -101,7 +99,6 @@ class Options:
     window: int = 32
     block_length: int | None = None
     revise: int = 0
-    show: bool = False
 
     def unmasking(self):
         """Return what the options name. Those that are not used are checked as well."""
@@ -122,10 +119,6 @@ class Options:
         else:
             self.check_for_given()
             unmasking = lossless or given
-        if self.show and self.revise:
-            raise ValueError(f'show writes nothing to revise: leave out revise={self.revise}')
-        if self.show:
-            return Look()
         return Revised(unmasking, self.revise) if self.revise else unmasking
 
     def lossless(self):

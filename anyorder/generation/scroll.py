@@ -6,10 +6,10 @@ import torch
 
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
-from anyorder.generation.likeliest import SHOWN, Look, ask_for, said_of, tables
+from anyorder.generation.likeliest import ask_for, said_of, tables
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
-from anyorder.tokens.shown import blanks_shown, shown_text, text_from
+from anyorder.tokens.shown import text_from
 
 EMPTY = Page()
 
@@ -59,7 +59,6 @@ class Scroll:
             self.rows.append(Row(tokens, known, own, *more))
         self.stand_in = None  # (n_tokens,) weights of tokens of blanks that no step has answered
         self.with_drafts = False
-        self.looks = False
         self.written = self.rows  # those on the canvas
         self.step = None  # (B,) and the Canvas of the rows of the last step
         self.part = None
@@ -71,11 +70,6 @@ class Scroll:
         with_drafts  keep the drafts of each position, see Row"""
         self.with_drafts = with_drafts
         self.check(way.drawing)
-        self.looks = isinstance(way.unmasking, Look)
-        if self.looks:
-            self.top_logprobs = self.top_logprobs or SHOWN
-            for row in self.rows:
-                row.given = list(row.known)
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
@@ -199,7 +193,7 @@ class Scroll:
         log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
                    and with them: a weight of samples that are drawn by the latter
         top_logprobs  if they are kept: of each token that was written what said_of says, None of
-                   others. Where nothing is to be written, of each blank, whose token is -1
+                   others
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
@@ -207,14 +201,11 @@ class Scroll:
 
     def sample(self, row):
         """Return what samples says of a row."""
-        if self.looks:
-            sample = self.seen(row)
-        else:
-            sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
+        sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
         if self.with_drafts:
             sample['drafts'] = row.drafts
         if self.top_logprobs:
-            sample['top_logprobs'] = self.said(row, sample['tokens'])
+            sample['top_logprobs'] = self.said(row)
         if row.size > self.block_size or len(row.spans) > 1:
             sample['stretches'] = row.spans
         if row.lengths:
@@ -226,26 +217,16 @@ class Scroll:
             sample['stopped'] = row.n_open == 0
         return sample
 
-    def seen(self, row):
-        """Return sample_of a text of which nothing was written: -1 and a dot are a blank."""
-        tokens = [token if is_known else -1 for token, is_known in zip(row.tokens, row.given)]
-        sample = sample_of([], row.order, row.step, row.logprob, self.tokenizer)
-        sample['text'] = shown_text(blanks_shown(tokens), self.tokenizer, 0)
-        sample['tokens'] = tokens
-        sample['blanks'] = tokens.count(-1)
-        return sample
-
-    def said(self, row, tokens):
-        """Return said_of each place of a row whose tokens are these."""
-        shown = blanks_shown(tokens)
+    def said(self, row):
+        """Return said_of each place of a row."""
         found = []
-        for i, (token, kept) in enumerate(zip(shown, row.kept)):
+        for i, (token, kept) in enumerate(zip(row.tokens, row.kept)):
             if kept is None:
                 found.append(None)
                 continue
 
             def names(one, i=i):
-                return text_from(i, [one], shown, self.tokenizer)
+                return text_from(i, [one], row.tokens, self.tokenizer)
 
             found.append(said_of(kept, token, names))
         return found
@@ -260,7 +241,6 @@ class Row:
                    without one, the first blank
     n_open         how many blanks have not ended with a stop
     tokens, known  of each position its token, and whether it is known by now
-    given          which are known to the network: the same, unless nothing is written
     kept           of each position its row of canvas.likeliest, or None
     step, logprob  as in Canvas; steps are counted on from stretch to stretch
     drafts         of each position [[step, token], ...]: the token was the draft from that step on,
@@ -283,7 +263,6 @@ class Row:
         self.log_weight = 0.0
         self.tokens = list(tokens)
         self.known = list(known)
-        self.given = self.known
         self.kept = [None for _ in tokens]
         self.step = [-1 for _ in tokens]
         self.logprob = [0.0 for _ in tokens]
@@ -331,7 +310,7 @@ class Row:
         seed = self.seed
         if start:
             seed = derive_seed(self.seed, 'stretch', start)
-        return self.tokens[start:end], self.given[start:end], seed
+        return self.tokens[start:end], self.known[start:end], seed
 
     def to_match(self, number):
         """Return what of the last stretch is to match a pattern, where a blank of it is left.
@@ -342,8 +321,8 @@ class Row:
         first, last = self.spans[-1]
         parts = []
         for start, end, pattern in self.patterns:
-            if not all(self.given[max(start, first) : min(end, last)]):
-                tokens = zip(self.tokens[start:end], self.given[start:end])
+            if not all(self.known[max(start, first) : min(end, last)]):
+                tokens = zip(self.tokens[start:end], self.known[start:end])
                 tokens = [token if is_known else -1 for token, is_known in tokens]
                 parts.append((number, start - first, tokens, pattern))
         return parts
@@ -369,15 +348,10 @@ class Row:
 
     def keep(self, table, step):
         """Take down the table (N, 1 + 2k) of the likeliest tokens of what a stretch has written, in
-        these steps [N]; where nothing is written, of its blanks, which stay blanks to the next
-        one."""
-        writes = self.given is self.known
+        these steps [N]."""
         for i, p in enumerate(range(*self.spans[-1])):
-            if writes and step[i] >= 0:
+            if step[i] >= 0:
                 self.kept[p] = table[i]
-            elif not writes and not self.known[p]:
-                self.kept[p] = table[i]
-                self.known[p] = True
 
     def end_part(self, n):
         """End the part that is written before position n. What stands after it follows, by its own

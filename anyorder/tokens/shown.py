@@ -9,11 +9,6 @@ BLANK = '·'
 NEAR = 8  # tokens before one that tell its text: those of a letter, and the one before it
 
 
-def blanks_shown(tokens):
-    """Return tokens as they are shown: None for each that is negative, a blank."""
-    return [None if token < 0 else token for token in tokens]
-
-
 def token_texts(tokens, tokenizer):
     """Return the text of each token, and a dot for None, a blank.
 

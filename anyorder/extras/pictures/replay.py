@@ -13,7 +13,7 @@ import numpy as np
 
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import blanks_shown, text_from, token_texts
+from anyorder.tokens.shown import text_from, token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
 
@@ -72,8 +72,7 @@ def replay_rows(samples, tokenizer, between=''):
 
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
-    top       only if the sample has top_logprobs: of each token said_of, see likeliest.py. A blank
-              that nothing was written into has rank None, and as p that of its likeliest token
+    top       only if the sample has top_logprobs: of each token said_of, see likeliest.py
     drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the
               draft was right"""
     known = [known_tokens(sample) for sample in samples]
@@ -84,10 +83,9 @@ def replay_rows(samples, tokenizer, between=''):
         after = range(i + 1, len(samples))
         about = facts(drawn, sum(sample['logprob']), 'drafts' in sample)
         about += [said(length) for length in sample.get('lengths', ())]
-        shown = blanks_shown(sample['tokens'])
         row = {
             'name': sample.get('name', f'sample {i}'),
-            'text': [text + between for text in token_texts(shown, tokenizer)],
+            'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
             'rank': [rank_of(step, steps) for step in sample['step']],
             'n_steps': len(steps),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
@@ -99,19 +97,8 @@ def replay_rows(samples, tokenizer, between=''):
             row['drafts'] = ranked_drafts(sample, steps, tokenizer)
         if 'top_logprobs' in sample:
             row['top'] = sample['top_logprobs']
-            put_blanks(row, sample)
         rows.append(row)
     return rows
-
-
-def put_blanks(row, sample):
-    """Say of the blanks of a sample, whose tokens are -1, what there is to say."""
-    blanks = [i for i, token in enumerate(sample['tokens']) if token == -1]
-    for i in blanks:
-        row['rank'][i] = None
-        row['p'][i] = float(f'{math.exp(row["top"][i]["top"][0]["logprob"]):.3g}')
-    if blanks:
-        row['facts'][:] = [f'{len(blanks)} blanks', *row['facts'][2:]]
 
 
 def known_tokens(sample):
