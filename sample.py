@@ -3,7 +3,7 @@
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]].' --order=margin
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
-    python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
+    python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=page.html
     python sample.py --ckpt=out/digits/ckpt.pt --prompt=FILE:half.npy --n_samples=1 --out=filled.npy
 
 Blanks of a prompt: [[n]] is n tokens; [[?]] or [[2-12]] as many as fit best; [[/P/]], [[n/P/]] or
@@ -198,8 +198,6 @@ def write_all(writer, prompts, texts, way, page, result, config):
                 for r, sample in enumerate(batch, len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start
-                if show:  # which waits for the eye
-                    result['seconds'] -= show.waited
                 if time.perf_counter() - saved > SAVED_EVERY:
                     saved = time.perf_counter()
                     save(result, config.out)
@@ -209,10 +207,8 @@ def write_all(writer, prompts, texts, way, page, result, config):
 
 def batches(writer, texts, way, page, bar, show, config):
     """Yield the samples of each batch, written on a Scroll."""
-    # somebody sees what stood where other tokens are now
-    is_kept = way.unmasking.rewrites and bool(config.out or config.html or config.watch)
     for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
-        for n_new in writer.write(scroll, way, is_kept):
+        for n_new in writer.write(scroll, way):
             bar.update(n_new)
             seen = scroll.first() if show else None
             if seen:

@@ -344,11 +344,11 @@ class Writer:
             scroll.stand_in = stand_in_of(self.checkpoint)
             yield scroll
 
-    def write(self, scroll, way, with_drafts=False):
+    def write(self, scroll, way):
         """Write the texts of a Scroll. Yield after each step the number of tokens that it
         revealed."""
         with self.autocast():
-            steps = scroll.steps(self.network, way, self.use_cache, self.device, with_drafts)
+            steps = scroll.steps(self.network, way, self.use_cache, self.device)
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)

@@ -45,16 +45,7 @@ def texts(*prompts, length=20):
 
 
 def write(
-    model,
-    rows,
-    order=L2R,
-    how=ONE_BY_ONE,
-    seed=5,
-    drawing=PLAIN,
-    look=None,
-    with_drafts=False,
-    n_before=0,
-    **page,
+    model, rows, order=L2R, how=ONE_BY_ONE, seed=5, drawing=PLAIN, look=None, n_before=0, **page
 ):
     """The samples of `rows` that are written in this way, on a page of these fields.
 
@@ -63,7 +54,7 @@ def write(
     if isinstance(stop, str):
         stop = [stop] if stop else []
     scroll = Scroll(rows, seed, Bytes(), model.config.block_size, Page(stop=stop, **page), n_before)
-    for _ in scroll.steps(model, Way(order, how, drawing), with_drafts=with_drafts):
+    for _ in scroll.steps(model, Way(order, how, drawing)):
         if look:
             look(scroll.first())
     return scroll.samples()
@@ -208,18 +199,6 @@ def test_a_long_lossless_text_equals_one_token_a_step(order):
     for a, b in zip(one, many):
         assert a['tokens'] == b['tokens']
         assert a['passes'] == a['blanks'] > b['passes']
-
-
-@pytest.mark.parametrize('order', ['l2r', 'random'])
-def test_drafts_come_before_their_tokens_and_behind_the_seam(order):
-    """Steps are counted on from stretch to stretch."""
-    rows = texts('ab[[..]]', '[[..]]')
-    for sample in write(ascii_model(), rows, Order(order), Lossless(8), with_drafts=True):
-        for step, history in zip(sample['step'], sample['drafts'], strict=True):
-            assert all(first < step for first, _ in history)
-        seam = max(sample['step'][:8])
-        later = [first for history in sample['drafts'][8:] for first, _ in history]
-        assert min(later) > seam
 
 
 # --------------------------------------------------------------------------------------------------
@@ -368,7 +347,7 @@ def template(*pieces):
 def by_hand(model, pieces, stops, seed, **how):
     """What Scrolls write part by part: each of a text that has one blank, or is the last."""
     tokens, known, open_blanks = template(*pieces)
-    whole = {'tokens': [], 'step': [], 'logprob': [], 'drafts': [], 'order': [], 'stretches': []}
+    whole = {'tokens': [], 'step': [], 'logprob': [], 'order': [], 'stretches': []}
     seams = [0, *(end for _, end in open_blanks), len(tokens)]
     for k, (start, end) in enumerate(itertools.pairwise(seams)):
         n = len(whole['tokens'])
@@ -384,15 +363,10 @@ def by_hand(model, pieces, stops, seed, **how):
 
 def behind(sample, n, n_steps):
     """What a sample says of its positions from n on; its steps are counted from n_steps on."""
-    drafts = sample['drafts'][n:]
-    for history in drafts:
-        for change in history:
-            change[0] += n_steps
     return {
         'tokens': sample['tokens'][n:],
         'step': [step + n_steps if step >= 0 else -1 for step in sample['step'][n:]],
         'logprob': sample['logprob'][n:],
-        'drafts': drafts,
         'order': [p for p in sample['order'] if sample['step'][p] >= 0],
         'stretches': sample.get('stretches', [[0, len(sample['tokens'])]]),
     }
@@ -413,7 +387,7 @@ def test_parts_are_what_one_writes_by_hand_one_after_the_other(name):
     changes nothing."""
     block_size, order, way = PARTS[name]
     model = ascii_model(block_size=block_size)
-    how = dict(order=order, how=way, with_drafts=True)
+    how = dict(order=order, how=way)
     pieces = 'ab', [9], 'cd', [7], 'fg', 1, 'h'
     rows = [template('x', [9]), template(*pieces)]
     stops = ['nowhere']
@@ -502,11 +476,10 @@ def test_the_watcher_sees_the_first_text_as_a_whole():
     shown = [seen for seen in told if seen]
     assert [step for _, _, step, *_ in shown] == [*range(20)]
     assert [steps.count(None) for _, steps, *_ in shown] == [*reversed(range(20))]
-    tokens, steps, _, logprob, drafts = shown[-1]
+    tokens, steps, _, logprob = shown[-1]
     assert tokens == sample['tokens']
     assert steps == sample['step']
     assert logprob == sample['logprob']
-    assert drafts is None
     for tokens, steps, step, *_ in shown:
         for p, last in enumerate(sample['step']):
             assert (steps[p] is not None) == (last <= step)

@@ -23,7 +23,6 @@ class Revised(Unmasking):
 
     base: Unmasking
     rounds: int
-    rewrites = True
 
     def __post_init__(self):
         check_rounds(self.rounds, can_be_revised(self.base))

@@ -58,17 +58,13 @@ class Scroll:
                 more[0] = ()  # all blanks are one part
             self.rows.append(Row(tokens, known, own, *more))
         self.stand_in = None  # (n_tokens,) weights of tokens of blanks that no step has answered
-        self.with_drafts = False
         self.written = self.rows  # those on the canvas
         self.step = None  # (B,) and the Canvas of the rows of the last step
         self.part = None
         self.ran = None  # (B,) which of them it has written
 
-    def steps(self, network, way, use_cache=True, device='cpu', with_drafts=False):
-        """Write the texts in a Way. Yield after each step the number of tokens that it revealed.
-
-        with_drafts  keep the drafts of each position, see Row"""
-        self.with_drafts = with_drafts
+    def steps(self, network, way, use_cache=True, device='cpu'):
+        """Write the texts in a Way. Yield after each step the number of tokens that it revealed."""
         self.check(way.drawing)
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
@@ -138,28 +134,12 @@ class Scroll:
         return canvas
 
     def take_down_step(self):
-        """Write down what the step has revealed, where somebody asks before the stretch ends."""
-        if self.with_drafts:
-            self.note_drafts()
-        if self.with_drafts or self.stops:
+        """Write down what the step has revealed, where a stop is looked for."""
+        if self.stops:
             rows = self.part.rows.tolist()
             for r, ran, lists in zip(rows, self.ran.tolist(), self.part.lists()):
                 if ran:
                     self.written[r].take_down(*lists)
-
-    def note_drafts(self):
-        """Add to the rows which drafts the last step has changed; one copy to the host."""
-        part = self.part
-        rows = part.rows.tolist()
-        step = self.step.tolist()
-        row, _, visit = part.cells(part.n_drafts)
-        position = part.order[row, visit]
-        found = torch.stack([row, position, part.idx[row, position]], 1)  # (m, 3)
-        for r, i, token in found.tolist():
-            text = self.written[rows[r]]
-            drafts = text.drafts[text.start + i]
-            if not drafts or drafts[-1][1] != token:
-                drafts.append([text.n_steps + step[r], token])
 
     def end_rows(self):
         """End the rows whose part is written, up to its first stop."""
@@ -178,15 +158,13 @@ class Scroll:
             return None
         row.take_down(*self.part.lists()[0])
         now = row.n_steps + int(self.step[0])
-        drafts = row.drafts if self.with_drafts else None
-        return list(row.tokens), row.steps_of_known(), now, list(row.logprob), drafts
+        return list(row.tokens), row.steps_of_known(), now, list(row.logprob)
 
     def samples(self):
         """Return sample_of each text, up to its stop.
 
         There are also
 
-        drafts     if they are kept
         stretches  [[start, end], ...] where a text did not fit into the model, or has parts
         lengths    a dict for each blank that found its length, see Lengths.choose
         patterns   [[start, end, pattern], ...] of the parts that match one
@@ -202,8 +180,6 @@ class Scroll:
     def sample(self, row):
         """Return what samples says of a row."""
         sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
-        if self.with_drafts:
-            sample['drafts'] = row.drafts
         if self.top_logprobs:
             sample['top_logprobs'] = self.said(row)
         if row.size > self.block_size or len(row.spans) > 1:
@@ -243,9 +219,6 @@ class Row:
     tokens, known  of each position its token, and whether it is known by now
     kept           of each position its row of canvas.likeliest, or None
     step, logprob  as in Canvas; steps are counted on from stretch to stretch
-    drafts         of each position [[step, token], ...]: the token was the draft from that step on,
-                   until the next one of the list or until a token was written; the last was wrong
-                   if it is not the written token
     order          the positions as visited; known ones after the first stretch from left to right
     lengths        what its sample says of the lengths that were chosen for its blanks
     patterns       [(start, end, Pattern)] of parts that match one: none goes beyond its part
@@ -266,7 +239,6 @@ class Row:
         self.kept = [None for _ in tokens]
         self.step = [-1 for _ in tokens]
         self.logprob = [0.0 for _ in tokens]
-        self.drafts = [[] for _ in tokens]
         self.order = [p for p in range(n) if known[p]]
         self.spans = []
         self.n_steps = 0
@@ -337,8 +309,7 @@ class Row:
             now = self.n_steps + step[i]
             if step[i] < 0 or now == self.step[p]:
                 continue
-            if self.known[p]:  # a token that is revised was a draft
-                self.drafts[p].append([self.step[p], self.tokens[p]])
+            if self.known[p]:  # a token that is revised
                 self.order.remove(p)
             self.tokens[p] = tokens[i]
             self.step[p] = now
@@ -359,7 +330,7 @@ class Row:
         _, end = self.parts.pop(0)
         n_cut = end - n
         del self.kept[n:end]
-        for values in (self.tokens, self.known, self.step, self.logprob, self.drafts):
+        for values in (self.tokens, self.known, self.step, self.logprob):
             del values[n:end]
         order = []
         for p in self.order:
@@ -411,11 +382,3 @@ def end_of(tokens, stops, tokenizer, first=0):
     if not holds(n):
         return None
     return first + bisect_left(range(first, n), True, key=holds)
-
-
-def draft_at(drafts, step):
-    """Return the token that was the draft of a position, with drafts as in Row, after `step`."""
-    for since, token in reversed(drafts):
-        if since <= step:
-            return token
-    return None

@@ -27,7 +27,6 @@ class Unmasking:
     binomial = False  # whether every row draws how many blanks a step reveals
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
-    rewrites = False  # whether tokens may become others: drafts, or what is revised
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     asks_host = False  # whether a step does, so that no graph records it
     has_bound = False  # whether the probability of a text is known as a bound alone
@@ -324,7 +323,6 @@ class Lossless(Unmasking):
     Guo and Ermon 2025, arXiv 2504.20456, draft and check in two passes, by rejection."""
 
     window: int = 32
-    rewrites = True
     draws_in_turn = False
 
     def __post_init__(self):

@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import re
-import shutil
-import subprocess
 from xml.etree import ElementTree
 
 import pytest
@@ -139,66 +137,13 @@ def test_beside_a_sample_is_the_next_with_the_same_known_tokens(page):
     assert [row['beside'] for row in data['samples']] == [2, None, 4, None, None]
 
 
-# --------------------------------------------------------------------------------------------------
-# drafts
-
 PLAIN = sample_of('abcdef', [3, 0, -1, 1, 2, 0])
-DRAFTS = [[[0, ord('x')], [1, ord('a')]], [], [], [[0, ord('\n')]], [[0, ord('z')]], []]
-LOSSLESS = PLAIN | {'drafts': DRAFTS}
 
 
-def test_the_page_has_the_drafts_and_counts_the_passes(page):
-    _, data = page([LOSSLESS, PLAIN])
-    lossless, plain = data['samples']
-    assert lossless['drafts'] == [[[1, 'x'], [2]], [], [], [[1, '\n']], [[1, 'z']], []]
-    assert lossless['rank'] == [4, 1, 0, 2, 3, 1]
-    assert lossless['facts'] == ['5 tokens in 4 passes, 1.2 a pass', *plain['facts'][1:]]
-    assert plain['facts'][0] == '5 tokens in 4 steps'
-    assert 'drafts' not in plain
-
-
-def test_a_pass_that_wrote_only_what_a_stop_cut_does_not_count(page):
-    _, whole = page([LOSSLESS])
-    _, cut = page([LOSSLESS | {'step': [4, 0, -1, 2, 3, 0]}])  # pass 1 wrote behind a stop
+def test_a_step_that_wrote_only_what_a_stop_cut_does_not_count(page):
+    _, whole = page([PLAIN])
+    _, cut = page([PLAIN | {'step': [4, 0, -1, 2, 3, 0]}])  # step 1 wrote behind a stop
     assert cut == whole
-
-
-FRAMES = """
-function shown(i, at) {
-  const {draft, rejected} = draftOf(s, i, at)
-  return draft ? [draft[1] ?? 'right', Boolean(rejected)] : null
-}
-function covered(n, draft) {
-  const span = {children: Array.from({length: n}, () => ({dataset: {draft: 'old'}}))}
-  cover(span, draft)
-  return span.children.map(letter => letter.dataset.draft ?? null)
-}
-const covers = [covered(3, ' a'), covered(2, ' bcd'), covered(1, '\\n'), covered(1, ' ')]
-covers.push(covered(2, undefined))
-const tokens = [0, 3, 4].map(i => [0, 1, 2, 3, 4].map(at => shown(i, at)))
-console.log(JSON.stringify([...tokens, covers]))
-"""
-
-
-@pytest.mark.skipif(not shutil.which('node'), reason='runs functions of the page')
-def test_the_page_strikes_a_draft_through_for_one_frame(page):
-    text, data = page([LOSSLESS])
-    found = re.findall(r'^function (?:draftOf|cover)\(.*?^}', text, re.MULTILINE | re.DOTALL)
-    sample = json.dumps(data['samples'][0])
-
-    def run(columns):
-        given = f'const s = {sample}, nSteps = s.n_steps, columns = {columns}'
-        program = '\n'.join([given, *found, FRAMES])
-        done = subprocess.run(['node', '-e', program], capture_output=True, check=True)
-        return json.loads(done.stdout)
-
-    changed, overruled, kept, covers = run(columns=0)
-    assert changed == [None, ['x', False], ['x', True], ['right', False], None]
-    assert overruled == [None, ['\n', False], ['\n', True], None, None]  # another was written
-    assert kept == [None, ['z', False], ['z', False], ['z', True], None]
-    assert covers == [['␣', 'a', None], ['b', 'c'], ['↵'], ['␣'], [None, None]]
-    *_, in_cells = run(columns=3)  # a cell is one element
-    assert in_cells == [['␣a', None, None], ['␣bcd', None], ['↵'], ['␣'], [None, None]]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -273,11 +218,6 @@ def test_the_picture_shades_by_confidence(picture):
     assert [shape.get('class') for shape in step.findall(f'{SVG}rect')] == ['c7', 'c3', 'c0']
     assert all(f'.c{i}{{fill:' in style for i in range(8))
     assert style.count('.c0{fill:') == 2  # light and dark
-
-
-def test_the_picture_has_no_drafts(picture):
-    _, _, texts = picture([LOSSLESS])
-    assert texts == {'prompt': ['c'], 's1': ['b', 'f'], 's2': ['d'], 's3': ['e'], 's4': ['a']}
 
 
 DIGITS = get_tokenizer('sudoku4')

@@ -13,7 +13,7 @@ import numpy as np
 
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import text_from, token_texts
+from anyorder.tokens.shown import token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page
 
@@ -44,8 +44,7 @@ def write_replay(path, samples, tokenizer, title, columns=0, box=0):
     """Write the page that replays `samples` to `path`.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in
-              natural order; there may be a `name` too, a list `wrong` of bools, and `drafts` as in
-              scroll.Row
+              natural order; there may be a `name` too, and a list `wrong` of bools
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
     box       the side of the boxes of a Sudoku, in cells; 0: there are none
@@ -72,16 +71,14 @@ def replay_rows(samples, tokenizer, between=''):
 
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
-    top       only if the sample has top_logprobs: of each token said_of, see likeliest.py
-    drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the
-              draft was right"""
+    top       only if the sample has top_logprobs: of each token said_of, see likeliest.py"""
     known = [known_tokens(sample) for sample in samples]
     rows = []
     for i, sample in enumerate(samples):
         drawn = [step for step in sample['step'] if step >= 0]
         steps = sorted(set(drawn))  # without the passes that wrote nothing but what a stop cut
         after = range(i + 1, len(samples))
-        about = facts(drawn, sum(sample['logprob']), 'drafts' in sample)
+        about = facts(drawn, sum(sample['logprob']))
         about += [said(length) for length in sample.get('lengths', ())]
         row = {
             'name': sample.get('name', f'sample {i}'),
@@ -93,8 +90,6 @@ def replay_rows(samples, tokenizer, between=''):
             'facts': about,
             'beside': next((j for j in after if known[j] == known[i]), None),
         }
-        if 'drafts' in sample:
-            row['drafts'] = ranked_drafts(sample, steps, tokenizer)
         if 'top_logprobs' in sample:
             row['top'] = sample['top_logprobs']
         rows.append(row)
@@ -115,33 +110,14 @@ def rank_of(step, steps):
     return 0 if step < 0 else 1 + bisect_left(steps, step)
 
 
-def ranked_drafts(sample, steps, tokenizer):
-    """Return the drafts of each token, see replay_rows."""
-    found = []
-    tokens = sample['tokens']
-    for i, (drafts, written) in enumerate(zip(sample['drafts'], tokens)):
-        of_token = []
-        for step, token in drafts:
-            draft = [rank_of(step, steps)]
-            if token != written:
-                draft.append(text_from(i, [token], tokens, tokenizer))
-            of_token.append(draft)
-        found.append(of_token)
-    return found
-
-
-def facts(drawn, nats, drafted=False):
+def facts(drawn, nats):
     """Return the lines below a sample: how much in how many steps, how likely, how left to right.
 
     drawn     the step of each drawn token, in order of position
-    nats      the log-probability of all drawn tokens
-    drafted   whether the steps were passes that check drafts"""
+    nats      the log-probability of all drawn tokens"""
     n = len(drawn)
     n_steps = len(set(drawn))
-    steps = 'steps'
-    if drafted:
-        steps = f'passes, {n / max(1, n_steps):.1f} a pass'
-    lines = [f'{n} tokens in {n_steps} {steps}', f'{abs(nats) / max(1, n):.2f} nats a token']
+    lines = [f'{n} tokens in {n_steps} steps', f'{abs(nats) / max(1, n):.2f} nats a token']
     tau = kendall_tau(drawn)
     if tau is not None:
         lines.append(f"Kendall's tau {tau:.2f}")
