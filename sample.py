@@ -25,7 +25,7 @@ pattern = ''  # of the whole text: a regular expression, or FILE.json, a JSON sc
 length = 0  # tokens of a text, prompt included; 0 is the model's block_size
 context = 0  # of a longer text: what a stretch reads before its first blank; 0 is block_size / 2
 stop = ''  # text, or a JSON list of texts, with which [[..]] or the sample ends
-blank_length = 'likely'  # of a [[?]]: likely, draw or confidence; with a prior: likely:words
+blank_length = 'likely'  # of a [[?]]: 'likely', the likeliest; 'draw', by the probabilities
 n_samples = 2  # for each prompt
 score = False  # do not write: score the text of [[=text]] blanks
 weigh = False  # estimate how likely a text of the model matches, by weights of the samples
@@ -68,6 +68,7 @@ from anyorder.generation.options import drawing_in
 from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
+from anyorder.likelihood.lengths import Lengths
 from anyorder.likelihood.weighed import check_weigh, weigh_samples
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
@@ -97,6 +98,7 @@ def main(config):
     drawing = drawing_in(dict(config), config.score)
     prompts = read_prompts(config.prompt)
     page = read_page(config)
+    lengths = Lengths(page.blank_length)
     check_patterns(prompts, unmasking, page)
     check_weigh(prompts, page, drawing, config)
     judge_name = config.metrics if config.metrics != 'text' else ''
@@ -109,7 +111,6 @@ def main(config):
     page = writer.with_decoded_stops(page)
 
     # Lay the prompts out: of each text its tokens, and which of them are known
-    lengths = writer.lengths(page)
     templates = writer.templates(prompts, way, page)
     about = about_model(writer, config)
     texts = writer.lay_out(repeat_each(templates, config.n_samples), config.seed, lengths)
@@ -138,7 +139,6 @@ def main(config):
 
 def read_page(config):
     """Return the Page that the options describe."""
-    blank_length, _, prior = config.blank_length.partition(':')
     allowed = None
     if config.allowed:
         with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
@@ -147,8 +147,7 @@ def read_page(config):
         config.length,
         config.context,
         parse_stop(config.stop),
-        blank_length,
-        prior or 'uniform',
+        config.blank_length,
         allowed,
         read_pattern(config.pattern),
         config.top_logprobs,
@@ -170,7 +169,6 @@ def check_files(config, page, judge_name):
         judge_name,
         config.order,
         config.allowed,
-        page.length_prior,
         prompts_path(config.prompt) or '',
     )
     check_out('out', config.out, '.json, .npy, .jsonl', *inputs)

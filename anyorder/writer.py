@@ -21,7 +21,7 @@ from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Row, Scroll, check_at_once
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
-from anyorder.likelihood.lengths import Lengths, read_prior
+from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
@@ -113,7 +113,7 @@ class Writer:
                    schedule, unmask, window, threshold, order_noise, block_length, revise,
                    temperature, top_k, top_p, min_p, presence_penalty, cfg_scale, score
         page       what it is written on, a Page; or its fields among the options: length, context,
-                   stop, allowed, blank_length, length_prior, pattern
+                   stop, allowed, blank_length, pattern
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
                    list of positions; or the model's choice by one of scores.SCORES, as 'margin',
@@ -181,7 +181,7 @@ class Writer:
             templates = [template for template in templates for _ in range(n)]
         else:
             templates = templates * n
-        return self.lay_out(templates, seed, self.lengths(page))
+        return self.lay_out(templates, seed, Lengths(page.blank_length))
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
@@ -283,10 +283,6 @@ class Writer:
         check_guided(templates, lengths, way, page, self.block_size)
         check_matches(templates, self.tokenizer, way.drawing.scores)
         return templates
-
-    def lengths(self, page):
-        """Return how [[?]] of this page finds its length; 'words' reads the training set."""
-        return Lengths(page.blank_length, read_prior(page.length_prior, self.checkpoint))
 
     def lay_out(self, templates, seed, lengths):
         """Return the LaidOut of each of the Templates.

@@ -398,7 +398,6 @@ def test_reading_a_checkpoint_does_not_import_the_compiler():
 def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
     (tmp_path / 'here').mkdir()
     (tmp_path / 'order.json').write_text('[2, 0, 1]')
-    (tmp_path / 'prior.json').write_text('[1]')
     monkeypatch.chdir(tmp_path / 'here')
     monkeypatch.setenv('HOME', str(tmp_path))
     model = model_from_checkpoint('~/ckpt.pt', 'raw')
@@ -409,7 +408,7 @@ def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
         Writer(pathlib.Path('~/ckpt.pt')).checkpoint.entries,
     ):
         assert opened['iter_num'] == 7
-    given = {'order': '~/order.json', 'length': 3, 'length_prior': '~/prior.json'}
+    given = {'order': '~/order.json', 'length': 3}
     assert len(Writer('~/ckpt.pt').infill('a[[1-1]]b', **given)) == 3
     with one_line('masked:.*/here must name a folder'):
         open_checkpoint('masked:~/here')

@@ -13,7 +13,6 @@ from conftest import one_line
 
 from anyorder.extras.hub.folders import whole_folder
 from anyorder.extras.pictures.curves import read_run
-from anyorder.likelihood.lengths import read_prior
 from anyorder.machine.files import (
     check_checkpoint,
     check_folder,
@@ -187,10 +186,6 @@ def prompts(path):
     return read_prompts(f'FILE:{path}')
 
 
-def prior(path):
-    return read_prior(path, None)
-
-
 TWO_PROMPTS = [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}']
 TWO_LINES = [b'{"iter": 1}\n', b'{"iter": 2}\n']
 READERS = [  # a name, parts of a file, what reads them, and what they hold
@@ -199,7 +194,6 @@ READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.jsonl', [ROW, ROW + b'\n' + ROW], texts, ['a', 'a', 'a']),
     ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], texts, ['a\r\nb']),
     ('a.json', [b'[2, 0,', b' 1]'], read_order, [2, 0, 1]),
-    ('a.json', [b'[2, 1]'], prior, (2, 1)),
     ('a.json', [b'{"a": 1}'], read_json, {'a': 1}),
     ('a.jsonl', TWO_PROMPTS, prompts, ['a', 'b']),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),

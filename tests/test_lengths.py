@@ -5,16 +5,14 @@ import itertools
 import json
 import math
 from collections import Counter
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
 from test_own_law import NETWORKS
 
 from anyorder.fast import freeze
-from anyorder.likelihood.lengths import NEAR, Lengths, read_prior
+from anyorder.likelihood.lengths import NEAR, Lengths
 from anyorder.tokens.prompts import Template, parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 from anyorder.writer import Writer
@@ -62,31 +60,27 @@ def by_all_texts(model, left, n, right):
 
 
 @pytest.mark.parametrize('network', NETWORKS)
-@pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
-def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
-    """A blank between others, and two blanks, the second given the length of the first; with a
-    prior, and a cache."""
+def test_the_probabilities_of_lengths_are_sums_over_all_texts(network):
+    """A blank between others, and two blanks, the second given the length of the first; and with a
+    cache."""
     model = make_model(5, vocab_size=3, **NETWORKS[network])
-    weight = dict(enumerate(prior or (1, 1, 1), 1))
     asked = [
         (ONE, (), [0, 2], [1, None, 2], [1, 2, 3]),
         (TWO, (), [2], [1, 0], [1, 2]),
         *((TWO, (m,), [2, *[None] * m, 1, 0], [1], [1, 2, 3]) for m in (1, 2)),
     ]
     for template, chosen, left, right, lengths in asked:
-        lengths = [n for n in lengths if weight[n]]
-        p = [weight[n] * by_all_texts(model, left, n, right) for n in lengths]
+        p = [by_all_texts(model, left, n, right) for n in lengths]
         for one in (model, freeze(model)):
-            n, found = Lengths(prior=prior).probabilities(one, template, chosen)
+            n, found = Lengths().probabilities(one, template, chosen)
             assert n == lengths
             assert found.tolist() == shares(p)
 
 
 @pytest.mark.parametrize('network', NETWORKS)
-@pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
-def test_the_likeliest_length_is_chosen_one_blank_after_the_other(network, prior):
+def test_the_likeliest_length_is_chosen_one_blank_after_the_other(network):
     model = make_model(5, vocab_size=3, **NETWORKS[network])
-    law = Lengths(prior=prior)
+    law = Lengths()
     ((chosen, said),) = law.choose(model, [TWO], [0])
     for k, of_blank in enumerate(said):
         n, p = law.probabilities(model, TWO, chosen[:k])
@@ -98,26 +92,10 @@ def test_the_likeliest_length_is_chosen_one_blank_after_the_other(network, prior
             assert of_blank['p_runner_up'] == best.values[1]
 
 
-@pytest.mark.parametrize('network', NETWORKS)
-def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(network):
-    model = make_model(5, vocab_size=3, **NETWORKS[network])
-    score = []
-    for n in (1, 2, 3):
-        row = [0, 0, 2, *[0] * n, 1, 0, 2]
-        known = [1, 2, 3 + n, 5 + n]
-        order = torch.tensor([[*known, *range(3, 3 + n), 0, 4 + n]])
-        logits = model.predict(torch.tensor([row]), order, 4)[0, :n, :3]
-        score.append(float(logits.softmax(-1).amax(-1).mean()) * (4 - n))
-    template = Template([(1, 'blank'), *ONE.pieces], 9)
-    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, template, ())
-    assert n == [1, 2, 3]
-    assert p.tolist() == shares(score)
-
-
 @pytest.mark.slow
 def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
     model = make_model(5, vocab_size=3)
-    law = Lengths('draw', (1, 70, 70))  # without a prior the first length is nearly always 1
+    law = Lengths('draw')
     found = list(law.choose(model, 2000 * [TWO], range(2000)))
     counts = Counter(lengths for lengths, _ in found)
     (_, first) = law.probabilities(model, TWO, ())
@@ -192,56 +170,23 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
     assert list(writer.stream(prompt, blank_length='draw', seed=4, **how))[-1] == texts[0]
 
 
-def test_a_block_may_be_longer_than_the_shortest_text(ckpt):
-    writer = Writer(ckpt)
-    how = {'order': 'margin', 'block_length': 8}
-    found = writer.infill('a[[1-9]]b', length_prior=8 * [0] + [1], **how)
-    assert found == writer.infill('a[[9]]b', **how)
-
-
 def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
-    (tmp_path / 'p.json').write_text('[0, 1, 0, 0, 3]')
     said_all = script(
         'sample.py',
         f'--ckpt={ckpt}',
         '--weights=raw',
-        '--prompt=a[[?]]bc',
-        '--blank_length=likely:p.json',
+        '--prompt=a[[2-3]]bc',
         '--out=o.json',
         '--html=o.html',
     ).stdout
     for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
         (said,) = sample['lengths']
-        assert {said['length'], said['runner_up']} == {2, 5}
+        assert {said['length'], said['runner_up']} == {2, 3}
         assert math.isclose(said['p'] + said['p_runner_up'], 1)
         assert len(sample['tokens']) == 3 + said['length']
     words = f'blank of {said["length"]} tokens (p {said["p"]:.2f}, runner-up {said["runner_up"]}: '
     assert words in said_all
     assert words in (tmp_path / 'o.html').read_text()
-    wrong = script(
-        'sample.py',
-        f'--ckpt={ckpt}',
-        '--prompt=a[[?]]bc',
-        '--blank_length=likely:p.json',
-        '--out=p.json',
-        code=1,
-    )
-    assert 'would overwrite' in wrong.stderr
-
-
-def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
-    checkpoint = SimpleNamespace(run={'dataset': 'pydocs', 'data_dir': 'data'}, tokenizer=Bytes())
-    tokens = np.fromfile(data / 'data/pydocs/train.bin', '<u2')
-    text = bytes(np.where(tokens < 256, tokens, 10).astype(np.uint8)).decode()
-    words = Counter(len(word) + 1 for word in text.split())
-    assert read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1))
-    assert len(words) > 2
-    assert read_prior('uniform', checkpoint) is None
-    assert read_prior([1, 2], checkpoint) == (1, 2)
-    assert Lengths(prior=read_prior(np.array([1.5, 2]), checkpoint)).prior == (1.5, 2)
-
-
-NO_WEIGHTS = ([], [10**400], [True], [math.nan], [[1]], 5, {1: 2}, b'ab', np.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -261,12 +206,6 @@ NO_WEIGHTS = ([], [10**400], [True], [math.nan], [[1]], 5, {1: 2}, b'ab', np.one
             'no text on the 16 positions that its 16 tokens leave of 32: give it fewer',
         ),
         ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
-        ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
-        *(('a[[?]]b', {'length_prior': x}, 'length_prior must hold weights') for x in NO_WEIGHTS),
-        ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'),
-        ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
-        ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
-        ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
         ('a[[?]]b', {'score': True}, 'wants the text of every blank'),
     ],
 )

@@ -10,9 +10,8 @@ from test_generation import chi2_of, limit
 from toy_runs import assert_same_runs, log, resume, run
 
 from anyorder.checkpoint import Checkpoint, load_checkpoint
-from anyorder.datasets import name_of_run, names_of_run, open_split
+from anyorder.datasets import name_of_run, names_of_run
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.likelihood.lengths import word_lengths
 from anyorder.likelihood.nll import blank_nll
 from anyorder.tokens import prepared
 from anyorder.tokens.blocks import random_blocks
@@ -237,17 +236,6 @@ def test_eval_ppl_says_that_a_set_was_prepared_anew(two, script):
     said = script('eval_ppl.py', '--n_blocks=2').stdout
     assert 'train and val of digits;' in said
     assert 'of pydocs;' not in said
-
-
-@pytest.mark.slow
-def test_words_are_those_of_all_sets(two):
-    run(BOTH, '--max_iters=1')
-    weights = word_lengths(Checkpoint('out/ckpt.pt'))
-    run('--dataset=digits', '--max_iters=1')
-    alone = word_lengths(Checkpoint('out/ckpt.pt'))
-    n_tokens = open_split('data', 'digits', 'train')[0].packed.size
-    assert weights[11] == pytest.approx(0.3 * alone[11] / n_tokens)  # ' 8979323846'
-    assert alone[3] == 0 < weights[3]  # ' The'
 
 
 @pytest.mark.slow

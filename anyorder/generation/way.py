@@ -107,7 +107,6 @@ class Page:
                   block_size
     stop          texts that end a text, or its [[..]], see scroll.Scroll
     blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
-    length_prior  of the lengths that a [[?]] may have, see lengths.read_prior
     allowed       which tokens may stand where, see Constraint; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text
     top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""
@@ -116,7 +115,6 @@ class Page:
     context: int = 0
     stop: str | list | tuple = ''
     blank_length: str = 'likely'
-    length_prior: Any = 'uniform'
     allowed: Any = None
     pattern: Any = None
     top_logprobs: int = 0
