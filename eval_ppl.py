@@ -76,7 +76,7 @@ from anyorder.generation.rules import RULES, Dilated, check_counts
 from anyorder.generation.way import Way, order_and_policy
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.ensemble import check_ensemble
-from anyorder.likelihood.estimates import ESTIMATES, Along
+from anyorder.likelihood.estimates import ESTIMATES, Along, estimate_class
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
@@ -227,8 +227,9 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
     if not names and not ways:
         names = default_names(checkpoint)
     for name in names:
-        check_estimate(ESTIMATES[name], datasets, slots)
-    estimates = [make(c, checkpoint, names) for name, make in ESTIMATES.items() if name in names]
+        check_estimate(estimate_class(name), datasets, slots)
+    in_order = [name for name in ESTIMATES if name in names]
+    estimates = [estimate_class(name)(c, checkpoint, names) for name in in_order]
 
     # Refuse what does not fit before anything is measured
     N = block_size_of(c, checkpoint)
@@ -351,7 +352,8 @@ def open_journal(c, checkpoint, estimates, model, dtype):
         return Journal('', {})
     options = ['weights', 'seed']
     for estimate in ESTIMATES.values():
-        options += estimate.options
+        if not isinstance(estimate, str):  # a room of extras keeps nothing here
+            options += estimate.options
     is_masked = checkpoint.config.slots.masked_loss
     evaluation = {
         'model': digest(model),

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import make_model
@@ -290,36 +289,3 @@ def test_own_is_the_order_of_the_training():
     for kind in ('r2l', 'fixed'):  # one of them, however many are asked for
         _, (row,), _ = rows_of('own', [[3], [9]], '--n_orders=3', checkpoint=opened(Order(kind)))
         assert (row['estimate'], row['kind'], row['n']) == (f'own order ({kind})', 'own', 1)
-
-
-def test_last_words_are_counted_over_all_processes(monkeypatch):
-    tokens = np.array([t for word in 'abcdefg' for t in (*f'x {word}'.encode(), 256)])
-    text = text_of(torch.zeros(2, 9, dtype=torch.long), name='lambada')
-    text.tokens = tokens
-    it = estimate('accuracy')
-    seen = []
-
-    def scores_of_pieces(model, rows, batch_size, length):
-        seen.append(rows)
-        assert length == 9  # a word sees what fits into a block
-        for r, (_, word) in enumerate(rows):
-            yield r, float(word[1] - 96), word[1] < 100
-
-    monkeypatch.setattr(estimates, 'scores_of_pieces', scores_of_pieces)
-    every = it.measure(None, text, None)
-    assert every == [(n, n < 4) for n in range(1, 8)]  # a, b, c
-    for rank in (0, 1):
-        monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(estimates, 'gather', lambda scores: [scores, [(9.0, True)]])
-        assert it.measure(None, text, None) == [*every[rank::2], (9.0, True)]
-    assert sorted(seen[1] + seen[2]) == sorted(seen[0])
-    (row,) = it.rows(every, text)
-    assert row['accuracy'] == 3 / 7
-    assert row['rows'] == 7
-    assert 0.1 < row['stderr'] < 0.2
-    assert math.isclose(row['word_perplexity'], math.exp(4))
-    assert math.isclose(row['word_perplexity_stderr'], math.exp(4) * (28 / 6 / 7) ** 0.5)
-    assert it.remarks([row], text) == [
-        'last word, greedy: 42.86% ± 15.01% of 7 passages',
-        'last word, perplexity: 54.60 ± 44.58',
-    ]

@@ -3,7 +3,7 @@
     python -m anyorder.extras.NAME --help
 
     hub        a folder that transformers loads; reading such folders, and GPT-2
-    lm_eval    lm-evaluation-harness asks a model
+    lm_eval    lm-evaluation-harness asks a model; last words of LAMBADA
     masked     masked models of others, which --ckpt=masked:FOLDER names
     patterns   regular expressions and JSON schemas that a text matches
     pictures   curves, figures, replays

@@ -3,11 +3,11 @@ makes of them.
 
 To add another one, write a class and name it in ESTIMATES."""
 
+import pkgutil
 from itertools import chain
 
 import torch
 
-from anyorder.likelihood.continuations import last_words, scores_of_pieces
 from anyorder.likelihood.ensemble import (
     Groups,
     ensemble_block_nll,
@@ -17,7 +17,7 @@ from anyorder.likelihood.ensemble import (
     sample_groups,
 )
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_drawn
-from anyorder.likelihood.tables import figure, share_error, summarize
+from anyorder.likelihood.tables import summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import RANDOM, Order, draw_orders
@@ -312,65 +312,18 @@ class Ensemble(Estimate):
         return lines
 
 
-class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, and the perplexity of the word.
-
-    Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
-    each token."""
-
-    name = work = 'accuracy'
-    wants = 'lambada'
-
-    @classmethod
-    def measures(cls, name):
-        return name == cls.wants
-
-    def measure(self, model, text, journal):
-        """Return [(nats of the last word, whether it is right)] of all passages."""
-        rank, world_size = processes()
-        rows = last_words(text.tokens, self.checkpoint.tokenizer)
-        if not rows:
-            raise ValueError('accuracy needs rows of two words or more: the set has none')
-        mine = rows[rank::world_size]
-        N = text.blocks.size(1)
-        scores = {}  # of a word in several pieces they are added up
-        how = {'total': len(mine), 'unit': 'row', 'desc': 'last words'}
-        with progress(**how, leave=False, disable=rank > 0) as bar:
-            for r, nats, is_right in scores_of_pieces(model, mine, self.c.batch_size, N):
-                before, was_right = scores.get(r, (0.0, True))
-                scores[r] = before + nats, was_right and is_right
-                bar.update()
-        return list(chain.from_iterable(gather(list(scores.values()))))
-
-    def rows(self, measured, text):
-        nats, hits = torch.tensor(measured, dtype=torch.float64).T
-        words = summarize('', nats, 1, None)
-        n = len(measured)
-        row = {
-            'kind': self.name,
-            'estimate': 'last word',
-            'accuracy': float(hits.mean()),
-            'rows': n,
-            'stderr': share_error(int(hits.sum()), n),
-            'word_perplexity': words['perplexity'],
-            'word_perplexity_stderr': words['perplexity_stderr'],
-        }
-        return [row]
-
-    def remarks(self, rows, text):
-        (row,) = rows
-        perplexity = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
-        return [
-            'last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
-            f'last word, perplexity: {perplexity}',
-        ]
-
-
+# an estimate of a room of extras is a name, module:class, see estimate_class
 ESTIMATES = {
     'l2r': LeftToRight,
     'own': OwnOrder,
     'any': AnyOrder,
     'iw': ImportanceWeighted,
     'ensemble': Ensemble,
-    'accuracy': LastWord,
+    'accuracy': 'anyorder.extras.lm_eval.last_word:LastWord',
 }
+
+
+def estimate_class(name):
+    """Return the class of an estimate; that of a room of extras is imported now."""
+    found = ESTIMATES[name]
+    return pkgutil.resolve_name(found) if isinstance(found, str) else found

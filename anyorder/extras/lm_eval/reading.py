@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from anyorder.extras.lm_eval.continuations import have_room, pieces, read
 from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
-from anyorder.likelihood.continuations import have_room, pieces, read
 from anyorder.likelihood.ensemble import batches, ensemble_nll, shuffled_contexts
 from anyorder.likelihood.nll import check_finite, draw_known, is_drawn
 from anyorder.orders import Order, draw_orders, given_first

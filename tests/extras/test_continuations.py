@@ -10,10 +10,12 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.extras.lm_eval import last_word
+from anyorder.extras.lm_eval.continuations import pieces
+from anyorder.extras.lm_eval.last_word import LastWord, last_words
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Adaptive
-from anyorder.likelihood.continuations import last_words, pieces, scores_of_pieces
 from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.nll import block_nll, nll_of_blanks, one_by_one
 from anyorder.orders import Order
@@ -118,20 +120,6 @@ def test_a_continuation_is_cut_into_pieces_with_what_fits_before_them():
     assert pieces([1, 2, 3], [4, 5, 6, 7], 4) == [([], [4, 5, 6, 7])]
     assert pieces([1, 2], [3, 4, 5, 6, 7, 8], 4) == [([], [3, 4, 5, 6]), ([5, 6], [7, 8])]
     assert pieces([1], [], 4) == []
-
-
-@pytest.mark.parametrize('attention', ['causal', 'mixed'])
-def test_pieces_are_scored_from_left_to_right(attention):
-    model = make_model(attention=attention)
-    rows = [row for row in ROWS if row[1]]
-    for batch_size, length in ((1, 9), (4, 9), (4, 4)):
-        nats = [0.0 for _ in rows]
-        greedy = [True for _ in rows]
-        for r, of_piece, is_greedy in scores_of_pieces(model, rows, batch_size, length):
-            nats[r] += of_piece
-            greedy[r] &= is_greedy
-        want = scores(model, rows, batch_size=batch_size, length=length)
-        assert [*zip(nats, greedy)] == near(want)
 
 
 def test_contexts_are_cut_from_the_left_and_what_is_longer_than_the_model_is_scored_in_pieces():
@@ -401,6 +389,38 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
     tokens = np.array([t for text in texts for t in (*pairs.encode(text), pairs.eos)])
     rows = [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)]
     assert rows == [('abcd', ' efg'), ('ab', ' c')]
+
+
+def test_last_words_are_counted_over_all_processes(monkeypatch):
+    tokens = np.array([t for word in 'abcdefg' for t in (*f'x {word}'.encode(), 256)])
+    text = SimpleNamespace(tokens=tokens, blocks=torch.zeros(2, 9))
+    it = LastWord(SimpleNamespace(batch_size=3), SimpleNamespace(tokenizer=Bytes()))
+    seen = []
+
+    def words(model, rows, batch_size, length):
+        seen.append(rows)
+        assert length == 9  # a word sees what fits into a block
+        for r, (_, word) in enumerate(rows):
+            yield r, float(word[1] - 96), word[1] < 100
+
+    monkeypatch.setattr(last_word, 'continuation_scores', words)
+    every = it.measure(None, text, None)
+    assert every == [[n, n < 4] for n in range(1, 8)]  # a, b, c
+    for rank in (0, 1):
+        monkeypatch.setattr(last_word, 'processes', lambda rank=rank: (rank, 2))
+        monkeypatch.setattr(last_word, 'gather', lambda scores: [scores, [(9.0, True)]])
+        assert it.measure(None, text, None) == [*every[rank::2], (9.0, True)]
+    assert sorted(seen[1] + seen[2]) == sorted(seen[0])
+    (row,) = it.rows(every, text)
+    assert row['accuracy'] == 3 / 7
+    assert row['rows'] == 7
+    assert 0.1 < row['stderr'] < 0.2
+    assert math.isclose(row['word_perplexity'], math.exp(4))
+    assert math.isclose(row['word_perplexity_stderr'], math.exp(4) * (28 / 6 / 7) ** 0.5)
+    assert it.remarks([row], text) == [
+        'last word, greedy: 42.86% ± 15.01% of 7 passages',
+        'last word, perplexity: 54.60 ± 44.58',
+    ]
 
 
 def test_a_word_as_long_as_a_block_is_asked_for_without_context():

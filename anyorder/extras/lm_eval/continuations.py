@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.drawing import argmax
-from anyorder.likelihood.ensemble import batches
 from anyorder.likelihood.nll import check_finite, logits_one_by_one
-from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 
 
@@ -39,30 +37,6 @@ class Found(NamedTuple):
     right: torch.Tensor
     logits: torch.Tensor
     tokens: torch.Tensor
-
-
-def scores_of_pieces(model, rows, batch_size, length):
-    """Yield (r, nats, greedy) of the pieces of all rows, the longest first, from left to right.
-
-    Nats are -log p(piece | all that fits before it); greedy is whether greedy decoding writes it. A
-    decoder takes a pass for a piece, a network with a masked loss a pass for each token.
-
-    rows    [(context tokens, continuation tokens)], lists; a context may be empty
-    length  of a piece with what is before it, see pieces"""
-    every = []
-    for r, row in enumerate(rows):
-        for context, tokens in pieces(*row, length):
-            text = context + tokens
-            every.append((r, Pass(text, torch.arange(len(text)), len(context))))
-    every.sort(key=lambda piece: -len(piece[1].text))
-
-    def fit(batch):
-        return have_room([one for _, one in batch], batch_size, model)
-
-    for batch in batches(every, fit):
-        numbers, passes = zip(*batch)
-        for r, found in zip(numbers, read(model, passes)):
-            yield r, float(found.nll.sum()), bool(found.right.all())
 
 
 def have_room(passes, batch_size, model):
@@ -134,19 +108,3 @@ def logits_of(model, idx, order, lengths, first, cells, drawn):
         by_column.append(logits[rows.to(model.device)])
     _, column = cells
     return torch.cat(by_column)[column.argsort(stable=True).argsort()]
-
-
-def last_words(tokens, tokenizer):
-    """Return [(context tokens, last-word tokens)] of the documents of a stream (LAMBADA's task).
-
-    Documents end in end-of-text. The blank before a word is part of the word. A document of one
-    word is left out, and so is one whose tokens do not part before the last word."""
-    rows = []
-    for ids in split_documents(tokens, tokenizer.eos):
-        context, blank, word = tokenizer.decode(ids).rpartition(' ')
-        _, spans = tokenizer.pair_spans(context, blank + word)
-        word_ids = [token for token, _, _ in spans]
-        n = len(word_ids)
-        if context and word and ids[-n:] == word_ids:
-            rows.append((ids[:-n], word_ids))
-    return rows
