@@ -411,7 +411,7 @@ def test_help_names_the_keys_of_tables(command, tables):
         ('eval_ppl', 22),
         ('data.prepare', 20),
         ('anyorder.extras.puzzles.make', 20),
-        ('anyorder.extras.puzzles.solve', 21),
+        ('anyorder.extras.puzzles.solve', 17),
         ('anyorder.extras.speed.sample', 20),
         ('anyorder.extras.speed.ensemble', 20),
         ('anyorder.extras.speed.train', 20),

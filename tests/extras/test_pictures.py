@@ -241,8 +241,8 @@ def solved(path, share, slots, seconds):
     """A file in which random solves `share` of the puzzles, margin with noise a quarter more."""
     row = {'n_steps': 0, 'solved_stderr': 0.125, 'right': 0.75, 'right_stderr': 0.25, 'puzzles': 9}
     row |= {'slots': slots, 'seconds': seconds}
-    random = row | {'policy': 'random', 'noise': 0.0, 'solved': share}
-    margin = row | {'policy': 'margin', 'noise': 0.5, 'solved': share + 0.25}
+    random = row | {'order': 'random', 'solved': share}
+    margin = row | {'order': 'margin', 'solved': share + 0.25}
     return write(path, {'set': 'sudoku (test)', 'results': [random, margin]})
 
 
@@ -259,11 +259,11 @@ def solved_by_two(runs):
 BY_COST = [('slots', 'solved'), ('puzzle_seconds', 'solved')]
 
 
-def test_solved_puzzles_are_read_by_policy_and_noise(solved_by_two):
+def test_solved_puzzles_are_read_by_order(solved_by_two):
     point = {'n_steps': 0, 'slots': 1702, 'puzzle_seconds': 1.0}
     point |= {'solved': 0.25, 'solved_error': 0.125, 'right': 0.75, 'right_error': 0.25}
     margin = point | {'solved': 0.5}
-    assert read_results(solved_by_two[0]) == {'random': [point], 'margin, noise 0.5': [margin]}
+    assert read_results(solved_by_two[0]) == {'random': [point], 'margin': [margin]}
 
 
 def test_solved_puzzles_are_printed_with_what_they_cost(solved_by_two, drawn, table):
@@ -273,7 +273,7 @@ def test_solved_puzzles_are_printed_with_what_they_cost(solved_by_two, drawn, ta
     random = 'decoder: random 0.375 ± 0.125 (2) 0.750 ± 0.000 (2) 1702 ± 0 (2) 1.500 ± 0.500 (2)'
     assert said[1] == random
     names = [line.partition(' 0')[0] for line in said[2:]]
-    assert names == ['decoder: margin, noise', 'encoder: random', 'encoder: margin, noise']
+    assert names == ['decoder: margin', 'encoder: random', 'encoder: margin']
 
 
 def test_seeds_with_other_seconds_are_one_point_still(solved_by_two):
@@ -291,7 +291,7 @@ def test_seeds_with_other_seconds_are_one_point_still(solved_by_two):
 def test_numbers_of_steps_are_read_in_their_order(runs):
     rows = []
     for n_steps, slots in ((0, 900), (2, 100), (16, 500)):  # 0 is a step for each blank
-        row = {'policy': 'margin', 'noise': 0, 'n_steps': n_steps, 'slots': slots, 'seconds': 1.0}
+        row = {'order': 'margin', 'n_steps': n_steps, 'slots': slots, 'seconds': 1.0}
         rows.append(row | dict.fromkeys(('solved', 'right', 'solved_stderr', 'right_stderr'), 0.1))
     path = write(runs / 'p.json', {'set': 'x', 'results': rows})
     assert [entry['slots'] for entry in read_results(path)['margin']] == [100, 500, 900]
@@ -519,7 +519,6 @@ def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_the_older_one(r
 FILES = {
     'x.json': [],
     'word.json': {'results': [ACCURACY]},
-    'map.json': {'set': 'coins', 'results': [{'masked': 0.5, 'latents': 0.7}]},
     'e.json': {'results': [result('any order x 1', 2)]},
     'null.json': {'results': [result('any order x 1', None)]},
     'nan.json': {'results': [result('any order x 1', math.nan)]},
@@ -538,7 +537,6 @@ FILES = {
         (['cut.json'], 'cut.json cannot be read'),
         (['nan.json'], 'nan.json cannot be read'),
         (['large.json'], 'large.json cannot be read'),
-        (['map.json'], 'no numbers that can be drawn'),
         (
             ['null.json'],
             'null.json cannot be read as the JSON file of a result: name what eval_ppl',

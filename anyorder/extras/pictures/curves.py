@@ -174,18 +174,14 @@ def frontier(result):
 
 
 def puzzles(result):
-    """Return {policy and its noise: entries}: what it solved and what that cost, by the steps."""
+    """Return {order: entries}: what it solved and what that cost, by the steps."""
     found = {}
-    rows = [row for row in result['results'] if 'policy' in row]  # others are of an error map
-    for row in sorted(rows, key=n_steps_of):
-        policy = row['policy']
-        if row['noise']:
-            policy += f', noise {row["noise"]:g}'
+    for row in sorted(result['results'], key=n_steps_of):
         entry = {name: row[name] for name in ('n_steps', 'solved', 'right', 'slots')}
         for name in ('solved', 'right'):
             entry[f'{name}_error'] = row[f'{name}_stderr']
         entry['puzzle_seconds'] = row['seconds']
-        found.setdefault(policy, []).append(entry)
+        found.setdefault(row['order'], []).append(entry)
     return found
 
 

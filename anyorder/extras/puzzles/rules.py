@@ -7,9 +7,8 @@ A task has a generator, a solver, and what counts as right:
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
     columns                               how wide its grid is on a page
 
-nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku
-also has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box
-in cells."""
+Sudoku also has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of
+a box in cells."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,10 +39,6 @@ class NaeSat:
             )
         self.n_latents = n_latents
         self.columns = 25
-        self.groups = {
-            'latents': (0, n_latents),
-            'observations': (n_latents, n_latents + n_observations),
-        }
         rng = np.random.default_rng(seed)
         triples = {}  # in the order in which they were drawn
         while len(triples) < n_observations:
@@ -133,8 +128,7 @@ def judge_of(kind):
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
     _, columns = kind.get('shape') or (0, 0)
-    groups = {'all': (0, 2**31)}
-    return SimpleNamespace(columns=columns, groups=groups, check_answer=blanks_right)
+    return SimpleNamespace(columns=columns, check_answer=blanks_right)
 
 
 def make_task(puzzle):

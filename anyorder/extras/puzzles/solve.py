@@ -6,7 +6,6 @@ By default each step writes one blank, the likeliest token.
     S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt"
     $S --orders=random,margin,margin/27,margin+0.5 --n_steps=8,0
     $S --dataset=hard --orders=margin --html=replay.html --show=0,7
-    python -m anyorder.extras.puzzles solve --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
     # the lower half of an image
     python -m anyorder.extras.puzzles solve --ckpt=out/digits/ckpt.pt --blanks=32:64
     # answers to questions
@@ -37,10 +36,7 @@ n_puzzles = 0  # how many, spread evenly over the set; 0 is all
 # how
 orders = 'all'  # random, l2r, anyorder/generation/scores.py:SCORES; or anyorder/orders.py:ORDERS
 n_steps = '0'  # numbers of steps, with commas; 0 is a step for each blank
-unmask = 'fixed'  # 'fixed', or 'binomial': how many blanks a step writes is drawn
-revise = 0  # rounds, at most, in which the eighth of the blanks that fits least is written again
 temperature = 'auto'  # 'auto' is 0, the likeliest, or 1 where nothing is given
-cfg_scale = 0.0  # guidance: above 0 what is given weighs more
 seed = 1337  # puzzle r is a function of seed and r
 # system
 batch_size = 250  # puzzles at a time
@@ -50,31 +46,25 @@ dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
 out = ''  # write the table to this JSON file
 html = ''  # write a page to this file (.html) that replays the puzzles of `show`
 show = '0'  # which puzzles, with commas
-error_map = ''  # instead of solving: the loss by the share that is masked, as this picture
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
 import itertools
-import math
 import re
 import time
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import name_of_run, open_split, prepared_anew
-from anyorder.extras.pictures.figures import PICTURES, draw
 from anyorder.extras.pictures.replay import write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
-from anyorder.generation.options import choice_in
-from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.way import Way, order_and_unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
@@ -91,11 +81,9 @@ from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
 class Run(NamedTuple):
     """A row of the table: a way to solve the puzzles."""
 
-    policy: str
+    order: str  # as the option has it
     n_steps: int
-    noise: float
-    unmasking: Unmasking
-    order: str | list  # see Order.of
+    way: Way
 
 
 class Puzzles(NamedTuple):
@@ -117,32 +105,28 @@ class Puzzles(NamedTuple):
 
 def main(config):
     # The questions
-    runs = read_runs(config)
-    show = numbers(config, 'show')
     check_options(config)
     checkpoint = open_checkpoint(config.ckpt)
     puzzles = open_puzzles(checkpoint, config)
-    check_questions(puzzles, show, config)
+    if config.temperature == 'auto':
+        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
+    show = check_questions(puzzles, config)
+    runs = read_runs(config, checkpoint.run)
     n, N = puzzles.tokens.shape
     for run in runs:  # before any is solved
-        way = Way(Order.of(run.order, checkpoint.run), run.unmasking, drawing_of(config))
-        way.order.check(N, checkpoint.config.block_size)
-        way.unmasking.check_network(checkpoint.config.slots, N)
+        run.way.order.check(N, checkpoint.config.block_size)
+        run.way.unmasking.check_network(checkpoint.config.slots, N)
 
     # The model
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
     config['device'] = str(device)
     config['dtype'] = dtype
-    if config.temperature == 'auto':
-        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
-    revised = ', revised' if config.revise else ''
-    guided = f', cfg_scale {config.cfg_scale:g}' if config.cfg_scale else ''
     share = float(puzzles.given.float().mean())
     print(
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
-        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}{revised}{guided}'
+        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
     )
     name, data_dir = where(config, checkpoint.run)
     if anew := prepared_anew(checkpoint, data_dir, name):
@@ -151,10 +135,7 @@ def main(config):
     # The answers
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):
-        if config.error_map:
-            print_error_map(model, puzzles, config, checkpoint)
-        else:
-            print_solved(model, puzzles, runs, show, config, checkpoint)
+        print_solved(model, puzzles, runs, show, config, checkpoint)
     if config.out:
         print(f'written: {config.out}')
 
@@ -163,71 +144,45 @@ def main(config):
 # the questions
 
 
-def read_runs(c):
-    """Return [Run, ...] that the options ask for. Raises ValueError for what cannot be asked."""
-    texts = names_in(c.orders)
-    if texts in ([], ['all']):
-        texts = ['random', 'l2r', *SCORES]
-    steps = numbers(c, 'n_steps')
-    check_choice('unmask', c.unmask, 'fixed', 'binomial')
-    if c.unmask == 'binomial' and 0 in steps:
-        raise ValueError(
-            'unmask=binomial draws how many blanks a step writes: n_steps must be 1 or more, got '
-            f'{c.n_steps}'
-        )
-    runs = []
-    for text, n_steps in itertools.product(texts, steps):
-        order, unmasking = order_and_unmasking(
-            text,
-            n_steps=n_steps or 2**31,  # more steps than blanks write one blank each
-            unmask=c.unmask,
-            revise=c.revise,
-        )
-        policy = text
-        noise = choice_in(text).get('order_noise', 0.0)
-        if noise:
-            policy, _, _ = text.rpartition('+')
-        runs.append(Run(policy, n_steps, noise, unmasking, order))
-    return runs
-
-
 def check_options(c):
     """Raise ValueError for options that no checkpoint could serve."""
     at_least(c, 1, 'batch_size')
     at_least(c, 0, 'n_puzzles')
-    if c.temperature != 'auto' and type(c.temperature) not in (int, float):
-        raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
-    drawing_of(c)
+    if c.temperature != 'auto':
+        if type(c.temperature) not in (int, float):
+            raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
+        Drawing(c.temperature)
     check_out('out', c.out, '.json', c.ckpt)
-    check_out('error_map', c.error_map, PICTURES, c.ckpt)
     check_out('html', c.html, '.html', c.ckpt)
 
 
-def drawing_of(c):
-    """Return the Drawing by which blanks are written."""
-    temperature = 0.0 if c.temperature == 'auto' else c.temperature
-    return Drawing(temperature, cfg_scale=c.cfg_scale)
+def check_questions(puzzles, c):
+    """Return the numbers of the puzzles that are shown.
 
-
-def check_questions(puzzles, show, c):
-    """Raise ValueError for what cannot be asked of these puzzles."""
+    Raises ValueError for what cannot be asked of these puzzles."""
     counts, _ = puzzles.check_answer(puzzles.tokens)
     if not counts.any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
-    if c.error_map and puzzles.given.any():
-        share = puzzles.given.float().mean()
-        raise ValueError(
-            'error_map wants puzzles without clues, as nae_sat; '
-            f'of {puzzles.label} {share:.0%} are given'
-        )
-    if c.cfg_scale and not puzzles.given.any():
-        raise ValueError(
-            f'cfg_scale has an answer depend more on what is given, and of {puzzles.label} '
-            'nothing is: leave out cfg_scale'
-        )
+    show = numbers(c, 'show')
     n = len(puzzles.tokens)
     if max(show) >= n:
         raise ValueError(f'show must name puzzles from 0 to {n - 1}, got {c.show}')
+    return show
+
+
+def read_runs(c, trained):
+    """Return [Run, ...] that the options ask for. `trained` are the options of the training."""
+    texts = names_in(c.orders)
+    if texts in ([], ['all']):
+        texts = ['random', 'l2r', *SCORES]
+    runs = []
+    for text, n_steps in itertools.product(texts, numbers(c, 'n_steps')):
+        # more steps than blanks write one blank each
+        order, unmasking = order_and_unmasking(text, n_steps=n_steps or 2**31)
+        way = Way(Order.of(order, trained), unmasking, Drawing(c.temperature))
+        name = text if unmasking.adaptive else way.order.name_as(text)
+        runs.append(Run(name, n_steps, way))
+    return runs
 
 
 # --------------------------------------------------------------------------------------------------
@@ -332,14 +287,14 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
     """Solve the puzzles, print a line for every run and write the replay."""
     rows = []
     samples = []
-    print(
-        f'{"policy":<10}{"steps":>7}{"noise":>7}{"solved":>18}{"right":>18}{"slots":>9}'
-        f'{"seconds":>10}'
-    )
-    for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
+    print(f'{"order":<14}{"steps":>7}{"solved":>18}{"right":>18}{"slots":>9}{"seconds":>10}')
+    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num')}
+    result |= {'set': puzzles.label, 'results': rows}
+    for row, shown in solve_all(model, puzzles, runs, show, config):
         rows.append(row)
         samples += shown
-        write_results(config, checkpoint, puzzles.label, rows)  # at once: the next takes hours
+        if config.out:
+            write_json(config.out, result)  # at once: the next takes hours
         print(format_row(row), flush=True)
     if config.html:
         task = puzzles.task
@@ -351,35 +306,23 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
 def format_row(row):
     """Return a line of the table."""
     steps = row['n_steps'] or 'all'
-    line = f'{row["policy"]:<10}{steps:>7}{row["noise"]:>7g}'
+    line = f'{row["order"]:<14}{steps:>7}'
     for name in ('solved', 'right'):
         line += f'{row[name]:>10.2%} ±{row[f"{name}_stderr"]:>6.2%}'
     return line + f'{row["slots"]:>9,.0f}{row["seconds"]:>10.3g}'
 
 
-def write_results(config, checkpoint, label, rows):
-    if not config.out:
-        return
-    iter_num = checkpoint.entries.get('iter_num')
-    write_json(config.out, {'config': config, 'iter_num': iter_num, 'set': label, 'results': rows})
-
-
-def solve_all(model, puzzles, runs, trained, show, c):
-    """Yield for every run its row of the table, and the puzzles of `show` as samples of a replay.
-
-    `trained` are the options that the model was trained with, see Order.of."""
+def solve_all(model, puzzles, runs, show, c):
+    """Yield the row of every run, and the puzzles of `show` as samples of a replay."""
     tokens = puzzles.tokens
     given = puzzles.given
     n_blanks = int((~given).sum())
     model = freeze(model)
-    one_step = Way(Order.of('l2r', trained), Given(1), drawing_of(c))
+    one_step = Way(Order('l2r'), Given(1), Drawing(c.temperature))
     solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
     trunk = model.trunk
-    for run in runs:
-        order = Order.of(run.order, trained)
-        way = Way(order, run.unmasking, drawing_of(c))
-        policy = run.policy if run.unmasking.adaptive else order.name_as(run.policy)
-        with progress(total=n_blanks, desc=policy, unit='blank', leave=False) as bar:
+    for order, n_steps, way in runs:
+        with progress(total=n_blanks, desc=order, unit='blank', leave=False) as bar:
             start = time.perf_counter()
             model.trunk = CountedTrunk(trunk)
             written = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
@@ -387,18 +330,17 @@ def solve_all(model, puzzles, runs, trained, show, c):
             seconds = time.perf_counter() - start
         idx, _, _ = written
         counts, right = puzzles.check_answer(idx)
-        row = {'policy': policy, 'n_steps': run.n_steps, 'noise': run.noise}
-        row |= score(counts, right)
+        row = {'order': order, 'n_steps': n_steps} | score(counts, right)
         row |= {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
         wrong = counts & ~right
-        yield row, [shown_puzzle(p, policy, tokens, written, wrong) for p in show]
+        yield row, [shown_puzzle(p, order, tokens, written, wrong) for p in show]
 
 
-def shown_puzzle(p, policy, tokens, written, wrong):
+def shown_puzzle(p, order, tokens, written, wrong):
     """Return puzzle p as a sample of a replay; written are its idx, step and logprob."""
     idx, step, logprob = written
     n_steps = len({*step[p].tolist()} - {-1})
-    sample = {'name': f'puzzle {p}, {policy}, {n_steps} steps'}
+    sample = {'name': f'puzzle {p}, {order}, {n_steps} steps'}
     is_text = tokens[p] != PADDING
     for name, x in {'tokens': idx, 'wrong': wrong, 'step': step, 'logprob': logprob}.items():
         sample[name] = x[p][is_text].tolist()
@@ -441,59 +383,6 @@ def score(counts, right):
         'right_stderr': error,
         'puzzles': n,
     }
-
-
-# --------------------------------------------------------------------------------------------------
-# the error map
-
-
-def print_error_map(model, puzzles, config, checkpoint):
-    """Measure the loss by the share that is masked; print and draw it."""
-    groups = puzzles.task.groups
-    rows = loss_by_share(model, puzzles.tokens, groups, config.seed, config.batch_size)
-    write_results(config, checkpoint, puzzles.label, rows)
-    print(''.join(f'{name:>14}' for name in rows[0]))
-    for row in rows:
-        print(''.join(f'{value:>14.4f}' for value in row.values()))
-    curves = []
-    for name in groups:
-        points = [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]
-        curves.append((name, points))
-    draw(curves, [('masked', 'loss_of_masked')], config.error_map)
-    print(f'\n{config.error_map} written')
-
-
-def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
-    """Return [{'masked': share, group: nats, ...}]: the loss of masked tokens by their share.
-
-    groups   {name: (first, end)} of positions"""
-    n, N = tokens.shape
-    n_shares = min(n_shares, N)
-    orders = draw_orders(range(n), N, 1, seed)[:, 0]
-    rows = []
-    for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
-        n_masked = round(N * k / n_shares)
-        nats = nats_of_masked(model, tokens, orders, N - n_masked, batch_size)
-        row = {'masked': n_masked / N}
-        for name, (first, end) in groups.items():
-            row[name] = float(nats[:, first:end].nanmean())
-        rows.append(row)
-    return rows
-
-
-@torch.no_grad()
-def nats_of_masked(model, tokens, orders, n_known, batch_size):
-    """Return nats (n, N), float64, of all visits from n_known on; of others they are nan."""
-    nats = torch.full(tokens.shape, math.nan, dtype=torch.float64)
-    for rows in torch.arange(len(tokens)).split(batch_size):
-        idx = tokens[rows].to(model.device)
-        order = orders[rows].to(model.device)
-        targets = order[:, n_known:]
-        logits = model.predict(idx, order, n_known).float()
-        truth = idx.gather(1, targets).flatten()
-        nll = F.cross_entropy(logits.flatten(0, 1), truth, reduction='none')
-        nats[rows.unsqueeze(1), targets.cpu()] = nll.view(targets.shape).cpu().double()
-    return nats
 
 
 if __name__ == '__main__':
