@@ -76,7 +76,8 @@ PLATEAU = {
 }
 ZEBRA4 = {'decoder': 'zebra4_decoder', 'encoder': 'zebra4_encoder', 'mixed': 'zebra4_mixed'}
 NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 'nae_sat_mixed'}
-BY_SLOTS = '--x=slots --y=solved,right'
+BY_ORDER = '--x=order --y=solved,right'
+BY_ESTIMATE = '--x=estimate --y=nats_per_token'
 COUNTDOWN = {
     'decoder': 'countdown_decoder',
     'encoder': 'countdown_encoder',
@@ -158,7 +159,7 @@ FINDINGS = {
         'paper: the context-order ensemble between decoder and encoder',
         Picture(
             'ensemble',
-            '',
+            BY_ESTIMATE,
             {
                 'decoder': 'base/ensemble',
                 'encoder': 'encoder/bound',
@@ -170,7 +171,7 @@ FINDINGS = {
     'networks': Finding(
         'networks: text by decoder, encoder, mixed network and two streams',
         Picture('networks', '--y=val_any', NETWORKS),
-        Picture('networks_likelihood', '', measured('likelihood', NETWORKS)),
+        Picture('networks_likelihood', BY_ESTIMATE, measured('likelihood', NETWORKS)),
     ),
     'two_stream': Finding(
         'networks: two streams against AdaLN, without and with rotary, and wider for as long',
@@ -217,14 +218,14 @@ FINDINGS = {
                 'any order': 'swaps_any',
             },
         ),
-        Picture('swaps_along', '', {'any order': 'swaps_any/along'}),
+        Picture('swaps_along', BY_ESTIMATE, {'any order': 'swaps_any/along'}),
     ),
     'sudoku': Finding(
         'networks: 9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
         Picture('sudoku', '--y=val_any', SUDOKU),
-        Picture('sudoku_solved', '', measured('solved', SUDOKU)),
-        Picture('sudoku_graded', '', measured('graded', SUDOKU)),
-        Picture('sudoku_diabolical', '', measured('diabolical', SUDOKU)),
+        Picture('sudoku_solved', BY_ORDER, measured('solved', SUDOKU)),
+        Picture('sudoku_graded', BY_ORDER, measured('graded', SUDOKU)),
+        Picture('sudoku_diabolical', BY_ORDER, measured('diabolical', SUDOKU)),
         dataset='sudoku_60k',
         made_by=SUDOKU_60K,
     ),
@@ -232,14 +233,14 @@ FINDINGS = {
         'plateau: a 9 x 9 decoder at lower rates, and how a slot is told its target; '
         '13 to 27 minutes a run',
         Picture('plateau', '--y=val_any', PLATEAU),
-        Picture('plateau_solved', '', measured('solved', PLATEAU)),
+        Picture('plateau_solved', BY_ORDER, measured('solved', PLATEAU)),
         dataset='sudoku_60k',
         made_by=SUDOKU_60K,
     ),
     'zebra4': Finding(
         'puzzles: Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
         Picture('zebra4', '--y=val_any', ZEBRA4),
-        Picture('zebra4_solved', '', measured('solved', ZEBRA4)),
+        Picture('zebra4_solved', BY_ORDER, measured('solved', ZEBRA4)),
         dataset='zebra4',
         made_by='-m anyorder.extras.puzzles make zebra4',
     ),
@@ -248,13 +249,13 @@ FINDINGS = {
         Picture('countdown', '--y=val_any,val_l2r', COUNTDOWN_L2R | COUNTDOWN),
         Picture(
             'countdown_reached',
-            BY_SLOTS,
+            BY_ORDER,
             measured('reached_l2r', COUNTDOWN_L2R) | measured('reached', COUNTDOWN),
         ),
         Picture('countdown_long', '--y=val_any,val_l2r', COUNTDOWN_L2R_LONG | COUNTDOWN_LONG),
         Picture(
             'countdown_long_reached',
-            BY_SLOTS,
+            BY_ORDER,
             measured('reached_l2r', COUNTDOWN_L2R_LONG) | measured('reached', COUNTDOWN_LONG),
         ),
         dataset='countdown3_30',
@@ -263,7 +264,7 @@ FINDINGS = {
     'nae_sat': Finding(
         'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
-        Picture('nae_sat_agree', '--y=right', measured('agree', NAE_SAT)),
+        Picture('nae_sat_agree', '--x=order --y=right', measured('agree', NAE_SAT)),
         dataset='nae_sat',
         made_by='-m anyorder.extras.puzzles make nae_sat',
     ),
@@ -553,11 +554,11 @@ def draw(picture, config):
     seeds = numbers(config, 'seeds')
     paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in seeds]
     labels = ','.join(picture.lines)
-    out = ['-o', f'{config.out}/{picture.name}.png']
+    out = f'--out={config.out}/{picture.name}.png'
     words = [
         '-m',
         'anyorder.extras.pictures',
-        *out,
+        out,
         *picture.options.split(),
         f'--labels={labels}',
         *paths,

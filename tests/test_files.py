@@ -12,7 +12,6 @@ import pytest
 from conftest import one_line
 
 from anyorder.extras.hub.folders import whole_folder
-from anyorder.extras.pictures.curves import read_run
 from anyorder.machine.files import (
     check_checkpoint,
     check_folder,
@@ -187,7 +186,6 @@ def prompts(path):
 
 
 TWO_PROMPTS = [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}']
-TWO_LINES = [b'{"iter": 1}\n', b'{"iter": 2}\n']
 READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.txt', [b'one\n', b'two'], texts, ['one\ntwo']),
     ('a.raw', [b'one\n', b'two\n'], texts, ['one\n', 'two\n']),
@@ -197,7 +195,6 @@ READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.json', [b'{"a": 1}'], read_json, {'a': 1}),
     ('a.jsonl', TWO_PROMPTS, prompts, ['a', 'b']),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
-    ('log.jsonl', TWO_LINES, read_run, [{'iter': 1}, {'iter': 2}]),
 ]
 
 

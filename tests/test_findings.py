@@ -99,7 +99,7 @@ def test_every_command_of_a_finding_is_run_once(findings, name):
     made = {*values(trained, 'out_dir'), *values(measured, 'out')}
     assert len(made) == len(trained + measured)
     drawn = of(commands, 'anyorder.extras.pictures')
-    paths = {word for c in drawn for word in c[4:] if not word.startswith('-')}
+    paths = {word for c in drawn for word in c[2:] if not word.startswith('-')}
     assert drawn
     assert paths <= made
     assert made - paths <= {os.path.dirname(ckpt) for ckpt in values(measured, 'ckpt')}
@@ -161,7 +161,7 @@ def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):
         == [''] * 3 + ['graded'] * 3
     )
     drawn = of(commands, 'anyorder.extras.pictures')
-    pictures = [os.path.basename(c[3]) for c in drawn]
+    pictures = [os.path.basename(path) for path in values(drawn, 'out')]
     assert pictures == ['sudoku.png', 'sudoku_solved.png', 'sudoku_graded.png']
     assert values(drawn, 'labels') == ['decoder,encoder,mixed'] * 3
 

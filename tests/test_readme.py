@@ -136,7 +136,7 @@ READERS = {
     'data/prepare.py': 'configurator.configure',
     'anyorder.extras.puzzles make': 'configurator.configure',
     'anyorder.extras.hub': 'configurator.configure',
-    'anyorder.extras.pictures': 'anyorder.extras.pictures.figures.draw',
+    'anyorder.extras.pictures': 'configurator.configure',
     'tests/torture.py': 'argparse.ArgumentParser.parse_args',
 }
 FIRST_WORDS = {'data/prepare.py': [*DATA_SETS, 'tokens'], 'anyorder.extras.puzzles make': [*TASKS]}
@@ -146,7 +146,7 @@ LAUNCHERS = {
     'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node'),
 }
 # what other commands are on the pages: they fetch, install and show, or are tested elsewhere
-OTHERS = ('pip', 'curl', 'unzip', 'echo', 'head', 'tail')
+OTHERS = ('pip', 'curl', 'unzip', 'echo', 'head', 'tail', 'chromium')
 ROOM = 'anyorder.extras.'
 NOT_RUN = ('pytest', 'this', 'anyorder.extras', f'{ROOM}NAME', f'{ROOM}lm_eval', f'{ROOM}minimal')
 
@@ -226,12 +226,11 @@ def understand(script, tmp_path, monkeypatch):
 
 
 def stop_behind(patch, name):
-    """End a command behind its call of this function; figures.draw is called once all is read."""
+    """End a command behind its call of this function."""
     function = pkgutil.resolve_name(name)
 
     def call_and_stop(*args, **kwargs):
-        if not name.endswith('.draw'):
-            function(*args, **kwargs)
+        function(*args, **kwargs)
         raise Understood
 
     patch.setattr(name, call_and_stop)
@@ -383,7 +382,7 @@ def test_every_picture_is_shown():
     for pattern in ('docs/**/*.png', 'docs/**/*.svg', 'results/**/*.png', 'results/**/*.svg'):
         pictures.update(glob.glob(pattern, root_dir=ROOT, recursive=True))
     assert pictures <= shown
-    assert 'docs/replay.svg' in {target_of('README.md', link)[0] for link in links('README.md')}
+    assert 'docs/replay.png' in {target_of('README.md', link)[0] for link in links('README.md')}
 
 
 @pytest.mark.parametrize(

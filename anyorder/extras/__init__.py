@@ -6,7 +6,7 @@
     lm_eval    lm-evaluation-harness asks a model; last words of LAMBADA
     masked     masked models of others, which --ckpt=masked:FOLDER names
     patterns   regular expressions and JSON schemas that a text matches
-    pictures   curves, figures, replays
+    pictures   curves of runs, replays of texts
     puzzles    sets of puzzles are made, and solved
     speed      generation, ensemble and training, timed; the cost of a run before it starts
     minimal    the paper in one file

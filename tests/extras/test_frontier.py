@@ -310,7 +310,7 @@ FEW = (*SAMPLES, '--n_steps=2,4', '--windows=1,8', '--thresholds=.1', '--block_l
 def test_the_file_has_a_point_of_each_setting(command, tmp_path):
     """Lossless unmasking writes one text with every window."""
     _, result = command(*FEW)
-    points = result['frontier']
+    points = result['results']
     assert (result['batch_size'], result['judge']) == (2, str(tmp_path / 'ckpt.pt'))
     n_points = {'n_steps': 2, 'window': 2, 'threshold': 1, 'factor': 3, 'gamma': 3, 'dilation': 1}
     ways = []
@@ -348,7 +348,7 @@ def test_the_table(command, tmp_path):
 @pytest.mark.slow
 def test_eval_ppl_finds_the_same_nats(command, script, tmp_path):
     _, result = command(*FEW)
-    there = {(p['way'], p['setting'].get('n_steps')): p for p in result['frontier']}
+    there = {(p['way'], p['setting'].get('n_steps')): p for p in result['results']}
     how = ('--orders=random,margin', '--n_steps=0,2', '--n_blocks=6', '--weights=raw')
     script('eval_ppl.py', f'--ckpt={tmp_path}/ckpt.pt', *how, *FLOAT32, '--out=ppl.json')
     rows = json.loads((tmp_path / 'ppl.json').read_text())['results']
@@ -373,7 +373,7 @@ def test_without_a_likelihood(command):
     few = ('--n_samples=2', '--n_steps=4', '--windows=', '--thresholds=', '--block_lengths=')
     said, result = command('--temperature=0', *few, '--dataset=none.txt')
     assert said.count('neither nats nor cost: they want a temperature above 0') == 1
-    for point in result['frontier']:
+    for point in result['results']:
         assert 'nats' not in point and 'cost' not in point
 
 

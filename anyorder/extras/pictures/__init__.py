@@ -1,1 +1,1 @@
-"""What does it look like? Curves, figures, and a text as it is written."""
+"""What does it look like? Curves of runs, and a text as it is written."""

@@ -1,216 +1,199 @@
-"""Draw the results of runs and print their last values.
+"""Draw numbers of runs as curves, and print where they end.
 
-Training curves, nats by order, the ensemble by its members, puzzles solved by what they cost,
-generation time by the number of steps, what fewer passes cost; and how a text is written.
+    python -m anyorder.extras.pictures out/a out/b --out=loss.png
+    python -m anyorder.extras.pictures out/a_seed1 out/a_seed2 out/b_seed1 --labels=AdamW,Muon
+    # rows of the JSON file that another command wrote by --out
+    python -m anyorder.extras.pictures frontier.json --x=passes --y=nats,entropy --by=way
+    python -m anyorder.extras.pictures decoder.json encoder.json --x=order --y=solved
 
-    python -m anyorder.extras.pictures out/a out/b -o loss.png
-    python -m anyorder.extras.pictures out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time
-    python -m anyorder.extras.pictures out/a_seed1 out/b_seed1 -o loss.png --labels='AdamW,Muon'
-    # by --out of eval_ppl.py, puzzles solve, speed grid and speed frontier
-    python -m anyorder.extras.pictures decoder.json encoder.json -o ensemble.png
-    python -m anyorder.extras.pictures decoder.json encoder.json -o puzzles.png
-    python -m anyorder.extras.pictures grid.json -o generation.png
-    python -m anyorder.extras.pictures frontier.json -o frontier.png
-    # by --html of sample.py
-    python -m anyorder.extras.pictures replay.html -o replay.svg
+A run is a folder of train.py, its log.jsonl, or a JSON file with rows. Runs NAME_seed1, NAME_seed2,
+... are one line: their mean where all of them have a number, and a band from the least to the
+greatest. The table has the last value of a line, of names on the axis all, with the standard error
+over the runs. val_own is the loss in the order in which a run was trained, val_any or val_l2r for
+most."""
 
-Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of
-an evaluation or speed. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and
-the table has their mean and its standard error. val_own is the loss in the order in which a run
-was trained: val_any after random orders, val_l2r after left to right. The page of a replay becomes
-a picture that plays by itself: its first sample, and beside it the next one that has the same
-known tokens, without drafts.
-
-The axis x is tokens, time or iter for training curves, passes, slots or seconds for a frontier,
-slots or puzzle_seconds for puzzles, order or members for likelihoods."""
-
-import itertools
+import io
+import json
+import re
 import statistics
+from pathlib import Path
 
-from anyorder.extras.pictures.animation import picture_of_page
-from anyorder.extras.pictures.curves import read_all
-from anyorder.extras.pictures.figures import PICTURES, draw, place
-from anyorder.machine.files import check_out, replace_file
+from anyorder.machine.files import check_out, read_text, reading, replace_file
 from anyorder.machine.terminal import one_line_errors
-from configurator import check_choice, configure
+from configurator import configure, names_in
 
-INPUTS = (
-    'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, puzzles solve or '
-    'speed; or the page of a replay'
-)
+INPUTS = 'runs: folders of train.py, log.jsonl files, or JSON files that commands write by --out'
 TEXTS = ('labels',)
-AXES = (
-    'tokens',
-    'time',
-    'iter',
-    'passes',
-    'seconds',
-    'slots',
-    'puzzle_seconds',
-    'order',
-    'members',
-)
-# {key of an entry: what its run is}
-KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
+STYLE = Path(__file__).with_name('curves.mplstyle')
+LOSSES = ('val_any', 'val_l2r')
 
-out = 'loss.png'  # picture to write: .png, .svg or .pdf, of a replay .svg; `-o FILE` is the same
-x = ''  # axis, see above; '' is tokens for training curves
-y = ''  # keys with commas between, one panel each; '' is loss and validations, or the file's
-labels = ''  # what to call the runs, or all lines, with commas; '' is names of folders and files
+out = 'loss.png'  # picture to write: .png, .svg or .pdf
+x = 'tokens'  # what the axis is: tokens or iter of a log, or a name in the rows of a JSON file
+y = ''  # names with commas between, a panel each; '' is the losses of a log
+by = ''  # names in the rows of a JSON file, with commas between: a line for each of their values
+labels = ''  # what to call the runs, with commas between; '' is names of folders and files
 
 
 def main(config):
-    if any(path.endswith('.html') for path in config.words):
-        animate(config)
-        return
-    check_out('out', config.out, PICTURES, *config.words)
-    check_choice('x', config.x or 'tokens', *AXES)
-    names = config.labels.split(',') if config.labels else ()
-    runs = read_all(config.words, names)
-    panels = choose_panels(runs)
-    if config.x or config.y:
-        x, _ = panels[0]
-        ys = config.y.split(',') if config.y else dict.fromkeys(y for _, y in panels)
-        panels = [(config.x or x, y) for y in ys]
-    draw(runs, panels, config.out)
-    print(f'{format_ends(runs, panels)}\n\n{config.out} written')
+    check_out('out', config.out, '.png, .svg, .pdf', *config.words)
+    paths = list(dict.fromkeys(map(log_of, config.words)))
+    groups = groups_of(paths, names_in(config.by), config.labels)
+    there = {name for runs in groups.values() for entries in runs for e in entries for name in e}
+    losses = ['loss', *(name for name in LOSSES if name in there)]
+    panels = {}
+    for y in names_in(config.y) or losses:
+        panels[y] = {label: mean_of(runs, config.x, y) for label, runs in groups.items()}
+        if not any(panels[y].values()):
+            named = ', '.join(sorted(there))
+            raise ValueError(f'no run has {y} by {config.x}; they have: {named}')
+        print(f'{y:<34}{"mean":>12}{"error":>10}{"runs":>6}  {config.x}')
+        for label, curve in panels[y].items():
+            print_ends(label, curve)
+    replace_file(config.out, picture(config.x, panels, config.out))
+    print(f'\n{config.out} written')
 
 
-def animate(config):
-    """Write the animated picture of the page of a replay."""
-    if len(config.words) > 1 or config.given & {'x', 'y', 'labels'}:
-        raise ValueError(
-            'a replay is a picture of its own: name one page and nothing else, leave out x, y and '
-            'labels'
-        )
-    (page,) = config.words
-    check_out('out', config.out, '.svg', page)
-    replace_file(config.out, picture_of_page(page).encode())
-    print(f'{config.out} written')
-
-
-# --------------------------------------------------------------------------------------------------
-# what is drawn
-
-
-def choose_panels(runs):
-    """Return the panels [(x, y), ...] that are drawn unless the command line says otherwise."""
-    kind = kind_of(runs)
-    every = [entry for _, entries in runs for entry in entries]
-    if kind == 'generation':
-        return [('steps', 'seconds')]
-    if kind == 'frontiers':
-        return frontier_panels(every)
-    if kind == 'puzzles':
-        return [('slots', 'solved'), ('puzzle_seconds', 'solved')]
-    if kind == 'likelihoods':
-        return likelihood_panels(every)
-    return log_panels(runs)
-
-
-def kind_of(runs):
-    """Return the kind that all runs are of. Raises ValueError if there are several."""
-    kinds = set()
-    for _, entries in runs:
-        for entry in entries[:1]:
-            kinds.add(next((kind for key, kind in KINDS.items() if key in entry), 'logs'))
-    if len(kinds) > 1:
-        named = ' and '.join(sorted(kinds))
-        raise ValueError(f'{named} are pictures of their own: name files of one kind')
-    return kinds.pop() if kinds else 'logs'
-
-
-def frontier_panels(entries):
-    if all('nats' in entry for entry in entries):
-        return [('passes', 'nats'), ('slots', 'nats'), ('seconds', 'nats')]
-    # at temperature 0, or in older files
-    return [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
-
-
-def likelihood_panels(entries):
-    if all(entry.get('members', 1) == 1 for entry in entries):
-        return [('order', 'nats')]
-    there = set().union(*entries)
-    return [('members', y) for y in ('nats', 'gain') if y in there]
-
-
-def log_panels(runs):
-    """Return the loss and the validations that some run has; val_any if all have it."""
-    keys = [set().union(*entries) for _, entries in runs]
-    some = set().union(*keys)
-    own = 'val_any' if all('val_any' in of_run for of_run in keys) else 'val_own'
-    ys = [name for name in ('loss', own, 'val_l2r') if name in some]
-    return [('tokens', y) for y in ys or ['loss']]
+def print_ends(label, curve):
+    """Print the last value of a curve {x: values}, or all where x are names."""
+    places = list(curve)
+    if not has_names(places):
+        places = places[-1:]
+    for place in places:
+        n = len(curve[place])
+        error = f'{statistics.stdev(curve[place]) / n**0.5:.4f}' if n > 1 else ''
+        print(f'{label:<34}{statistics.fmean(curve[place]):>12.4f}{error:>10}{n:>6}  {place}')
 
 
 # --------------------------------------------------------------------------------------------------
-# what is printed
+# the runs
 
 
-def format_ends(runs, panels):
-    """Return a table of the last value of each panel, each order, and each cost of puzzles.
+def groups_of(paths, by, labels):
+    """Return {label: [the entries of a run, ...]}, in the order of the paths.
 
-    A cell is the mean over the runs of a label, its standard error, their number, and whether they
-    end unevenly."""
+    by      names of what tells the lines of a run apart
+    labels  what to call the runs, with commas between; '' is their own names"""
+    names = list(dict.fromkeys(map(name_of, paths)))
+    called = labels.split(',') if labels else names
+    if len(called) != len(names):
+        raise ValueError(f'--labels must name {len(names)}: {", ".join(names)}; got {labels}')
     groups = {}
-    for label, entries in runs:
-        groups.setdefault(label, []).append(entries)
-    columns = columns_of(runs, panels)
-    table = [['', *columns]]
-    for label, group in groups.items():
-        table.append([label, *(format_end(group, *column) for column in columns.values())])
-
-    first, *widths = (max(map(len, column)) for column in zip(*table))
-    lines = []
-    for label, *cells in table:
-        aligned = [cell.rjust(width + 3) for cell, width in zip(cells, widths)]
-        lines.append(label.ljust(first) + ''.join(aligned))
-    return '\n'.join(lines)
+    for path in paths:
+        name = called[names.index(name_of(path))]
+        of_path = {}
+        for entry in entries_of(path):
+            texts = [str(entry[key]) for key in by if key in entry]
+            if len(names) > 1 or not texts:
+                texts.insert(0, name)
+            of_path.setdefault(', '.join(texts), []).append(entry)
+        for label, entries in of_path.items():
+            groups.setdefault(label, []).append(entries)
+    return groups
 
 
-def columns_of(runs, panels):
-    """Return {heading: (x, y, order or None)}. What two panels show stands once."""
-    columns = {}
-    for x, y in panels:
-        if x == 'order':
-            for entry in itertools.chain(*(entries for _, entries in runs)):
-                if x in entry:
-                    columns[entry[x]] = (x, y, entry[x])
-            continue
-        names = (y, 'right', 'slots', 'puzzle_seconds') if y == 'solved' else (y,)
-        for name in names:
-            columns.setdefault(name, (x, name, None))
-    return columns
+def log_of(path):
+    """Return the file of a run, which is named by its folder or its file."""
+    path = Path(path)
+    return path / 'log.jsonl' if path.is_dir() else path
 
 
-def format_end(group, x, y, order):
-    """Return the cell of the last values of runs, lists of entries, that are of this order."""
-    last = []
-    for entries in group:
-        there = [e for e in entries if x in e and y in e and e.get('order') == order]
-        last += there[-1:]
-    return format_mean([entry[y] for entry in last], {place(entry, x) for entry in last})
+def name_of(path):
+    """Return the name of a run: of its folder or file, without its seed."""
+    path = path.absolute()
+    if path.name == 'log.jsonl':
+        path = path.parent
+    return re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', path.name)
 
 
-def format_mean(values, ends):
-    """Return the mean of `values` ± its standard error (number of values).
+def entries_of(path):
+    """Return the entries of a log, or the rows of a JSON file."""
+    if path.suffix == '.json':
+        with reading(path, 'rows', 'name what a command wrote by --out'):
+            return json.loads(read_text(path))['results']
+    with reading(path, 'a log', 'name a folder that train.py wrote'):
+        # a run that goes on may be in the middle of its last line
+        lines = [line for line in read_text(path).splitlines() if line.endswith('}')]
+        entries = list(map(json.loads, lines))
+    for entry in entries:
+        for name in LOSSES:
+            if name in entry:
+                entry.setdefault('val_own', entry[name])
+    return entries
 
-    'uneven' if there is more than one of `ends`."""
-    if not values:
-        return ''
-    n = len(values)
-    least = min(map(abs, values))
-    digits = '.0f'
-    if least < 0.1:
-        digits = '.3g'
-    elif least < 1000:
-        digits = '.3f'
-    mean = f'{statistics.mean(values):{digits}}'
-    if n == 1:
-        return mean
-    error = statistics.stdev(values) / n**0.5
-    uneven = ', uneven' if len(ends) > 1 else ''
-    return f'{mean} ± {error:{digits}} ({n}{uneven})'
+
+def mean_of(runs, x, y):
+    """Return {x: [y of each run, ...]} where all runs have both; numbers rise."""
+    curves = []
+    for entries in runs:
+        curves.append({e[x]: e[y] for e in entries if x in e and e.get(y) is not None})
+    shared = set(curves[0]).intersection(*curves)
+    places = [place for place in curves[0] if place in shared]
+    if not has_names(places):
+        places.sort()
+    found = {}
+    for place in places:
+        found[place] = [curve[place] for curve in curves]
+    return found
+
+
+def has_names(places):
+    return all(isinstance(place, str) for place in places)
+
+
+# --------------------------------------------------------------------------------------------------
+# the picture
+
+
+def picture(x, panels, name):
+    """Return the bytes of a picture with a panel for each y of {y: {label: {x: values}}}."""
+    import matplotlib
+
+    matplotlib.use('agg')
+    import matplotlib.pyplot as plt
+
+    with plt.style.context(STYLE):
+        n = len(panels)
+        figure, axes = plt.subplots(1, n, figsize=(1 + 4.4 * n, 5), squeeze=False)
+        handles = {}
+        for axis, (y, panel) in zip(axes[0], panels.items()):
+            axis.set(title=y, xlabel=x)
+            for number, (label, curve) in enumerate(panel.items()):
+                if curve:
+                    handles[label] = draw(axis, curve, number)
+            set_scale(axis, x, panel)
+        # by position, since matplotlib hides a label that begins with _
+        figure.legend(handles.values(), handles, loc='outside lower center', ncols=2 * n)
+        file = io.BytesIO()
+        figure.savefig(file, format=Path(name).suffix[1:])
+        plt.close(figure)
+    return file.getvalue()
+
+
+def draw(axis, curve, number):
+    """Draw {x: values}, the number-th line of a panel, and return it for the legend."""
+    color = f'C{number}'
+    marker = 'o' if len(curve) <= 20 else ''
+    dashes = '-' if number < 10 else '--'
+    means = [statistics.fmean(values) for values in curve.values()]
+    (line,) = axis.plot(list(curve), means, dashes, color=color, marker=marker)
+    low, high = zip(*((min(values), max(values)) for values in curve.values()))
+    axis.fill_between(list(curve), low, high, color=color, alpha=0.2, linewidth=0)
+    return line
+
+
+def set_scale(axis, x, panel):
+    """Count tokens and updates by thousands; other numbers have powers of two as their ticks."""
+    from matplotlib.ticker import EngFormatter
+
+    if x in ('tokens', 'iter'):
+        axis.xaxis.set_major_formatter(EngFormatter(sep=''))
+        return
+    places = set().union(*panel.values())
+    if has_names(places):
+        axis.tick_params('x', rotation=20)
+    elif min(places) > 0:
+        axis.set_xscale('log', base=2)
+        axis.xaxis.set_major_formatter('{x:g}')
 
 
 if __name__ == '__main__':

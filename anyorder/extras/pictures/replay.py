@@ -1,8 +1,7 @@
 """What did a generation look like? --html=FILE of the commands writes a page that replays it.
 
 FILE.html plays, stops and steps, without the network; FILE.html#1,12,step shows sample 1 after step
-12, coloured by step. pictures makes a picture of the page, see
-anyorder/extras/pictures/animation.py."""
+12, coloured by step."""
 
 import math
 import re

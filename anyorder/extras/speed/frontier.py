@@ -204,7 +204,7 @@ class Frontier:
 
         The JSON file `out` has them too."""
         points = []
-        result = self.about(config) | {'frontier': points}
+        result = self.about(config) | {'results': points}
         print('\n'.join(self.heading()), flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
