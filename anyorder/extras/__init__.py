@@ -8,7 +8,7 @@
     patterns   regular expressions and JSON schemas that a text matches
     pictures   curves of runs, replays of texts
     puzzles    sets of puzzles are made, and solved
-    speed      generation, ensemble and training, timed; the cost of a run before it starts
+    speed      texts and updates, timed; the cost of fewer passes, and of a run before it starts
     minimal    the paper in one file
 
 The core imports none of them by a statement: it opens one by its name where it is asked to."""

@@ -18,7 +18,6 @@ from anyorder.training.update import TrainState, make_optimizers, update
 from configurator import Config, at_least, numbers
 from model import AOGPT, EMA, AOGPTConfig
 
-STEPS = [16, 64, 256, 1024]
 MIB = 2**20
 SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')
 

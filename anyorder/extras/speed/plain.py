@@ -143,65 +143,29 @@ def device_limits(device, dtype):
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """Return a lower bound on the seconds of generation with these `ends`.
+    """Return a lower bound on the seconds in which a decoder generates with these `ends`.
 
-    Every step reads all weights and the cache once. See step_flops."""
+    Every step reads all weights and the cache once. In a layer a slot costs 24 C^2 FLOPs, and 4 C
+    for each key that it sees. In the last layer a slot that draws no token costs 4 C^2, for keys
+    and values. A drawn token costs 2 C V."""
     c = model.config
+    C = c.n_embd
     n_weights = 0
     for name, p in model.named_parameters():
         in_block = '.h.' in name and 'adaLN' not in name
         if in_block or 'lm_head' in name:
             n_weights += p.numel()
-    of_slot = 2 * c.n_embd * c.n_layer  # numbers that a cache has
-    if not model.slots.cached:
-        of_slot = 0
     total = 0.0
-    last = 0
     known = 0
+    first = 0  # the first slot that runs
     for end in ends:
-        flops = batch_size * step_flops(c, last, known, end)
-        n_read = n_weights + batch_size * known * of_slot
-        total += max(flops / flop_rate, n_read * weight_bytes / byte_rate)
-        last = known
+        n_keys = (known * (known + 1) - first * (first + 1)) // 2  # of slots that draw none
+        n_others = known - first
+        flops = (c.n_layer - 1) * (24 * C**2 * n_others + 4 * C * n_keys) + 4 * C**2 * n_others
+        of_drawn = c.n_layer * (24 * C**2 + 4 * C * (known + 1)) + 2 * C * c.vocab_size
+        flops += (end - known) * of_drawn
+        n_read = n_weights + batch_size * known * 2 * C * c.n_layer
+        total += max(batch_size * flops / flop_rate, n_read * weight_bytes / byte_rate)
+        first = min(known + 1, end)  # slot n_known of this step stays
         known = end
     return total
-
-
-def step_flops(config, last, known, end):
-    """Return the FLOPs of a row in a step that draws the visits from `known` to `end`.
-
-    `last` visits were known to the step before. In a layer a slot costs 24 C^2 FLOPs, a query of
-    two streams 20 C^2, and 4 C for each key that it sees. In the last layer a slot that draws no
-    token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""
-    C = config.n_embd
-    n_full = config.n_layer - 1
-    n_drawn = end - known
-    n_others, other_keys, keys_of_drawn = step_slots(config, last, known, end)
-    of_drawn = 24 * C**2 + 4 * C * keys_of_drawn
-    if config.target_position == 'two_stream':
-        of_drawn -= 4 * C**2  # a query has no keys and values of its own
-    of_others = 24 * C**2 * n_others + 4 * C * other_keys
-    flops = n_full * of_others + 4 * C**2 * n_others
-    return flops + n_drawn * (of_drawn * config.n_layer + 2 * C * config.vocab_size)
-
-
-def step_slots(config, last, known, end):
-    """Return (slots of a step that draw no token, the keys that they see in all, and the keys that
-    each slot sees that draws one)."""
-    N = config.block_size
-    if config.attention == 'bidirectional':
-        n_others = N - (end - known)
-        return n_others, n_others * N, N
-    if config.attention == 'mixed':
-        n_blanks = N - end
-        return known - last + n_blanks, keys_before(last, known) + n_blanks * N, N
-    first = min(last + 1, known)  # slot n_known of the last step stays
-    stop = known
-    if config.target_position == 'two_stream':
-        stop = known + 1  # the content, beside which the queries stand
-    return stop - first, keys_before(first, stop), known + 1
-
-
-def keys_before(first, stop):
-    """Return how many keys the slots from `first` to before `stop` see, each those up to itself."""
-    return (stop * (stop + 1) - first * (first + 1)) // 2

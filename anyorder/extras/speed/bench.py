@@ -1,0 +1,195 @@
+"""How fast does a model write, and how fast is an update?
+
+    python -m anyorder.extras.speed bench
+    python -m anyorder.extras.speed bench --network=encoder --n_steps=64 --n_updates=0
+    python -m anyorder.extras.speed bench --n_steps= --block_size=256 --batch_size=8
+
+Texts at several numbers of steps: seconds of the first call in this process and of a later one,
+tokens/s of the later one, peak memory, and of a decoder the share of what the device could do (its
+measured matrix and memory rates). Lossless unmasking has drafts that are right with probability
+0.93. The plain way has a cache that is concatenated, a sorted vocabulary, torch.multinomial.
+
+Updates: the seconds of the first one, which compiles, tokens/s, MFU and peak memory of later ones.
+The plain way is float32, eager, N + 1 slots, AdaLN for every slot, a permutation drawn for each
+row, all logits at once, the average tensor by tensor."""
+
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import at_least
+
+# model (random weights)
+block_size = 1024  # positions
+vocab_size = 50304  # rows of embedding and head
+n_tokens = 50257  # real vocabulary; the rest is padding
+n_layer = 6  # blocks
+n_head = 6  # heads of attention
+n_embd = 384  # width
+network = 'decoder'  # or another of anyorder/networks.py:NETWORKS
+# what is timed
+batch_size = 4  # rows
+n_steps = '16,64,256,1024'  # numbers of passes of a text; '' writes none
+windows = '32'  # of lossless unmasking; '' leaves it out
+plain = '64,256'  # passes of the plain way, which makes updates as well; '' leaves it out
+n_updates = 3  # updates of a run; 0 makes none
+optimizer = 'adamw'  # or 'muon', as in train.py
+compile = True  # torch.compile of updates, where there is a compiler
+repeats = 2  # later calls of each; the fastest counts
+out = ''  # a JSON file for the figures
+# system
+seed = 1337  # of weights, orders and draws
+device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
+
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
+    options = read_options(globals())
+
+import itertools
+from functools import partial
+
+import torch
+
+from anyorder.extras.speed.models import (
+    HEADING,
+    MIB,
+    about,
+    format_row,
+    numbers_or_none,
+    plain_step,
+    random_model,
+    times_of,
+    times_of_update,
+    training_step,
+)
+from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
+from anyorder.fast import freeze
+from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
+from anyorder.generation.fill import fill
+from anyorder.machine.devices import autocast, peak_flops, resolve_device
+from anyorder.machine.files import check_out, write_json
+from anyorder.orders import sample_order
+from anyorder.training.clock import training_flops
+
+# nearly the share of the drafts of trained models that are right, see results/lossless
+ACCEPTANCE = 0.93
+
+
+def main(config):
+    at_least(config, 1, 'batch_size', 'repeats')
+    at_least(config, 0, 'n_updates')
+    check_out('out', config.out, '.json')
+    passes = {name: numbers_or_none(config, name) for name in ('n_steps', 'windows', 'plain')}
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = random_model(config, device, config.network)
+    if config.network != 'decoder':
+        passes['plain'] = []  # which is a decoder with AdaLN
+    if model.config.attention != 'causal' or not passes['n_steps']:
+        passes['windows'] = []
+
+    title = f'{about(model, config, config.batch_size)}, {config.network}, {device}, {dtype}'
+    print(title)
+    result = {'config': config, 'title': title, 'results': []}
+    texts = time_texts(model, passes, config, device, dtype)
+    for row in itertools.chain(texts, time_updates(passes, config, device, dtype)):
+        result['results'].append(row)
+        if config.out:  # at once: the next one takes minutes
+            write_json(config.out, result)
+
+
+# --------------------------------------------------------------------------------------------------
+# texts
+
+
+def time_texts(model, passes, config, device, dtype):
+    """Print and yield {'name', 'passes', 'first', 'later', 'peak_bytes'} of each way to write."""
+    network = freeze(model, getattr(torch, dtype))
+    N = config.block_size
+    order = sample_order(config.batch_size, N, device=device)
+    seeds = range(config.batch_size)
+    ways = []
+    for n in passes['n_steps']:
+        write = partial(generate, network, torch.zeros_like(order), order, 0, n, seeds=seeds)
+        ways.append((config.network, unmask_schedule(N, n), write))
+    for window in passes['windows']:
+        write = partial(write_drafts, network, order, window, config.seed)
+        ways.append((f'lossless:{window}', None, write))
+    for n in passes['plain'] if ways else ():
+        ends = unmask_schedule(N, n)
+        ways.append(('plain', ends, partial(plain_generate, model, order, ends)))
+
+    columns = ('first s', 'later s', 'ms/step', 'tokens/s', 'peak MiB', 'of limit')
+    if ways:
+        print(f'{"texts":<14}{"steps":>6}' + ''.join(f'{name:>10}' for name in columns))
+    with autocast(device, dtype):
+        for name, ends, write in ways:
+            row = {'name': name} | times_of(write, device, config.repeats)
+            row['passes'] = len(ends) if ends else write()
+            if name == 'decoder':
+                # only now: the first call in a process has all that a device prepares once
+                limits = device_limits(device, getattr(torch, dtype))
+                how = config.batch_size, ends, *limits, getattr(torch, dtype).itemsize
+                row['of_limit'] = generation_limit(model, *how) / row['later']
+            print(format_text(row, order.numel()), flush=True)
+            yield row
+
+
+def format_text(row, n_tokens):
+    """Return a line of the table of texts."""
+    later = row['later']
+    line = f'{row["name"]:<14}{row["passes"]:>6}{row["first"]:>10.2f}{later:>10.2f}'
+    line += f'{1000 * later / row["passes"]:>10.1f}{n_tokens / later:>10,.0f}'
+    line += f'{row["peak_bytes"] / MIB:>10,.0f}'
+    return line + (f'{row["of_limit"]:>10.1%}' if 'of_limit' in row else '')
+
+
+def write_drafts(network, order, window, seed):
+    """Write texts (B, N) by lossless unmasking, and return the number of passes."""
+    torch.manual_seed(seed)  # decides which drafts are right: every run takes the same passes
+    canvas = Canvas(torch.zeros_like(order), order, 0, range(len(order)))
+    fill(network, canvas, Lossless(window), FixedAcceptance(), with_logprob=False)
+    return int(canvas.step.max()) + 1
+
+
+class FixedAcceptance(Drawing):
+    """Drawing whose lossless drafts are right with probability ACCEPTANCE, each by itself.
+
+    The work is the same. A model with random weights says nearly the same whatever it reads, so
+    nearly all of its own drafts are right."""
+
+    def tokens_by_noise(self, logits, noise):
+        token = super().tokens_by_noise(logits, noise)
+        other = torch.randint_like(token, 1, logits.size(-1))
+        both = ACCEPTANCE**0.5  # a draft and its check
+        agrees = torch.rand(token.shape, device=token.device) < both
+        return torch.where(agrees, 0, other)
+
+
+# --------------------------------------------------------------------------------------------------
+# updates
+
+
+def time_updates(passes, config, device, dtype):
+    """Print and yield the times of updates, ours and the plain way."""
+    if not config.n_updates:
+        return
+    print(f'updates, {config.optimizer}\n{HEADING}')
+    n_tokens = config.batch_size * config.block_size
+    peak = peak_flops(device, dtype)
+    model, compiled, step = training_step(config, device, dtype, config.network)
+    flops = training_flops(model, config.batch_size)
+
+    def measure(name, dtype, compiled, step):
+        row = {'name': name, 'dtype': dtype, 'compiled': compiled}
+        row |= times_of_update(step, config, device)
+        time = row['seconds']
+        row |= {'tokens_per_sec': n_tokens / time, 'mfu': flops / time / peak}
+        print(format_row(row), flush=True)
+        return row
+
+    yield measure(config.network, dtype, compiled, step)
+    if passes['plain']:
+        del model, step  # whose memory is not the plain way's
+        yield measure('plain', 'float32', False, plain_step(config, device))
+
+
+if __name__ == '__main__':
+    with one_line_errors(prints_results=True):
+        main(options)
