@@ -70,10 +70,10 @@ import torch
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import names_of_run, prepared_anew
 from anyorder.fast import freeze
-from anyorder.generation import Drawing, Unmasking, unmasking_of
+from anyorder.generation import Drawing, Unmasking
 from anyorder.generation.options import choice_in
-from anyorder.generation.rules import RULES, Dilated, check_counts
-from anyorder.generation.way import Way, order_and_policy
+from anyorder.generation.rules import RULES, check_counts
+from anyorder.generation.way import Way, order_and_unmasking
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along, estimate_class
@@ -195,12 +195,11 @@ def laws_of(text, steps, c):
 
     A law is (what a label says of the passes, Unmasking)."""
     choice = choice_in(text)
-    if 'order_noise' in choice:
+    if 'noise' in choice:
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
     policy = choice.get('policy', text)
-    order, _ = order_and_policy(policy, choice.get('block_length'))
-    law = unmasking_of(**choice)
-    if isinstance(law, Dilated):
+    order, law = order_and_unmasking(text)
+    if policy == 'dilated':
         return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
     if law.threshold is not None:
         name = re.sub(r':[\d.]+$', '', text)
@@ -211,10 +210,11 @@ def laws_of(text, steps, c):
 
     found = []
     if 0 in steps:
-        found.append(('', unmasking_of(n_steps=2**31, **choice)))
+        found.append(('', order_and_unmasking(text, n_steps=2**31)[1]))
     for n in dict.fromkeys(steps):
         if n:
-            found.append((f' in {n}', unmasking_of(n_steps=n, unmask=c.unmask, **choice)))
+            _, law = order_and_unmasking(text, n_steps=n, unmask=c.unmask)
+            found.append((f' in {n}', law))
     return text, text, order, found
 
 

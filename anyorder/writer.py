@@ -110,15 +110,15 @@ class Writer:
                    blank. A line on stderr says what the tokenizer cannot spell, and that a space
                    before a blank is a token by itself; of [[=text]] it goes into the blank
         way        how the text is written, a Way; or its parts among the options: order, n_steps,
-                   schedule, unmask, window, threshold, order_noise, block_length, revise,
+                   schedule, unmask, revise,
                    temperature, top_k, top_p, min_p, presence_penalty, cfg_scale, score
         page       what it is written on, a Page; or its fields among the options: length, context,
                    stop, allowed, blank_length, pattern
         seed       text r of all that is returned is a function of seed + r alone
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
                    list of positions; or the model's choice by one of scores.SCORES, as 'margin',
-                   or by FILE.py:NAME, a score, and as 'margin/32:0.9+0.5' its block_length,
-                   threshold and order_noise; or a rule of rules.RULES, as 'klass:0.9'
+                   or by FILE.py:NAME, a score, and as 'margin/32:0.9+0.5' in blocks of 32, by
+                   a threshold and with noise; or a rule of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
         top_logprobs  so many likeliest tokens of the law that wrote, for each token: see

@@ -71,7 +71,7 @@ def test_everything_allowed_changes_nothing(batch, how, use_cache):
             assert torch.equal(x, other[name])
 
 
-@pytest.mark.parametrize('how', [{}, {'unmask': 'lossless', 'window': 2}])
+@pytest.mark.parametrize('how', [{}, {'unmask': 'lossless:2'}])
 @pytest.mark.parametrize('network', NETWORKS)
 def test_the_law_is_renormalised_over_what_is_allowed(network, how):
     """Frequencies of all 27 sequences against the product of renormalised conditionals."""

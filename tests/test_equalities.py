@@ -112,7 +112,7 @@ def test_6_sampling_is_exact():
     assert chi2 < 26 + 5 * 52**0.5  # 26 degrees of freedom, five standard deviations
 
 
-@pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless', window=4)], ids=str)
+@pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless:4')], ids=str)
 def test_7_what_is_written_is_what_is_scored(model, batch, definition, how):
     """The log-probabilities that are collected while a text is written are its scores."""
     idx, order = batch

@@ -14,7 +14,7 @@ from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.options import unmasking_of
+from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.unmasking import SCORES, Given, confidence, gumbel_noise
 from anyorder.orders import Order, sample_order
@@ -125,20 +125,14 @@ def test_the_seed_of_a_row_gives_its_binomial_numbers():
         (dict(unmask='all'), 'unmask'),
         (dict(n_steps=0), 'n_steps'),
         (dict(schedule='square'), 'schedule'),
-        (dict(order_noise=1.0), 'order_noise'),
-        (dict(policy='margin', order_noise=-1), 'order_noise'),
-        (dict(policy='margin', order_noise=math.inf), 'order_noise'),
-        (dict(threshold=0.5), 'threshold'),
-        (dict(policy='entropy', threshold=0.5), 'threshold'),
-        (dict(policy='margin', threshold=1.5), 'threshold'),
-        (dict(policy='margin', threshold=-0.1), 'threshold'),
-        (dict(policy='margin', threshold='x'), 'threshold'),
-        (dict(policy='margin', threshold=True), 'threshold'),
-        (dict(policy='margin', threshold=0.5, unmask='binomial'), 'threshold'),
-        (dict(unmask='lossless', window=0), 'window must be an integer'),
+        (dict(policy='given+1'), 'policy'),
+        (dict(policy='entropy:0.5'), 'threshold'),
+        (dict(policy='margin:1.5'), 'threshold'),
+        (dict(policy='margin:-0.1'), 'policy'),
+        (dict(policy='margin:0.5', unmask='binomial'), 'threshold'),
+        (dict(unmask='lossless:0'), 'window must be an integer'),
         (dict(unmask='lossless', policy='margin'), 'wants an order that is given'),
-        (dict(unmask='lossless', policy='margin', threshold=0.5), 'margin'),
-        (dict(unmask='lossless', order_noise=0.5), 'order_noise'),
+        (dict(unmask='lossless', policy='margin:0.5'), 'margin'),
     ],
 )
 def test_unmasking_out_of_range(wrong, said):
@@ -269,7 +263,7 @@ def test_a_score_that_is_the_threshold_is_revealed(batch):
     idx, order = batch
     score = float(confidence(torch.zeros(1, 8, dtype=torch.float64), 'top_prob'))
     for threshold, n_steps in ((score, 1), (score * 1.0001, 9)):
-        how = dict(policy='top_prob', threshold=threshold, return_trace=True)
+        how = dict(policy=f'top_prob:{threshold}', return_trace=True)
         _, trace = generate(model, idx % 8, order, 0, 9, **how)
         assert trace['step'].max() == n_steps - 1
 
@@ -278,16 +272,16 @@ ADAPTIVE = [
     dict(policy='top_prob'),
     dict(policy='margin'),
     dict(policy='entropy'),
-    dict(policy='margin', order_noise=0.5),
-    dict(policy='entropy', order_noise=2.0),
-    dict(policy='top_prob', threshold=0.4),
-    dict(policy='margin', threshold=0.2, order_noise=0.1),
+    dict(policy='margin+0.5'),
+    dict(policy='entropy+2.0'),
+    dict(policy='top_prob:0.4'),
+    dict(policy='margin:0.2+0.1'),
 ]
 EVERY = [
     *ADAPTIVE,
     dict(policy='given'),
     dict(unmask='binomial'),
-    dict(unmask='lossless', window=4),
+    dict(unmask='lossless:4'),
     dict(unmask='binomial', schedule='cosine', policy='margin'),
 ]
 
@@ -312,20 +306,22 @@ class SlowAdaptive:
         self.steps = []
         self.seed = seed
 
-    def write(self, n_reveal, policy, order_noise=0.0, threshold=None):
+    def write(self, n_reveal, policy):
         """Score all that remain, reveal the best n_reveal [step].
 
         With a threshold, those over it before noise, and at least one."""
+        choice = {'noise': 0.0, 'threshold': None} | choice_in(policy)
+        threshold = choice['threshold']
         for step in itertools.count():
             if not self.blanks:
                 return
             u = numbers(self.seed, 'noise', step)
-            noise = -(-u.log()).log()
+            gumbel = -(-u.log()).log()
             scores = {}
             sure = []
             for p in self.blanks:
-                score = score_of(self.probabilities(p), policy)
-                scores[p] = float(score + order_noise * noise[p])
+                score = score_of(self.probabilities(p), choice['policy'])
+                scores[p] = float(score + choice['noise'] * gumbel[p])
                 if threshold is not None and score >= threshold:
                     sure.append(p)
             best = sorted(self.blanks, key=lambda p: (p in sure, scores[p]), reverse=True)
@@ -456,7 +452,7 @@ def test_forced_tokens_are_scored_not_changed(batch, how):
     canvas = Canvas(idx, order, 2, range(5))
     fill(model, canvas, unmasking_of(n_steps=9, **how), Drawing(scores=True))
     assert torch.equal(canvas.idx, idx)
-    one_at_a_time = how.get('unmask') != 'binomial' and 'threshold' not in how
+    one_at_a_time = how.get('unmask') != 'binomial' and ':' not in how.get('policy', '')
     if one_at_a_time:  # then it is the nll of the order taken
         logprob = canvas.logprob.gather(1, canvas.order)
         scored = -model(idx, canvas.order)
@@ -562,7 +558,7 @@ def test_every_step_is_told_with_what_it_revealed(batch):
     ]
 
 
-@pytest.mark.parametrize('how', [{}, {'policy': 'margin'}, {'unmask': 'lossless', 'window': 2}])
+@pytest.mark.parametrize('how', [{}, {'policy': 'margin'}, {'unmask': 'lossless:2'}])
 def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
     unmasking = unmasking_of(n_steps=9, **how)
     whole = Canvas(*batch, 2, range(5))
@@ -761,9 +757,9 @@ def test_another_score_is_one_function(monkeypatch, batch):
         logits = model.predict(idx[r : r + 1], order[r : r + 1], 3)[0]
         best = logits.softmax(-1)[:, 0].argsort(descending=True)
         assert trace['order'][r, 3:].tolist() == order[r, 3:][best].tolist()
-    assert unmasking_of(policy='zero', order_noise=1.0).adaptive
+    assert unmasking_of(policy='zero+1.0').adaptive
     with pytest.raises(ValueError, match='for top_prob and margin'):
-        unmasking_of(policy='zero', threshold=0.5)
+        unmasking_of(policy='zero:0.5')
 
 
 @pytest.mark.parametrize('policy', SCORES)

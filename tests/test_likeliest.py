@@ -17,7 +17,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, keep_largest
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.likeliest import ask_for
-from anyorder.generation.options import unmasking_of
+from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.rules import RULES
 from anyorder.generation.scores import SCORES
 
@@ -29,22 +29,22 @@ CUTS = [
     dict(temperature=0),
     dict(temperature=0, top_k=2),
 ]
-LOSSLESS = dict(unmask='lossless', window=4)
+LOSSLESS = dict(unmask='lossless:4')
 WAYS = [
     dict(n_steps=9),
     dict(n_steps=3, schedule='cosine'),
     dict(schedule=[1, 4, 9]),
     dict(n_steps=3, unmask='binomial'),
     dict(n_steps=2, policy='margin'),
-    dict(n_steps=4, policy='margin', block_length=3, unmask='binomial'),
-    dict(n_steps=9, policy='entropy', order_noise=0.5),
-    dict(policy='top_prob', threshold=0.3, block_length=4),
-    dict(policy='klass', threshold=0.2),
-    dict(policy='factor', threshold=2.0),
-    dict(policy='eb', threshold=2.0),
+    dict(n_steps=4, policy='margin/3', unmask='binomial'),
+    dict(n_steps=9, policy='entropy+0.5'),
+    dict(policy='top_prob/4:0.3'),
+    dict(policy='klass:0.2'),
+    dict(policy='factor:2.0'),
+    dict(policy='eb:2.0'),
     dict(policy='pc_sampler', n_steps=3),
     dict(policy='drawn', n_steps=3),
-    dict(policy='dilated', block_length=4),
+    dict(policy='dilated:4'),
     dict(n_steps=3, revise=2),
     dict(n_steps=4, policy='margin', revise=2),
     LOSSLESS,
@@ -125,7 +125,8 @@ def check_steps(model, batch, how, allowed=None, use_cache=True, **drawing):
 
 
 def test_every_choice_of_a_model_is_here():
-    assert {how.get('policy') for how in WAYS} - {None} == {*SCORES, *RULES}
+    found = {choice_in(how['policy'])['policy'] for how in WAYS if 'policy' in how}
+    assert found == {*SCORES, *RULES}
 
 
 @pytest.mark.parametrize('how, drawing', [*zip(WAYS, itertools.cycle(CUTS))], ids=str)

@@ -41,7 +41,7 @@ def lossless(model, order, window, idx=None, n_known=KNOWN, **options):
     if idx is None:
         idx = torch.ones_like(order)
     options = dict(seeds=range(len(order))) | options
-    return generate(model, idx, order, n_known, unmask='lossless', window=window, **options)
+    return generate(model, idx, order, n_known, unmask=f'lossless:{window}', **options)
 
 
 def traced(*args, **options):

@@ -140,14 +140,14 @@ HOW = [
     dict(policy='given', schedule='cosine'),
     dict(policy='given', unmask='binomial'),
     dict(policy='entropy'),
-    dict(policy='margin', threshold=0.4),
+    dict(policy='margin:0.4'),
     dict(policy='top_prob', top_k=5, temperature=0.7),
     dict(top_p=0.8),
     dict(policy='margin', presence_penalty=1.0, min_p=0.05),
     dict(policy='margin', cfg_scale=1.5),
-    dict(policy='factor', threshold=1.0),
-    dict(policy='eb', threshold=0.1),
-    dict(policy='klass', threshold=0.3),
+    dict(policy='factor:1.0'),
+    dict(policy='eb:0.1'),
+    dict(policy='klass:0.3'),
     dict(policy='pc_sampler'),
     dict(policy='dilated'),
     dict(policy='drawn'),
@@ -176,8 +176,8 @@ def test_lossless_text_equals_one_token_a_step(device):
     idx, order = texts(3, 20, 11)
     _, model = pair(device, block_size=20)
     text = (model, idx.to(device), order.to(device), 4)
-    how = dict(seeds=range(3), unmask='lossless')
-    assert torch.equal(generate(*text, window=1, **how), generate(*text, window=8, **how))
+    one, many = [generate(*text, seeds=range(3), unmask=f'lossless:{n}') for n in (1, 8)]
+    assert torch.equal(one, many)
 
 
 def test_likelihood(device):
@@ -356,11 +356,11 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
 
 WITH_GRAPHS = [
     dict(n_steps=16),
-    dict(n_steps=16, policy='margin', order_noise=0.1),
-    dict(policy='top_prob', threshold=0.01),
-    dict(policy='klass', threshold=0.01),
+    dict(n_steps=16, policy='margin+0.1'),
+    dict(policy='top_prob:0.01'),
+    dict(policy='klass:0.01'),
     dict(policy='dilated'),
-    dict(unmask='lossless', window=8),
+    dict(unmask='lossless:8'),
     dict(n_steps=16, top_p=0.9),
     dict(n_steps=16, revise=1),
 ]

@@ -20,11 +20,11 @@ POLICIES_SAID = ' or '.join(', '.join([*SCORES, *RULES]).rsplit(', ', 1))
         (dict(n_steps=4, schedule='cosine'), Given(4, 'cosine')),
         (dict(n_steps=4, unmask='binomial'), Given(4, binomial=True)),
         (dict(schedule=[2, 9]), Given(schedule=[2, 9])),
-        (dict(policy='margin', n_steps=4, order_noise=0.5), Adaptive('margin', 4, noise=0.5)),
-        (dict(policy='entropy', block_length=3), Adaptive('entropy', block_length=3)),
-        (dict(policy='top_prob', threshold=0.5), Adaptive('top_prob', threshold=0.5)),
+        (dict(policy='margin+0.5', n_steps=4), Adaptive('margin', 4, noise=0.5)),
+        (dict(policy='entropy/3'), Adaptive('entropy', block_length=3)),
+        (dict(policy='top_prob:0.5'), Adaptive('top_prob', threshold=0.5)),
         (dict(policy='margin', unmask='binomial'), Adaptive('margin', binomial=True)),
-        (dict(unmask='lossless', window=4), Lossless(4)),
+        (dict(unmask='lossless:4'), Lossless(4)),
         (dict(revise=2), Revised(Given(), 2)),
         (dict(policy='margin', revise=1), Revised(Adaptive('margin'), 1)),
     ],
@@ -46,15 +46,12 @@ def test_listed_ends_leave_nothing_to_draw():
     [
         (dict(policy='best'), f"policy must be given, {POLICIES_SAID}, got 'best'"),
         (dict(unmask='all'), "unmask must be fixed, binomial or lossless, got 'all'"),
-        (dict(window=0), 'window must be an integer'),
+        (dict(unmask='lossless:0'), 'window must be an integer'),
         (
             dict(policy='margin', unmask='lossless'),
             'lossless unmasking wants an order that is given',
         ),
-        (dict(order_noise=-1), 'order_noise must be at least 0'),
-        (dict(order_noise=0.5), 'order_noise is for the policies'),
-        (dict(threshold=0.5), 'got 0.5 for given with fixed unmasking'),
-        (dict(block_length=2), 'not for an order that is given'),
+        (dict(policy='given/2'), 'policy must be given'),
     ],
 )
 def test_options_that_do_not_go_together(options, said):
@@ -70,7 +67,7 @@ def test_options_that_do_not_go_together(options, said):
         (lambda: Given(schedule=[2, 9], binomial=True), 'listed ends'),
         (lambda: Adaptive('best'), 'score must be'),
         (lambda: Adaptive('margin', 0), 'n_steps must be at least 1, got 0'),
-        (lambda: Adaptive('margin', noise=-1), 'order_noise must be at least 0'),
+        (lambda: Adaptive('margin', noise=-1), 'noise must be at least 0'),
         (lambda: Adaptive('entropy', threshold=0.5), 'threshold must be a probability'),
         (lambda: Adaptive('margin', binomial=True, threshold=0.5), 'with binomial unmasking'),
         (lambda: Adaptive('margin', schedule=[2], block_length=2), 'not for a schedule of ends'),
@@ -111,11 +108,8 @@ def test_a_choice_of_the_model_is_one_text(text):
     assert order == ('own' if text == 'own' else 'l2r' if '/' in text else 'random')
 
 
-def test_a_choice_is_said_once_and_lossless_has_its_window():
-    assert unmasking_of(unmask='lossless:64') == unmasking_of(unmask='lossless', window=64)
-    assert order_and_unmasking('margin/8', block_length=None) == order_and_unmasking('margin/8')
-    with pytest.raises(ValueError, match='block_length'):
-        order_and_unmasking('margin/8', block_length=8)
+def test_a_choice_and_lossless_have_their_numbers_in_one_text():
+    assert unmasking_of(unmask='lossless:64') == Lossless(64)
     for wrong in ('margin/x', 'margin:1..2', 'l2r/8'):
         with pytest.raises(ValueError, match=wrong):
             order_and_unmasking(wrong)

@@ -19,9 +19,9 @@ CUT = dict(temperature=0.7, top_p=0.8, top_k=2)
 IN_TWO = dict(n_steps=2)
 BY_MARGIN = dict(policy='margin')
 BY_SCORES = [dict(policy=policy) for policy in SLOW_SCORES if policy != 'given']
-BY_THRESHOLD = dict(policy='top_prob', threshold=0.5)
-MARGIN_BLOCKS = BY_MARGIN | dict(block_length=2)
-ENTROPY_BLOCKS = dict(policy='entropy', block_length=2, n_steps=2)
+BY_THRESHOLD = dict(policy='top_prob:0.5')
+MARGIN_BLOCKS = dict(policy='margin/2')
+ENTROPY_BLOCKS = dict(policy='entropy/2', n_steps=2)
 WAYS = [*BY_SCORES, IN_TWO, BY_MARGIN | IN_TWO, BY_THRESHOLD, MARGIN_BLOCKS, ENTROPY_BLOCKS]
 EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
 ORDER = torch.tensor([2, 0, 1])
@@ -43,7 +43,7 @@ def choosy(network):
 def chooses(model):
     """Whether texts are visited in several orders, without a prompt, and in blocks behind one."""
     free = scored(model, EVERY, EVERY_ORDER, 0, range(27), dict(policy='margin'))
-    how = dict(policy='margin', block_length=2)
+    how = dict(policy='margin/2')
     in_blocks = scored(model, EVERY, EVERY_ORDER, 1, range(27), how)
     n_free = len(free.order.unique(dim=0))
     n_in_blocks = len(in_blocks.order.unique(dim=0))
@@ -118,7 +118,7 @@ def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
 
 
 @pytest.mark.parametrize(
-    'how', [dict(), dict(policy='margin'), dict(policy='top_prob', block_length=2, n_steps=4)]
+    'how', [dict(), dict(policy='margin'), dict(policy='top_prob/2', n_steps=4)]
 )
 def test_binomial_numbers_of_a_seed_make_a_law(how):
     model = choosy('decoder')
@@ -137,7 +137,7 @@ OF_DECODER = [
     *BY_SCORES,
     IN_TWO,
     IN_FOUR | dict(schedule='cosine'),
-    dict(policy='top_prob', threshold=0.4),
+    dict(policy='top_prob:0.4'),
 ]
 
 
@@ -165,7 +165,7 @@ def test_the_same_number_in_three_ways(batch, how, variant):
 
 
 @pytest.mark.parametrize(
-    'how', [*CHANCE, dict(policy='margin', order_noise=1.0), dict(n_steps=4, unmask='binomial')]
+    'how', [*CHANCE, dict(policy='margin+1.0'), dict(n_steps=4, unmask='binomial')]
 )
 def test_a_seed_scores_what_it_wrote(batch, how):
     model = make_model()
@@ -183,7 +183,7 @@ def test_a_lossless_score_is_one_token_a_step(batch, window, use_cache, drawing)
     """The tokens that stand there are right drafts: passes are fewer."""
     model = make_model()
     one = scored(model, *batch, KNOWN, range(5), {}, **drawing)
-    how = dict(unmask='lossless', window=window)
+    how = dict(unmask=f'lossless:{window}')
     many = scored(model, *batch, KNOWN, range(5), how, use_cache, **drawing)
     torch.testing.assert_close(many.logprob, one.logprob, rtol=0, atol=1e-10)
     assert many.step.max() == {1: 8, 4: 3, 64: 1}[window]  # 4: passes of 1, 4, 1 and 3 tokens

@@ -25,9 +25,9 @@ from anyorder.tokens.tokenizers import Bytes, Symbols
 
 PENALTY = dict(presence_penalty=1.5)
 WITH_MIN_P = PENALTY | dict(temperature=0.7, min_p=0.2)
-RULES = [dict(policy='klass', threshold=0.3), dict(policy='factor', threshold=3.0)]
-RULES += [dict(policy='eb', threshold=2.0), dict(policy='dilated', block_length=4)]
-BY_CHANCE = [*CHANCE, dict(policy='margin', order_noise=1.0), dict(n_steps=4, unmask='binomial')]
+RULES = [dict(policy='klass:0.3'), dict(policy='factor:3.0')]
+RULES += [dict(policy='eb:2.0'), dict(policy='dilated:4')]
+BY_CHANCE = [*CHANCE, dict(policy='margin+1.0'), dict(n_steps=4, unmask='binomial')]
 
 
 def first_fast(*cases):
@@ -80,9 +80,9 @@ def test_the_probabilities_of_all_texts_sum_to_1(network, how):
     [
         ('decoder', dict(policy='margin'), 1),
         *first_fast(
-            ('decoder', dict(unmask='lossless', window=2), 0),
+            ('decoder', dict(unmask='lossless:2'), 0),
             ('encoder', dict(policy='entropy', n_steps=2), 1),
-            ('two streams', dict(unmask='lossless', window=3), 1),
+            ('two streams', dict(unmask='lossless:3'), 1),
             ('decoder', {}, 0),
         ),
     ],
@@ -191,7 +191,7 @@ def test_a_lossless_score_is_one_token_a_step():
     text = torch.randint(11, (6, 12), generator=torch.Generator().manual_seed(5))
     one = scored(model, text, order, TWELVE, range(6), dict(n_steps=12), **WITH_MIN_P)
     for window in (1, 4, 64):
-        how = dict(unmask='lossless', window=window)
+        how = dict(unmask=f'lossless:{window}')
         many = scored(model, text, order, TWELVE, range(6), how, **WITH_MIN_P)
         close(many.logprob, one.logprob)
 

@@ -75,9 +75,7 @@ def test_a_round_by_hand_is_the_round_of_generate(config, size):
 
 
 @pytest.mark.parametrize('config', NETWORKS)
-@pytest.mark.parametrize(
-    'how', [{}, dict(policy='margin', block_length=2), dict(unmask='binomial', n_steps=3)]
-)
+@pytest.mark.parametrize('how', [{}, dict(policy='margin/2'), dict(unmask='binomial', n_steps=3)])
 def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
     model = make_model(**config)
     idx, order = batch
@@ -97,9 +95,9 @@ def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
     'how',
     [
         {},
-        {'policy': 'margin', 'order_noise': 1.0},
+        {'policy': 'margin+1'},
         {'unmask': 'binomial', 'n_steps': 3},
-        {'policy': 'entropy', 'order_noise': 0.5, 'n_steps': 4, 'block_length': 3},
+        {'policy': 'entropy/3+0.5', 'n_steps': 4},
     ],
 )
 def test_a_row_in_a_batch_is_the_row_alone(how):

@@ -127,11 +127,11 @@ NEVER = [
     dict(policy='margin', presence_penalty=1.0, min_p=0.1),
     dict(policy='margin', cfg_scale=1.5),
 ]
-PLANNED = [dict(policy='pc_sampler'), dict(policy='dilated', block_length=8), dict(policy='drawn')]
-THRESHOLD = dict(policy='margin', threshold=0.4)
-BY_RULES = [dict(policy='klass'), dict(policy='factor'), dict(policy='eb', threshold=1.0)]
-BY_RULES += [dict(policy='klass', threshold=0.1, block_length=4)]
-LOSSLESS = dict(unmask='lossless', window=3)
+PLANNED = [dict(policy='pc_sampler'), dict(policy='dilated:8'), dict(policy='drawn')]
+THRESHOLD = dict(policy='margin:0.4')
+BY_RULES = [dict(policy='klass'), dict(policy='factor'), dict(policy='eb:1.0')]
+BY_RULES += [dict(policy='klass/4:0.1')]
+LOSSLESS = dict(unmask='lossless:3')
 PENALIZED = LOSSLESS | dict(presence_penalty=1.0, cfg_scale=0.5)
 TWO_STREAM = dict(target_position='two_stream')
 MASKED = [dict(attention='mixed'), dict(attention='bidirectional')]

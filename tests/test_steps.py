@@ -28,25 +28,25 @@ FIXED = [
     dict(n_steps=5, schedule='cosine'),
     dict(n_steps=6, unmask='binomial'),
     dict(n_steps=6, policy='margin'),
-    dict(n_steps=20, policy='entropy', order_noise=0.5),
-    dict(n_steps=10, policy='top_prob', block_length=4),
+    dict(n_steps=20, policy='entropy+0.5'),
+    dict(n_steps=10, policy='top_prob/4'),
     dict(n_steps=6, policy='margin', unmask='binomial'),
     dict(n_steps=5, top_k=3, temperature=0.7),
     dict(n_steps=5, top_p=0.7),
     dict(n_steps=4, temperature=0.0),
 ]
 READ = [
-    dict(policy='top_prob', threshold=0.2),
-    dict(policy='margin', threshold=0.1, order_noise=0.3),
-    dict(unmask='lossless', window=4),
-    dict(unmask='lossless', window=32),
+    dict(policy='top_prob:0.2'),
+    dict(policy='margin:0.1+0.3'),
+    dict(unmask='lossless:4'),
+    dict(unmask='lossless:32'),
     dict(n_steps=6, revise=2),
 ]
 BY_RULES = [
-    dict(policy='factor', threshold=1.5),
-    dict(policy='eb', threshold=1.0, block_length=4),
-    dict(policy='klass', threshold=0.1, block_length=5),
-    dict(policy='dilated', block_length=8),
+    dict(policy='factor:1.5'),
+    dict(policy='eb/4:1.0'),
+    dict(policy='klass/5:0.1'),
+    dict(policy='dilated:8'),
     dict(policy='drawn', n_steps=6),
 ]
 
@@ -78,11 +78,15 @@ def assert_same(one, other):
     assert (one[1]['logprob'] - other[1]['logprob']).abs().max() < 1e-10
 
 
+def is_lossless(how):
+    return how.get('unmask', '').startswith('lossless')
+
+
 @pytest.mark.parametrize('variant', [{}, MIXED, *map(slow, OTHERS)], ids=name_of)
 def test_padded_steps_write_the_same_text(as_on_devices, variant):
     model = make_model(block_size=20, **variant)
     hows = [
-        how for how in FIXED + READ + BY_RULES if not (model.slots.masked_loss and 'window' in how)
+        how for how in FIXED + READ + BY_RULES if not (model.slots.masked_loss and is_lossless(how))
     ]
     exact = [text(model, how) for how in hows]
     as_on_devices()
@@ -110,7 +114,7 @@ def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(as_on_device
     """Blanks that repeat on a device may be in another part."""
     model = make_model(block_size=20)
     model.lm_head.weight.mul_(0.1)
-    hows = [dict(policy='klass', threshold=0.1, block_length=n) for n in (None, 7)]
+    hows = [dict(policy='klass:0.1'), dict(policy='klass/7:0.1')]
     exact = [text(model, how) for how in hows]
     assert exact[0][1]['step'].max() < 19  # so that there are sets that depend on the comparisons
     as_on_devices()
@@ -133,7 +137,7 @@ GRAPHS += [
     slow(variant, how)
     for variant in NETWORKS[1:]
     for how in ONE_GRAPH + MORE_GRAPHS
-    if not ('attention' in variant and 'window' in how)
+    if not ('attention' in variant and is_lossless(how))
 ]
 
 

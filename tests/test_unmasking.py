@@ -1,6 +1,7 @@
 """Unmasking within blocks: the definition, equalities, the number of passes, costs, errors."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.options import unmasking_of
+from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.schedules import unmask_schedule
 from anyorder.generation.scores import without_rounding
 from anyorder.generation.unmasking import SCORES, Adaptive
@@ -22,16 +23,16 @@ ENCODER = dict(attention='bidirectional')
 KNOWN = torch.tensor([0, 3, 9, 4, 1])  # the prompt of each of the five rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6, 9])  # and where the row ends
 BLOCKS = [
-    dict(policy='margin', block_length=2),
-    dict(policy='entropy', block_length=3, n_steps=4),
-    dict(policy='top_prob', block_length=4, n_steps=5, schedule='cosine'),
-    dict(policy='margin', block_length=1, n_steps=3),
-    dict(policy='top_prob', block_length=3, threshold=0.4),
-    dict(policy='margin', block_length=5, threshold=0.2),
+    dict(policy='margin/2'),
+    dict(policy='entropy/3', n_steps=4),
+    dict(policy='top_prob/4', n_steps=5, schedule='cosine'),
+    dict(policy='margin/1', n_steps=3),
+    dict(policy='top_prob/3:0.4'),
+    dict(policy='margin/5:0.2'),
 ]
 CHANCE = [
-    dict(policy='margin', block_length=3, order_noise=1.0),
-    dict(policy='margin', block_length=4, n_steps=4, unmask='binomial', schedule='cosine'),
+    dict(policy='margin/3+1.0'),
+    dict(policy='margin/4', n_steps=4, unmask='binomial', schedule='cosine'),
 ]
 
 
@@ -48,8 +49,9 @@ def by_definition(
     Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
     the tokens of idx are revealed. Of known tokens the penalty is taken off, and the logits with
     the prompt blank as often as the scale says."""
-    threshold = how.get('threshold')
-    policy = how.get('policy', 'given')
+    choice = choice_in(how.pop('policy', 'given')) or {'policy': 'given'}
+    threshold = choice.get('threshold')
+    policy = choice['policy']
     sizes = [known, n_visits - known, 9 - n_visits]
     visits, blanks, padding = (x.tolist() for x in order.split(sizes))
     text = torch.zeros_like(idx)
@@ -58,7 +60,7 @@ def by_definition(
     text[visits] = idx[visits]
     u = numbers(seed, 'tokens', n=len(idx))
     step = 0
-    for block, ends in blocks_of(blanks, **how):
+    for block, ends in blocks_of(blanks, block_length=choice.get('block_length'), **how):
         while not {*block} <= {*visits}:
             rest = [p for p in blanks if p not in visits]
             now = torch.tensor([[*visits, *rest, *padding]])
@@ -163,7 +165,7 @@ def test_blocks_are_the_definition(batch, how, variant):
 def test_a_block_is_complete_before_the_next_one_begins(batch, how):
     canvas = written(make_model(), batch, how)
     _, order = batch
-    length = how['block_length']
+    length = choice_in(how['policy'])['block_length']
     changed = False
     for r, (k, n) in enumerate(zip(KNOWN.tolist(), N_VISITS.tolist())):
         latest = -1
@@ -178,11 +180,11 @@ def test_a_block_is_complete_before_the_next_one_begins(batch, how):
     assert changed or length == 1
 
 
-@pytest.mark.parametrize('how', [{}, dict(order_noise=1.0), dict(n_steps=2), dict(threshold=0.0)])
+@pytest.mark.parametrize('how', ['margin/1', 'margin/1+1', 'margin/1:0'])
 def test_blocks_of_one_are_the_given_order_one_token_a_step(batch, how):
     model = make_model()
     given = written(model, batch, dict(policy='given'))
-    chosen = written(model, batch, dict(policy='margin', block_length=1, **how))
+    chosen = written(model, batch, dict(policy=how, n_steps=2))
     assert_same(given, chosen)
 
 
@@ -190,15 +192,15 @@ def test_blocks_of_one_are_the_given_order_one_token_a_step(batch, how):
     'how',
     [
         dict(policy='margin', n_steps=4),
-        dict(policy='top_prob', threshold=0.4),
-        dict(policy='entropy', n_steps=5, order_noise=1.0, schedule='cosine'),
+        dict(policy='top_prob:0.4'),
+        dict(policy='entropy+1.0', n_steps=5, schedule='cosine'),
         dict(policy='margin', n_steps=4, unmask='binomial'),
     ],
 )
 def test_a_block_as_long_as_the_text_is_no_block(batch, how):
     model = make_model()
     whole = written(model, batch, how)
-    block = written(model, batch, how | dict(block_length=9))
+    block = written(model, batch, how | dict(policy=re.sub(r'^(\w+)', r'\1/9', how['policy'])))
     assert_same(whole, block)
 
 
@@ -320,7 +322,7 @@ def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(monkeypatch, vari
     for known, length in ((20, 8), (0, 5)):
         slots.clear()
         heads.clear()
-        generate(model, order * 0, order, known, 32, 'margin', block_length=length)
+        generate(model, order * 0, order, known, 32, f'margin/{length}')
         blocks = [min(length, 32 - start) for start in range(known, 32, length)]
         scored = [left for n in blocks for left in range(n, 0, -1)]
         first, *others = scored
@@ -337,25 +339,12 @@ def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(monkeypatch, vari
 @pytest.mark.parametrize('length', [0, -3, 2.5, True, '2'])
 def test_a_block_length_that_is_no_block_length(length):
     with one_line(f'block_length .*an integer from 1, got {length!r}'):
-        unmasking_of(policy='margin', block_length=length)
-
-
-@pytest.mark.parametrize(
-    'how',
-    [
-        dict(policy='given'),
-        dict(policy='given', unmask='lossless'),
-        dict(policy='margin', schedule=[2, 9]),
-    ],
-)
-def test_blocks_are_for_policies_and_schedules_that_have_a_name(how):
-    with one_line('block_length .*choose inside a block'):
-        unmasking_of(block_length=2, **how)
+        Adaptive('margin', block_length=length)
 
 
 def test_a_block_is_no_longer_than_the_model_reads(batch):
     with one_line('block_length must be at most the 9 positions of the text, got 10'):
-        written(make_model(), batch, dict(policy='margin', block_length=10))
+        written(make_model(), batch, dict(policy='margin/10'))
 
 
 def test_scores_that_differ_by_rounding_alone_are_equal():

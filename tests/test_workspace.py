@@ -19,7 +19,7 @@ from anyorder.machine.graphs import Graphs, has_graphs
 from model import KVCache
 
 FIXED = dict(n_steps=5)
-WAYS = [FIXED, dict(policy='margin', threshold=0.4), dict(unmask='lossless', window=3)]
+WAYS = [FIXED, dict(policy='margin:0.4'), dict(unmask='lossless:3')]
 slow = partial(pytest.param, marks=pytest.mark.slow)
 way = partial(pytest.mark.parametrize, 'how', ids=str)
 
@@ -390,7 +390,7 @@ def test_a_stream_has_another_owner_when_its_owner_goes(simulated):
 
 def test_what_a_rule_keeps_has_its_place(simulated):
     """The laws of klass, in blocks of two lengths by turns, as on the CPU."""
-    hows = [dict(policy='klass', threshold=0.1, block_length=n) for n in (4, 8)]
+    hows = [dict(policy=f'klass/{n}:0.1') for n in (4, 8)]
 
     def of_stable_laws(device):
         model = small(device)

@@ -269,7 +269,7 @@ def test_a_list_is_written_as_each_prompt(ckpt, how):
         {'order': 'margin', 'n_steps': 2},
         {'order': 'random', 'seed': 3},
         {'order': 'l2r', 'length': 20, 'stop': 'ba', 'context': 2},
-        {'order': 'random', 'unmask': 'lossless', 'window': 3},
+        {'order': 'random', 'unmask': 'lossless:3'},
     ],
 )
 def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, monkeypatch):
@@ -309,8 +309,8 @@ def test_two_streams_go_on_by_turns(grids):
             "logprob.* 'n_order'; the nearest is 'n_orders'",
         ),
         (
-            lambda w: generate(w, None, torch.zeros(1, 1), 0, tresh=1),
-            "generate.* 'tresh'; the nearest is 'threshold'",
+            lambda w: generate(w, None, torch.zeros(1, 1), 0, n_step=1),
+            "generate.* 'n_step'; the nearest is 'n_steps'",
         ),
     ],
 )
@@ -332,7 +332,7 @@ def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
     chosen = writer.infill('a[[8]]b', order='margin').sample['order']
     assert chosen == writer.infill('a[[8]]b', order='random').sample['order']
     assert chosen != sorted(chosen)
-    in_blocks = writer.infill('a[[8]]b', order='margin', block_length=3)  # from left to right
+    in_blocks = writer.infill('a[[8]]b', order='margin/3')  # from left to right
     assert in_blocks.sample['order'] == [0, 9, *range(1, 9)]
 
 
@@ -458,25 +458,21 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
         (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0'),
         (lambda w: w.logprob('[[=a]]', n_orders=2, top_k=3), 'n_orders draws orders of its own'),
         (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'wants the text of every blank'),
-        (lambda w: w.logprob('[[=a]]', order='margin', order_noise=0.5), 'order_noise=0.5'),
+        (lambda w: w.logprob('[[=a]]', order='margin+0.5'), 'noise=0.5'),
         (
             lambda w: w.logprob('[[=a]]', order='margin', temperature=0),
             'score at a temperature above 0',
         ),
         (
-            lambda w: w.infill('a[[3]]', order='margin', block_length=5),
+            lambda w: w.infill('a[[3]]', order='margin/5'),
             'at most the 4 positions of the text, got 5',
         ),
-        (
-            lambda w: w.infill('a', length=50, order='margin', block_length=33),
-            'at most the 32 positions',
-        ),
+        (lambda w: w.infill('a', length=50, order='margin/33'), 'at most the 32 positions'),
         (lambda w: w.infill('a', stop='b', revise=1), 'is scored, and revised, as a whole'),
         (
-            lambda w: w.infill('a', order='margin', block_length=0),
+            lambda w: w.infill('a', order='margin/0'),
             'block_length must be an integer from 1, got 0',
         ),
-        (lambda w: w.infill('a', order='l2r', block_length=2), 'block_length is for the policies'),
         (
             lambda w: w.infill(['a', 'b'], seed=[1]),
             'seeds must have one for each of 2 texts, got 1',

@@ -45,7 +45,7 @@ def generate(
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint
-    options    fields of Options, as n_steps, policy and schedule, and of Drawing
+    options    as in unmasking_of, as n_steps, policy and schedule, and fields of Drawing
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     check_keywords(options, generate)
     if seeds is None:

@@ -38,7 +38,7 @@ class Rule(Adaptive):
     def __post_init__(self):
         super().__post_init__()
         if self.noise:
-            raise ValueError(f'order_noise is not for {self.form}: got {self.noise}')
+            raise ValueError(f'noise is not for {self.form}: got {self.noise}')
 
     def check_threshold(self, unmask):
         is_number = type(self.threshold) in (int, float) and self.allows(self.threshold)
@@ -338,7 +338,6 @@ class Dilated(Unmasking):
     block_length: int = 32
     adaptive = True
     score = 'dilated'
-    form = 'dilated:BLOCK_LENGTH'
 
     def __post_init__(self):
         check_block_length(self.block_length)
@@ -363,6 +362,17 @@ class Dilated(Unmasking):
     reveal = Given.reveal
 
 
+def dilated(n_steps=1, schedule='linear', binomial=False, threshold=32, **choice):
+    """Return the Dilated that dilated:BLOCK_LENGTH names, where the number stands in the place of a
+    threshold."""
+    if binomial or choice or threshold != int(threshold):
+        raise ValueError(
+            'dilated:BLOCK_LENGTH says itself how many blanks a step reveals, and needs no score: '
+            'leave out unmask=binomial, /BLOCK_LENGTH and +NOISE'
+        )
+    return Dilated(int(threshold))
+
+
 def dilated_groups(n, block_length):
     """Return [[number of a blank, ...] of each step] of n blanks in blocks."""
     groups = []
@@ -382,6 +392,6 @@ RULES = {
     'eb': EntropyBounded,
     'klass': Klass,
     'pc_sampler': PcSampler,
-    'dilated': Dilated,
+    'dilated': dilated,
     'drawn': Drawn,
 }

@@ -178,7 +178,9 @@ class Adaptive(Unmasking):
         if self.block_length is not None:
             check_block_length(self.block_length)
             if not isinstance(self.schedule, str):
-                refuse_blocks('a schedule of ends')
+                raise ValueError(
+                    'block_length is for a linear or cosine schedule, not for a schedule of ends'
+                )
 
     @property
     def asks_host(self):
@@ -191,7 +193,7 @@ class Adaptive(Unmasking):
         if scores and self.noise:
             raise ValueError(
                 'a text is scored in the order that follows from what is known, and noise draws '
-                f'another: score without it, got order_noise={self.noise}'
+                f'another: score without it, got noise={self.noise}'
             )
         if self.block_length is not None and self.block_length > n:
             raise ValueError(
@@ -413,7 +415,7 @@ def check_steps(unmasking):
 
 def check_noise(noise):
     if not 0 <= noise < math.inf:
-        raise ValueError(f'order_noise must be at least 0 and finite, got {noise}')
+        raise ValueError(f'noise must be at least 0 and finite, got {noise}')
 
 
 def check_threshold(threshold, policy, unmask):
@@ -429,13 +431,6 @@ def check_threshold(threshold, policy, unmask):
 def check_block_length(length):
     if type(length) is not int or length < 1:
         raise ValueError(f'block_length must be an integer from 1, got {length!r}')
-
-
-def refuse_blocks(what):
-    raise ValueError(
-        f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block '
-        f'by a linear or cosine schedule, not for {what}'
-    )
 
 
 def gumbel_noise(u):

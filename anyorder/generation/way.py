@@ -8,7 +8,6 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import check_top_logprobs
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
-from anyorder.generation.rules import RULES
 from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
 from anyorder.orders import Order
@@ -36,8 +35,7 @@ class Way:
         """Return the way that options of sample.py name, for a model of the options `run`.
 
         score    whether the text in the blanks is scored
-        options  min_p, presence_penalty and cfg_scale; n_steps, schedule, unmask, ...: all fields
-                 of options.Options but policy"""
+        options  min_p, presence_penalty and cfg_scale; n_steps, schedule, unmask and revise"""
         options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
         drawing = drawing_in(options, score)
         order_text, chosen = order_and_unmasking(order, **options)
@@ -57,44 +55,25 @@ def order_and_unmasking(order, **options):
     """Return (text for Order.of, the Unmasking) of `order`, an option of sample.py or a list of
     positions, and of the other options of unmasking_of.
 
-    A choice of the model may have some of these in its text: margin/32 chooses in blocks of 32,
+    A choice of the model may have numbers in its text: margin/32 chooses in blocks of 32,
     margin:0.9 by a threshold, margin+0.5 with noise of this scale, margin/32:0.9 both."""
     if isinstance(order, str):
-        choice = choice_in(order)
-        for name in choice.keys() & options.keys():
-            if options[name]:
-                raise ValueError(f'order={order} says its {name}: leave out the option')
-        order = choice.pop('policy', order)
-        options |= choice
-    order_text, policy = order_and_policy(order, options.get('block_length'))
-    return order_text, unmasking_of(policy=policy, **options)
-
-
-def order_and_policy(order, block_length=None):
-    """Return (text for Order.of, policy for unmasking_of) of `order`, an option of sample.py or a
-    list of positions."""
-    if not isinstance(order, str):
-        return order, 'given'
-    if order in POLICIES and block_length is None and order != 'dilated':
-        return 'random', order  # the random order decides among equal scores
-    if order in POLICIES:
-        return 'l2r', order  # blocks of neighbours, from left to right
-    check_choice_in(order)
-    return read_order(order, 'own', *POLICIES), 'given'
+        if choice_in(order):
+            unmasking = unmasking_of(order, **options)
+            # blocks of neighbours, from left to right; else a random order decides among equals
+            return 'l2r' if unmasking.block_length else 'random', unmasking
+        check_choice_in(order)
+        order = read_order(order, 'own', *POLICIES)
+    return order, unmasking_of(**options)
 
 
 def check_choice_in(order):
     """Raise ValueError for an order that begins as a choice of the model and goes on as none."""
     policy, *wrong = re.split('[/:+@]', order, maxsplit=1)
-    if wrong and policy in RULES:
-        raise ValueError(
-            f'the rule {policy} is {RULES[policy].form} with numbers, and each of them may be left '
-            f'out, got {order!r}'
-        )
     if wrong and policy in POLICIES:
         raise ValueError(
-            f'a choice by {policy} is {policy}/BLOCK_LENGTH:THRESHOLD+NOISE with numbers, and each '
-            f'of them may be left out, as {policy}/32 or {policy}/32:0.9+0.5, got {order!r}'
+            f'a choice by {policy} is {policy}/BLOCK_LENGTH:NUMBER+NOISE with numbers, and each of '
+            f'them may be left out, as margin/32 or margin/32:0.9+0.5, got {order!r}'
         )
 
 

@@ -316,14 +316,14 @@ def as_written(model, context, tokens, unmasking):
         ('causal', {'n_steps': 9}),
         ('causal', {'n_steps': 2}),
         ('causal', {'n_steps': 3, 'unmask': 'binomial'}),
-        ('causal', {'n_steps': 4, 'block_length': 2}),
-        ('bidirectional', {'n_steps': 4, 'block_length': 2}),
-        ('mixed', {'n_steps': 4, 'block_length': 2}),
+        ('causal', {'n_steps': 4, 'policy': 'margin/2'}),
+        ('bidirectional', {'n_steps': 4, 'policy': 'margin/2'}),
+        ('mixed', {'n_steps': 4, 'policy': 'margin/2'}),
     ],
 )
 def test_a_policy_reads_as_it_writes(attention, how):
     model = make_model(attention=attention)
-    unmasking = unmasking_of(policy='margin', **how)
+    unmasking = unmasking_of(**{'policy': 'margin'} | how)
     greedy = []
     for context, tokens in ROWS:
         text, _, _ = as_written(model, context, [None] * len(tokens), unmasking)
@@ -335,7 +335,7 @@ def test_a_policy_reads_as_it_writes(attention, how):
     if 'unmask' not in how:
         n = len(ROWS)
         assert [is_greedy for _, is_greedy in want[n:]] == n * [True] + n * [False]
-    order = Order('l2r' if 'block_length' in how else 'random')
+    order = Order('l2r' if 'policy' in how else 'random')
     reading = Reading(order, unmasking=unmasking)
     for batch_size in (4, 20):
         assert scores(model, rows, reading, batch_size) == want

@@ -467,7 +467,7 @@ NETWORKS = [
 STEPS = [[1] * N, [2, 1, 3], [3, 3], [N]]
 HOWS = [(policy, sizes, None) for policy in ('given', 'margin') for sizes in STEPS]
 HOWS += [('top_prob', None, 0.5)]
-THRESHOLD = dict(policy='top_prob', threshold=0.5)
+THRESHOLD = dict(policy='top_prob:0.5')
 FAST = [HOWS[1], HOWS[-1]]
 ORDER = torch.tensor([[3, 0, 5, 1, 4, 2]])
 
@@ -491,7 +491,7 @@ def toy(**network):
 def unmasking(how):
     policy, sizes, threshold = how
     if threshold is not None:
-        return unmasking_of(policy=policy, threshold=threshold)
+        return unmasking_of(policy=f'{policy}:{threshold}')
     return unmasking_of(policy=policy, schedule=torch.tensor(sizes).cumsum(0).tolist())
 
 
@@ -722,9 +722,7 @@ def test_no_step_waits(made, simulated, how):
 
 
 @pytest.mark.parametrize(
-    'how',
-    [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb', threshold=0.5)],
-    ids=str,
+    'how', [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb:0.5')], ids=str
 )
 @BOTH
 def test_a_device_writes_what_a_cpu_writes(request, made, how):

@@ -308,7 +308,7 @@ def test_wrong_gen_kwargs_are_said(lm, kwargs, said):
 
 
 def test_a_policy_with_noise_has_no_likelihood(lm):
-    with one_line('order_noise=0.5'):
+    with one_line('noise=0.5'):
         lm(order='margin+0.5').loglikelihood(asked(('a', 'b')))
 
 

@@ -21,7 +21,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.likeliest import ask_for
-from anyorder.generation.options import unmasking_of
+from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.nll import block_nll
@@ -90,7 +90,7 @@ def write(model, texts, seed=3, **unmasking):
         {'n_steps': 4, 'unmask': 'binomial'},
         {'n_steps': 4, 'policy': 'margin'},
         {'n_steps': 5, 'policy': 'entropy', 'unmask': 'binomial'},
-        {'policy': 'top_prob', 'threshold': 0.3},
+        {'policy': 'top_prob:0.3'},
     ],
     ids=lambda how: '-'.join(map(str, how.values())),
 )
@@ -108,8 +108,9 @@ def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
             expected = [float(logp[p, tokens[p]]) for p in now]
             assert [logprob[p] for p in now] == pytest.approx(expected, abs=1e-4)
             if 'policy' in how:
-                score = SCORES[how['policy']](logp).tolist()
-                check_best_are_revealed(score, before, now, how.get('threshold'))
+                choice = choice_in(how['policy'])
+                score = SCORES[choice['policy']](logp).tolist()
+                check_best_are_revealed(score, before, now, choice.get('threshold'))
 
 
 @pytest.mark.parametrize('kind', KINDS)
