@@ -3,7 +3,7 @@
 import json
 import os
 
-from anyorder.grids import load_order
+from anyorder.functions import load_order
 from anyorder.machine.files import read_text, reading
 from anyorder.orders import ORDERS, Order, parts_of
 from configurator import home, nearest

@@ -4,7 +4,10 @@ visit d in row b.
 A family of orders is one function and one entry of ORDERS, Family(f, drawn=True) if each sequence
 has its own draw, else all rows share one. An Order is a family with all that it leaves open."""
 
+import inspect
+import math
 import os
+import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.grids import by_columns, by_rows, by_squares, loaded, size_for, spiral, wants_shape
+from anyorder.functions import loaded
 from anyorder.machine.devices import widest
 from anyorder.seeds import (
     derive_seed,  # noqa: F401  (for programs)
@@ -49,47 +52,6 @@ def blocks_from_left(u, n, size):
     return (position // size + inside).argsort(-1)
 
 
-def swapped(u, n, n_swaps):
-    """Swap two uniform visits, maybe the same, of left to right, n_swaps times.
-
-    sqrt(n) swaps are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768, sec. 3.2;
-    n / 10 "closer"."""
-    order = torch.arange(n, device=u.device).repeat(len(u), 1)
-    pairs = (u * n).long().view(len(u), n_swaps, 2)
-    for pair in pairs.unbind(1):  # (B, 2)
-        order.scatter_(1, pair, order.gather(1, pair.flip(1)))
-    return order
-
-
-def sorted_subset(u, n, _):
-    """Visit a random set of positions in reading order, then the rest in reading order.
-
-    Such a model fills blanks by --order=l2r. (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv
-    2606.14943)"""
-    level = u[:, n:]  # (B, 1), the expected share of the set
-    is_rest = u[:, :n] >= level
-    return is_rest.int().argsort(stable=True)
-
-
-def few(u, n, shared):
-    """Choose one of the few_orders `shared` (K, n), each as often."""
-    which = u.sum(-1) * len(shared)  # u is (B, 1); of (B, 0), if K is 1, the sum is 0
-    return shared[which.long()]
-
-
-@cache
-def few_orders(order, n, device):
-    """Return (K, n): left to right, then `fixed` of K - 1 seeds."""
-    n_orders = order.parameter
-    if n_orders < 1:
-        raise ValueError(f'few orders are at least 1, got few:{n_orders}')
-    rows = [one_order(replace(order, kind='l2r', parameter=None), n, device)]
-    for k in range(1, n_orders):
-        fixed = replace(order, kind='fixed', parameter=None, seed=order.seed + k)
-        rows.append(one_order(fixed, n, device))
-    return torch.stack(rows)
-
-
 def listed(u, n, positions):
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
@@ -97,17 +59,18 @@ def listed(u, n, positions):
 class Family(NamedTuple):
     """A law of orders.
 
-    orders     f(u, n, parameter)
+    orders     f(u, n, parameter), or 'module:name' of one that is imported where it is used
     drawn      u is fresh in every row; else all rows share stream(seed, 'order')
     parameter  the default of what there is to choose; None: nothing
     n_numbers  f(n, parameter): how many numbers u has, m
-    shared     f(order, n, device): what stands in place of the parameter, for all rows"""
+    shared     f(order, n, device), or its name: what stands in place of the parameter, for all
+               rows"""
 
-    orders: Callable
+    orders: Callable | str
     drawn: bool = False
     parameter: int | tuple | None = None
     n_numbers: Callable = lambda n, parameter: n
-    shared: Callable | None = None
+    shared: Callable | str | None = None
 
     @property
     def has_seed(self):
@@ -116,21 +79,26 @@ class Family(NamedTuple):
         return is_one_of_many or self.shared is not None
 
 
+MORE = 'anyorder.extras.orders'  # orders that the paper does not have
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
     'r2l': Family(right_to_left, n_numbers=lambda n, _: 0),
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
-    'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
+    'swaps': Family(f'{MORE}:swapped', parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
     'few': Family(
-        few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders
+        f'{MORE}:few',
+        drawn=True,
+        parameter=2,
+        n_numbers=lambda n, K: int(K > 1),
+        shared=f'{MORE}:few_orders',
     ),
-    'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
-    'rows': Family(by_rows, drawn=True),
-    'columns': Family(by_columns, drawn=True),
-    'spiral': Family(spiral, n_numbers=lambda n, _: 0),
-    'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
+    'sorted_subset': Family(f'{MORE}:sorted_subset', drawn=True, n_numbers=lambda n, _: n + 1),
+    'rows': Family(f'{MORE}:by_rows', drawn=True),
+    'columns': Family(f'{MORE}:by_columns', drawn=True),
+    'spiral': Family(f'{MORE}:spiral', n_numbers=lambda n, _: 0),
+    'blocks2d': Family(f'{MORE}:by_squares', drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
 # a NAME may have a colon too
@@ -203,7 +171,7 @@ class Order:
 
     @property
     def wants_shape(self):
-        return wants_shape(self.family.orders)
+        return wants_shape(opened(self.family.orders))
 
     @property
     def law(self):
@@ -306,8 +274,33 @@ def orders_of_uniforms(order, u, n, device):
     family = order.family
     parameter = order.parameter
     if family.shared:
-        parameter = family.shared(order, n, str(device or 'cpu'))
-    return family.orders(u, size_for(family.orders, n, order.shape), parameter)
+        parameter = opened(family.shared)(order, n, str(device or 'cpu'))
+    orders = opened(family.orders)
+    return orders(u, size_for(orders, n, order.shape), parameter)
+
+
+def opened(name):
+    """Return the function that a Family names, or has."""
+    return pkgutil.resolve_name(name) if isinstance(name, str) else name
+
+
+@cache
+def wants_shape(function):
+    """Return whether the function of a family takes the shape of a grid."""
+    names = list(inspect.signature(function).parameters)
+    return names[1:2] == ['shape']
+
+
+def size_for(function, n, shape):
+    """Return the second argument of the function of a family: n, or the shape (H, W) of a grid."""
+    if not wants_shape(function):
+        return n
+    if not shape or math.prod(shape) != n:
+        raise ValueError(
+            f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: '
+            'prepare the set with --shape=HxW, or choose another order or block_size'
+        )
+    return shape
 
 
 @cache
@@ -320,8 +313,9 @@ def one_order(order, n, device):
     length = order.length or n
     n_numbers = family.n_numbers(length, order.parameter)
     u = torch.rand(1, n_numbers, dtype=torch.float64, generator=stream(order.seed, 'order'))
-    size = size_for(family.orders, length, order.shape)
-    positions = family.orders(u, size, order.parameter)[0]
+    orders = opened(family.orders)
+    size = size_for(orders, length, order.shape)
+    positions = orders(u, size, order.parameter)[0]
     below_n = positions[positions < n]
     if below_n.sort().values.tolist() != list(range(n)):
         least = min(positions.tolist(), default=None)

@@ -14,11 +14,11 @@ from toy_runs import assert_same_runs, resume, run
 import train
 from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from anyorder.extras.puzzles import solve
+from anyorder.functions import LOADED, names_of
 from anyorder.generation import Given
 from anyorder.generation.scores import SCORES, confidence
 from anyorder.generation.unmasking import Adaptive
 from anyorder.generation.way import order_and_unmasking
-from anyorder.grids import LOADED, names_of
 from anyorder.order_options import read_order
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import stream

@@ -8,12 +8,12 @@ import torch
 from conftest import make_model
 from test_model import TWO_STREAM, name_of
 
+from anyorder.extras.rules.drawn import Drawn
 from anyorder.generation import Drawing, Given, Lossless, drawing, fill, passes, plan
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.passes import Passes
 from anyorder.generation.plan import Bounds, Plan, pad_size
-from anyorder.generation.rules import Drawn
 from anyorder.orders import sample_order
 from model import ATTENTION, AOGPTConfig, KVCache
 

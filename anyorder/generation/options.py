@@ -1,6 +1,7 @@
 """How do commands and programs name an Unmasking? By texts and numbers, which become one here
 alone."""
 
+import pkgutil
 import re
 from collections import ChainMap
 from inspect import signature
@@ -90,7 +91,8 @@ def chosen_by(policy, n_steps, schedule, binomial):
         check_choice('policy', policy, 'given', *POLICIES)
     name = choice.pop('policy')
     if name in RULES:
-        return RULES[name](n_steps=n_steps, schedule=schedule, binomial=binomial, **choice)
+        rule = pkgutil.resolve_name(RULES[name])
+        return rule(n_steps=n_steps, schedule=schedule, binomial=binomial, **choice)
     return Adaptive(name, n_steps, schedule, binomial, **choice)
 
 

@@ -8,7 +8,7 @@ import inspect
 import torch
 
 from anyorder.fast import split_rows
-from anyorder.grids import function_of
+from anyorder.functions import function_of
 from model import float32_or_better
 
 

@@ -30,6 +30,7 @@ class Unmasking:
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     asks_host = False  # whether a step does, so that no graph records it
     has_bound = False  # whether the probability of a text is known as a bound alone
+    wants_counts = False  # whether it reads how often tokens stand in the training set
 
     def check_network(self, slots, n, scores=False):
         """Raise ValueError unless such a network can write, or score, n positions so."""

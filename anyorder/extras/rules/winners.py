@@ -1,4 +1,4 @@
-"""Which blanks win with their true tokens, and how probable is that? For rules.Drawn.
+"""Which blanks win with their true tokens, and how probable is that? For Drawn.
 
 Every blank j draws a token. The k blanks whose draws rank first are revealed. They are a set S with
 its true tokens a in one way: its last one, i, ranks after the others, which have their true tokens,

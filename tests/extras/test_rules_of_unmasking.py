@@ -3,6 +3,7 @@ its extremes; and what is refused."""
 
 import itertools
 import math
+import pkgutil
 from functools import cache, partial
 from types import SimpleNamespace
 
@@ -13,23 +14,18 @@ from test_generation import chi2_of, counts_of, limit
 from test_model import FINAL, TWO_STREAM
 
 from anyorder.checkpoint import Checkpoint, save_checkpoint
+from anyorder.extras.rules.dilated import Dilated, dilated_groups
+from anyorder.extras.rules.drawn import Drawn
+from anyorder.extras.rules.klass import Klass
+from anyorder.extras.rules.pc_sampler import PcSampler
+from anyorder.extras.rules.winners import likely_sets
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
-from anyorder.generation.rules import (
-    RULES,
-    Dilated,
-    Drawn,
-    EntropyBounded,
-    Factor,
-    Klass,
-    PcSampler,
-    dilated_groups,
-)
+from anyorder.generation.rules import RULES, EntropyBounded, Factor
 from anyorder.generation.way import order_and_unmasking
-from anyorder.generation.winners import likely_sets
 
 ENCODER = dict(attention='bidirectional')
 NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
@@ -204,7 +200,7 @@ def test_a_step_reveals_what_the_paper_says_of_random_laws(rule):
     g = torch.Generator().manual_seed(5)
     sizes = set()
     for number in (0.05, 0.3, 1.0, 3.0):
-        it = RULES[rule](threshold=number)
+        it = pkgutil.resolve_name(RULES[rule])(threshold=number)
         for scale in (1, 4, 8):
             logits = scale * torch.randn(20, 7, dtype=torch.float64, generator=g)
             score = it.score_blanks(None, None, None, None, logits)

@@ -1,0 +1,112 @@
+"""Draw all blanks, and reveal the likeliest of the drawn tokens: LLaDA."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from anyorder.extras.rules.winners import likely_sets
+from anyorder.generation.drawing import token_logprob
+from anyorder.generation.rules import Rule
+from anyorder.generation.unmasking import Choice
+from anyorder.orders import given_first
+from anyorder.seeds import hashed, uniform
+from model import float32_or_better
+
+# the names of the numbers by which Drawn draws all blanks, and a set of those of a text
+DRAWN = hashed('drawn')
+SETS = hashed('last of a set'), hashed('others of a set')
+
+
+@dataclass(frozen=True)
+class Drawn(Rule):
+    """Draw all blanks, and reveal those whose drawn token is the likeliest, by the schedule.
+
+    This is what LLaDA does at a temperature above 0 (Nie et al. 2025, arXiv 2502.09992). Which
+    blanks are revealed depends on tokens that are thrown away, so that a text can be written in
+    many ways, and has a bound alone. With q_i the law by which X_i is drawn, p_i the model's, the
+    step that reveals the blanks S as a has
+
+        P(S, a) = prod_{i in S} q_i(a_i)  prod_{j not in S} P(p_j(X_j) < min_{i in S} p_i(a_i))
+
+    where of equals the first wins. A text x is scored along a way that is drawn: S by P(S, x_S),
+    among the sets of as many blanks as the step reveals. Then
+
+        E[ sum_steps log sum_S P(S, x_S) ] <= log q(x),   and E[ prod_steps ... ] = q(x)"""
+
+    score: str = 'top_prob'
+    form = 'drawn/BLOCK_LENGTH'
+    has_bound = True
+    draws_in_turn = False
+
+    def check_network(self, slots, n, scores=False):
+        super().check_network(slots, n, scores)
+        if scores:
+            raise ValueError(
+                'drawn has no probability of a text but a bound, by eval_ppl.py --orders=drawn: '
+                'choose another order to score, as top_prob'
+            )
+
+    def score_blanks(self, passes, part, bounds, cells, logits):
+        position = part.order[cells.row, cells.visit]
+        if passes.drawing.scores:
+            return token_logprob(logits, part.idx[cells.row, position])
+        u = uniform(part.keys[cells.row], DRAWN, bounds.n_steps[cells.row], position)
+        part.u[cells.row, position] = u  # by which a blank that is revealed is drawn once more
+        return token_logprob(logits, passes.drawing.tokens(logits, u))
+
+    def reveal(self, passes, part, bounds, size):
+        if not passes.drawing.scores:
+            super().reveal(passes, part, bounds, size)
+            return
+
+        # What the true tokens are worth, and whether other blanks lose against them
+        x, cells = passes.read(part, bounds, size)
+        column = torch.arange(size.targets, device=x.device)
+        is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
+        at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
+        of_true = partial(self.of_true_tokens, passes, part)
+        found, _ = passes.score(of_true, part, bounds, x, cells)
+        score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
+        losing_some = partial(self.losing, passes, score)
+        found, _ = passes.score(losing_some, part, bounds, x, cells)
+        losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
+
+        # Draw a set of blanks, and reveal it
+        T = part.order.size(1)
+        position = part.order.gather(1, (bounds.first.unsqueeze(1) + column).clamp(max=T - 1))
+        names = bounds.n_steps.unsqueeze(1), position
+        u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
+        total, chosen = likely_sets(law, score, losing, bounds.n_new, size.reveals, u)
+        best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
+        self.put_first(best, part, bounds, size)
+        self.draw(passes, part, bounds, size, Choice(x, None, cells.start, best, bounds.n_new))
+
+        # All sets in place of this one: its last token carries the rest
+        rest = total - law.masked_fill(~chosen, 0).sum(1)
+        last = (bounds.first + bounds.n_new - 1).clamp(min=0, max=T - 1)
+        row = torch.arange(len(last), device=last.device)
+        rest = torch.where(bounds.n_new > 0, rest, 0.0)
+        part.logprob[row, part.order[row, last]] += rest.to(part.logprob.dtype)
+
+    def of_true_tokens(self, passes, part, cells, logits):
+        """Return log p and log q (m, 2) of the tokens that stand in the cells."""
+        token = part.idx[cells.row, part.order[cells.row, cells.visit]]
+        law = passes.drawing.tempered(logits)
+        return torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
+
+    def losing(self, passes, score, cells, logits):
+        """Return log P (m, n) that the tokens which cells draw lose against each of their row.
+
+        score  (B, n) log p of the true tokens"""
+        own = float32_or_better(logits)
+        logp = own - own.logsumexp(-1, keepdim=True)  # as token_logprob: equals stay equal
+        ranked, token = logp.sort(-1)
+        law = passes.drawing.tempered(logits).softmax(-1).gather(1, token)
+        below = torch.nn.functional.pad(law.cumsum(-1), (1, 0))  # (m, V + 1) P of so many tokens
+        limit = score[cells.row].to(logp.dtype)
+        column = torch.arange(score.size(1), device=score.device)
+        loses_equal = cells.column.unsqueeze(1) > column
+        n_less = torch.searchsorted(ranked, limit)
+        n_as_much = torch.searchsorted(ranked, limit, right=True)
+        return below.gather(1, torch.where(loses_equal, n_as_much, n_less)).log()
