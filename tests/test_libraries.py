@@ -431,15 +431,6 @@ def checkpoint_of(kind):
     return SimpleNamespace(tokenizer=tok, entries=entries_of(model))
 
 
-def test_a_damaged_folder_of_a_model_is_one_line(tmp_path):
-    kind = {'tokenizer': 'x.json', 'tokenizer_file': words_with()}
-    for damaged in (kind, kind | {'eos': 'a'}, kind | {'tokenizer': 'y.json', 'eos': 1}):
-        config = {'model_type': 'aogpt', 'tokenizer': 'x.json', 'set': damaged}
-        (tmp_path / 'config.json').write_text(json.dumps(config))
-        with one_line('cannot be read as the config.json of a model'):
-            choose(str(tmp_path))
-
-
 def test_a_set_of_66000_ids_has_32_bits(tmp_path):
     pytest.importorskip('tokenizers')
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -197,10 +197,7 @@ def kind_in(folder):
             return None
         name = found['tokenizer']
         kind = found.get('set', {'tokenizer': name})
-        has_file = name not in TEXT and 'tokenizer_file' in kind
-        if has_file and (kind['tokenizer'] != name or type(kind['eos']) is not int):
-            raise ValueError('damaged')
-    if name not in TEXT and not has_file:
+    if name not in TEXT and 'tokenizer_file' not in kind:
         raise ValueError(f'{folder} is a model of {name} tokens, which are no text')
     return kind
 

@@ -70,8 +70,7 @@ class Symbols(Tokenizer):
 
 OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
 TEXT = {'bytes': Bytes, 'gpt2': GPT2}
-# tokens of sets that a room of extras makes, and its module, which is imported when one is made, or
-# where an older set does not name its tokens
+# tokens of sets that a room of extras makes, and its module, which is imported when one is made
 MAKERS = dict.fromkeys(
     ('sudoku4', 'sudoku', 'zebra4', 'zebra', 'nae_sat', 'countdown3', 'countdown4'),
     'anyorder.extras.puzzles.sets',
