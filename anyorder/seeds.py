@@ -14,9 +14,6 @@ import torch
 
 from anyorder.machine.devices import widest
 
-# Grows when the same seed comes to give other batches; a checkpoint keeps it
-DRAWS = 2
-
 GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 
 

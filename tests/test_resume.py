@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from conftest import REFERENCE, make_model
 from toy_runs import TOY, assert_same_runs, interrupted, log, resume, run
 
@@ -214,13 +213,6 @@ def test_a_resume_says_which_split_is_another(said):
 def test_a_resume_says_what_becomes_of_the_learning_rate(said):
     found = said('--max_iters=2', '--learning_rate=0.5', '--min_lr=0.5')
     assert re.search(r'learning_rate .* -> 0.5, .*, learning rate at once 0.0\d+ -> 0.5\n', found)
-
-
-def test_a_resume_says_that_its_draws_are_others(said):
-    checkpoint = load_checkpoint('out/ckpt.pt')
-    del checkpoint['draws']  # as of an earlier version
-    torch.save(checkpoint, 'out/ckpt.pt')
-    assert re.search('changed since iteration 2: .*the random draws.*\n', said('--max_iters=2'))
 
 
 def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch, capsys):

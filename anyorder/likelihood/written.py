@@ -18,7 +18,7 @@ from anyorder.generation import Canvas
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.seeds import DRAWS, derive_seed
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.prompts import read_pattern
 
@@ -70,8 +70,8 @@ class Written(Along):
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = drawn or self.bound and not unmasking.adaptive
-        # no journal of another reading, or of other draws
-        names = [way.order, unmasking, way.drawing, 'known l2r', DRAWS]
+        # no journal of another reading
+        names = [way.order, unmasking, way.drawing]
         if self.pattern is not None:
             names.append(self.pattern.text)
         self.work = f'{label} {derive_seed(*names):x}'

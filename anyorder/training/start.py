@@ -19,7 +19,7 @@ from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
 from anyorder.orders import Order
-from anyorder.seeds import DRAWS, derive_seed
+from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
@@ -438,10 +438,6 @@ def changed_inputs(config, checkpoint, data):
     before = checkpoint.run.get('program', config.program)
     if before != config.program:
         changed.append(f'the program {before} -> {config.program}')
-    if checkpoint.entries.get('draws') != DRAWS:
-        changed.append('the random draws, which an earlier version made of the same seed')
-        if optimizer_in(config)[0] == 'muon':
-            changed.append('Muon, which takes Q, K and V each by itself now')
     return [*filter(None, changed)]
 
 
@@ -513,7 +509,6 @@ def entries_to_resume(state):
     state.sum_seen()
     return {
         'iter_num': state.iter_num,
-        'draws': DRAWS,
         'optimizer': [optimizer.state_dict() for optimizer in state.optimizers],
         'n_seen': state.n_seen,
         'logged': state.logged,
