@@ -15,7 +15,6 @@ from conftest import make_model, one_line
 from test_tokenizers import some_text
 
 from anyorder.checkpoint import entries_of, save_checkpoint
-from anyorder.generation.watch import Watch
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import BYTE_OF, LONG_WORD, Library, Tiktoken, heard, train_bpe
@@ -484,11 +483,10 @@ def stream(writer, end, tokens, steps, script):
 
 
 def watch(writer, end, tokens, steps, script):
-    view = Watch(writer.tokenizer)
     for now in range(max(steps) + 1):
         seen = [step if step <= now else None for step in steps]
         shown = [None if step is None else token for token, step in zip(tokens, seen)]
-        yield ''.join(view.texts(shown, seen))
+        yield ''.join(token_texts(shown, writer.tokenizer))
 
 
 def likeliest(writer, end, tokens, steps, script):
