@@ -6,7 +6,7 @@ An option is a lower-case global of the script that holds a number, string, bool
 files hold `name = value` lines and nothing else: they are read, not run. Later files override
 earlier ones, and the command line overrides files. A name that is not an option is an error that
 names the nearest one. `--help` lists every option with its default and its comment. FILE.py:TABLE
-in a comment stands for the keys of this table. -o FILE is --out=FILE. true, True and 1 are one
+in a comment stands for the keys of this table. true, True and 1 are one
 bool, in a file too. ~ at the beginning of a path is the home folder, see `home`.
 
 The words beside the options are config files, unless the script has one of these globals:
@@ -54,8 +54,6 @@ def configure(namespace, argv=None):
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
-    if 'out' in defaults:
-        argv = spell_out(argv)
     texts = namespace.get('TEXTS', ())
     words = [home(arg) for arg in argv if not arg.startswith('--')]
     typed = split_options(argv, defaults)
@@ -86,16 +84,6 @@ def options_of(namespace):
         and not name.startswith('_')
         and isinstance(default, bool | int | float | str | None)
     }
-
-
-def spell_out(argv):
-    """Return the command line with --out=FILE in place of the first -o FILE."""
-    if '-o' not in argv:
-        return argv
-    at = argv.index('-o')
-    path = argv[at + 1 : at + 2]
-    option = f'--out={path[0]}' if path else '--out'
-    return argv[:at] + [option] + argv[at + 2 :]
 
 
 def split_options(argv, defaults):

@@ -223,7 +223,7 @@ def test_a_word_is_one_of_a_table():
 
 
 def test_words_are_inputs():
-    config = configure(OF_INPUTS, ['a', '-o', 'd=e', '--bias', 'missing.py'])
+    config = configure(OF_INPUTS, ['a', '--out=d=e', '--bias', 'missing.py'])
     assert config.words == ('a', 'missing.py')
     assert config.out == 'd=e'
     assert config.given == {'out', 'bias'}
@@ -237,8 +237,7 @@ def test_words_are_inputs():
         (OF_TABLE, ['smal'], "'smal' is none of big, small; the nearest is 'small'"),
         (OF_INPUTS, [], 'name the runs: folders'),
         (OF_INPUTS, ['a', '-x'], 'there is no option -x'),
-        (OF_INPUTS, ['a', '-o'], '--out needs a value: --out=a.png'),
-        (OPTIONS, ['-o', 'd'], 'no option -o'),
+        (OF_INPUTS, ['a', '-o', 'd'], 'no option -o'),
     ],
 )
 def test_wrong_words(namespace, argv, said):
