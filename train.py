@@ -120,8 +120,6 @@ def train(config, make_update):
     with failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
     changed += start.changed_inputs(config, checkpoint, data)
-    run_id = start.run_id_of(config, checkpoint)
-    charted = start.charted_at(run_id, config, checkpoint)
 
     # Build how the model runs, and where the run is kept
     peak = peak_flops(device, config.dtype)
@@ -129,7 +127,7 @@ def train(config, make_update):
     n_flops = clock.flops_per_iter * config.max_iters
     with failing_together():
         compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-        config = with_values(config, compile=compiled, wandb_run_id=run_id)
+        config = with_values(config, compile=compiled)
         folder = start.open_folder(config, checkpoint, data.hashes, device)
     folder.best.share()
     del checkpoint, model  # the model's weights are in the state
@@ -139,8 +137,7 @@ def train(config, make_update):
         for line in introduction(state, data, clock, folder, config, how, changed):
             say(line)
     with failing_together():
-        chart = start_chart(state, folder, charted, config)
-    folder.when_saved = chart.send
+        chart = start_chart(folder, config)
 
     # Train
     val = loop(make_update, state, data, clock, folder, chart, config)
@@ -180,7 +177,7 @@ def open_data(config, checkpoint):
         config = with_values(config, shape=data.kind['shape'])
     Order.of('own', config).check(config.block_size)
     model = start.start_model(config, checkpoint, data.tokenizer)
-    begun_by = start.started_from(config, checkpoint, model)
+    begun_by = start.started_from(config, checkpoint)
     return data, model, with_values(config, source=data.source, started_from=begun_by)
 
 
@@ -201,7 +198,6 @@ def loop(make_update, state, data, clock, folder, chart, config):
             due = due_at(state.iter_num, stopping, config)
             if not any(due):
                 continue
-            folder.settle(wait=due.save)
 
             # The only wait for the device
             loss, norm = state.averages(folder.way_on(), with_weights=due.save)
@@ -222,7 +218,6 @@ def loop(make_update, state, data, clock, folder, chart, config):
             if due.save:
                 save(state, data, folder, config)
             clock.start(state)
-        folder.settle(wait=True)
     chart.finish()
     return val
 
@@ -253,7 +248,6 @@ def save(state, data, folder, config):
         state.model,
         state.ema,
         **start.entries_to_resume(state),
-        **folder.best.kept,
         config=dict(config),
         **data.entries,
         environment=folder.environment,
@@ -269,7 +263,6 @@ def finish(state, data, val, folder, config):
         end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
-        folder.settle(wait=True)
     if not val:
         val = validate_parts(state.ema.model, data, config)
     if rank == 0:

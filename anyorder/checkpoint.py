@@ -10,8 +10,7 @@ from dataclasses import asdict, fields
 import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
-from anyorder.machine.parts import read_all, stored
-from anyorder.machine.processes import local, map_tensors, own_part
+from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
 from anyorder.weights import (
@@ -46,7 +45,6 @@ KINDS = {
     'tokenizer': str,
     'counts': torch.Tensor,
     'sets': dict,
-    'parts': dict,
 }
 
 
@@ -66,7 +64,17 @@ def entries_of(model, ema=None, **entries):
             'num_updates': ema.n_updates,
             'shadow_params': dict(ema.model.named_parameters()),
         }
-    return map_tensors(checkpoint, lambda _, x: x.detach())
+    return map_tensors(checkpoint, of_all)
+
+
+def of_all(_, x):
+    """Return a tensor without its gradient; of a split one the first process gets all, on the CPU,
+    one after the other."""
+    if not is_split(x):
+        return x.detach()
+    gathered = whole(x.detach())
+    rank, _ = processes()
+    return gathered.cpu() if rank == 0 else x
 
 
 def save_checkpoint(path, model, ema=None, **entries):
@@ -88,7 +96,7 @@ def load_checkpoint(name, lazily=False):
 
     name    as for local_path
     lazily  whether what the file of a run holds is read only as far as it is used, and as long as
-            it is: tensors are mapped from the file, or Stored in parts
+            it is: tensors are mapped from the file
 
     No code of the file is run (weights_only). Raises ValueError when the file is missing, not
     whole, or not a checkpoint."""
@@ -126,13 +134,7 @@ def load_file(path, lazily):
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
-    if not any(p.is_meta for p in checkpoint['model'].values()):
-        return checkpoint
-    parts = checkpoint.pop('parts', {})
-    checkpoint = stored(checkpoint, path, parts)
-    if lazily:
-        return checkpoint
-    return read_all(checkpoint)
+    return checkpoint
 
 
 def is_checkpoint(loaded):

@@ -272,7 +272,7 @@ def test_a_run_knows_the_weights_it_started_from(average):
     run('--init_from=auto:first/ckpt.pt', '--max_iters=0')
     os.remove('first/ckpt.pt')
     run('--init_from=auto:first/ckpt.pt', '--max_iters=2')
-    starts = [{'name': 'ckpt.pt', 'digest': average}]
+    starts = [{'name': 'ckpt.pt'}]
     config = load_checkpoint('out/ckpt.pt')['config']
     assert config['started_from'] == starts
     assert config['source'] == 'pydocs'

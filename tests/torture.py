@@ -3,7 +3,7 @@ The requeue drill: kill a run again and again, and start it each time by the sam
 
     python tests/torture.py --kills=50
     python tests/torture.py --kills=10 --processes=2
-    python tests/torture.py --kills=10 --processes=2 --split
+    python tests/torture.py --kills=10 --processes=2 --split   # by --save_memory=shard
 
 SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and
 while it saves, at every iteration. No start may fail. At the end a run that nobody disturbed must
@@ -103,7 +103,7 @@ CKPT = 'out/ckpt.pt'
 
 def halves():
     """Return the names of what killed processes have left of a save."""
-    return {*glob.glob(f'{CKPT}.*.tmp'), *glob.glob('out/parts_*.tmp')}
+    return {*glob.glob(f'{CKPT}.*.tmp')}
 
 
 def inode():
@@ -171,7 +171,7 @@ def main():
     parser.add_argument('--kills', type=int, default=50)
     parser.add_argument('--processes', type=int, default=1)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--split', action='store_true', help='each process saves a part')
+    parser.add_argument('--split', action='store_true', help='the processes split the state')
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

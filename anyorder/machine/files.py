@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 
-from anyorder.machine.locks import is_locked, temporary_name, tidy
+from anyorder.machine.locks import temporary_name, tidy
 
 
 @contextlib.contextmanager
@@ -182,9 +182,6 @@ def check_checkpoint(name):
             f"{name} is an adapter of peft: name the folder that the adapted model's "
             'merge_and_unload() saves by save_pretrained(FOLDER)'
         )
-    if os.path.isfile(os.path.join(name, '.metadata')):
-        file = os.path.join(os.path.dirname(os.path.abspath(name)), 'ckpt.pt')
-        raise ValueError(f'{name} holds parts of a checkpoint: name the file beside it, as {file}')
     if os.path.isdir(name):
         file = os.path.join(name, 'ckpt.pt')
         raise ValueError(
@@ -218,11 +215,6 @@ def way_to_checkpoint(name):
     newest = os.path.join(folder, 'ckpt.pt')
     if file == 'ckpt_best.pt' and os.path.isfile(newest):
         return f'the run of {newest} keeps none before it validates with --keep_best=val_any'
-    if file in RUN_FILES and is_locked(os.path.join(folder, '.lock')):
-        return (
-            f'a run is going on in {folder or "."}, which has not saved yet: it will in iteration '
-            'eval_interval, and at its end'
-        )
     older = moved_aside(name)
     if older is None:
         return f'train one ({command_for(folder, file)}) or name another'

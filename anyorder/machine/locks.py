@@ -13,11 +13,6 @@ import socket
 import sys
 import time
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 PATIENCE = 60  # seconds that a command waits for another one
 DAY = 24 * 3600
 MADE = set()  # names of temporary_name
@@ -115,18 +110,6 @@ def write_holder(lock_path, said):
             f.seek(0)
             f.truncate()
             f.write(said)
-
-
-def is_locked(path):
-    """Whether another process has the lock of a run, see RunFolder.take_lock."""
-    try:
-        with open(path) as lock:
-            fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (AttributeError, OSError):  # Windows, no such file, file systems without locks
-        return False
-    return False
 
 
 def temporary_name(path):

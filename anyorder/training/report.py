@@ -22,7 +22,6 @@ from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizers import END_OF_TEXT
-from anyorder.training.best import never_over
 from anyorder.training.sharding import splits
 from anyorder.training.start import never_reached
 
@@ -72,10 +71,8 @@ def what_is_left(iter_num, folder, config):
             f'finished: the checkpoint is at iteration {iter_num} of {config.max_iters}; '
             'to go on, raise --max_iters; to begin anew, --init_from=scratch'
         )
-    elif folder.best.is_over:
-        yield f'finished: {folder.best.why_over}'
-    else:
-        yield from filter(None, [never_reached(config), never_over(config)])
+    elif not folder.best.is_over:
+        yield from filter(None, [never_reached(config)])
 
 
 def about_best(folder):
@@ -142,7 +139,7 @@ class Report:
         texts = []
         if with_samples and self.write_samples:
             texts = self.write_samples()
-        self.chart.keep(entry['iter'], texts)
+        self.chart.send(entry, texts)
         self.shown |= entry
         self.bar.set_description_str(losses_in(self.shown), refresh=False)
         self.bar.set_postfix_str(SPEED.format(**self.shown), refresh=False)
@@ -176,6 +173,8 @@ def conclusion(state, data, val, folder, config):
         yield f'\n{about_best(folder)}'
         if folder.best.keeps:
             path = folder.best_path
+    if folder.best.is_over:
+        yield folder.best.why_over
     yield '\ngo on with'
     masked_loss = state.model.slots.masked_loss
     for command in commands_to_go_on(data, masked_loss, path, config):

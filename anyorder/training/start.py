@@ -1,7 +1,6 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
 import os
-import secrets
 import shlex
 import sys
 
@@ -41,8 +40,6 @@ from configurator import Config, at_least, check_choice, number_in
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
-# what runs of earlier versions had as options, and go on with
-KEPT = ('keep_checkpoints', 'n_threads')
 N_KEPT = 1  # checkpoints before the newest that stay
 MUON_RATE = 0.02  # its peak where an option names none
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
@@ -98,7 +95,7 @@ def start_checkpoint(config):
 def saved_options(checkpoint, config):
     """Return the options of the run of a checkpoint, as they are named today."""
     run = checkpoint.run
-    saved = {name: value for name, value in run.items() if name in config or name in KEPT}
+    saved = {name: value for name, value in run.items() if name in config}
     saved['order'] = Order.of('own', run).kept  # which has the seed of older ones
     optimizer, rate = optimizer_in(run)
     if optimizer == 'muon':
@@ -329,16 +326,8 @@ def model_config(config, n_tokens=None):
 
 def set_threads(config):
     """Give a narrow network one thread of the CPU, unless the environment says how many."""
-    n_threads = config.get('n_threads', 0)  # of a run of an earlier version
-    if n_threads == 0 and config.n_embd < NARROW and 'OMP_NUM_THREADS' not in os.environ:
-        n_threads = 1
-    if n_threads > 0:
-        torch.set_num_threads(n_threads)
-
-
-def n_kept(config):
-    """Return how many checkpoints before the newest stay; a run of an earlier version may say."""
-    return config.get('keep_checkpoints', N_KEPT)
+    if config.n_embd < NARROW and 'OMP_NUM_THREADS' not in os.environ:
+        torch.set_num_threads(1)
 
 
 def start_model(config, checkpoint, tokenizer):
@@ -384,10 +373,10 @@ def have_same_tokens(one, other):
     return all(one.decode([i]) == other.decode([i]) for i in range(one.n_tokens))
 
 
-def started_from(config, checkpoint, model):
-    """Return [{'name', 'digest'}] of the weights from which earlier runs and this one started.
+def started_from(config, checkpoint):
+    """Return [{'name'}] of the weights from which earlier runs and this one started.
 
-    Of a path its last part is kept; the digest is without the dropout of this run."""
+    Of a path its last part is kept."""
     if checkpoint is None:
         return []
     earlier = checkpoint.run.get('started_from', [])
@@ -395,38 +384,14 @@ def started_from(config, checkpoint, model):
         return earlier
     name = checkpoint.name
     if os.path.exists(name):
-        is_folder = os.path.isdir(name)
         name = os.path.basename(os.path.abspath(name))
-        if is_folder:
-            name += '/'
-    return [*earlier, {'name': name, 'digest': digest(model, checkpoint.config)}]
+    return [*earlier, {'name': name}]
 
 
 def resumed_at(config, checkpoint):
     """Return the iteration from which a run is resumed; None: it is a new run."""
     if config.init_from != 'resume':
         return None
-    return checkpoint.iter_num
-
-
-def run_id_of(config, checkpoint):
-    """Return the id of the run at wandb: of the surroundings, of the checkpoint, or a new one.
-
-    '' is none, of a run that is not shown."""
-    own = os.environ.get('WANDB_RUN_ID', '')
-    if not own and config.init_from == 'resume':
-        own = checkpoint.run.get('wandb_run_id', '')
-    if not own and config.wandb_log:
-        own = secrets.token_hex(4)
-    return own
-
-
-def charted_at(run_id, config, checkpoint):
-    """Return the last iteration that wandb has of a run older than the file that says it."""
-    if config.init_from != 'resume' or not run_id:
-        return 0
-    if run_id != checkpoint.run.get('wandb_run_id'):
-        return 0
     return checkpoint.iter_num
 
 
@@ -444,7 +409,7 @@ def changed_inputs(config, checkpoint, data):
 def check_start(model, resumed, data, config):
     """Raise ValueError unless all processes have the same iteration, weights, data and options, and
     their nodes are as the options need them."""
-    ours = ('out_dir', 'data_dir', 'device', 'n_threads')  # of a process alone
+    ours = ('out_dir', 'data_dir', 'device')  # of a process alone
     own = {name: value for name, value in config.items() if name not in ours}
     own['the iteration to go on from'] = resumed
     own['the data'] = data.hashes
@@ -556,8 +521,7 @@ def open_folder(config, checkpoint, hashes, device):
     where = environment(device) | {'started_from': config.started_from}
     resumed = resumed_at(config, checkpoint)
     best = best_of(config, checkpoint, hashes)
-    kept = n_kept(config)
-    folder = RunFolder(config.out_dir, kept, resumed, where, best, config.program)
+    folder = RunFolder(config.out_dir, resumed, where, best, config.program)
     folder.open()
     return folder
 

@@ -95,16 +95,6 @@ def same_model(a, b, weights='ema'):
     return digest(model_from_checkpoint(a, weights)) == digest(model_from_checkpoint(b, weights))
 
 
-def test_a_name_that_ends_in_pt_is_one_file(ckpt, export, refusal, tmp_path):
-    export(ckpt, tmp_path / 'one.pt')
-    one = load_checkpoint(tmp_path / 'one.pt')
-    want = load_checkpoint(ckpt)
-    assert one.keys() == want.keys()
-    assert one['iter_num'] == 7
-    assert same_model(one, want, 'raw')
-    assert 'would overwrite' in refusal(ckpt, ckpt)
-
-
 @pytest.mark.parametrize(
     'sizes',
     [

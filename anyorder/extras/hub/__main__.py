@@ -1,21 +1,17 @@
-"""Write a checkpoint as a folder that transformers loads, to the last bit, or as one file.
+"""Write a checkpoint as a folder that transformers loads, to the last bit.
 
     python -m anyorder.extras.hub --ckpt=out/quickstart/ckpt.pt --out=out/quickstart/hf
     python sample.py --ckpt=out/quickstart/hf
-    python -m anyorder.extras.hub --ckpt=out/split/ckpt.pt --out=whole.pt
 
     AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
 
 The folder holds the weights in safetensors, the tokenizer, and model.py with views for AutoModel,
-AutoModelForCausalLM and AutoModelForMaskedLM. It is a checkpoint for all other commands.
-
-A name that ends in .pt becomes one file, with all that the checkpoint has, to resume it too: that
-makes one file of what several processes saved in parts."""
+AutoModelForCausalLM and AutoModelForMaskedLM. It is a checkpoint for all other commands."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'  # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
-out = ''  # the new folder to write, or FILE.pt; it appears whole or not at all
+out = ''  # the new folder to write; it appears whole or not at all
 weights = 'ema'  # 'ema' or 'raw'
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -23,16 +19,10 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import os
 
-from anyorder.checkpoint import (
-    digest,
-    load_checkpoint,
-    model_from_checkpoint,
-    tokenizer_of,
-    write_checkpoint,
-)
+from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
 from anyorder.extras.hub.exported import read_exported, write_exported
 from anyorder.extras.hub.folders import whole_folder
-from anyorder.machine.files import check_folder, check_out
+from anyorder.machine.files import check_folder
 from anyorder.weights import GPT2_N_TOKENS
 
 
@@ -64,10 +54,7 @@ def has_no_raw_weights(entries):
 
 
 def main(config):
-    """Write the folder, read it back, and say what is in it; or write one file."""
-    if config.out.endswith('.pt'):
-        write_file(config)
-        return
+    """Write the folder, read it back, and say what is in it."""
     entries, model, tokenizer = plan(config)
     with whole_folder(config.out) as folder:
         write_exported(folder, model, entries, tokenizer, config.weights)
@@ -85,15 +72,6 @@ def main(config):
     is_there = os.path.isfile(os.path.join(config.out, 'tokenizer.json'))
     print(f'tokenizer   {name}{"" if is_there else ": left out, transformers has none such"}')
     print(f'written to {config.out}')
-
-
-def write_file(config):
-    """Write all that a checkpoint has into one file."""
-    check_out('out', config.out, '.pt', config.ckpt)
-    entries = load_checkpoint(config.ckpt)
-    write_checkpoint(config.out, entries)
-    iter_num = entries.get('iter_num', '?')
-    print(f'{config.ckpt} of iteration {iter_num} is written to {config.out}, in one file')
 
 
 if __name__ == '__main__':
