@@ -162,17 +162,6 @@ def test_json_has_null_in_place_of_what_is_not_finite(tmp_path):
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == {'ü': [1, None, None]}
 
 
-def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
-    path = tmp_path / 'f'
-    with whole_files(path) as (first,), open(first, 'w') as f:
-        f.write('first')
-        with whole_files(path) as (second,), open(second, 'w') as g:
-            g.write('second')
-        assert path.read_text() == 'second'
-    assert path.read_text() == 'first'
-    assert os.listdir(tmp_path) == ['f']
-
-
 MARK = '\ufeff'.encode()  # as editors of Windows write it
 ROW = b'{"text": "a"}\n'
 

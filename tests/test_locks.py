@@ -9,13 +9,8 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 
-import filelock
 import numpy as np
 import pytest
 from conftest import ROOT, one_line
@@ -26,7 +21,7 @@ from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import locks
 from anyorder.machine.files import write_json
-from anyorder.machine.locks import locked, temporary_name, tidy
+from anyorder.machine.locks import locked
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.prepared import prepare
@@ -43,28 +38,6 @@ N_ROUNDS = 4  # 20 take minutes
 # a lock
 
 
-def test_a_lock_says_who_holds_it_and_is_empty_afterwards(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, 'PATIENCE', 0.1)
-    (tmp_path / 'set').mkdir()
-    monkeypatch.setattr(sys, 'argv', ['data/prepare.py', 'text', '--name=my set'])
-    computer = socket.gethostname()
-    holder = f"process {os.getpid()} on {computer}: data/prepare.py text '--name=my set'"
-    with locked(tmp_path / 'set'):
-        with one_line(f'set is in use by {holder}'), locked(tmp_path / 'set'):
-            pass
-        with locked(tmp_path / 'other'):  # another one
-            pass
-    assert (tmp_path / '.set.lock').read_text() == ''
-    with locked(tmp_path / 'set'):  # and it is free
-        pass
-
-
-def test_a_lock_of_what_is_not_there_goes(tmp_path):
-    with pytest.raises(ZeroDivisionError), locked(tmp_path / 'new' / 'data' / 'set'):
-        raise ZeroDivisionError
-    assert os.listdir(tmp_path) == []
-
-
 def test_one_folder_has_one_lock_by_every_name(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, 'PATIENCE', 0.1)
     (tmp_path / 'data' / 'set').mkdir(parents=True)
@@ -74,6 +47,8 @@ def test_one_folder_has_one_lock_by_every_name(tmp_path, monkeypatch):
     for name in 'link/set', 'data/set/', 'data/../data/set', 'other':
         with locked(tmp_path / 'data' / 'set'), one_line('in use'), locked(name):
             pass
+        with locked(name):  # and it is free
+            pass
 
 
 def prepare_text(folder):
@@ -82,91 +57,15 @@ def prepare_text(folder):
     prepare('text', folder, 'x', f'{folder}/a.txt', tokenizer='bytes')
 
 
-@pytest.mark.parametrize(
-    'error',
-    [
-        OSError(38, 'Function not implemented'),
-        OSError(37, 'No locks available'),
-        PermissionError(13, 'Permission denied'),
-        NotImplementedError,
-    ],
-)
-def test_without_locks_the_work_is_done_all_the_same(tmp_path, monkeypatch, error):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(filelock.FileLock, 'acquire', fails)
+def test_what_killed_processes_have_left_goes(tmp_path):
+    """As another process takes the set in turn, and not before."""
+    (tmp_path / 'x').mkdir()
+    left = tmp_path / 'x' / 'val.bin.12.tmp'
+    left.touch()
+    with locked(tmp_path / 'x'):
+        assert left.exists()
     prepare_text(tmp_path)
     assert sorted(os.listdir(tmp_path / 'x')) == ['meta.json', 'train.bin', 'val.bin']
-
-
-def test_reading_makes_no_lock(tmp_path, monkeypatch):
-    prepare_text(tmp_path)
-    monkeypatch.setattr(locks, 'take_lock', pytest.fail)
-    open_split(tmp_path, 'x', 'val')
-
-
-def test_a_lock_that_its_last_holder_removes_is_taken_anew(tmp_path):
-    """The waiting process has opened the file that goes."""
-    inside = threading.Event()
-    seen = []
-
-    def second():
-        inside.wait()
-        with locked(tmp_path / 'set'):
-            seen.append(os.path.exists(tmp_path / '.set.lock'))
-
-    thread = threading.Thread(target=second)
-    thread.start()
-    with locked(tmp_path / 'set'):
-        inside.set()
-        time.sleep(0.1)
-    thread.join()
-    assert seen == [True]
-
-
-# --------------------------------------------------------------------------------------------------
-# temporary files
-
-
-@pytest.fixture
-def makers(tmp_path):
-    """Processes: one that is gone, and one that runs."""
-    gone = subprocess.Popen([sys.executable, '-c', ''])
-    gone.wait()
-    alive = subprocess.Popen(['sleep', '60'])
-    yield gone.pid, alive.pid
-    alive.kill()
-    alive.wait()
-
-
-def test_temporary_files_go_if_their_maker_is_gone(tmp_path, makers):
-    path = tmp_path / 'x.bin'
-    gone, alive = makers
-    host = locks.host()
-    go = [
-        f'x.bin.{host}.{gone}.0.tmp',
-        f'x.bin.{host}.{os.getpid()}.99999.tmp',  # of an earlier process of this number
-        f'x.bin.far-away.{gone}.0.tmp',
-    ]
-    stay = [
-        f'x.bin.{host}.{alive}.0.tmp',
-        f'x.bin.elsewhere.{gone}.0.tmp',
-        os.path.basename(temporary_name(path)),
-        'x.bin.tmp',
-        'x.bin.old.tmp',
-        f'other.bin.{host}.{gone}.0.tmp',
-        'x.bin',
-    ]
-    for name in go + stay:
-        (tmp_path / name).touch()
-    os.utime(tmp_path / f'x.bin.far-away.{gone}.0.tmp', (0, 0))
-    tidy(path)
-    assert sorted(os.listdir(tmp_path)) == sorted(stay)
-
-
-def test_every_temporary_name_is_another(tmp_path):
-    assert len({temporary_name(tmp_path / 'x') for _ in range(9)}) == 9
 
 
 # --------------------------------------------------------------------------------------------------
@@ -322,6 +221,9 @@ WRITERS = {
 }
 
 
+FILES = ('journal', 'result', 'samples')  # no turn is taken, or nobody tidies up behind it
+
+
 def command(write, folder, k, start):
     """The life of command k. It begins when the pipe `start` is closed, and says in a file how it
     ended."""
@@ -370,15 +272,8 @@ def run_at_once(write, folder, killed_after=None):
 
 
 def left_over(folder):
-    """What is no file of a set, no result and no empty lock."""
-    found = []
-    for where, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(where, name)
-            holds_words = name.endswith('.lock') and os.path.getsize(path)
-            if name.endswith('.tmp') or holds_words:
-                found.append(path)
-    return found
+    """The temporary files in a folder and those below."""
+    return [*folder.rglob('*.tmp')]
 
 
 @pytest.fixture
@@ -406,7 +301,8 @@ def check(name, tmp_path, n_rounds, killed):
         if killed:  # whoever comes next tidies up
             write(folder, 0)
             read(folder, 0)
-        assert left_over(folder) == []
+        if not killed or name not in FILES:
+            assert left_over(folder) == []
 
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='Windows has no fork')

@@ -181,6 +181,14 @@ def test_the_way_on_is_a_command_for_a_shell():
 # what cannot be written
 
 
+def test_what_a_killed_save_has_left_goes():
+    run_of(2)
+    for name in ('ckpt.pt.12.tmp', 'other.json.12.tmp'):
+        open(f'out/{name}', 'w').close()
+    RunFolder('out', resumed=2).open()
+    assert files() == ['.lock', 'ckpt.pt', 'log.jsonl', 'other.json.12.tmp']
+
+
 def test_a_full_disk_is_one_line_and_both_checkpoints_intact(forked):
     """The kernel refuses what is longer, as it would on a full disk."""
     run_of(2, 4)
@@ -219,4 +227,4 @@ def test_a_save_that_fails_says_so_and_how_to_go_on(monkeypatch, error, why):
     with one_line(rf'iteration 8 could not be written \({why}\): go on from iteration 4 '):
         save(folder, 8)
     assert saved() == 4
-    assert 'ckpt.pt.tmp' not in files()
+    assert files() == ['.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']

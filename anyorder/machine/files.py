@@ -16,17 +16,12 @@ import os
 import re
 import shlex
 
-from anyorder.machine.locks import temporary_name, tidy
-
 
 @contextlib.contextmanager
 def whole_files(*paths):
     """Yield the names of temporary files for the body to write, which become `paths` together.
 
-    They do so once all of them are whole. Each process has names of its own. What a process that
-    was killed has left of these files is removed."""
-    for path in paths:
-        tidy(glob.escape(os.fspath(path)))
+    They do so once all of them are whole. Each process has names of its own."""
     temporary = [temporary_name(path) for path in paths]
     try:
         yield temporary
@@ -42,6 +37,18 @@ def whole_files(*paths):
         for name in temporary:
             if os.path.exists(name):
                 os.remove(name)
+
+
+def temporary_name(path):
+    """Return a name beside `path` for this process to write to."""
+    return f'{os.fspath(path)}.{os.getpid()}.tmp'
+
+
+def tidy(folder, kind=''):
+    """Remove what killed processes have left of files *`kind` in a folder, which this process has
+    for itself."""
+    for name in glob.glob(os.path.join(glob.escape(folder), f'*{kind}.*.tmp')):
+        os.remove(name)
 
 
 def flush(*paths):

@@ -1,15 +1,14 @@
 """How is a set written? One command at a time has its folder, and a split is there whole or not."""
 
 import contextlib
-import glob
 import hashlib
 import os
 from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, whole_files
-from anyorder.machine.locks import locked, tidy
+from anyorder.machine.files import check_folder, check_names, tidy, whole_files
+from anyorder.machine.locks import locked
 from anyorder.machine.terminal import progress
 from anyorder.tokens.meta import Meta, SplitMeta, meta_path, read_meta, write_meta
 from anyorder.tokens.sets import bin_path, whole_splits
@@ -25,7 +24,7 @@ def folder_to_write(data_dir, name, split=''):
     path = os.path.join(data_dir, name)
     check_folder('--data_dir', data_dir and path)
     with locked(path):
-        tidy(os.path.join(glob.escape(path), '*'))
+        tidy(path)
         yield Folder(path, name, read_meta(path))
 
 

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from filelock import FileLock, Timeout
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
-from anyorder.machine.files import replace_file, whole_files
+from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.processes import processes
 from anyorder.machine.surroundings import command
 from anyorder.machine.terminal import say
@@ -53,7 +53,7 @@ class RunFolder:
         self.lock = None
 
     def open(self):
-        """Make the folder and lock it until the process ends.
+        """Make the folder, lock it until the process ends, and tidy up behind a killed one.
 
         A resume drops what the log says of iterations after the checkpoint, and names ckpt_best.pt
         again, before which a kill may have come."""
@@ -62,6 +62,7 @@ class RunFolder:
         with self.writing(self.out_dir):
             os.makedirs(self.out_dir, exist_ok=True)
             self.take_lock()
+            tidy(self.out_dir, '.pt')
             if self.mine and os.path.exists(self.log_path):
                 kept = [entry for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
                 lines = [json.dumps(entry) + '\n' for entry in kept]

@@ -2,14 +2,12 @@
 whole."""
 
 import contextlib
-import glob
 import os
 import shutil
 
 import torch
 
-from anyorder.machine.files import flush, need_extra, reading
-from anyorder.machine.locks import temporary_name, tidy
+from anyorder.machine.files import flush, need_extra, reading, temporary_name
 from anyorder.weights import load_pickle, read_json, unwrapped
 
 
@@ -19,7 +17,6 @@ def whole_folder(path):
 
     Once whole it becomes `path`, a new or an empty folder."""
     path = os.path.realpath(path)
-    tidy(glob.escape(path))
     temporary = temporary_name(path)
     os.makedirs(temporary)
     try:
