@@ -75,13 +75,12 @@ from typing import NamedTuple
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
-    failing_together,
     own_device,
     processes,
+    program,
     start_processes,
     stop_requests,
 )
-from anyorder.machine.surroundings import program
 from anyorder.machine.terminal import say
 from anyorder.orders import Order
 from anyorder.training import start
@@ -106,29 +105,25 @@ def train(config, make_update):
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
 
-    # Open what the run begins from; what fails in one process ends all of them
+    # Open what the run begins from
     start_processes()
     rank, world_size = processes()
-    with failing_together():
-        checkpoint, config, changed, device = open_options(config)
-    with failing_together():
-        data, model, config = open_data(config, checkpoint)
+    checkpoint, config, changed, device = open_options(config)
+    data, model, config = open_data(config, checkpoint)
     config = with_values(config, program=trained_by(make_update))
     resumed = start.resumed_at(config, checkpoint)
     if world_size > 1:
         start.check_start(model, resumed, data, config)
-    with failing_together():
-        state = start.start_state(config, checkpoint, model, data.kind, device)
+    state = start.start_state(config, checkpoint, model, data.kind, device)
     changed += start.changed_inputs(config, checkpoint, data)
 
     # Build how the model runs, and where the run is kept
     peak = peak_flops(device, config.dtype)
     clock = Clock(state.model, config, peak, data.train.width(config.block_size))
     n_flops = clock.flops_per_iter * config.max_iters
-    with failing_together():
-        compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-        config = with_values(config, compile=compiled)
-        folder = start.open_folder(config, checkpoint, data.hashes, device)
+    compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
+    config = with_values(config, compile=compiled)
+    folder = start.open_folder(config, checkpoint, data.hashes, device)
     folder.best.share()
     del checkpoint, model  # the model's weights are in the state
     state.run_model = start.make_run_model(state.model, compiled, device)
@@ -136,8 +131,7 @@ def train(config, make_update):
         how = f'compile={compiled} ({why})'
         for line in introduction(state, data, clock, folder, config, how, changed):
             say(line)
-    with failing_together():
-        chart = start_chart(folder, config)
+    chart = start_chart(folder, config)
 
     # Train
     val = loop(make_update, state, data, clock, folder, chart, config)

@@ -2,12 +2,12 @@
 
 import os
 import platform
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -15,39 +15,27 @@ import torch
 import torture
 from conftest import HANGS, ROOT
 from test_torchrun import wait_for
-from toy_runs import TOY, TWO, log, run
+from toy_runs import TOY, TWO, log
 
 from anyorder.checkpoint import load_checkpoint
-from anyorder.machine.processes import commit, environment
+from anyorder.machine.processes import command, commit, environment, processes, program
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    'missing, said',
-    [('out', 'no checkpoint file out/ckpt.pt; train one'), ('data/mine', 'prepare.py')],
+    'there, place',
+    [
+        ({}, (0, 1)),
+        ({'RANK': '1'}, (0, 1)),  # as a scheduler may set it
+        ({'SLURM_PROCID': '1', 'SLURM_NTASKS': '2'}, (0, 1)),
+        ({'RANK': '3', 'WORLD_SIZE': '4'}, (3, 4)),
+    ],
 )
-def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
-    """The second process has a disk of its own, as another machine without the shared folder."""
-    options = [*TWO, '--init_from=auto', '--dataset=mine']
-    os.rename('data/pydocs', 'data/mine')
-    run(*options, '--max_iters=1')
-    os.mkdir('elsewhere')
-    for name in {'out', 'data/mine'} - {missing}:
-        shutil.copytree(name, f'elsewhere/{name}')
-
-    def of_this_machine():
-        run(*options, '--max_iters=2')
-
-    def of_other_machine():
-        os.chdir('elsewhere')
-        of_this_machine()
-
-    for p in forked(of_this_machine, of_other_machine):
-        *_, line = p.said.splitlines()
-        assert p.code == 1
-        assert f'ValueError: process 1 on {socket.gethostname()}: ' in line
-        assert said in line
-    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place):
+    for name in ('RANK', 'WORLD_SIZE'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    assert processes() == place
 
 
 @pytest.mark.slow
@@ -236,3 +224,27 @@ def test_the_commit_says_whether_files_were_changed(repository, tmp_path):
     assert commit(tmp_path) == f'{clean}-dirty'
     (tmp_path / 'inner').mkdir()
     assert commit(tmp_path / 'inner') == 'unknown'
+
+
+@pytest.mark.parametrize(
+    'folder, file, module, name, typed',
+    [
+        ('', '{ROOT}/train.py', None, 'train.py', 'python train.py'),
+        ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
+        ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
+        ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
+        ('', '{OUT}/a b/own.py', None, '{OUT}/a b/own.py', "python '{OUT}/a b/own.py'"),
+        ('', '<stdin>', None, '(no file)', 'the same program and'),
+    ],
+)
+def test_a_program_has_a_name_and_is_typed_where_one_stands(
+    monkeypatch, tmp_path, folder, file, module, name, typed
+):
+    """Its name does not depend on that."""
+    places = {'ROOT': ROOT, 'OUT': tmp_path}
+    spec = module and SimpleNamespace(name=module)
+    main = SimpleNamespace(__spec__=spec, __file__=file.format(**places))
+    monkeypatch.setitem(sys.modules, '__main__', main)
+    monkeypatch.setattr(Path, 'cwd', lambda: Path(ROOT, folder.format(**places)))
+    assert program() == name.format(**places)
+    assert command(program(), 1) == typed.format(**places)

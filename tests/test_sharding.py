@@ -15,8 +15,7 @@ from toy_runs import TWO, assert_alike, resume, run
 
 from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
-from anyorder.machine.processes import is_split, map_tensors, start_processes, whole
-from anyorder.machine.surroundings import place_in_node
+from anyorder.machine.processes import is_split, map_tensors, place_in_node, start_processes, whole
 from anyorder.orders import sample_order
 from anyorder.tokens.sets import Split
 from anyorder.training import start

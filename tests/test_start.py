@@ -1,16 +1,12 @@
 """How a run begins: which options win, what several processes share, and the weights it takes."""
 
-import os
-import shlex
-
 import pytest
 import torch
-from conftest import ROOT, make_model, one_line
+from conftest import make_model, one_line
 
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.extras.speed.plan import lines_of
-from anyorder.machine.surroundings import NAMES
 from anyorder.training.start import check_options, never_reached, set_threads, start_checkpoint
 from configurator import Config, configure
 from model import EMA
@@ -183,28 +179,11 @@ def test_a_run_begins_in_an_order_with_its_number(typed, order):
     assert config.order == order
 
 
-@pytest.mark.parametrize(
-    'batch_size, steps, world_size, same',
-    [
-        (16, 1, 8, '--batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256'),
-        (12, 3, 4, '--batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43'),
-        (16, 12, 8, '--batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43'),
-    ],
-)
-def test_processes_that_cannot_share_an_update_are_told_what_to_type(
-    batch_size, steps, world_size, same
-):
-    wrong = options_of(f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}')
-    with one_line(f'cannot be shared by {world_size} processes; .* {same}$'):
-        check_options(wrong, world_size)
-    check_options(options_of(*same.split()), world_size)
-
-
-@pytest.mark.parametrize('batch_size, steps, world_size', [(5, 6, 4), (4, 1, 8)])
-def test_processes_that_can_share_nothing_are_told(batch_size, steps, world_size):
-    wrong = options_of(f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}')
-    with one_line(f'its {batch_size * steps} sequences of an update neither'):
-        check_options(wrong, world_size)
+def test_processes_share_an_update_evenly():
+    options = options_of('--gradient_accumulation_steps=6')
+    check_options(options, 3)
+    with one_line('gradient_accumulation_steps=6 must be a multiple of the 4 processes'):
+        check_options(options, 4)
 
 
 SCHEDULES = [  # options, and the options that the line names
@@ -266,37 +245,3 @@ def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_ru
     assert name in said
     planned = options_of('--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100')
     assert said in [*lines_of(planned)]
-
-
-@pytest.mark.parametrize(
-    'there, start',
-    [
-        ({}, ['python']),
-        (
-            {'WORLD_SIZE': '8', 'LOCAL_WORLD_SIZE': '8'},
-            ['torchrun', '--standalone', '--nproc_per_node=8'],
-        ),
-        ({'WORLD_SIZE': '8', 'LOCAL_WORLD_SIZE': '4'}, ['torchrun', '...']),
-    ],
-)
-def test_the_way_on_of_processes_that_cannot_share_an_update_is_a_command(
-    monkeypatch, there, start
-):
-    """What it prints can be pasted into a shell, and is right."""
-    typed = [os.path.join(ROOT, 'config', 'quickstart.py'), '--out_dir=a b', '--batch_size=16']
-    if there:
-        for name in NAMES:
-            monkeypatch.setenv(name, '0')
-    for name, value in there.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr('sys.argv', ['train.py', *typed])
-    with pytest.raises(ValueError, match='cannot be shared by 8 processes') as e:
-        check_options(options_of(*typed), 8)
-    _, _, command = str(e.value).partition('orders: ')
-    words = shlex.split(command)
-    n = len(start) + 1
-    assert words[:n] == [*start, 'train.py']
-    config = options_of(*words[n:])
-    check_options(config, 8)
-    assert config.out_dir == 'a b'
-    assert config.batch_size * config.gradient_accumulation_steps == 16

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.machine.surroundings import surroundings
-
 
 def resolve_device(device, dtype):
     """Return (torch.device, dtype name) that two options mean.
@@ -44,7 +42,7 @@ def resolve_device(device, dtype):
 @cache
 def say_once(line):
     """Say a line on stderr, the first of several processes alone."""
-    if surroundings().get('RANK', 0) == 0:
+    if os.environ.get('RANK', '0') == '0':
         print(line, file=sys.stderr, flush=True)
 
 

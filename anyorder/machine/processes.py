@@ -6,28 +6,38 @@ make their numbers?"""
 import contextlib
 import os
 import platform
+import shlex
 import signal
-import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import torch
 import torch.distributed as dist
 
 from anyorder.machine.devices import cpuinfo, resolve_device
-from anyorder.machine.surroundings import surroundings
 from anyorder.machine.terminal import Surviving
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def processes():
-    """Return (rank of this process, number of processes), which is (0, 1) alone.
+    """Return (rank of this process, number of processes) as torchrun says, which is (0, 1) alone.
 
-    Raises ValueError, see `surroundings`."""
-    there = surroundings()
-    return there.get('RANK', 0), there.get('WORLD_SIZE', 1)
+    Other names, as SLURM and MPI set them, do not count: config/train.sbatch gives SLURM's numbers
+    those of torchrun."""
+    world_size = int(os.environ.get('WORLD_SIZE', 1))
+    rank = int(os.environ.get('RANK', 0)) if world_size > 1 else 0
+    return rank, world_size
+
+
+def place_in_node():
+    """Return (number of this process in its node, number of the node's processes) by torchrun.
+
+    None stands for what the environment does not say."""
+    said = [os.environ.get(name) for name in ('LOCAL_RANK', 'LOCAL_WORLD_SIZE')]
+    return tuple(number and int(number) for number in said)
 
 
 def start_processes(patience=None):
@@ -51,34 +61,11 @@ def own_device(device, dtype):
         )
     takes_own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
     if takes_own:
-        device = f'cuda:{surroundings()["LOCAL_RANK"]}'
+        device = f'cuda:{os.environ["LOCAL_RANK"]}'
     device, dtype = resolve_device(device, dtype)
     if takes_own:
         torch.cuda.set_device(device)
     return device, dtype
-
-
-@contextlib.contextmanager
-def failing_together():
-    """Raise ValueError in all processes, which all run the body, if one of them fails.
-
-    It fails when it lacks a file or gets wrong input. Otherwise the others would wait for the
-    process that ended, on another machine until they run out of patience. The trap: in the body, a
-    step that can fail in a single process must come after all exchanges between processes."""
-    rank, world_size = processes()
-    said = None
-    try:
-        yield
-    except (ValueError, OSError) as e:
-        said = str(e)
-    line = None
-    if said:
-        line = f'process {rank} on {socket.gethostname()}: {said}'
-    failed = [one for one in gather(line) if one]
-    if len(failed) == world_size:
-        raise ValueError(said)
-    if failed:
-        raise ValueError(failed[0])
 
 
 @contextlib.contextmanager
@@ -221,6 +208,47 @@ def lost_results():
     except OSError as e:
         print(f'error: {e}', file=sys.stderr, flush=True)
         return True
+
+
+PROJECT = Path(ROOT).resolve()
+NO_FILE = '(no file)'  # the name of a notebook, of python -c, and of what is read from a pipe
+
+
+def program():
+    """Return the name of the program that runs: the path of its file, in the project from there."""
+    path = getattr(sys.modules['__main__'], '__file__', '<string>')
+    if path.startswith('<'):
+        return NO_FILE
+    return path_from(PROJECT, Path(path).resolve())
+
+
+def path_from(folder, path):
+    """Return a path as text: from a folder on if it lies there, else whole."""
+    if path.is_relative_to(folder):
+        path = path.relative_to(folder)
+    return path.as_posix()
+
+
+def command(name, n_processes):
+    """Return what to type before the options of the program of this name, to run it here by so many
+    processes."""
+    if name == NO_FILE:
+        return 'the same program and'
+    start = launcher(n_processes)
+    spec = getattr(sys.modules['__main__'], '__spec__', None)
+    # a folder that is run has a spec without a name of its own
+    if name == program() and spec and spec.name != '__main__':
+        return f'{start} -m {spec.name}'
+    return f'{start} {shlex.quote(path_from(Path.cwd(), PROJECT / name))}'
+
+
+def launcher(n_processes):
+    """Return what to type before the name of a script that so many processes run, as here."""
+    if n_processes == 1:
+        return 'python'
+    if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):  # all are on this machine
+        return f'torchrun --standalone --nproc_per_node={n_processes}'
+    return 'torchrun ...'
 
 
 def environment(device):

@@ -18,7 +18,6 @@ except ModuleNotFoundError:
     sys.exit('error: packages are missing: pip install -r requirements.txt')
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
-from anyorder.machine.surroundings import surroundings
 from configurator import configure
 
 # tqdm's own is shared with forked processes, and one that is killed keeps it
@@ -65,15 +64,13 @@ def read_options(namespace, **checkpoints):
     """Return `configure` of a command that is run: a wrong option ends it with one line.
 
     Each option of `checkpoints`, {option: words}, must name a checkpoint that is there, unless it
-    is one of the words or WORD:FILE. Processes of torchrun do not look yet, so that later all fail
-    together."""
+    is one of the words or WORD:FILE."""
     with one_line_errors():
         config = configure(namespace)
         missing = [name for name in ('torch', 'numpy') if find_spec(name) is None]
         if missing:
             raise ValueError(f'{missing[0]} is missing: pip install -r requirements.txt')
-        if checkpoints and not surroundings():
-            check_checkpoints(config, checkpoints)
+        check_checkpoints(config, checkpoints)
     return config
 
 

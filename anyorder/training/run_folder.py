@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import replace_file, tidy, whole_files
-from anyorder.machine.processes import processes
-from anyorder.machine.surroundings import command
+from anyorder.machine.processes import command, processes
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 

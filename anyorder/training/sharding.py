@@ -1,8 +1,8 @@
 """How does a run fit that is larger than a GPU's memory? By recompute and shard, which keep names.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. By
-hybrid the processes of a node split it, and each node has a copy of its own. Each process
-writes its part of a checkpoint (parts.py), and reads its part again by processes.own_part."""
+hybrid the processes of a node split it, and each node has a copy of its own. To save, all of it is
+gathered; each process reads its part again by processes.own_part."""
 
 import warnings
 from contextlib import contextmanager
@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import gather, processes
-from anyorder.machine.surroundings import place_in_node
+from anyorder.machine.processes import gather, place_in_node, processes
 from configurator import check_choice
 from model import Block
 

@@ -1,8 +1,6 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
 import os
-import shlex
-import sys
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +11,6 @@ from anyorder.fast import lean
 from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import environment, gather, is_split, own_part, processes
-from anyorder.machine.surroundings import launcher
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
@@ -208,8 +205,8 @@ def check_options(c, world_size):
     keeps_apart(c.documents)
     if c.gradient_accumulation_steps % world_size:
         raise ValueError(
-            f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
-            f'{world_size} processes; {way_to_share(c, world_size)}'
+            f'gradient_accumulation_steps={c.gradient_accumulation_steps} must be a multiple of '
+            f'the {world_size} processes: change it and batch_size by opposite factors'
         )
     check_folder('out_dir', c.out_dir)
     network = model_config(c)  # which checks its own options
@@ -225,41 +222,6 @@ def check_options(c, world_size):
     check_savings(c)
     check_order_of_run(c, network.slots.masked_loss)
     check_best(c, network.slots.masked_loss)
-
-
-def way_to_share(c, world_size):
-    """Return in words how so many processes could share an update, or that they cannot."""
-    total = c.batch_size * c.gradient_accumulation_steps
-    same = same_update(c, world_size, c.batch_size)
-    if not same:
-        return (
-            f'its {total} sequences of an update neither: make batch_size times it a multiple of '
-            f'{world_size}'
-        )
-    command = f'{launcher(processes()[1])} {shlex.join(sys.argv)}'
-    return (
-        f'with the same {total} sequences in an update, of other blocks and orders: '
-        f'{command} {same}'  # of an option the last value counts
-    )
-
-
-def same_update(c, world_size, largest):
-    """Return the options by which `world_size` processes share an update of as many sequences.
-
-    Micro-batches have at most `largest`, and validation no fewer blocks. '': nothing does it."""
-    each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
-    if rest:
-        return ''
-    most = min(largest, each)
-    batch_size = max((n for n in range(1, most + 1) if each % n == 0), default=0)
-    if not batch_size:
-        return ''
-    n_micro = each * world_size // batch_size
-    eval_iters = -(-c.eval_iters * c.batch_size // batch_size)
-    return (
-        f'--batch_size={batch_size} --gradient_accumulation_steps={n_micro} '
-        f'--eval_iters={eval_iters}'
-    )
 
 
 def check_order_of_run(c, masked_loss):

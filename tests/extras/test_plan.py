@@ -11,12 +11,11 @@ from test_memory import meta_model
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
-from anyorder.extras.speed.plan import lines_of, parse_machine
+from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.machine.devices import GPUS
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 from anyorder.training.clock import Clock
-from anyorder.training.start import same_update
 from configurator import Config, configure
 
 # --------------------------------------------------------------------------------------------------

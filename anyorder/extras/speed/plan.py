@@ -36,7 +36,6 @@ from anyorder.training.start import (
     never_reached,
     optimizer_in,
     resolve_start,
-    same_update,
     start_checkpoint,
     written_out,
 )
@@ -238,3 +237,22 @@ def memory_lines(config, model, setup, world_size, name, gpu):
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
+
+
+def same_update(c, world_size, largest):
+    """Return the options by which `world_size` processes share an update of as many sequences.
+
+    Micro-batches have at most `largest`, and validation no fewer blocks. '': nothing does it."""
+    each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
+    if rest:
+        return ''
+    most = min(largest, each)
+    batch_size = max((n for n in range(1, most + 1) if each % n == 0), default=0)
+    if not batch_size:
+        return ''
+    n_micro = each * world_size // batch_size
+    eval_iters = -(-c.eval_iters * c.batch_size // batch_size)
+    return (
+        f'--batch_size={batch_size} --gradient_accumulation_steps={n_micro} '
+        f'--eval_iters={eval_iters}'
+    )
