@@ -142,14 +142,8 @@ class Order:
             parameter = own_parameter
         if seed is None:
             seed = own_seed
-        # the options of older checkpoints
-        older = run.get(f'order_{kind}')
-        if parameter is None and older is not None:
-            parameter = int(older)
-        if seed is None:
-            seed = run.get('order_seed', 0)
         shape = tuple(run.get('shape') or ()) or None
-        return cls(kind, parameter, seed, run.get('block_size'), shape)
+        return cls(kind, parameter, seed or 0, run.get('block_size'), shape)
 
     @property
     def is_function(self):

@@ -120,7 +120,7 @@ def of_bytes():
 
 def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path, of_bytes):
     path = str(tmp_path / 'c.pt')
-    run = {'order': 'block:2', 'order_seed': 3, 'l2r_ratio': 0.5}
+    run = {'order': 'block:2@3', 'l2r_ratio': 0.5}
     average = EMA(of_bytes, 0.9)
     save_checkpoint(path, of_bytes, average, iter_num=7, tokenizer='bytes', config=run)
     opened = Checkpoint(path)

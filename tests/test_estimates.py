@@ -86,8 +86,7 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
     model = make_model(attention=attention)
     order = Order.of(
-        {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind),
-        {'order_seed': 3, 'order': 'swaps:2'},
+        {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind), {'order': 'swaps:2@3'}
     )
     it = Along(
         options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label'
@@ -133,7 +132,7 @@ def test_a_journal_tells_families_apart():
     words = [
         work('swaps:3'),
         work('swaps:4'),
-        work('swaps:3', order_seed=1),
+        work('swaps:3@1'),
         work([*range(9)]),
         work([8, *range(8)]),
     ]

@@ -86,7 +86,7 @@ def test_which_estimates_are_made():
 def test_every_order_that_is_asked_for_is_a_row_once():
     def labels(*asked, **orders):
         checkpoint = opened(Order('block', 2), attention=attention)
-        checkpoint.run = {'order_seed': 3, 'order': 'block:2'}
+        checkpoint.run = {'order': 'block:2@3'}
         names = list(asked)
         return [
             (it.name, it.label)
@@ -113,7 +113,7 @@ def along(run, **orders):
 
 def test_rows_of_orders_have_the_seed_and_the_length_of_the_run():
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
-    listed, swaps, fixed = along({'order_seed': 3, 'block_size': 9}, **texts)
+    listed, swaps, fixed = along({'order': 'few@3', 'block_size': 9}, **texts)
     assert listed.label == 'b.json'
     assert listed.order.parameter == tuple(range(9))
     assert swaps.order == Order('swaps', 3, seed=3, length=9)

@@ -246,7 +246,6 @@ OPTIONS = Config(
     grad_clip=1.0,
     l2r_ratio=0.1,
     order='random',
-    order_seed=0,
     seed=1,
 )
 

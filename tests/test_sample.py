@@ -217,7 +217,7 @@ def test_the_checkpoint_says_what_the_name_of_an_order_means(script, tmp_path):
     """fixed and block have the seed and the block of the run; a family that is drawn differs from
     sample to sample."""
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    run = {'order': 'block:5', 'order_seed': 3}
+    run = {'order': 'block:5@3'}
     save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config=run)
     positions = [*range(0, 12, 2), *range(1, 12, 2)]
     (tmp_path / 'order.json').write_text(json.dumps(positions))

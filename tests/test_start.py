@@ -79,39 +79,12 @@ def test_a_checkpoint_overrules_defaults_in_silence(checkpoint, capsys):
     assert capsys.readouterr().out == ''
 
 
-def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp_path):
-    config, changed = resumed(tmp_path, {'l2r_ratio': 0.25, 'order_noise_kind': 'gaussian'})
-    assert config.l2r_ratio == 0.25
-    assert 'order_noise_kind' not in config
-    assert changed == []
-
-
 def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
     (tmp_path / 'c.py').write_text("optimizer = 'adamw'\n")
     config, changed = resumed(tmp_path, {'optimizer': 'muon:0.03'}, tmp_path / 'c.py')
     assert config.optimizer == 'muon:0.03'
     assert changed == []
     assert 'overrules the config file: optimizer adamw -> muon:0.03' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    'saved, now',
-    [
-        ({'order': 'few:8', 'order_seed': 3}, {'order': 'few:8@3'}),
-        ({'order': 'random', 'order_seed': 3}, {'order': 'random'}),
-        ({'optimizer': 'muon', 'muon_learning_rate': 0.04}, {'optimizer': 'muon:0.04'}),
-        ({'optimizer': 'adamw', 'muon_learning_rate': 0.04}, {'optimizer': 'adamw'}),
-        ({'recompute': True, 'shard': True}, {'save_memory': 'recompute,shard'}),
-        ({'recompute': False, 'shard': True}, {'save_memory': 'shard'}),
-        ({'target_position': 'layer'}, {'network': 'n_cond=8'}),  # as the weights are
-    ],
-)
-def test_a_run_of_an_earlier_version_goes_on_with_its_options_as_they_are_named_now(
-    tmp_path, saved, now
-):
-    config, changed = resumed(tmp_path, saved)
-    assert {name: config[name] for name in now} == now
-    assert changed == []
 
 
 @pytest.mark.parametrize(
@@ -186,43 +159,23 @@ def test_processes_share_an_update_evenly():
         check_options(options, 4)
 
 
-SCHEDULES = [  # options, and the options that the line names
-    ('--max_iters=4 --warmup_iters=100', 'warmup_iters=100 max_iters=4'),
-    ('--max_iters=4 --warmup_iters=4', 'warmup_iters=4 max_iters=4'),
-    ('--max_iters=4 --warmup_iters=100 --lr_decay_iters=2', 'warmup_iters=100 max_iters=4'),
-    ('--max_iters=4 --warmup_iters=4 --min_lr=6e-4', 'warmup_iters=4 max_iters=4'),
-    (
-        '--max_iters=6 --warmup_iters=3 --lr_decay_iters=2',
-        'warmup_iters=3 lr_decay_iters=2 min_lr=6e-05',
-    ),
-    (
-        '--max_iters=6 --warmup_iters=3 --lr_decay_iters=3',
-        'warmup_iters=3 lr_decay_iters=3 min_lr=6e-05',
-    ),
-    (
-        '--max_iters=6 --warmup_iters=3 --lr_decay_iters=5',
-        'lr_decay_iters=5 max_iters=6 min_lr=6e-05',
-    ),
-    (
-        '--max_iters=6 --warmup_iters=3 --lr_decay_iters=7',
-        'lr_decay_iters=7 max_iters=6 min_lr=6e-05',
-    ),
-    ('--max_iters=4 --warmup_iters=3', ''),
-    ('--max_iters=4 --warmup_iters=3 --lr_decay_iters=4', ''),
-    ('--max_iters=4 --warmup_iters=0', ''),
-    ('--max_iters=0 --warmup_iters=3', ''),
-    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=2 --min_lr=6e-4', ''),
-    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=9 --min_lr=6e-4', ''),
-]
-
-
-@pytest.mark.parametrize('options, named', SCHEDULES)
-def test_what_a_learning_rate_never_does_is_said(options, named):
-    said = never_reached(options_of(*options.split()))
-    assert bool(said) == bool(named)
-    assert '\n' not in said
-    for name in named.split():
-        assert name in said
+@pytest.mark.parametrize(
+    'max_iters, more, is_said',
+    [
+        (4, '--warmup_iters=100', True),
+        (4, '--warmup_iters=4 --min_lr=6e-4', True),
+        (6, '--warmup_iters=3 --lr_decay_iters=2', True),
+        (6, '--warmup_iters=3 --lr_decay_iters=5', True),
+        (6, '--warmup_iters=3 --lr_decay_iters=7', True),
+        (4, '--warmup_iters=3', False),
+        (4, '--warmup_iters=3 --lr_decay_iters=4', False),
+        (0, '--warmup_iters=3', False),
+        (6, '--warmup_iters=3 --lr_decay_iters=2 --min_lr=6e-4', False),
+    ],
+)
+def test_what_a_learning_rate_never_does_is_said(max_iters, more, is_said):
+    said = never_reached(options_of(f'--max_iters={max_iters}', *more.split()))
+    assert (f'max_iters={max_iters}' in said) == is_said
 
 
 SAVED = {'max_iters': 9, 'warmup_iters': 8, 'lr_decay_iters': 0}

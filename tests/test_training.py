@@ -465,7 +465,7 @@ def test_micro_batches_are_functions_of_seed_iteration_and_number():
 
 
 def test_a_batch_is_in_the_order_of_the_run():
-    config = options(order='block:3', order_seed=7, batch_size=60, l2r_ratio=0.5)
+    config = options(order='block:3@7', batch_size=60, l2r_ratio=0.5)
     model = make_model()
     torch.manual_seed(0)
     order = draw_batch(Split(TOKENS), config, model).order
@@ -543,7 +543,7 @@ def test_a_masked_loss_has_uniform_numbers_of_known_visits(attention):
 
 
 @pytest.mark.parametrize(
-    'order, names', [('random', ['any', 'l2r']), ('l2r', ['l2r']), ('block', ['own', 'l2r'])]
+    'order, names', [('random', ['any', 'l2r']), ('l2r', ['l2r']), ('block:4@3', ['own', 'l2r'])]
 )
 def test_validation_has_fixed_orders(order, names):
     model = make_model()
@@ -552,7 +552,7 @@ def test_validation_has_fixed_orders(order, names):
         'l2r': sample_order(20, 9, 'l2r'),
         'own': sample_order(20, 9, 'block', seed=3),
     }
-    val = validate(model, BLOCKS, NOTHING, options(order=order, order_seed=3))
+    val = validate(model, BLOCKS, NOTHING, options(order=order))
     assert list(val) == names
     for name, nats in val.items():
         torch.testing.assert_close(nats, model(BLOCKS, orders[name]).sum(1), rtol=1e-12, atol=0)

@@ -14,7 +14,6 @@ import json
 import lzma
 import os
 import re
-import shlex
 
 
 @contextlib.contextmanager
@@ -184,11 +183,6 @@ def check_checkpoint(name):
     if folder != name:
         check_masked(name, folder)
         return
-    if os.path.isfile(os.path.join(name, 'adapter_config.json')):
-        raise ValueError(
-            f"{name} is an adapter of peft: name the folder that the adapted model's "
-            'merge_and_unload() saves by save_pretrained(FOLDER)'
-        )
     if os.path.isdir(name):
         file = os.path.join(name, 'ckpt.pt')
         raise ValueError(
@@ -196,7 +190,10 @@ def check_checkpoint(name):
             f'name a checkpoint file, as {file}'
         )
     if not os.path.isfile(name) and not on_hub(name):
-        raise ValueError(f'no checkpoint file {name}; {way_to_checkpoint(name)}')
+        raise ValueError(
+            f'no checkpoint file {name}; train one (python train.py config/quickstart.py) or name '
+            'another'
+        )
 
 
 def check_masked(name, folder):
@@ -211,47 +208,6 @@ def check_masked(name, folder):
 def on_hub(name):
     """Return whether a checkpoint of this name is on the Hugging Face hub."""
     return name in GPT2_NAMES or name.startswith('hf:')
-
-
-RUN_FILES = ('ckpt.pt', 'ckpt_best.pt')
-
-
-def way_to_checkpoint(name):
-    """Return what to do about a checkpoint file that is not there."""
-    folder, file = os.path.split(name)
-    newest = os.path.join(folder, 'ckpt.pt')
-    if file == 'ckpt_best.pt' and os.path.isfile(newest):
-        return f'the run of {newest} keeps none before it validates with --keep_best=val_any'
-    older = moved_aside(name)
-    if older is None:
-        return f'train one ({command_for(folder, file)}) or name another'
-    ending = older.removeprefix(name)
-    return (
-        f'an earlier run left {older}: to go on with it, take {ending} off the names of its files'
-    )
-
-
-def command_for(folder, file):
-    """Return a command that trains a checkpoint, that of this folder if it can."""
-    config = f'config/{os.path.basename(folder)}.py'
-    if os.path.isfile(config):
-        return f'python train.py {config}'
-    command = 'python train.py config/quickstart.py'
-    if folder and file in RUN_FILES:
-        command += f' --out_dir={shlex.quote(folder)}'
-    return command
-
-
-def moved_aside(path):
-    """Return the last name under which a new run moved the file `path` of an earlier run aside.
-
-    None: no run did."""
-    numbers = {}
-    for name in glob.glob(f'{glob.escape(path)}.old-*'):
-        number = name.rpartition('-')[2]
-        if number.isdecimal():
-            numbers[name] = int(number)
-    return max(numbers, key=numbers.get, default=None)
 
 
 def check_folder(option, path):

@@ -22,7 +22,6 @@ from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.best import best_of, check_best
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.sharding import (
-    SAVINGS,
     check_nodes,
     check_savings,
     mesh_of,
@@ -68,7 +67,7 @@ def start_checkpoint(config):
     saved = {}
     if start == 'resume':
         checkpoint = open_newest(config.out_dir)
-        saved = saved_options(checkpoint, config)
+        saved = checkpoint.run
     else:
         checkpoint = Checkpoint(start)
 
@@ -87,21 +86,6 @@ def start_checkpoint(config):
     if start == 'resume':
         changed = changed_options(checkpoint, config, saved, given, resolved)
     return checkpoint, resolved, changed
-
-
-def saved_options(checkpoint, config):
-    """Return the options of the run of a checkpoint, as they are named today."""
-    run = checkpoint.run
-    saved = {name: value for name, value in run.items() if name in config}
-    saved['order'] = Order.of('own', run).kept  # which has the seed of older ones
-    optimizer, rate = optimizer_in(run)
-    if optimizer == 'muon':
-        rate = run.get('muon_learning_rate', rate or MUON_RATE)
-        saved['optimizer'] = f'muon:{rate}'
-    savings = [option for option in SAVINGS if run.get(option)]
-    if savings:
-        saved['save_memory'] = ','.join(savings)
-    return saved
 
 
 def written_out(config, saved):
@@ -241,39 +225,17 @@ def check_order_of_run(c, masked_loss):
 
 
 def never_reached(c):
-    """Return in words what the learning rate of a run with these options never does.
-
-    '' says that it rises, falls and ends as the options say. No run is refused: it may be a part
-    of a longer one."""
+    """Return in words that the learning rate of a run does not rise, fall and end as the options
+    say, '' if it does. No run is refused: it may be a part of a longer one."""
     n = c.max_iters
-    warmup = c.warmup_iters
     decay = c.lr_decay_iters or n
-    if n == 0:
+    is_whole = c.warmup_iters < n and (c.warmup_iters < decay == n or c.min_lr == c.learning_rate)
+    if n == 0 or is_whole:
         return ''
-    last = f'{lr_of(n - 1, c):.3g}'
-    if n <= warmup:
-        return (
-            f'warmup_iters={warmup} does not end before max_iters={n}: the learning rate rises to '
-            f'{last}, never to learning_rate={c.learning_rate:.3g}'
-        )
-    if c.min_lr == c.learning_rate:  # there is no decay
-        return ''
-    if decay <= warmup:
-        return (
-            f'lr_decay_iters={decay} does not lie after warmup_iters={warmup}: the learning rate '
-            f'falls from {c.learning_rate:.3g} to min_lr={c.min_lr:.3g} in one update'
-        )
-    if decay < n:
-        return (
-            f'lr_decay_iters={decay} comes before max_iters={n}: the learning rate stays at '
-            f'min_lr={c.min_lr:.3g} from then on'
-        )
-    if decay > n:
-        return (
-            f'lr_decay_iters={decay} comes after max_iters={n}: the learning rate ends at {last}, '
-            f'above min_lr={c.min_lr:.3g}'
-        )
-    return ''
+    return (
+        f'warmup_iters={c.warmup_iters}, lr_decay_iters={decay} and max_iters={n} do not fit: the '
+        f'learning rate ends at {lr_of(n - 1, c):.3g}, and min_lr={c.min_lr:.3g}'
+    )
 
 
 def model_config(config, n_tokens=None):
@@ -362,7 +324,7 @@ def changed_inputs(config, checkpoint, data):
     if config.init_from != 'resume':
         return []
     changed = [changed_since(checkpoint, part.name, part.meta) for part in data.parts]
-    before = checkpoint.run.get('program', config.program)
+    before = checkpoint.run['program']
     if before != config.program:
         changed.append(f'the program {before} -> {config.program}')
     return [*filter(None, changed)]

@@ -33,20 +33,14 @@ CONFIG = {
     'data_dir': '/home/me/data',
     'dataset': 'mine',
     'documents': 'apart',
-    'order': 'block:3',
-    'order_seed': 7,
+    'order': 'block:3@7',
     'l2r_ratio': 0.25,
     'block_size': 9,
     'device': 'cuda:1',
     'source': 'hf:me/mine.2/en, fingerprint 12',
-    'started_from': [
-        {'name': 'gpt2', 'digest': '12'},
-        {'name': 'hf:me/one/ckpt.pt', 'digest': '12'},
-        {'name': 'ckpt.pt', 'digest': '12'},
-    ],
+    'started_from': [{'name': 'gpt2'}, {'name': 'hf:me/one/ckpt.pt'}, {'name': 'ckpt.pt'}],
 }
-PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
-ENTRIES = {'iter_num': 20, 'config': CONFIG, 'tokenizer': 'sudoku4', 'puzzle': PUZZLE}
+ENTRIES = {'iter_num': 20, 'config': CONFIG, 'tokenizer': 'sudoku4'}
 ENTRIES['counts'] = torch.tensor([5, 0, 2**40, 1])
 
 
@@ -133,7 +127,6 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, export, tm
     for option in ('dataset', 'documents'):
         assert new.run[option] == CONFIG[option]
     assert torch.equal(new.counts, old.counts)
-    assert new.entries['puzzle'] == PUZZLE
 
 
 def test_a_folder_shows_nothing_of_a_machine_and_has_model_py(checkpoint, export, tmp_path):

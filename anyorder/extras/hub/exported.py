@@ -31,9 +31,9 @@ VIEWS = {
     'AutoModelForCausalLM': 'AOGPTForCausalLM',
     'AutoModelForMaskedLM': 'AOGPTForMaskedLM',
 }
-# entries of a checkpoint that are kept; puzzle is in older ones, data and val_data are hashes,
+# entries of a checkpoint that are kept; data and val_data are hashes,
 # sets are those of a mixture
-ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets', 'puzzle', 'data', 'val_data')
+ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets', 'data', 'val_data')
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = (
     'dataset',
@@ -41,14 +41,12 @@ OPTIONS = (
     'block_size',
     'shape',
     'order',
-    'order_seed',
     'l2r_ratio',
     'batch_size',
     'gradient_accumulation_steps',
     'max_iters',
     'optimizer',
     'learning_rate',
-    'muon_learning_rate',
     'min_lr',
     'warmup_iters',
     'lr_decay_iters',
