@@ -141,34 +141,34 @@ class Passes:
         return kept
 
     def draw(self, part, bounds, size, logits, cells):
-        """Draw the tokens of cells, and write them. Under a language column after column: each
-        given the ones before it, they have their joint law."""
+        """Draw the tokens of cells, and write them. Under a language one after the other of a row:
+        each given the ones before it, they have their joint law."""
         if part.language is None:
             self.draw_each(part, bounds, logits, cells)
             return
+        cells, at = cells.from_left_to_right(part.order)  # one sweep of a pattern draws them all
         for column in range(size.reveals):
             one, number = cells.in_column(column)
             position = part.order[one.row, one.visit]
-            own = logits[number]
+            own = logits[at[number]]
             law = part.language.law(one, position, own)
-            token = self.draw_each(part, bounds, law, one)
+            token, logprob = self.draw_each(part, bounds, law, one)
             part.language.reveal(one, position, token)
             if self.with_logprob:
-                nats = token_logprob(own, token) - token_logprob(law, token)
+                nats = token_logprob(own, token) - logprob
                 if one.is_real is not None:
                     nats = torch.where(one.is_real, nats, 0.0)
                 part.language.weigh(one.row, nats)
 
     def draw_each(self, part, bounds, logits, cells):
-        """Draw the tokens (m,) of cells by the numbers of their positions, write and return them. A
-        scored text keeps its own."""
+        """Draw the tokens (m,) of cells by the numbers of their positions, write and return them,
+        and what `write` returns. A scored text keeps its own."""
         position = part.order[cells.row, cells.visit]
         if self.drawing.scores:
             token = part.idx[cells.row, position]
         else:
             token = self.drawing.tokens(logits, part.u[cells.row, position])
-        self.write(part, bounds, cells, position, token, logits)
-        return token
+        return token, self.write(part, bounds, cells, position, token, logits)
 
     def token_by_noise(self, part, cells, position, logits):
         """Draw tokens (m,) by the noise of their cells. A scored text keeps its own."""
@@ -180,11 +180,11 @@ class Passes:
     def write(self, part, bounds, cells, position, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
         that scores, else by the untempered model, with the penalty on known tokens; and the
-        likeliest tokens, if somebody asks."""
+        likeliest tokens, if somebody asks. Return log p (m,), or None."""
         cells.write(part.idx, position, token)
         cells.write(part.step, position, bounds.n_steps[cells.row])
         if not self.with_logprob:
-            return
+            return None
         k = part.likeliest.size(2) // 2
         if k:
             found = likeliest(self.drawing, logits, k, token)
@@ -193,6 +193,7 @@ class Passes:
             logits = self.drawing.tempered(logits)
         logprob = token_logprob(logits, token)
         cells.write(part.logprob, position, logprob.to(part.logprob.dtype))
+        return logprob
 
     def keep_slots(self, n_slots):
         """Keep only the first n_slots (B,) of each row in the cache."""

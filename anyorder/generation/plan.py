@@ -219,6 +219,18 @@ class Cells(NamedTuple):
             chosen = self.is_real & chosen
         return self._replace(is_real=chosen), slice(None)
 
+    def from_left_to_right(self, order):
+        """Return the cells of each row by the positions that order (B, T) visits, those that repeat
+        last, and where each stood before."""
+        position = order[self.row, self.visit]
+        T = order.size(1)
+        if self.is_real is not None:
+            number = torch.arange(len(position), device=position.device)
+            repeats = self.column != number - self.start[self.row]
+            position = position.masked_fill(repeats, T)
+        at = (self.row * (T + 1) + position).argsort(stable=True)
+        return self._replace(visit=self.visit[at]), at
+
     def in_column(self, column):
         """Return the cells of one column, at most one a row, and their numbers among these."""
         if is_exact(self.row.device):

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from simulated_gpu import counted
 from test_generation import chi2_of, limit
 
-from anyorder.extras.patterns import messages
 from anyorder.extras.patterns.automaton import Table
 from anyorder.extras.patterns.language import Language, Span
+from anyorder.extras.patterns.messages import Messages
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, steps
+from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.plan import Cells
 from anyorder.tokens.tokenizers import Symbols
@@ -54,15 +53,6 @@ OTHER = Table(  # b*(ab|c)b*
 TEXTS = torch.tensor([*itertools.product(range(V), repeat=N)])
 MATCHES = torch.tensor([bool(TABLE.final[TABLE.read(text)]) for text in TEXTS.tolist()])
 MATCHES &= torch.tensor([TABLE.read(text) >= 0 for text in TEXTS.tolist()])
-BOTH = pytest.mark.parametrize('kind', [messages.Tree, messages.Chain])
-
-
-@pytest.fixture
-def made(kind, monkeypatch):
-    """All messages are of this kind."""
-    monkeypatch.setattr(messages, 'messages_of', kind)
-    monkeypatch.setattr('anyorder.extras.patterns.language.messages_of', kind)
-    return kind
 
 
 def canvas_of(n_rows, n=N, n_known=0, idx=None, seed=0):
@@ -130,30 +120,32 @@ def assert_equal(a, b, atol=1e-12):
     torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
-@BOTH
-def test_z_is_the_probability_of_a_match(kind):
+def messages_of(table, masses):
+    """The Messages of spans that start at the start, with masses (n, L, C)."""
+    n, n_places, _ = masses.shape
+    start = np.full(n, table.start)
+    return Messages(table, start, np.full(n, n_places), np.log(masses))
+
+
+@pytest.mark.filterwarnings('ignore:divide by zero')
+def test_z_is_the_probability_of_a_match():
     """Whatever is put in whatever order: the sum of the probabilities of the texts that match."""
-    to = torch.tensor(TABLE.next)
-    start = torch.eye(7, dtype=torch.float64)[:1].log().expand(9, 7)
-    final = torch.tensor(TABLE.final).double().log().expand(9, 7)
-    found = kind(to, start, final, torch.ones(9, N, dtype=torch.bool))
     logits = random_logits(9, N)
     p = logits.softmax(-1)[..., : V + 1]
     masses = torch.zeros(9, N, 5, dtype=torch.float64).index_add_(2, torch.tensor(TABLE.classes), p)
+    found = messages_of(TABLE, np.ones((9, N, 5)))
     for place in (3, 0, 5, 1, 4, 2, 4):
-        found.put(torch.arange(9), torch.full((9,), place), masses[:, place])
+        found.put(np.arange(9), np.full(9, place), masses[:, place].log().numpy())
         found.log_z()
     texts = p[:, torch.arange(N), TEXTS].prod(2)  # (9, 4096)
-    assert_equal(found.log_z(), texts[:, MATCHES].sum(1).log())
+    assert_equal(torch.from_numpy(found.log_z()), texts[:, MATCHES].sum(1).log())
 
 
-@BOTH
-def test_marginals(made):
+def test_marginals():
     """Of each blank, whatever is known."""
     idx = TEXTS[MATCHES][::32]
     canvas = canvas_of(len(idx), n_known=torch.arange(len(idx)) % 5, idx=idx)
     language = Language([Span(r, 0, N, TABLE, 0) for r in range(len(idx))], canvas)
-    assert isinstance(language.groups[0].messages, made)
     logits = random_logits(len(idx), N)
     row, position = observed(language, canvas, logits)
     law = probabilities(language, row, position, logits)
@@ -165,8 +157,7 @@ def test_marginals(made):
         assert_equal(few[0], p)
 
 
-@BOTH
-def test_the_joint_law_of_any_blanks_by_drawing_them_in_turn(made):
+def test_the_joint_law_of_any_blanks_by_drawing_them_in_turn():
     """log q of some tokens is the sum of the logs of their laws, each given those before it."""
     n_rows = 12
     idx = TEXTS[MATCHES][torch.arange(n_rows) * 18]
@@ -198,11 +189,10 @@ def allowed_sets(partial):
     return fits.any(1), (fits.float() @ one_hot > 0).unflatten(1, (N, V))
 
 
-@BOTH
 @pytest.mark.parametrize(
     'share', [23, pytest.param(1, marks=pytest.mark.slow)], ids=['some', 'every']
 )
-def test_what_may_stand_in_a_partial_text(made, share):
+def test_what_may_stand_in_a_partial_text(share):
     """Exactly the tokens with which some text matches, in every blank of all partial texts."""
     partial = torch.tensor([*itertools.product(range(-1, V), repeat=N)][::share])
     possible, may = allowed_sets(partial)
@@ -225,8 +215,7 @@ def test_what_may_stand_in_a_partial_text(made, share):
 
 
 @pytest.mark.slow
-@BOTH
-def test_draws(made):
+def test_draws():
     """20,000 texts of six tokens that are drawn in turn, by chi-square."""
     n = 20_000
     canvas = canvas_of(n)
@@ -255,84 +244,43 @@ def spans_of(n_rows, start=0, end=N):
     return [Span(r, start, end, TABLE, 0) for r in range(n_rows)]
 
 
-def both_kinds(to, start, final, inside):
-    return [kind(to, start, final, inside) for kind in (messages.Tree, messages.Chain)]
+def table_of(to, final):
+    """A Table that starts in state 0."""
+    return Table(np.array(to), 0, np.array(final), np.arange(len(to[0])), 'the pattern', None)
 
 
-def test_a_tree_is_a_chain():
-    """Of spans of unequal lengths, after any changes, for all places or a few."""
-    g = torch.Generator().manual_seed(0)
-    to = torch.randint(-1, 9, (9, 12), generator=g)
-    start = torch.rand(4, 9, generator=g, dtype=torch.float64).log()
-    final = torch.rand(4, 9, generator=g, dtype=torch.float64).log()
-    length = torch.tensor([[37], [1], [20], [36]])
-    tree, chain = both_kinds(to, start, final, torch.arange(37) < length)
-    span = torch.arange(4).repeat_interleave(37)
-    place = torch.arange(37).repeat(4)
-    for n in (148, 3, 40, 1, 148):
-        at = torch.randperm(148, generator=g)[:n]
-        masses = torch.rand(n, 12, generator=g, dtype=torch.float64) ** 20
-        asked = torch.randperm(148, generator=g)[: 149 - n]
-        for found in (tree, chain):
-            found.put(span[at], place[at], masses)
-        one, other = [found.log_weights(span[asked], place[asked]) for found in (tree, chain)]
-        inside = place[asked] < length[span[asked], 0]
-        assert_equal(one[inside], other[inside])
-        assert_equal(tree.log_z(), chain.log_z())
-
-
-@pytest.mark.parametrize(
-    'kind', [messages.Tree, pytest.param(messages.Chain, marks=pytest.mark.slow)]
-)
-def test_thousands_of_places_neither_overflow_nor_underflow(kind):
+@pytest.mark.filterwarnings('ignore:divide by zero')
+def test_thousands_of_places_neither_overflow_nor_underflow():
     """Of one region of two that the start leads to, though the other one is e^14000 as likely.
 
     State 0 begins; class 0 leads to state 1 and class 1 to state 2, which they do not leave. A last
     class, after both, is what decides."""
-    to = torch.tensor([[1, 2, -1], [1, -1, 1], [-1, 2, -1]])
-    start = torch.tensor([[1.0, 0, 0]]).double().log()
-    final = torch.tensor([[0.0, 1, 1]]).double().log()
-    found = kind(to, start, final, torch.ones(1, 2048, dtype=torch.bool))
-    place = torch.arange(2048)
-    masses = torch.tensor([0.001, 0.999, 0]).double().repeat(2048, 1)
-    found.put(torch.zeros_like(place), place, masses)
-    wanted = torch.logaddexp(masses[:, 0].log().sum(), masses[:, 1].log().sum())
-    torch.testing.assert_close(found.log_z()[0], wanted, rtol=1e-13, atol=0)
-    only_last = torch.tensor([[0.0, 0, 1]]).double()
-    found.put(torch.tensor([0]), torch.tensor([2047]), only_last)
-    torch.testing.assert_close(
-        found.log_z()[0], 2047 * torch.tensor(0.001).double().log(), rtol=1e-13, atol=0
-    )
-    law = found.log_weights(torch.tensor([0]), torch.tensor([1000]))
-    assert (law > -torch.inf).tolist() == [[True, False, True]]
-    found.put(torch.tensor([0]), torch.tensor([3]), torch.tensor([[0.0, 1, 0]]).double())
-    assert found.log_z() == -torch.inf
+    table = table_of([[1, 2, -1], [1, -1, 1], [-1, 2, -1]], [False, True, True])
+    found = messages_of(table, np.tile([0.001, 0.999, 0], (1, 2048, 1)))
+    of_each = 2048 * np.log([0.001, 0.999])
+    np.testing.assert_allclose(found.log_z(), np.logaddexp(*of_each), rtol=1e-13)
+    zero = np.array([0])
+    found.put(zero, zero + 2047, np.log([[0.0, 0, 1]]))
+    np.testing.assert_allclose(found.log_z(), 2047 * np.log(0.001), rtol=1e-13)
+    assert (found.log_weights(zero, zero + 1000) > -np.inf).tolist() == [[True, False, True]]
+    found.put(zero, zero + 3, np.log([[0.0, 1, 0]]))
+    assert found.log_z() == -np.inf
 
 
-@BOTH
-@pytest.mark.parametrize('exact', [True, False], ids=['cpu', 'device'])
-def test_what_is_possible_stays_possible(kind, exact, monkeypatch):
-    """However the halves of a span disagree. A CPU finds their sum, a device no dead end."""
-    monkeypatch.setattr(messages, 'is_exact', lambda device: exact)
-    to = torch.tensor([[1, 2], [1, -1], [-1, 2]])
-    start = torch.tensor([[1.0, 0, 0]]).double().log()
-    final = torch.zeros(1, 3).double()
-    found = kind(to, start, final, torch.ones(1, 1024, dtype=torch.bool))
-    place = torch.arange(1024)
-    masses = torch.ones(1024, 2).double()
-    masses[:512, 0] = 1e-9
-    masses[512:, 1] = 1e-9
-    found.put(torch.zeros_like(place), place, masses)
-    for asked in (place, place[700:701]):
-        law = found.log_weights(torch.zeros_like(asked), asked)
-        assert torch.isfinite(law).all()
-    if exact or kind is messages.Chain:
-        wanted = masses[:, 0].log().sum() + torch.tensor(2.0).double().log()
-        torch.testing.assert_close(found.log_z()[0], wanted, rtol=1e-13, atol=0)
+def test_what_is_possible_stays_possible():
+    """However the halves of a span disagree."""
+    table = table_of([[1, 2], [1, -1], [-1, 2]], [True, True, True])
+    masses = np.ones((1, 1024, 2))
+    masses[:, :512, 0] = 1e-9
+    masses[:, 512:, 1] = 1e-9
+    found = messages_of(table, masses)
+    for asked in (np.arange(1024), np.array([700])):
+        assert np.isfinite(found.log_weights(np.zeros_like(asked), asked)).all()
+    wanted = 512 * np.log(1e-9) + np.log(2)
+    np.testing.assert_allclose(found.log_z(), wanted, rtol=1e-13)
 
 
-@BOTH
-def test_a_span_may_begin_before_its_canvas_and_end_behind_it(made):
+def test_a_span_may_begin_before_its_canvas_and_end_behind_it():
     """As does the whole text, whose places behind have the stand-in law."""
     stand_in = torch.tensor([1.0, 2, 3, 4, 5])
     logits = random_logits(1, N)
@@ -350,8 +298,7 @@ def test_a_span_may_begin_before_its_canvas_and_end_behind_it(made):
     assert_equal(probabilities(language, row, position, logits[:, 1:4]), law[:3])
 
 
-@BOTH
-def test_rows_are_taken_and_put_back(made):
+def test_rows_are_taken_and_put_back():
     """Rows that repeat, in any order, and what is done to them does nothing to the others."""
     n = 5
     canvas = canvas_of(n)
@@ -379,8 +326,7 @@ def test_rows_are_taken_and_put_back(made):
     assert torch.equal(after, before)
 
 
-@BOTH
-def test_tokens_become_blanks_again(made):
+def test_tokens_become_blanks_again():
     """Nothing of an earlier step is left: the law is that of a language that never saw it."""
     idx = TEXTS[MATCHES][[10, 100, 200]]
     canvas = canvas_of(3, idx=idx, n_known=torch.tensor([1, 0, 2]))
@@ -680,64 +626,46 @@ def test_a_text_is_revised_inside_its_language():
     assert MATCHES[numbers_of(canvas.idx)].all()
 
 
-@pytest.mark.parametrize(
-    'how',
-    [pytest.param(dict(n_steps=3), marks=pytest.mark.slow), dict(n_steps=3, policy='margin')],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    'kind', [messages.Tree, pytest.param(messages.Chain, marks=pytest.mark.slow)]
-)
-def test_no_step_waits(made, simulated, how):
-    """On a device, which writes what a CPU writes."""
-    model = toy().float()
+def canvas_on(device):
+    """The canvas of ROWS and its language on a device."""
     idx, order, _, spans = ROWS
-    n_known = torch.tensor([0, 2, 2, 0, 3])
+    canvas = Canvas(idx.to(device), order.to(device), torch.tensor([0, 2, 2, 0, 3]), range(5))
+    canvas.language = Language(spans, canvas)
+    return canvas
 
-    def canvas_on(device):
-        canvas = Canvas(idx.to(device), order.to(device), n_known, range(5))
-        canvas.language = Language(spans, canvas)
-        return canvas
 
-    here = canvas_on('cpu')
-    fill(model, here, unmasking_of(**how), Drawing())
+def tables_of(network, how):
+    """What is written on such a canvas, on the host."""
+    canvas = canvas_on(network.device)
+    fill(network, canvas, unmasking_of(**how), Drawing())
+    found = canvas.idx, canvas.order, canvas.logprob, canvas.language.log_weight
+    return [x.cpu() for x in found]
+
+
+WRITTEN = [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb:0.5')]
+
+
+@pytest.mark.parametrize('how', WRITTEN, ids=str)
+def test_a_simulated_device_writes_what_a_cpu_writes(simulated, how):
+    """Where cells repeat, so that all rows have as many."""
+    model = toy().float()
+    here = tables_of(model, how)
 
     def body(device):
-        canvas = canvas_on(device)
-        several = steps(freeze(model.to(device)), canvas, unmasking_of(**how), Drawing())
-        first = True
-        while True:
-            with counted() as counts:
-                if next(several, None) is None:
-                    break
-            assert not counts.waits
-            assert first or not counts.copies
-            first = False
-        assert torch.equal(canvas.idx.cpu(), here.idx)
-        torch.testing.assert_close(canvas.logprob.cpu(), here.logprob, rtol=0, atol=1e-4)
-        weights = canvas.language.log_weight.cpu()
-        torch.testing.assert_close(weights, here.language.log_weight, rtol=0, atol=1e-4)
+        there = tables_of(freeze(model.to(device)), how)
+        for x, y in zip(here, there):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-4)
 
     simulated(body)
 
 
-@pytest.mark.parametrize(
-    'how', [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb:0.5')], ids=str
-)
-@BOTH
-def test_a_device_writes_what_a_cpu_writes(request, made, how):
-    """Under --device=cuda a frozen network replays its steps, from the second text on."""
+@pytest.mark.parametrize('how', WRITTEN, ids=str)
+def test_a_device_writes_what_a_cpu_writes(request, how):
+    """Under --device=cuda by a frozen network."""
     device = torch.device(request.config.getoption('--device'))
     model = toy()
-    idx, order, _, spans = ROWS
-    n_known = torch.tensor([0, 2, 2, 0, 3])
-    found = []
+    here = tables_of(model, how)
     there = freeze(copy.deepcopy(model).to(device))
-    for network in (model, there, there, there):
-        canvas = Canvas(idx.to(network.device), order.to(network.device), n_known, range(5))
-        canvas.language = Language(spans, canvas)
-        fill(network, canvas, unmasking_of(**how), Drawing())
-        found.append([canvas.idx, canvas.order, canvas.logprob, canvas.language.log_weight])
-    for again in found[1:]:
-        for here, other in zip(found[0], again):
-            torch.testing.assert_close(other.cpu(), here, rtol=0, atol=1e-10)
+    for _ in range(3):
+        for x, y in zip(here, tables_of(there, how)):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-10)

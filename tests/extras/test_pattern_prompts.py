@@ -96,6 +96,21 @@ def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
             assert re.fullmatch(DATE, bytes(text.sample['tokens'][start:end]).decode())
 
 
+@pytest.mark.parametrize('order', ['l2r', 'margin', 'eb:1'])
+def test_a_text_does_not_depend_on_its_batch(writer, order):
+    """Though one of its patterns is finished before that of another text."""
+    prompts = ['[[3/[a-z]+/]][[5/[0-9]+/]]', '[[18/[a-z]+/]]x[[4/[0-9]+/]]']
+    alone = [writer.infill(prompt, order=order, seed=7 + r) for r, prompt in enumerate(prompts)]
+    assert writer.infill(prompts, order=order, seed=7) == alone
+
+
+@pytest.mark.parametrize('order', ['l2r', 'margin'])
+def test_a_text_with_a_prompt_is_revised(writer, order):
+    pattern = 'The [a-z ]+'
+    texts = writer.infill('The [[4]] is returned', n=3, order=order, revise=1, pattern=pattern)
+    assert all(re.fullmatch(pattern, text) for text in texts)
+
+
 @slow
 def test_the_probabilities_of_all_texts_that_match_are_one(writer):
     """Under several ways of writing, by the score of each text."""

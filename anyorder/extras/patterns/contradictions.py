@@ -34,7 +34,7 @@ def check_text(table, tokens, row=0):
 
 
 def raise_why(span, tokens, allowed):
-    """Raise the ValueError of a Span of which no text matches.
+    """Raise the ValueError of a Span, if no text of it matches.
 
     tokens   the tokens of the span and of what stands behind its canvas, -1 for blanks
     allowed  [(C,) bool] of each of these, the classes that a blank may have there"""
@@ -64,7 +64,6 @@ def raise_why(span, tokens, allowed):
                 f'the token {shown(token, table)} {where} contradicts {table.pattern}, of which '
                 f'{n_tokens(n)} are to match: choose another text, or another number of blanks'
             )
-    raise AssertionError('a text matches')
 
 
 def check_before(span):

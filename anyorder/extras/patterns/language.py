@@ -3,19 +3,17 @@
 import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch.nn.functional import one_hot
-from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.extras.patterns.contradictions import check_before, raise_why
 from anyorder.extras.patterns.masses import Classes
-from anyorder.extras.patterns.messages import Chain, messages_of
-from anyorder.extras.patterns.places import Places
+from anyorder.extras.patterns.messages import LOWEST, Messages
 from anyorder.fast import split_rows
 from anyorder.generation.plan import Cells
 from anyorder.machine.devices import widest
 
-OBSERVED = -1  # in place of the number of a law
+OBSERVED = -2  # in place of a token whose law a step has answered
 BLANK = -1  # in place of a token
 
 
@@ -33,6 +31,23 @@ class Span(NamedTuple):
     table: Any
     state: int
     after: list = []
+
+
+def language_of(parts, canvas, tokenizer, stand_in=None):
+    """Return the Language of the canvas of texts, parts of which match patterns.
+
+    parts     [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins there,
+              its tokens, -1 in blanks. A part may begin before the canvas, where all is known, and
+              end behind it
+    stand_in  as in Language"""
+    spans = []
+    for row, start, tokens, pattern in parts:
+        table = pattern.table(tokenizer)
+        first = max(0, -start)
+        last = min(len(tokens), int(canvas.n_visits[row]) - start)
+        state = table.read(tokens[:first])
+        spans.append(Span(row, start + first, start + last, table, state, tokens[last:]))
+    return Language(spans, canvas, stand_in, canvas.allowed)
 
 
 class Language:
@@ -60,11 +75,12 @@ class Language:
         check_apart(spans)
         by_table = {}
         for span in spans:
+            check_before(span)
             by_table.setdefault(id(span.table), []).append(span)
         self.groups = [Group(some, canvas, stand_in, allowed) for some in by_table.values()]
         self.begin_step(canvas, canvas.known.to(device))
         for group in self.groups:
-            group.check(canvas)
+            group.check()
 
     def begin_step(self, part, n_known):
         """Begin a step of the rows `part` of the canvas, whose first n_known (B,) visits are known.
@@ -73,8 +89,9 @@ class Language:
         visit = torch.arange(part.order.size(1), device=part.order.device)
         is_known = torch.zeros_like(part.order, dtype=torch.bool)
         is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
+        tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
         for group in self.groups:
-            group.begin_step(part.idx, is_known)
+            group.begin_step(tokens)
 
     def observe(self, cells, position, logits):
         """Take note that the blanks `cells` (m,) at these positions (m,) have the laws
@@ -106,8 +123,7 @@ class Language:
         taken = copy.copy(self)
         at = rows.to(self.log_weight.device, non_blocking=True)
         taken.log_weight = self.log_weight[at]
-        groups = [group.take(rows) for group in self.groups]
-        taken.groups = [group for group in groups if group.spans]
+        taken.groups = [group.take(rows.numpy()) for group in self.groups]
         return taken
 
     def put(self, rows, part):
@@ -128,149 +144,154 @@ def check_apart(spans):
 
 
 class Group:
-    """The spans of one table, and what is known of them.
+    """The spans of one table, and what is known of them, on the host: what a device has is brought
+    here.
 
-    laws      (C + k, C) masses: of a known token of each class, then of the stand-in laws
-    stand_in  (n + 1, L) the number of the stand-in law of each place
-    held      (n + 1, L) the number of the law that the messages have, or OBSERVED"""
+    Each row has room for K spans: span k of row r has the number K r + k. The L positions go on
+    behind the canvas, where a span may end.
+
+    slot      (B, L) the k of the span that has a position, -1 for none
+    first     (B K,) where a span begins
+    behind    (B, L) the tokens that stand behind the canvas, else BLANK
+    held      (B, L) whose law the messages have: that of a known token, or that of a BLANK which
+              nobody has answered, or one that was OBSERVED
+    stand_in  (B K, L, C) the log masses of the law of a BLANK
+    of_known  (C, C) those of a known token of each class"""
 
     def __init__(self, spans, canvas, stand_in, allowed):
         self.spans = spans
-        self.table = spans[0].table
+        table = spans[0].table
         device = canvas.idx.device
-        dtype = widest(device)
-        self.places = Places(spans, *canvas.idx.shape, device)
-        self.classes = Classes(self.table, dtype, device)
+        self.classes = Classes(table, device)
+        self.of_token = table.classes
+        with np.errstate(divide='ignore'):
+            self.of_known = np.log(np.eye(table.n_classes))
 
-        # The laws of places that no step has answered
-        n_classes = self.table.next.shape[1]
+        # Where the spans are
+        rows = [span.row for span in spans]
+        self.n_slots = max(map(rows.count, rows))
+        n = len(canvas) * self.n_slots
+        B, N = canvas.order.shape
+        n_positions = N + max(len(span.after) for span in spans)
+        self.slot = np.full((B, n_positions), -1)
+        self.behind = np.full((B, n_positions), BLANK)
+        self.held = np.full((B, n_positions), BLANK)
+        self.first = np.zeros(n, int)
+        states = np.full(n, -1)
+        lengths = np.zeros(n, int)
+        for i, (row, start, end, _, state, after) in enumerate(spans):
+            k = rows[:i].count(row)
+            number = row * self.n_slots + k
+            last = end + len(after)
+            self.slot[row, start:last] = k
+            self.behind[row, end:last] = after
+            self.first[number] = start
+            states[number] = state
+            lengths[number] = last - start
+
+        # The laws of what nobody has answered
         if stand_in is None:
-            stand_in = torch.ones(len(self.table.classes))
-        log_weights = torch.as_tensor(stand_in).to(device, dtype).log().unsqueeze(0)
-        of_known = torch.eye(n_classes, dtype=dtype, device=device)
-        self.laws = torch.cat([of_known, self.classes.masses(log_weights)])
-        self.stand_in = torch.full_like(self.places.position, n_classes)
+            stand_in = torch.ones(len(table.classes))
+        log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
+        shape = n, lengths.max(), table.n_classes
+        self.stand_in = np.broadcast_to(self.classes.log_masses(log_weights), shape).copy()
         if allowed is not None:
             self.restrict(canvas, allowed, log_weights)
-        self.held = torch.full_like(self.stand_in, OBSERVED)
+        self.messages = Messages(table, states, lengths, self.stand_in.copy())
 
-        # The messages
-        for span in spans:
-            check_before(span)
-        to = torch.tensor(self.table.next).to(device)
-        states = [span.state for span in spans]
-        states.append(self.table.start)
-        start = one_hot(torch.tensor(states), len(to)).to(device, dtype).log()
-        self.messages = messages_of(to, start, self.final(to, start), self.places.inside)
+    def find(self, cells, position):
+        """Return row and position (n,) of those of the cells (m,) that are real and in a span, and
+        their numbers, on the device."""
+        row, at = torch.stack([cells.row, position]).cpu().numpy()
+        inside = self.slot[row, at] >= 0
+        if cells.is_real is not None:
+            inside &= cells.is_real.cpu().numpy()
+        number = np.flatnonzero(inside)
+        return row[number], at[number], torch.from_numpy(number).to(position.device)
+
+    def places(self, row, position):
+        """Return the number of the span (n,) and the place there (n,) of positions in spans."""
+        span = row * self.n_slots + self.slot[row, position]
+        return span, position - self.first[span]
 
     def restrict(self, canvas, allowed, log_weights):
         """Restrict the stand-in law of each blank to what is allowed there."""
         row, column, visit = canvas.cells(canvas.n_blanks)
+        cells = Cells(row, column, visit, None, None)
         position = canvas.order[row, visit]
-        blanks = Cells(row, column, visit, None, None)
-        span, place, number = self.places.find(blanks, position)
-        row = row[number]
-        first = len(self.laws)
-        self.stand_in[span, place] = torch.arange(first, first + len(row), device=row.device)
-        laws = [self.laws]
-        parts = split_rows(log_weights.size(1), row, position[number])
-        for rows, positions in zip(*parts):
-            may = allowed.tokens_at(allowed.rows[rows], allowed.starts[rows] + positions)
-            logits = log_weights.masked_fill(~may.to(log_weights.device), -torch.inf)
-            laws.append(self.classes.masses(logits))
-        self.laws = torch.cat(laws)
+        *found, number = self.find(cells, position)
+        span, place = self.places(*found)
+        n_tokens = log_weights.size(1)
+        row = allowed.rows[row[number]]
+        at = allowed.starts[row] + position[number]
+        logs = []
+        for rows, positions in zip(*split_rows(n_tokens, row, at)):
+            may = allowed.tokens_at(rows, positions).to(log_weights.device)
+            logits = log_weights.masked_fill(~may, -torch.inf)
+            logs.append(self.classes.log_masses(logits))
+        self.stand_in[span, place] = np.concatenate(logs)
 
-    def final(self, to, start):
-        """Return the log weights (n + 1, S) of the states in which the spans leave the canvas: of
-        what stands behind it, swept back."""
-        final = torch.tensor(self.table.final).to(start).log().expand_as(start)
-        behind = [torch.tensor(span.after, dtype=torch.long) for span in self.spans]
-        behind.append(torch.tensor([], dtype=torch.long))
-        n_behind = torch.tensor([len(tokens) for tokens in behind])
-        if not n_behind.any():
-            return final
-        tokens = pad_sequence(behind, batch_first=True)
-        inside = torch.arange(tokens.size(1)) < n_behind.unsqueeze(1)
-        tokens = tokens.to(to.device)
-        chain = Chain(to, start, final, inside.to(to.device))
-        n_classes = to.size(1)
-        law = torch.where(tokens < 0, n_classes, self.classes.of_token[tokens.clamp(min=0)])
-        chain.masses = self.laws[law]
-        chain.sweep_back(0)
-        return chain.backward[-1]
-
-    def check(self, canvas):
+    def check(self):
         """Raise ValueError if nothing matches, with the reason."""
-        impossible = (self.messages.log_z() == -torch.inf).tolist()[:-1]
-        if True not in impossible:
-            return
-        number = impossible.index(True)
-        span = self.spans[number]
-        visits = canvas.order[span.row, : canvas.known[span.row]].tolist()
-        is_known = {*visits}
-        tokens = canvas.idx[span.row, span.start : span.end].tolist()
-        for place, position in enumerate(range(span.start, span.end)):
-            if position not in is_known:
-                tokens[place] = BLANK
-        law = self.stand_in[number, : len(tokens)]
-        allowed = [mass > 0 for mass in self.laws[law].cpu().numpy()]
-        anything = self.laws[self.table.next.shape[1]].cpu().numpy() > 0
-        allowed += [anything for _ in span.after]
-        raise_why(span, tokens + span.after, allowed)
+        log_z = self.messages.log_z()
+        for span in self.spans:
+            positions = np.arange(span.start, span.end + len(span.after))
+            number, place = self.places(np.full_like(positions, span.row), positions)
+            if log_z[number[0]] == -np.inf:
+                allowed = self.stand_in[number, place] > -np.inf
+                raise_why(span, self.held[span.row, positions].tolist(), allowed)
 
-    def begin_step(self, idx, is_known):
-        row = self.places.row
-        position = self.places.position
-        token = idx[row, position].clamp(max=len(self.classes.of_token) - 1)
-        law = torch.where(is_known[row, position], self.classes.of_token[token], self.stand_in)
-        changed = (law != self.held) & self.places.inside
-        self.held = torch.where(changed, law, self.held)
-        self.put(*self.places.those(changed))
+    def begin_step(self, tokens):
+        """Begin a step with the tokens (B, N) that are known, else BLANK."""
+        known = self.behind.copy()
+        canvas = known[:, : tokens.shape[1]]
+        tokens = tokens[:, : canvas.shape[1]]
+        np.copyto(canvas, tokens, where=tokens != BLANK)
+        row, position = np.nonzero((known != self.held) & (self.slot >= 0))
+        self.hold(row, position, known[row, position])
+
+    def hold(self, row, position, token):
+        """Put the laws of tokens (n,), or BLANK, at their positions."""
+        self.held[row, position] = token
+        span, place = self.places(row, position)
+        logs = self.of_known[self.of_token[token]]
+        is_blank = token == BLANK
+        logs[is_blank] = self.stand_in[span[is_blank], place[is_blank]]
+        self.messages.put(span, place, logs)
 
     def observe(self, cells, position, logits):
-        span, place, number = self.places.find(cells, position)
-        self.held[span, place] = torch.full_like(place, OBSERVED)
-        self.messages.put(span, place, self.classes.masses(logits[number]))
+        row, position, number = self.find(cells, position)
+        self.held[row, position] = OBSERVED
+        span, place = self.places(row, position)
+        if len(row) < len(logits):
+            logits = logits[number]
+        self.messages.put(span, place, self.classes.log_masses(logits))
 
     def law(self, cells, position, logits):
         """Return logits (m, V) of the laws of blanks among what matches."""
-        span, place, number = self.places.find(cells, position)
-        if not len(span):
+        row, position, number = self.find(cells, position)
+        if not len(row):
             return logits
-        log_weights = self.messages.log_weights(span, place)
-        keeps = (log_weights == -torch.inf).all(1) | (span == len(self.spans))
-        log_weights.masked_fill_(keeps.unsqueeze(1), 0.0)
-        if len(span) == len(logits):
+        log_weights = self.messages.log_weights(*self.places(row, position))
+        largest = log_weights.max(1, keepdims=True)
+        log_weights -= np.maximum(largest, LOWEST)
+        log_weights[largest[:, 0] == -np.inf] = 0
+        if len(row) == len(logits):
             return self.classes.added(logits, log_weights)
         own = self.classes.added(logits[number], log_weights)
         return logits.to(own.dtype).index_copy(0, number, own)
 
     def reveal(self, cells, position, token):
-        span, place, number = self.places.find(cells, position)
-        self.held[span, place] = self.classes.of_token[token[number]]
-        self.put(span, place)
-
-    def put(self, span, place):
-        """Put the laws that are held into the messages."""
-        self.messages.put(span, place, self.laws[self.held[span, place]])
+        row, position, number = self.find(cells, position)
+        self.hold(row, position, token[number].cpu().numpy())
 
     def take(self, rows):
         """Return the same of these rows of the canvas."""
-        of_row = {}
-        for number, span in enumerate(self.spans):
-            of_row.setdefault(span.row, []).append(number)
-        numbers = []
-        spans = []
-        for new, old in enumerate(rows.tolist()):
-            for number in of_row.get(old, ()):
-                numbers.append(number)
-                spans.append(self.spans[number]._replace(row=new))
         taken = copy.copy(self)
-        taken.spans = spans
-        taken.places = Places(spans, len(rows), self.places.n_positions, self.laws.device)
-        numbers.append(len(self.spans))
-        at = torch.tensor(numbers).to(self.laws.device, non_blocking=True)
-        taken.stand_in = self.stand_in[at]
-        taken.held = self.held[at]
-        taken.messages = self.messages.take(at)
+        spans = (rows[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
+        for name in ('slot', 'behind', 'held'):
+            setattr(taken, name, getattr(self, name)[rows])
+        for name in ('first', 'stand_in'):
+            setattr(taken, name, getattr(self, name)[spans])
+        taken.messages = self.messages.take(spans)
         return taken
