@@ -49,7 +49,7 @@ n_positions = 0  # ensemble: visits of a block that are evaluated, a stratified 
 n_steps = '0'  # numbers of passes, with commas; 0 is one token a step
 unmask = 'fixed'  # 'fixed', or 'binomial': how many tokens a step writes is drawn
 temperature = 1.0  # the law that is measured is tempered by it
-pattern = ''  # the law given that a block matches: a regular expression, or FILE.json, a schema
+pattern = ''  # the law given that a block matches: a regular expression
 seed = 1337  # draws orders, contexts and visits
 # system
 batch_size = 16  # blocks of a forward pass; or contexts, of about as many tokens

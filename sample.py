@@ -21,7 +21,7 @@ ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or 
 weights = 'ema'  # 'ema' or 'raw'
 # what to write
 prompt = ''  # text with blanks, \n a line end; or FILE:prompts.jsonl, FILE:rows.npy
-pattern = ''  # of the whole text: a regular expression, or FILE.json, a JSON schema
+pattern = ''  # of the whole text: a regular expression
 length = 0  # tokens of a text, prompt included; 0 is the model's block_size
 context = 0  # of a longer text: what a stretch reads before its first blank; 0 is block_size / 2
 stop = ''  # text, or a JSON list of texts, with which [[..]] or the sample ends

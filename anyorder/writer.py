@@ -123,8 +123,7 @@ class Writer:
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
         top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
                    top_logprobs of the Text or the Rows
-        pattern    what the whole text matches: a Pattern, a regular expression, or a JSON schema, a
-                   dict or the path of a .json"""
+        pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.asked(way, page, options)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')

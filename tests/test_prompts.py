@@ -60,14 +60,6 @@ class Zeros:
     def __eq__(self, other):
         return isinstance(other, Zeros) and self.text == other.text
 
-    @classmethod
-    def of_schema(cls, schema):
-        return cls(f'schema {schema}')
-
-    @classmethod
-    def of_option(cls, text):
-        return cls(f'option {text}')
-
     def lengths_between(self, tokenizer, least, most):
         return [n for n in range(least, most + 1) if re.fullmatch(self.text, n * '0')]
 
@@ -166,16 +158,11 @@ def test_a_length_that_cannot_match_is_one_line(zeros, prompt, said):
         parse_prompt(prompt, Bytes(), 20)
 
 
-def test_a_pattern_is_named_by_a_text_a_path_or_a_schema(zeros, tmp_path):
+def test_a_pattern_is_read_as_it_is_typed(zeros):
     assert read_pattern('') is None and read_pattern(None) is None
-    assert read_pattern(r'a\n') == Zeros(r'option a\n')  # as it is typed
-    for path in (tmp_path / 'a.json', f'{tmp_path}/a.json'):
-        assert read_pattern(path) == Zeros(f'option {tmp_path}/a.json')
-    assert read_pattern({'type': 'null'}) == Zeros("schema {'type': 'null'}")
+    assert read_pattern(r'a\n') == Zeros(r'a\n')
     pattern = Zeros('0')
     assert read_pattern(pattern) is pattern
-    with one_line('pattern must be'):
-        read_pattern(3)
 
 
 @pytest.mark.parametrize(

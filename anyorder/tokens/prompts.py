@@ -65,24 +65,12 @@ def read_lines(path):
 
 
 def read_pattern(pattern):
-    """Return the Pattern that an option means, None for '' and None.
-
-    pattern  a Pattern, a regular expression, or a JSON schema: a dict or the path of a .json"""
+    """Return the Pattern of a regular expression, None for '' and None. A Pattern stays one."""
     if pattern is None or pattern == '':
         return None
     if isinstance(pattern, anyorder.Pattern):
         return pattern
-    if isinstance(pattern, dict):
-        return anyorder.Pattern.of_schema(pattern)
-    if not isinstance(pattern, str | os.PathLike):
-        raise ValueError(
-            'pattern must be a regular expression, a JSON schema or the path of one, or a Pattern, '
-            f'got {pattern!r:.60}'
-        )
-    path = os.fspath(pattern)
-    if path.endswith('.json'):
-        path = home(path)
-    return anyorder.Pattern.of_option(path)
+    return anyorder.Pattern(pattern)
 
 
 def behind_beginning(found, prefix):

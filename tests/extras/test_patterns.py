@@ -1,7 +1,6 @@
 """anyorder/extras/patterns/: which tokens may follow which, so that a text matches a pattern."""
 
 import itertools
-import json
 import os
 import random
 import re
@@ -42,14 +41,13 @@ def gpt2(monkeypatch):
 def here(monkeypatch):
     """Automata are built in this process, which saves the start of another."""
 
-    def ask(question, text, what):
+    def ask(expression, pattern):
         try:
-            return build.ANSWERS[question](text)
+            return build.automaton(expression)
         except ValueError as e:
             raise automaton.Refused(str(e)) from None
 
     monkeypatch.setattr(automaton, 'ask', ask)
-    monkeypatch.setattr(patterns, 'ask', ask)
 
 
 # ---- against re.fullmatch
@@ -195,11 +193,6 @@ def test_a_table_is_small_and_every_state_can_be_completed(here, gpt2):
     assert [*np.flatnonzero(table.lengths(20))] == [3, 4, 5, 6, 7]
 
 
-def test_a_text_in_quotes_of_a_limited_length_has_few_states(here):
-    schema = {'type': 'string', 'maxLength': 20}
-    assert Pattern.of_schema(schema).table(BYTES).n_states < 300
-
-
 def test_tables_are_kept_by_pattern_and_tokenizer(monkeypatch):
     tokenizer = Symbols('own', ['a', 'b', 'c'], ' ')
     table = Pattern('^a+b$').table(tokenizer)
@@ -304,37 +297,6 @@ def test_a_way_of_decoding_that_says_no_text_of_a_token_is_one_line(here):
         Pattern('a').table(tokenizer_like('ends of words'))
 
 
-# ---- schemas
-
-PERSON = {
-    'type': 'object',
-    'properties': {'name': {'type': 'string'}, 'age': {'type': 'integer'}},
-    'required': ['name', 'age'],
-}
-
-
-def test_a_schema_is_a_pattern_of_the_json_that_it_allows(tmp_path):
-    path = tmp_path / 'person.json'
-    path.write_text(json.dumps(PERSON))
-    pattern = Pattern.of_schema(path)
-    assert pattern == Pattern.of_schema(PERSON) == Pattern.of_option(str(path))
-    assert pattern.matches('{"name": "J\\"ö", "age": -3}', BYTES)
-    assert not pattern.matches('{"name": "J"o", "age": -3}', BYTES)
-    assert not pattern.matches('{"age": -3}', BYTES)
-    assert Pattern.of_option('a') == Pattern('a')
-
-
-def test_a_name_that_is_a_keyword_elsewhere_is_a_name():
-    pattern = Pattern.of_schema(
-        {
-            'type': 'object',
-            'properties': {'minimum': {'type': 'array', 'uniqueItems': False}, 'not': {'const': 1}},
-            'required': ['minimum', 'not'],
-        }
-    )
-    assert pattern.matches('{"minimum": [1, 1], "not": 1}', BYTES)
-
-
 # ---- errors
 
 
@@ -391,36 +353,6 @@ def test_tokens_that_spell_no_text_are_one_line(here):
         Pattern('[ab]c').table(Symbols('own', ['a', 'b'], ' '))
 
 
-def test_a_schema_that_is_not_there_is_one_line(tmp_path):
-    for path in ('none.json', tmp_path / 'none.json', str(tmp_path) + '/.json'):
-        with one_line('a JSON file that is there'):
-            Pattern.of_option(str(path))
-    assert Pattern.of_option('(none.json)').text == '(none.json)'
-
-
-@pytest.mark.parametrize(
-    ('schema', 'said'),
-    [
-        ('{', 'JSON'),
-        ('[1]', 'object'),
-        ('{"type": "foo"}', 'foo'),
-        ('{"not": {"type": "string"}}', 'not'),
-        ('{"properties": {"a": {"items": {"type": "integer", "minimum": 1}}}}', 'minimum'),
-        ('{"$defs": {"a": {"anyOf": [{"type": "array", "uniqueItems": true}]}}}', 'uniqueItems'),
-        ('{"type": "object", "maxProperties": 1}', 'maxProperties'),
-        ('{"properties": {"a": {"type": "null"}}, "minProperties": 1}', 'minProperties'),
-        ('{"type": "string", "maxLength": 5, "pattern": "a+"}', 'maxLength'),
-        ('{"type": "string", "minLength": 5, "format": "date"}', 'minLength'),
-        ('{"type": "string", "pattern": "(?=a)b"}', 'look-around'),
-    ],
-)
-def test_a_schema_without_a_pattern_is_one_line(here, tmp_path, schema, said):
-    path = tmp_path / 'schema.json'
-    path.write_text(schema)
-    with one_line(said):
-        Pattern.of_schema(path)
-
-
 def test_no_library_is_one_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(automaton, 'find_spec', lambda name: None)
     with one_line('pip install outlines-core'):
@@ -432,7 +364,7 @@ def test_no_library_is_one_line_that_installs_it(monkeypatch):
 
 def test_the_process_imports_little_and_answers_in_plain_numbers():
     done = subprocess.run(
-        [sys.executable, '-X', 'importtime', build.__file__, 'automaton'],
+        [sys.executable, '-X', 'importtime', build.__file__],
         input=b'\\x00(?:a|ab)\\x00',
         capture_output=True,
         check=True,

@@ -114,7 +114,7 @@ def byte_table(pattern):
     reads ab to its end. A NUL behind the text keeps all alternatives until it is over: the states
     that read a NUL into an end are final. Another one before the text leads to the start."""
     try:
-        answer = ask('automaton', between_nuls(pattern.text), pattern)
+        answer = ask(between_nuls(pattern.text), pattern)
     except Refused as e:
         raise ValueError(f'{pattern} cannot be read: {why(pattern.text, str(e))}') from None
     states = np.frombuffer(answer, np.int32).reshape(-1, 257).astype(np.int64)
@@ -130,20 +130,20 @@ class Refused(ValueError):
     """The library's reason."""
 
 
-def ask(question, text, what):
-    """Return the bytes that build.py answers. `what` is meant by the text, for errors."""
+def ask(expression, pattern):
+    """Return the bytes that build.py answers to the expression of a Pattern."""
     if find_spec('outlines_core') is None:
         raise ValueError('patterns need outlines-core: pip install outlines-core')
-    program = [sys.executable, os.path.abspath(build.__file__), question]
+    program = [sys.executable, os.path.abspath(build.__file__)]
     too_large = (
-        f'{what} is too large: its automaton takes more than {build.MOST_SECONDS} s, '
+        f'{pattern} is too large: its automaton takes more than {build.MOST_SECONDS} s, '
         f'{build.MOST_BYTES // 10**9} GB or {build.MOST_STATES:,} states; write shorter counts, '
         'or fewer alternatives behind what repeats'
     )
     try:
         done = subprocess.run(
             program,
-            input=text.encode(),
+            input=expression.encode(),
             capture_output=True,
             timeout=build.MOST_SECONDS,
             check=False,

@@ -1,8 +1,8 @@
 """What is the automaton of a regular expression over bytes?
 
 outlines-core answers in this process, which does nothing else: an automaton may take any time and
-any memory. The standard input holds the expression, or a JSON schema, and the standard output gets
-plain numbers, or an expression. The exit code says what came of it."""
+any memory. The standard input holds the expression, and the standard output gets plain numbers. The
+exit code says what came of it."""
 
 import array
 import contextlib
@@ -17,11 +17,11 @@ MOST_BYTES = 2_000_000_000
 MOST_STATES = 20_000
 
 
-def main(question):
+def main():
     set_limits()
     text = sys.stdin.buffer.read().decode()
     try:
-        answer = ANSWERS[question](text)
+        answer = automaton(text)
     except MemoryError:
         return TOO_LARGE
     except (ValueError, TypeError) as e:
@@ -77,14 +77,5 @@ def automaton(expression):
     return numbers.tobytes()
 
 
-def expression_of(schema):
-    """Return the regular expression, in UTF-8, of a JSON schema."""
-    from outlines_core.json_schema import build_regex_from_schema
-
-    return build_regex_from_schema(schema).encode()
-
-
-ANSWERS = {'automaton': automaton, 'schema': expression_of}
-
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -1,15 +1,11 @@
 """What is a pattern? A regular expression that a whole text matches."""
 
-import json
-import os
 from dataclasses import dataclass
 
-from anyorder.extras.patterns.automaton import Refused, ask, table_of
+from anyorder.extras.patterns.automaton import table_of
 from anyorder.extras.patterns.contradictions import check_text, no_length
-from anyorder.extras.patterns.schema import check_schema
 from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
-from anyorder.machine.files import read_text
 
 TABLES = {}  # {(text, key_of a tokenizer): Table}, the newest last
 MOST_TABLES = 64
@@ -35,31 +31,6 @@ class Pattern:
             )
         object.__setattr__(self, 'text', without_ends(self.text))
         check(self.text, self)
-
-    @classmethod
-    def of_schema(cls, schema):
-        """Return the Pattern of the JSON that a schema allows, written without line breaks.
-
-        `schema` is a dict or the path of a file. Raises ValueError for what no expression is made
-        of, see check_schema."""
-        what = 'the schema'
-        if isinstance(schema, str | os.PathLike):
-            what = f'the schema {os.fspath(schema)}'
-            schema = read_schema(schema)
-        if not isinstance(schema, dict):
-            raise ValueError(f'{what} must be an object of JSON, got {str(schema)[:60]!r}')
-        check_schema(schema, what)
-        try:
-            answer = ask('schema', json.dumps(schema), what)
-        except Refused as e:
-            said = str(e).splitlines()[0]
-            raise ValueError(f'{what} has no pattern: {said}; write a simpler one') from None
-        return cls(answer.decode())
-
-    @classmethod
-    def of_option(cls, value):
-        """Return the Pattern that an option means: an expression, or FILE.json, a schema."""
-        return cls.of_schema(value) if value.endswith('.json') else cls(value)
 
     def __str__(self):
         """Show the pattern in a message."""
@@ -112,16 +83,3 @@ class Pattern:
         from anyorder.extras.patterns.language import language_of  # torch takes seconds
 
         return language_of(parts, canvas, tokenizer, stand_in)
-
-
-def read_schema(path):
-    """Return the JSON in a file."""
-    if not os.path.isfile(path):
-        raise ValueError(
-            f'the schema {os.fspath(path)} must be a JSON file that is there: check its path, or '
-            'write an expression that ends in .json in parentheses'
-        )
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as e:
-        raise ValueError(f'{path} is no JSON, as a schema must be: {e}') from None
