@@ -267,7 +267,7 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
 
 
 PROGRAMS = ['train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py']
-ROOMS = ['hub', 'lm_eval', 'patterns', 'pictures', 'puzzles make', 'puzzles solve']
+ROOMS = ['hub', 'lm_eval', 'pictures', 'puzzles make', 'puzzles solve']
 ROOMS += [f'speed {word}' for word in SPEED]
 PROGRAMS += [ROOM + room for room in ROOMS]
 

@@ -5,7 +5,7 @@
     hub        a folder that transformers loads; reading such folders, and GPT-2
     lm_eval    lm-evaluation-harness asks a model; last words of LAMBADA
     masked     masked models of others, which --ckpt=masked:FOLDER names
-    patterns   regular expressions that a text matches
+    patterns   regular expressions that a text matches, which --pattern names
     pictures   curves of runs, replays of texts
     puzzles    sets of puzzles are made, and solved
     speed      texts and updates, timed; the cost of fewer passes, and of a run before it starts

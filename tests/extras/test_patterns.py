@@ -214,7 +214,7 @@ def test_the_oldest_table_makes_room(here, monkeypatch):
 
 @pytest.mark.parametrize(('expression', 'lengths'), [('ab{2}|c{4,5}', [3, 4, 5]), ('a{0}', [0])])
 def test_lengths_are_the_numbers_of_tokens_that_match(here, expression, lengths):
-    assert [*np.flatnonzero(Pattern(expression).lengths(BYTES, 6))] == lengths
+    assert [*np.flatnonzero(Pattern(expression).table(BYTES).lengths(6))] == lengths
 
 
 # ---- tokens of all kinds
@@ -412,26 +412,3 @@ def test_a_process_that_dies_is_one_line(tmp_path, monkeypatch, body, said):
     monkeypatch.setattr(build, '__file__', os.fspath(program))
     with one_line(said):
         Pattern(f'never asked for {said}').table(BYTES)
-
-
-# ---- the command
-
-
-def test_the_command_says_what_a_table_is(script):
-    words = ('--pattern=[0-9]{2}|a{5,}|[0-9]', '--most=7', '--text=12')
-    said = script('-m', 'anyorder.extras.patterns', *words).stdout
-    table = Pattern('[0-9]{2}|a{5,}|[0-9]').table(BYTES)
-    rows = dict(line.split(maxsplit=1) for line in said.splitlines())
-    assert rows['states'] == str(table.n_states)
-    assert rows['classes'] == str(table.n_classes)
-    assert rows['lengths'] == '1-2, 5-7'
-    assert rows['matches'] == "'12'"
-
-
-def test_the_command_takes_the_tokenizer_of_a_checkpoint_and_a_wrong_pattern_is_one_line(
-    script, ckpt
-):
-    said = script('-m', 'anyorder.extras.patterns', '--pattern=ab', f'--ckpt={ckpt}', '--text=ba')
-    assert 'bytes' in said.stdout
-    assert 'no match' in said.stdout
-    assert script('-m', 'anyorder.extras.patterns', code=1).stderr.count('\n') == 1

@@ -49,10 +49,6 @@ class Pattern:
                 del TABLES[next(iter(TABLES))]
         return TABLES[key]
 
-    def lengths(self, tokenizer, most):
-        """Return (most + 1,) bool: which numbers of tokens can match."""
-        return self.table(tokenizer).lengths(most)
-
     def matches(self, text, tokenizer):
         """Return whether a text matches, as the tokens that a tokenizer makes of it."""
         table = self.table(tokenizer)
