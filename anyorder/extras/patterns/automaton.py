@@ -55,28 +55,34 @@ class Table:
         sources, classes = np.nonzero(self.next >= 0)
         return np.unique(np.stack([sources, self.next[sources, classes]]), axis=1)
 
-    def read(self, tokens, state=None):
-        """Return the state behind these tokens, from a state or from the start; -1 where no text
-        that begins so matches."""
-        here = self.start if state is None else state
+    def read(self, tokens):
+        """Return the state behind these tokens; -1 where no text that begins so matches."""
+        here = self.start
         for token in tokens:
             if here >= 0:
                 here = int(self.next[here, self.classes[token]])
         return here
 
-    def lengths(self, most, state=None):
-        """Return (most + 1,) bool: which numbers of tokens lead from a state, or from the start,
-        to an end."""
-        sources, ends = self.edges
+    def ends(self, tokens):
+        """Return (n + 1,) bool: whether some text that matches has the first 0, 1, ... n of these
+        tokens, -1 in blanks."""
+        sources, targets = self.edges
         reached = np.zeros(self.n_states, bool)
-        reached[self.start if state is None else state] = True
-        found = np.zeros(most + 1, bool)
-        for n in range(most + 1):
-            found[n] = (reached & self.final).any()
-            behind = ends[reached[sources]]
+        reached[self.start] = True
+        found = [(reached & self.final).any()]
+        for token in tokens:
+            if token < 0:
+                behind = targets[reached[sources]]
+            else:
+                behind = self.next[reached, self.classes[token]]
             reached = np.zeros(self.n_states, bool)
-            reached[behind] = True
-        return found
+            reached[behind[behind >= 0]] = True
+            found.append((reached & self.final).any())
+        return np.array(found)
+
+    def lengths(self, most):
+        """Return (most + 1,) bool: which numbers of tokens can match."""
+        return self.ends(np.full(most, -1))
 
 
 def table_of(pattern, tokenizer):

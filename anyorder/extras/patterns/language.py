@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from anyorder.extras.patterns.contradictions import check_before, raise_why
 from anyorder.extras.patterns.masses import Classes
 from anyorder.extras.patterns.messages import LOWEST, Messages
 from anyorder.fast import split_rows
@@ -69,13 +68,11 @@ class Language:
                   default all alike
         allowed   the Constraint of the canvas, or None: what it forbids has no weight there
 
-        Raises ValueError where nothing matches, with the reason."""
+        Raises ValueError where nothing matches."""
         device = canvas.idx.device
         self.log_weight = torch.zeros(len(canvas), dtype=widest(device), device=device)
-        check_apart(spans)
         by_table = {}
         for span in spans:
-            check_before(span)
             by_table.setdefault(id(span.table), []).append(span)
         self.groups = [Group(some, canvas, stand_in, allowed) for some in by_table.values()]
         self.begin_step(canvas, canvas.known.to(device))
@@ -129,18 +126,6 @@ class Language:
     def put(self, rows, part):
         """Write down the weights of rows (B',) that `take` gave back, on the device."""
         self.log_weight[rows] = part.log_weight
-
-
-def check_apart(spans):
-    """Raise ValueError where two spans share a position."""
-    end = {}  # of the last span of each row
-    for span in sorted(spans, key=lambda span: span[:2]):
-        if span.start < end.get(span.row, 0):
-            raise ValueError(
-                f'position {span.start} of row {span.row} belongs to two patterns, of which one is '
-                f'{span.table.pattern}: leave out one of them'
-            )
-        end[span.row] = span.end
 
 
 class Group:
@@ -232,14 +217,16 @@ class Group:
         self.stand_in[span, place] = np.concatenate(logs)
 
     def check(self):
-        """Raise ValueError if nothing matches, with the reason."""
+        """Raise ValueError if nothing matches."""
         log_z = self.messages.log_z()
         for span in self.spans:
-            positions = np.arange(span.start, span.end + len(span.after))
-            number, place = self.places(np.full_like(positions, span.row), positions)
-            if log_z[number[0]] == -np.inf:
-                allowed = self.stand_in[number, place] > -np.inf
-                raise_why(span, self.held[span.row, positions].tolist(), allowed)
+            number = span.row * self.n_slots + self.slot[span.row, span.start]
+            if log_z[number] == -np.inf:
+                raise ValueError(
+                    f'no text of row {span.row} matches {span.table.pattern} from position '
+                    f'{span.start} on with what is known and allowed there: choose another text, '
+                    'another number of blanks, or allow more'
+                )
 
     def begin_step(self, tokens):
         """Begin a step with the tokens (B, N) that are known, else BLANK."""

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from anyorder.extras.patterns.automaton import table_of
-from anyorder.extras.patterns.contradictions import check_text, no_length
 from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
 
@@ -67,11 +68,17 @@ class Pattern:
         return found
 
     def check(self, tokens, tokenizer, row=0):
-        """Raise ValueError unless a text of these tokens, -1 in its blanks, can match: the line
-        names the nearest lengths, or the token that contradicts the pattern.
+        """Raise ValueError unless a text of these tokens, -1 in its blanks, can match.
 
         row  of the text, for the message"""
-        check_text(self.table(tokenizer), tokens, row)
+        n = len(tokens)
+        if self.table(tokenizer).ends(tokens)[n]:
+            return
+        self.lengths_between(tokenizer, n, n)
+        raise ValueError(
+            f'the text of row {row} contradicts {self}: choose another text, or another number of '
+            'blanks'
+        )
 
     @staticmethod
     def language(parts, canvas, tokenizer, stand_in=None):
@@ -79,3 +86,19 @@ class Pattern:
         from anyorder.extras.patterns.language import language_of  # torch takes seconds
 
         return language_of(parts, canvas, tokenizer, stand_in)
+
+
+def no_length(pattern, lengths, least, most):
+    """Return the line that says that no text of `least` to `most` tokens matches; of the `lengths`
+    (n,) bool that do it says the nearest."""
+    matching = np.flatnonzero(lengths)
+    shorter = matching[matching < least]
+    longer = matching[matching > most]
+    near = [*shorter[-1:], *longer[:1]]
+    size = f'{least} tokens'
+    if least < most:
+        size = f'{least} to {most} tokens'
+    return (
+        f'no text of {size} matches {pattern}: the nearest that can match: '
+        f'{" and ".join(map(str, near))}'
+    )
