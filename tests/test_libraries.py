@@ -14,6 +14,7 @@ import pytest
 from conftest import make_model, one_line
 from test_tokenizers import some_text
 
+from anyorder import Pattern
 from anyorder.checkpoint import entries_of, save_checkpoint
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens.choices import choose
@@ -547,6 +548,29 @@ def answers_behind_prompts(writer, end, tokens, steps, script):
     return []
 
 
+def pattern(writer, end, tokens, steps, script):
+    pytest.importorskip('outlines_core')
+    tok = writer.tokenizer
+    if tok.why_no_parts:
+        with one_line('another tokenizer'):
+            writer.infill('[[3]]', pattern='a')
+        return []
+    begin = tok.decode(tok.encode('ab'))
+    whole = begin + '( [abx]+)*'
+    has_space = any(tok.text_behind([None], [i]) == ' ' for i in range(tok.n_tokens))
+    blank = ' a ?a' if has_space else 'a ?a'  # else the space before a word is none of the blank's
+    part = begin + ' a ?a[ abx]*'
+    for order in ('l2r', 'margin', 'random'):
+        for seed in range(3):
+            how = {'length': 9, 'order': order, 'seed': seed}
+            text = writer.infill('ab', pattern=whole, **how)
+            assert re.fullmatch(whole, text)
+            if tok.decode(tok.encode(text)) == text:
+                assert Pattern(whole).matches(text, tok)
+            assert re.fullmatch(part, writer.infill(f'ab[[2/{blank}/]][[..]]', **how))
+    return []
+
+
 @pytest.mark.parametrize('kind', ['bytes behind a space', 'bytes NFC', 'sentences and bytes'])
 @pytest.mark.parametrize('text', ['é a你\n🙂b 🙂🙂', 'ab\n\né<|endoftext|>a b'])
 def test_a_letter_of_several_tokens_stands_at_the_last(kind, text):
@@ -564,7 +588,7 @@ def test_a_letter_of_several_tokens_stands_at_the_last(kind, text):
             assert before + written_text(ids, written, tok) == tok.decode(ids)
 
 
-PLACES = (stream, watch, likeliest, out, answer, stop, answers_behind_prompts)
+PLACES = (stream, watch, likeliest, out, answer, stop, answers_behind_prompts, pattern)
 KINDS = (
     'bytes',
     'bytes behind a space',

@@ -54,7 +54,7 @@ def test_parsing_of_blanks(prompt, length, laid_out):
 class Zeros:
     """In place of Pattern, in an environment without its library: texts of zeros that match."""
 
-    def __init__(self, text):
+    def __init__(self, text, within=False):
         self.text = text
 
     def __eq__(self, other):

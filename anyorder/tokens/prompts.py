@@ -117,7 +117,8 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     pieces = encode_pieces(pieces, tokenizer, prefix, spelling)
     matching = {}
     for i, text in patterns.items():
-        matching[i] = Matching.of(text, pieces[i], tokenizer, length)
+        pattern = anyorder.Pattern(text, within=any(value for value, _ in pieces[:i]))
+        matching[i] = Matching.of(pattern, pieces[i], tokenizer, length)
         pieces[i] = matching[i].piece
     return Template(pieces, length, matching)
 
@@ -292,11 +293,10 @@ class Matching(NamedTuple):
     piece: tuple
 
     @classmethod
-    def of(cls, text, piece, tokenizer, length):
-        """Return what matches the pattern `text` on the blank `piece`, of at most `length` tokens.
+    def of(cls, pattern, piece, tokenizer, length):
+        """Return what matches the Pattern on the blank `piece`, of at most `length` tokens.
 
-        Raises ValueError for a wrong pattern, and where nothing of these lengths matches."""
-        pattern = anyorder.Pattern(text)
+        Raises ValueError where nothing of these lengths matches."""
         size, kind = piece
         least, most = size if kind == 'unknown' else (size, size)
         longest = min(most or length, length)

@@ -19,6 +19,7 @@ pytest.importorskip('outlines_core')
 from anyorder.extras.patterns import automaton, build
 from anyorder.extras.patterns import pattern as patterns
 from anyorder.extras.patterns.spelled import spelled
+from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import GPT2, Bytes, Symbols
 
 Pattern = anyorder.Pattern
@@ -211,7 +212,7 @@ def test_the_oldest_table_makes_room(here, monkeypatch):
     monkeypatch.setattr(patterns, 'MOST_TABLES', 2)
     for expression in 'abc':
         Pattern(expression).table(BYTES)
-    assert [text for text, _ in patterns.TABLES] == ['b', 'c']
+    assert [text for text, *_ in patterns.TABLES] == ['b', 'c']
 
 
 @pytest.mark.parametrize(('expression', 'lengths'), [('ab{2}|c{4,5}', [3, 4, 5]), ('a{0}', [0])])
@@ -252,29 +253,64 @@ def test_names_are_read_with_their_separator_unless_they_are_letters(
     assert matching(expression, Symbols('own', names, separator, eos)) == texts
 
 
+PIECES = ['a', 'ab', '\u2581', '\u2581a', '##a', '##ef', 'ef', 'cd', '.', '\u0120', '\u0120a']
+PIECES += ['<0xC3>', '<0xA9>', '\u00c3', '\u00a9']
+
+
+@pytest.mark.parametrize('within', [False, True], ids=['text', 'part'])
 @pytest.mark.parametrize(
-    ('kind', 'expression', 'tokens'),
+    'kind',
     [
-        ('bytes', ' ab é', ['Ġa', 'b', 'Ġ', 'Ã', '©']),
-        ('metaspace first', ' acd', ['▁a', 'cd']),
-        ('sentences and bytes', ' aé', ['▁a', '<0xC3>', '<0xA9>']),
-        ('wordpiece', 'aef ef', ['a', '##ef', 'ef']),
-        ('words', 'ab a', ['ab', 'a']),
-        ('letters', 'ab', ['a', 'b']),
-        ('nothing else', 'ab', ['a', 'b']),
+        'bytes',
+        'bytes behind a space',
+        'metaspace always',
+        'metaspace first',
+        'metaspace never',
+        'sentences and bytes',
+        'wordpiece',
+        'words',
     ],
 )
-def test_tokens_of_masked_models_of_others(here, kind, expression, tokens):
+def test_what_matches_is_what_a_tokenizer_shows(here, kind, within):
+    """As re says of the text of all sequences of tokens, at the beginning of a text or behind a
+    word. There the space before a word is none of the part where no token is a space."""
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like
 
     tokenizer = tokenizer_like(kind)
-    table = Pattern(expression).table(tokenizer)
-    ids = [tokenizer.backend.token_to_id(token) for token in tokens]
-    assert table.final[table.read(ids)]
-    assert table.read(ids[::-1]) < 0
+    vocabulary = tokenizer.backend.get_vocab()
+    has_words = kind.startswith('word')
+    ids = [vocabulary[piece] for piece in PIECES if piece in vocabulary]
+    rows = [row for n in range(4) for row in itertools.product(ids, repeat=n)]
+    n_found = 0
+    for expression in ('a( a| ab)*', '[a ]*', r'( |a|ef|\.|cd)+', ' a.*', '##ef', ' *aé?'):
+        try:
+            table = Pattern(expression, within).table(tokenizer)
+        except ValueError as e:
+            assert 'spell' in str(e)
+            continue
+        for row in rows:
+            text = tokenizer.text_behind([None] if within else [], row)
+            if within and has_words:
+                text = text.removeprefix(' ')
+            state = table.read(row)
+            is_match = state >= 0 and bool(table.final[state])
+            fits = PART not in text and re.fullmatch(expression, text)
+            assert is_match == bool(fits), (expression, text)
+            n_found += is_match
+    assert n_found > 10
     if tokenizer.unknown is not None:
         assert (table.next[:, table.classes[tokenizer.unknown]] < 0).all()
+
+
+@pytest.mark.parametrize('kind', ['letters', 'nothing else'])
+def test_letters_stand_side_by_side(here, kind):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+
+    table = Pattern('ab').table(tokenizer_like(kind))
+    assert table.final[table.read([0, 1])]
+    assert table.read([1, 0]) < 0
 
 
 def test_special_tokens_and_numbers_without_a_token_are_no_text(here):

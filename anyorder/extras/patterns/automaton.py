@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from anyorder.extras.patterns import build
-from anyorder.extras.patterns.spelled import spelled
+from anyorder.extras.patterns.spelled import flat, spelled
 from anyorder.extras.patterns.syntax import between_nuls, why
 
 MOST_CELLS = 1 << 24  # states times classes of a table, 128 MB
@@ -90,16 +90,22 @@ def table_of(pattern, tokenizer):
 
     Raises ValueError where no text matches, where the tokens spell none that does, and where the
     table is too large."""
-    spelling = spelled(tokenizer)
     by_bytes, start, final = byte_table(pattern)
-    if spelling.separator:
-        by_bytes, start, final = behind_separator(by_bytes, start, final, spelling.separator)
     of_bytes, byte_classes = merged_columns(by_bytes)
     of_bytes, start, final = minimal(of_bytes, start, final)
     if start < 0:
         raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
 
-    found, classes = walk(of_bytes, byte_classes, spelling, pattern)
+    spelling = spelled(tokenizer)
+    first = spelling.within if pattern.within else spelling.first
+    found, classes = walk(of_bytes, byte_classes, spelling.tokens, pattern)
+    if first is not spelling.tokens:  # a state more, in which nothing has been read
+        by_class, of_first = walk(of_bytes, byte_classes, first, pattern)
+        behind = np.stack([classes, by_class[start, of_first]])
+        (columns, states), classes = np.unique(behind, axis=1, return_inverse=True)
+        found = np.vstack([found[:, columns], states])
+        final = np.append(final, final[start])
+        start = len(of_bytes)
     found, start, final = minimal(found, start, final)
     if start < 0:
         raise ValueError(
@@ -166,14 +172,6 @@ def ask(expression, pattern):
     return done.stdout
 
 
-def behind_separator(by_bytes, start, final, separator):
-    """Return (next, start, final) of the texts of an automaton with a separator, one byte, before
-    them. A text without any token stays one."""
-    first = np.full((1, 256), -1)
-    first[0, separator[0]] = start
-    return np.concatenate([by_bytes, first]), len(by_bytes), np.append(final, final[start])
-
-
 def minimal(behind, start, final):
     """Return (next, start, final) of the smallest automaton that accepts the same.
 
@@ -224,25 +222,25 @@ def merged_columns(behind):
     return behind[:, first], classes
 
 
-def walk(of_bytes, byte_classes, spelling, pattern):
+def walk(of_bytes, byte_classes, tokens, pattern):
     """Return (next (S, C), the class of each token): where the bytes of a token lead from each
     state.
 
     of_bytes      (S, B): the state behind a state and a class of bytes
     byte_classes  (256,): the class of each byte
-    spelling      the Spelled of the tokens
+    tokens        [bytes] of each token, None of those that are no text
 
     All tokens are read side by side, a byte at a time. Those that have led each state to the same
     one so far are together in a column, of which there are few."""
-    flat, starts, lengths = spelling.flat()
-    letters = byte_classes[flat]
+    every, starts, lengths = flat(tokens)
+    letters = byte_classes[every]
     columns = Columns(of_bytes, pattern)
     at = np.zeros(len(lengths), np.int64)
-    left = np.flatnonzero(lengths)
+    left = np.flatnonzero(lengths > 0)
     for n in range(lengths.max()):
         left = left[lengths[left] > n]
         at[left] = columns.behind(at[left], letters[starts[left] + n])
-    at[lengths == 0] = columns.dead
+    at[lengths < 0] = columns.dead
     used, classes = np.unique(at, return_inverse=True)
     return columns.array()[used].T, classes.ravel()
 

@@ -8,7 +8,7 @@ from anyorder.extras.patterns.automaton import table_of
 from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
 
-TABLES = {}  # {(text, key_of a tokenizer): Table}, the newest last
+TABLES = {}  # {(text, within, key_of a tokenizer): Table}, the newest last
 MOST_TABLES = 64
 
 
@@ -16,14 +16,17 @@ MOST_TABLES = 64
 class Pattern:
     """A regular expression that a whole text matches.
 
-    text  the expression, in the syntax of Rust's crate regex, without ^ at its start and $ at its
-          end, which it has in any case
+    text    the expression, in the syntax of Rust's crate regex, without ^ at its start and $ at its
+            end, which it has in any case
+    within  whether what matches is a part of a text that begins behind other tokens: many
+            tokenizers show the space of a token there alone
 
     `\\d`, `\\w` and `\\s` are those of Unicode, `.` is all but a new line. A text holds no NUL.
     Raises ValueError for what no automaton knows: look-around, word boundaries, back-references,
     and ^ or $ within."""
 
     text: str
+    within: bool = False
 
     def __post_init__(self):
         if not isinstance(self.text, str):
@@ -43,7 +46,7 @@ class Pattern:
     def table(self, tokenizer):
         """Return the Table of the pattern over the tokens of a tokenizer. See automaton.table_of
         for the errors."""
-        key = self.text, key_of(tokenizer)
+        key = self.text, self.within, key_of(tokenizer)
         if key not in TABLES:
             TABLES[key] = table_of(self, tokenizer)
             while len(TABLES) > MOST_TABLES:
@@ -51,7 +54,7 @@ class Pattern:
         return TABLES[key]
 
     def matches(self, text, tokenizer):
-        """Return whether a text matches, as the tokens that a tokenizer makes of it."""
+        """Return whether a text matches, as a tokenizer shows the tokens that it makes of it."""
         table = self.table(tokenizer)
         state = table.read(tokenizer.encode(text))
         return state >= 0 and bool(table.final[state])

@@ -1,13 +1,13 @@
 """Which bytes of a text does each token stand for?"""
 
 import functools
-import json
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.tokens.libraries import Tiktoken
+from anyorder.tokens.libraries import BYTE_OF, Tiktoken
+from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import Bytes, Symbols
 
 SPELLED = {}  # by key_of their tokenizer
@@ -15,27 +15,29 @@ SPELLED = {}  # by key_of their tokenizer
 
 @dataclass(frozen=True)
 class Spelled:
-    """The bytes of the tokens of a tokenizer.
+    """The bytes of the tokens of a tokenizer; None of a token that is no text, as the end of one.
 
-    tokens     for each token its bytes; None of a token that is no text, as the end of a text
-    separator  b'', or what every token that begins a word has before it, the first of a text too"""
+    tokens  behind another token
+    first   at the beginning of a text
+    within  at the beginning of a part within a text: where a space before a word is no token by
+            itself, it is not the part's own"""
 
     tokens: list
-    separator: bytes
+    first: list
+    within: list
 
-    def flat(self):
-        """Return all bytes (n,) one behind the other, and the start and the length of each token
-        (n_tokens,)."""
-        texts = [token or b'' for token in self.tokens]
-        lengths = np.array([len(text) for text in texts])
-        return np.frombuffer(b''.join(texts), np.uint8), np.cumsum(lengths) - lengths, lengths
+
+def flat(texts):
+    """Return all bytes (n,) of the texts one behind the other, and the start and the length of
+    each; -1 is the length of None."""
+    sizes = np.array([len(text or b'') for text in texts])
+    lengths = np.where([text is None for text in texts], -1, sizes)
+    every = b''.join(text or b'' for text in texts)
+    return np.frombuffer(every, np.uint8), np.cumsum(sizes) - sizes, lengths
 
 
 def spelled(tokenizer):
-    """Return the Spelled of a tokenizer.
-
-    Where tokens are names with a separator between them, a pattern reads the names with the
-    separator between. If all names are one character long, it reads them without."""
+    """Return the Spelled of a tokenizer."""
     key = key_of(tokenizer)
     if key not in SPELLED:
         SPELLED[key] = spell(tokenizer)
@@ -50,119 +52,63 @@ def key_of(tokenizer):
 
 def spell(tokenizer):
     if isinstance(tokenizer, Bytes):
-        return Spelled([bytes([b]) for b in range(256)] + [None], b'')
+        return everywhere([bytes([b]) for b in range(256)] + [None])
     if isinstance(tokenizer, Tiktoken):
         read = tokenizer.bpe.decode_single_token_bytes
         is_text = tokenizer.n_bytes > 0
-        return Spelled([read(i) if is_text[i] else None for i in range(tokenizer.n_tokens)], b'')
+        return everywhere([read(i) if is_text[i] else None for i in range(tokenizer.n_tokens)])
     if isinstance(tokenizer, Symbols):
-        names = list(tokenizer.texts)
-        if tokenizer.eos is not None:
-            names[tokenizer.eos] = None
-        return words(names, tokenizer.separator)
-    return spell_vocabulary(tokenizer)
+        return names(tokenizer)
+    return vocabulary(tokenizer)
 
 
-def words(names, separator, continuation=None):
-    """Return the Spelled of names, None of those that are no text.
-
-    A name that begins with the `continuation` goes on in the word before it."""
-    if all(name is None or len(name) == 1 for name in names):
-        separator = ''
-
-    def read(name):
-        if continuation and name.startswith(continuation):
-            return name.removeprefix(continuation).encode()
-        return f'{separator}{name}'.encode()
-
-    return Spelled(each(read, names), separator.encode())
+def everywhere(tokens):
+    """Return the Spelled of tokens that have the same bytes wherever they stand."""
+    return Spelled(tokens, tokens, tokens)
 
 
-def each(read, names):
-    """Return what `read` makes of each name, None of None."""
-    return [None if name is None else read(name) for name in names]
+def names(tokenizer):
+    """Return the Spelled of Symbols."""
+    first = [text.encode() for text in tokenizer.texts]
+    if tokenizer.eos is not None:
+        first[tokenizer.eos] = None
+    separator = tokenizer.separator.encode()
+    tokens = [None if text is None else separator + text for text in first]
+    return words(tokens, first, first)
 
 
-def spell_vocabulary(tokenizer):
-    """Return the Spelled of a tokenizer of the package `tokenizers`, by what it says of how tokens
-    become a text."""
-    decoder = json.loads(tokenizer.backend.to_str())['decoder'] or {'type': None}
-    parts = {part['type']: part for part in decoder.get('decoders', [decoder])}
-    names, added = names_of(tokenizer)
-    for kind, spell_names in DECODERS.items():
-        if kind in parts:
-            spelling = spell_names(names, parts)
-            for i, text in added.items():
-                spelling.tokens[i] = text.encode()
-            return spelling
-    raise ValueError(
-        f'the tokens of {tokenizer.name} become a text by {", ".join(parts)}, which says no text '
-        'of a single token: a pattern needs another tokenizer'
-    )
+def words(tokens, first, within):
+    """Return the Spelled of tokens that have a separator between them, or none if all of them are
+    letters."""
+    if all(text is None or len(text.decode()) == 1 for text in within):
+        return everywhere(within)
+    return Spelled(tokens, first, within)
 
 
-def names_of(tokenizer):
-    """Return the names of the tokens (n_tokens,), None of special and unknown ones and of numbers
-    without a token, and {token: text} of those that stand for a text as it is."""
-    backend = tokenizer.backend
-    tokens = backend.get_added_tokens_decoder()
-    outside = {*tokens, tokenizer.unknown, tokenizer.eos}
-    names = dict.fromkeys(range(tokenizer.n_tokens))
-    for name, i in backend.get_vocab().items():
-        if i not in outside:
-            names[i] = name
-    no_text = {tokenizer.unknown, tokenizer.eos}
-    added = {
-        i: token.content for i, token in tokens.items() if not token.special and i not in no_text
-    }
-    return list(names.values()), added
+def vocabulary(tokenizer):
+    """Return the Spelled of a tokenizer of the package `tokenizers`: what it shows of each token,
+    and of each behind a word."""
+    if tokenizer.why_no_parts:
+        raise ValueError(
+            f'of {tokenizer.name} no token has a text of its own ({tokenizer.why_no_parts}): a '
+            'pattern needs another tokenizer'
+        )
+    tokens = [None for _ in range(tokenizer.n_tokens)]
+    first = list(tokens)
+    special = {*tokenizer.special.values(), tokenizer.unknown, tokenizer.eos}
+    for name, i in tokenizer.backend.get_vocab().items():
+        if i not in special:
+            first[i] = read(name, tokenizer.decode([i]))
+            tokens[i] = read(name, tokenizer.text_behind([None], [i]))
+    if b' ' in tokens:
+        return Spelled(tokens, first, tokens)
+    return words(tokens, first, [token and token.removeprefix(b' ') for token in tokens])
 
 
-def byte_level(names, parts):
-    """Return the Spelled of names in which each letter is a byte, as in GPT-2's vocabulary: the
-    bytes that can be seen are themselves, and the others follow from 256 on."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in seen]
-    byte = {chr(b): b for b in seen}
-    byte |= {chr(256 + n): b for n, b in enumerate(others)}
-
-    def read(name):
-        return bytes(byte[one] for one in name) if byte.keys() >= {*name} else None
-
-    return Spelled(each(read, names), b'')
-
-
-def word_pieces(names, parts):
-    return words(names, ' ', parts['WordPiece']['prefix'])
-
-
-def sentence_pieces(names, parts):
-    """Return the Spelled of names in which \u2581 is a space, also the first of a text, and
-    <0x41> a byte if there is a part for bytes."""
-    has_bytes = 'ByteFallback' in parts
-
-    def read(name):
-        if has_bytes and re.fullmatch('<0x[0-9A-F]{2}>', name):
-            return bytes.fromhex(name[3:5])
-        return name.replace('\u2581', ' ').encode()
-
-    return Spelled(each(read, names), b'')
-
-
-def joined(names, parts):
-    return words(names, '')
-
-
-def with_blanks(names, parts):
-    return words(names, ' ')
-
-
-# what makes a text of tokens, by the name of its part, and how it spells them
-DECODERS = {
-    'ByteLevel': byte_level,
-    'WordPiece': word_pieces,
-    'Metaspace': sentence_pieces,
-    'Replace': sentence_pieces,
-    'Fuse': joined,
-    None: with_blanks,
-}
+def read(name, text):
+    """Return the bytes of a token by its text, or by its name, if they are a part of a letter."""
+    if PART in text and re.fullmatch('<0x[0-9A-F]{2}>', name):
+        return bytes.fromhex(name[3:5])
+    if PART in text and BYTE_OF.keys() >= {*name}:
+        return bytes(BYTE_OF[one] for one in name)
+    return text.encode()
