@@ -45,14 +45,6 @@ def writer(tmp_path_factory):
 
 
 @pytest.mark.parametrize('how', [WAYS[2], *(pytest.param(how, marks=slow) for how in WAYS)])
-def test_a_date_is_written_in_its_blank(writer, how):
-    for text in writer.infill(f'On [[/{DATE}/]].', n=2, seed=2, **how):
-        assert re.fullmatch(rf'On {DATE}\.', text)
-        assert text.sample['patterns'] == [[3, 10, DATE]]
-
-
-@slow
-@pytest.mark.parametrize('how', WAYS)
 def test_what_is_written_in_a_blank_matches_its_pattern(writer, how):
     prompt = f'a [[/{DATE}/]], [[2]][[3-6/(bc)+|[x/]{{5}}/]].[[4/\\/[^]]{{2}}]/]]'
     for text in writer.infill(prompt, n=3, seed=2, **how):

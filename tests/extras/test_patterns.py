@@ -140,10 +140,13 @@ def test_a_table_accepts_what_matches_an_expression(here):
 
 
 @pytest.mark.slow
-def test_300_random_expressions_in_bytes_and_in_all_divisions_into_tokens_of_gpt2(here, gpt2):
-    compare_random(
-        [Sequences(BYTES, 4, 1, 8), Sequences(gpt2, 2, 3, 60), Sequences(gpt2, 3, 2, 12)], 300
-    )
+def test_300_random_expressions(here):
+    compare_random([Sequences(BYTES, 4, 1, 8)], 300)
+
+
+@pytest.mark.slow
+def test_random_expressions_in_all_divisions_into_tokens_of_gpt2(here, gpt2):
+    compare_random([Sequences(gpt2, 2, 3, 60), Sequences(gpt2, 3, 2, 12)], 60)
 
 
 TYPED = ['a|ab', '(|a)b', 'a*?b??', '^a$', r'\Aab', r'(?i)^A$', '(?s).b', '(?m)^a', '(?x)a b # a']
@@ -161,7 +164,17 @@ TYPED += [
     '.',
     r'\u0663',
 ]
-TYPED += [r'\x61', r'\u00e9', '(?P<one>a)b', r'[\s\S]*', r'[\x00-\x7f]', '(?i:É)', '(a|(b|é))+?']
+TYPED += [
+    r'\d',
+    '[0-9]',
+    r'\x61',
+    r'\u00e9',
+    '(?P<one>a)b',
+    r'[\s\S]*',
+    r'[\x00-\x7f]',
+    '(?i:É)',
+    '(a|(b|é))+?',
+]
 RUST = [('[0-9--1]', '[02-9]'), ('[[:alpha:]]', '[a-zA-Z]'), (r'\x{61}+', 'a+'), (r'\p{Nd}', r'\d')]
 TEXTS = ['', 'a', 'b', 'ab', 'A', 'é', '٣', '\n', '\nb', ']', '$', '0', '1', '.', '\\', 'bb', 'abé']
 
@@ -173,12 +186,6 @@ def test_an_expression_as_users_type_it(here, expression, meant):
     assert found == [text for text in TEXTS if re.fullmatch(meant, text)]
 
 
-def test_digits_are_those_of_unicode(here):
-    pattern = Pattern(r'\d')
-    assert pattern.matches('٣', BYTES)
-    assert not Pattern('[0-9]').matches('٣', BYTES)
-
-
 # ---- tables
 
 
@@ -186,11 +193,7 @@ def test_digits_are_those_of_unicode(here):
 def test_a_table_is_small_and_every_state_can_be_completed(here, gpt2):
     table = Pattern(DATE).table(gpt2)
     assert table.next.shape == (10, 17)
-    assert table.next.dtype == table.classes.dtype == np.int64
-    assert table.final.sum() == 1
-    assert table.classes.shape == (50257,)
     assert (table.next[:, table.classes[gpt2.eos]] == -1).all()
-    assert len(np.unique(table.next, axis=1).T) == table.n_classes
     for state in range(table.n_states):
         assert replace(table, start=state).lengths(20).any()
     assert [*np.flatnonzero(table.lengths(20))] == [3, 4, 5, 6, 7]
@@ -398,21 +401,6 @@ def test_no_library_is_one_line_that_installs_it(monkeypatch):
 
 
 # ---- the process that builds
-
-
-def test_the_process_imports_little_and_answers_in_plain_numbers():
-    done = subprocess.run(
-        [sys.executable, '-X', 'importtime', build.__file__],
-        input=b'\\x00(?:a|ab)\\x00',
-        capture_output=True,
-        check=True,
-    )
-    imported = {line.rpartition('|')[2].strip() for line in done.stderr.decode().splitlines()}
-    assert 'outlines_core' in imported
-    assert not imported & {'torch', 'numpy', 'anyorder', 'pickle'}
-    states = np.frombuffer(done.stdout, np.int32).reshape(-1, 257)
-    assert {*np.unique(states[:, 0])} == {0, 1}
-    assert (states[:, 1:] < len(states)).all()
 
 
 @pytest.mark.parametrize(
