@@ -28,7 +28,6 @@ stop = ''  # text, or a JSON list of texts, with which [[..]] or the sample ends
 blank_length = 'likely'  # of a [[?]]: 'likely', the likeliest; 'draw', by the probabilities
 n_samples = 2  # for each prompt
 score = False  # do not write: score the text of [[=text]] blanks
-weigh = False  # estimate how likely a text of the model matches, by weights of the samples
 # in which order, how many at a time; order may be a rule, anyorder/generation/rules.py:RULES
 order = 'own'  # own, anyorder/orders.py:ORDERS, anyorder/generation/scores.py:SCORES, FILE.py:NAME
 n_steps = 1024  # forward passes of a stretch; as many as tokens is one token a step
@@ -69,7 +68,6 @@ from anyorder.generation.watch import Watch
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.lengths import Lengths
-from anyorder.likelihood.weighed import check_weigh, weigh_samples
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
@@ -100,7 +98,6 @@ def main(config):
     page = read_page(config)
     lengths = Lengths(page.blank_length)
     check_patterns(prompts, unmasking, page)
-    check_weigh(prompts, page, drawing, config)
     judge_name = config.metrics if config.metrics != 'text' else ''
     check_files(config, page, judge_name)
 
@@ -122,8 +119,6 @@ def main(config):
     # Say what was written, and how
     samples = result['samples']
     print_samples(samples, writer, config)
-    if config.weigh:
-        result['weights'] = weigh_samples(samples, config.n_samples)
     about |= describe(result, order_text, way, page, config)
     if config.html:
         write_page(samples, about, writer, config)

@@ -11,7 +11,6 @@ import numpy as np
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
-from anyorder.likelihood.weighed import weights_in_words
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
@@ -138,7 +137,6 @@ def describe(result, order_text, way, page, config):
     time = f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
     mean = total(samples, 'nats') / total(samples, 'blanks')
     law = law_in_words(samples, config)
-    p_match = weights_in_words(result['weights']) if 'weights' in result else ''
     return {
         'order': f'{order_in_words(order_text, way, config)}, {steps}',
         'stretches': stretches,
@@ -147,7 +145,6 @@ def describe(result, order_text, way, page, config):
         'drawing': drawing,
         '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
         'likeliest': law_of_likeliest(config),
-        'p(match)': p_match,
         'cut off': cut,
         'time': f'{time} on {result["device"]} in {result["dtype"]}',
     }
