@@ -307,9 +307,9 @@ def test_a_score_of_a_user_works_as_the_same_built_in_one(mine, script, tmp_path
     assert writer.infill('a[[9]]', order=orders[0]) == writer.infill('a[[9]]', order=orders[1])
 
     asked = f'--orders={",".join(orders)}'
-    (_, run) = solve.read_runs(configure(vars(solve), [asked, '--n_steps=0']), {})
-    assert run.policy + ('+0.5' if run.noise else '') == orders[1]
-    if not run.noise:  # which leaves no likelihood
+    runs = solve.read_runs(configure(vars(solve), [asked, '--temperature=0']), {})
+    assert [run.order for run in runs] == orders
+    if not runs[1].way.unmasking.noise:  # which leaves no likelihood
         (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
         asked = [asked, '--datasets=words.txt', '--n_blocks=2', '--out=e.json']
         script('eval_ppl.py', *options, *asked)
