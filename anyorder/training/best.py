@@ -76,7 +76,9 @@ def best_of(config, checkpoint, hashes):
     if config.patience and not loss:
         loss = f'val_{Order.of("own", config).estimate}'
     n_blocks = config.eval_iters * config.batch_size
-    measures = (hashes['val'], n_blocks, config.order, config.dataset, config.documents)
+    weights = weights_in(config.dataset)
+    shares = tuple(weights.items()) if len(weights) > 1 else tuple(weights)
+    measures = (hashes['val'], n_blocks, config.order, shares, config.documents)
     best = Best(loss, bool(config.keep_best), config.patience, measures)
     if config.init_from == 'resume':
         kept = checkpoint.entries['best']

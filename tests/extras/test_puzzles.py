@@ -411,7 +411,7 @@ def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
         (tmp_path / 'p.csv').write_text(text)
     with one_line(said):
         prepare_puzzles('sudoku4', tmp_path / 'data', source=str(tmp_path / 'p.csv'), split='test')
-    assert not (tmp_path / 'data').exists()
+    assert not (tmp_path / 'data' / 'sudoku4').exists()
 
 
 def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
