@@ -16,7 +16,6 @@ from anyorder.extras.lm_eval.last_word import LastWord, last_words
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Adaptive
-from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.nll import block_nll, nll_of_blanks, one_by_one
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
@@ -143,18 +142,13 @@ def test_orders_visit_the_context_first(order, attention):
     model = make_model(attention=attention)
     n = 1 if order == 'r2l' else 5
     mean = Reading(Order.of(order, {}), 5)
-    mixture = replace(mean, estimate='mixture')
     means = []
-    mixtures = []
     for context, tokens in ROWS:
-        orders = mixture.orders(context, tokens)
+        orders = mean.orders(context, tokens)
         assert orders.shape == (n, len(context) + len(tokens))
         assert (orders[:, : len(context)].sort(1).values == torch.arange(len(context))).all()
         nats, greedy = zip(*(slowly(model, context, tokens, order) for order in orders))
         means.append((sum(nats) / n, greedy[0]))
-        p = sum(math.exp(-x) for x in nats) / n
-        mixtures.append((-math.log(p), greedy[0]))
-    assert scores(model, ROWS, mixture, 4) == near(mixtures)
     if not mean.is_drawn(model.slots):
         assert scores(model, ROWS, mean, 4) == near(means)
 
@@ -168,8 +162,7 @@ def test_orders_are_a_function_of_the_seed_and_the_row():
     assert not torch.equal(reading.orders(*ROWS[5]), other_seed.orders(*ROWS[5]))
     first, second, third = reading.orders(*ROWS[5]).tolist()
     assert first != second != third != first
-    for other in (reading, Reading(Order('l2r'), n_contexts=9)):
-        assert not torch.equal(other.orders([5] * 6, [1]), other.orders([5] * 6, [2]))
+    assert not torch.equal(reading.orders([5] * 6, [1]), reading.orders([5] * 6, [2]))
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
@@ -200,55 +193,6 @@ def test_numbers_of_known_visits_are_stratified_and_a_rows_own():
     assert len(set(map(tuple, rows))) == 3
 
 
-def test_contexts_are_mixed_token_by_token():
-    model = make_model()
-    reading = Reading(Order('l2r'), n_contexts=4)
-    for context, tokens in [([8, 3, 2, 6], [7, 9, 5]), ([1], [2, 3]), ([], [4])]:
-        orders = reading.orders(context, tokens)
-        text = context + tokens
-        n = len(context)
-        assert orders[0].tolist() == list(range(len(text)))
-        assert (orders[:, n:] == orders[0, n:]).all()
-        want = 0.0
-        likeliest = []
-        for d in range(n, len(text)):
-            logits = torch.stack([logits_of(model, text, order, d) for order in orders])
-            logp = logits.log_softmax(-1)  # (M, V)
-            want += float(ensemble_nll(logp[:, text[d]]))
-            likeliest.append(int(logp.exp().mean(0).argmax()))
-        assert scores(model, [(context, tokens)], reading, 3) == near([(want, likeliest == tokens)])
-    assert len({tuple(order.tolist()) for order in reading.orders([8, 3, 2, 6], [7])}) > 2
-
-
-def test_greedy_follows_the_mixture_of_contexts():
-    """The context as it is says 2, a shuffle of it says 3, and each says 4 a little less surely."""
-
-    class Swayed(Network):
-        def predict(self, idx, order, n_known, n_targets, picked, first):
-            own = (order[:, :3] == torch.arange(3)).all(1, keepdim=True)
-            p = torch.full((2, 300), 0.1 / 298)
-            p[:, 4] = 0.4
-            p[0, 2] = 0.5
-            p[1, 3] = 0.5
-            return torch.where(own, *p.log())[picked[0]]
-
-    rows = [([7, 8, 9], [token]) for token in (2, 3, 4)]
-    reading = Reading(Order('l2r'), n_contexts=4)
-    assert greedy_of(Swayed(None), rows) == [True, False, False]
-    assert greedy_of(Swayed(None), rows, reading) == [False, False, True]
-
-    share = []  # of the contexts of a row that are as they are
-    for row in rows:
-        is_own = (reading.orders(*row)[:, :3] == torch.arange(3)).all(1)
-        share.append(float(is_own.double().mean()))
-    assert max(share) < 0.8
-    rest = 0.1 / 298
-    of_two = share[0] * 0.5 + (1 - share[0]) * rest
-    of_three = share[1] * rest + (1 - share[1]) * 0.5
-    want = [-math.log(p) for p in (of_two, of_three, 0.4)]
-    assert nats_of(Swayed(None), rows, reading) == pytest.approx(want)
-
-
 MARGIN = dict(unmasking=Adaptive('margin'))
 
 
@@ -256,20 +200,9 @@ MARGIN = dict(unmasking=Adaptive('margin'))
     'wrong, attention, said',
     [
         (dict(n_orders=0), 'causal', 'at least 1'),
-        (dict(estimate='mean'), 'causal', "'bound' or 'mixture'"),
-        (dict(n_contexts=2, order=Order('random')), 'causal', 'n_contexts above 1'),
-        (dict(n_contexts=2), 'mixed', 'n_contexts above 1'),
         (dict(n_orders=2), 'causal', 'orders that are drawn'),
-        (dict(estimate='mixture'), 'causal', 'orders that are drawn'),
-        (
-            dict(n_orders=2, n_contexts=2),
-            'causal',
-            'with n_contexts=1; got order=l2r, n_contexts=2',
-        ),
         (dict(order=Order.of(list(range(10)), {})), 'causal', 'at most the 9 positions'),
-        (MARGIN | dict(n_orders=2), 'causal', 'order=margin is one order'),
-        (MARGIN | dict(n_contexts=2), 'causal', 'order=margin is one order'),
-        (MARGIN | dict(estimate='mixture'), 'causal', 'order=margin is one order'),
+        (MARGIN | dict(n_orders=2), 'causal', 'order=margin'),
     ],
 )
 def test_what_a_network_cannot_be_read_by_is_said(wrong, attention, said):

@@ -78,7 +78,7 @@ def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
     way = 'pip install -r requirements-extra.txt'
     assert way in script('anyorder.extras.lm_eval', '--tasks=x', code=1).stderr
     said = script('anyorder.extras.lm_eval', '--help').stdout
-    assert 'n_contexts' in said
+    assert 'n_orders' in said
     assert way in said
 
 
@@ -138,16 +138,11 @@ def test_rolling_is_the_nats_of_blocks(lm, ckpt):
 
 
 @pytest.mark.parametrize(
-    'options',
-    [
-        dict(order='random', n_orders=3),
-        dict(n_contexts=3),
-        dict(order='block:2', n_orders=2, estimate='mixture', seed=5),
-    ],
+    'options', [dict(order='random', n_orders=3), dict(order='block:2', n_orders=2, seed=5)]
 )
-def test_orders_and_contexts_are_options(lm, ckpt, options):
+def test_orders_are_options(lm, ckpt, options):
     rows = [([97, 98, 99], [100, 101]), ([97], [98, 99, 97])]
-    how = dict(n_orders=1, n_contexts=1, estimate='bound', seed=1337) | options
+    how = dict(n_orders=1, seed=1337) | options
     reading = Reading(Order.of(how.pop('order', 'l2r'), {}), **how)
     want = sorted(continuation_scores(Writer(ckpt).model, rows, reading))
     got = lm(**options).loglikelihood(asked(('abc', 'de'), ('a', 'bca')))
@@ -281,11 +276,9 @@ def test_a_temperature_is_of_the_request_or_the_model_or_1(draws):
         ({'n_orders': 'x'}, 'n_orders wants int'),
         ({'n_orders': 0}, 'at least 1'),
         ({'order': 'up'}, "'up'"),
-        ({'estimate': 'mean'}, "'mixture'"),
         ({'batch_size': 0}, 'batch_size'),
         ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'),
-        ({'n_contexts': 2, 'order': 'random'}, 'n_contexts'),
-        ({'n_orders': 2, 'order': 'margin'}, 'order=margin is one order'),
+        ({'n_orders': 2, 'order': 'margin'}, 'order=margin'),
         ({'threshold': 0.9}, 'margin:0.9'),
         ({'order': f'margin/{N + 1}'}, f'at most the {N} positions'),
         ({'ckpt': 'no.pt'}, 'no checkpoint file'),
@@ -535,9 +528,7 @@ WAYS = [
     {'order': 'random'},
     {'order': 'random', 'seed': 2},
     {'order': 'random', 'n_orders': 3},
-    {'order': 'random', 'n_orders': 3, 'estimate': 'mixture'},
     {'order': 'margin'},
-    {'n_contexts': 2},
     {'dtype': 'bfloat16'},
     {'order': 'margin', 'n_steps': 2},
 ]

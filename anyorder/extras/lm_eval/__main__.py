@@ -7,7 +7,7 @@ lm-eval's.
         --tasks hellaswag
     python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 \\
         --tasks gsm8k --output_path out/lm_eval
-    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt,n_contexts=8 \\
+    python -m anyorder.extras.lm_eval --model_args ckpt=out/ckpt.pt \\
         --include_path YOUR_TASKS --tasks your_task
     torchrun --standalone --nproc_per_node=8 -m anyorder.extras.lm_eval \\
         --model_args ckpt=out/ckpt.pt --tasks wikitext
@@ -30,11 +30,7 @@ seed          what is drawn for a request is a function of the seed and of the r
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
 
-n_orders      orders in which a continuation is read, its context first
-estimate      for several orders 'bound', the mean of their nats, or 'mixture', -log of the mean
-              probability
-n_contexts    with order=l2r the context-order ensemble: the context as it is, and n_contexts - 1
-              shuffles of it
+n_orders      orders in which a continuation is read, its context first; the nats are their mean
 
 what is written: generate_until. What a task or --gen_kwargs says wins
 
@@ -45,10 +41,10 @@ top_k, top_p, min_p, presence_penalty, cfg_scale, schedule, unmask   as in sampl
 context       tokens that a stretch reads of a text longer than the model; by default half of
               block_size
 
-Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the
-mixture of contexts. For the bound of a network with a masked loss it is decided by the tokens that
-the first draw masks. lm-eval puts end-of-text before a text without a context. Here the first token
-of such a text follows [None], as in training. --apply_chat_template is for masked models of others
+Whether a continuation is greedy, the acc of last words, is decided in the first order. For the
+bound of a network with a masked loss it is decided by the tokens that the first draw masks. lm-eval
+puts end-of-text before a text without a context. Here the first token of such a text follows
+[None], as in training. --apply_chat_template is for masked models of others
 whose tokenizer has a template."""
 
 import importlib.util

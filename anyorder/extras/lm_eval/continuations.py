@@ -28,15 +28,11 @@ class Pass(NamedTuple):
 class Found(NamedTuple):
     """What a pass finds of the n tokens that it is asked for.
 
-    nll     (n,) their nats
-    right   (n,) whether each is the likeliest
-    logits  (n, V)
-    tokens  (n,)"""
+    nll    (n,) their nats
+    right  (n,) whether each is the likeliest"""
 
     nll: torch.Tensor
     right: torch.Tensor
-    logits: torch.Tensor
-    tokens: torch.Tensor
 
 
 def have_room(passes, batch_size, model):
@@ -85,7 +81,7 @@ def read(model, passes, drawn=False):
     nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
     nll = check_finite(nll.cpu().double())
     right = (argmax(logits) == tokens).cpu()
-    found = [x.split(n.tolist()) for x in (nll, right, logits, tokens)]
+    found = [x.split(n.tolist()) for x in (nll, right)]
     return list(map(Found, *found))
 
 

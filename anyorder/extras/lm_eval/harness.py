@@ -43,8 +43,6 @@ OPTIONS = {
     'order': 'l2r',
     'seed': 1337,
     'n_orders': 1,
-    'estimate': 'bound',
-    'n_contexts': 1,
 } | WRITING
 
 
@@ -95,7 +93,7 @@ class AnyOrderLM(TemplateLM):
         way, _ = self.how_to_write({})
         way.unmasking.check_network(config.slots, self.max_length)
         own_choice = way.unmasking if way.unmasking.adaptive else None
-        reading = Reading(way.order, c.n_orders, c.n_contexts, c.estimate, c.seed, own_choice)
+        reading = Reading(way.order, c.n_orders, c.seed, own_choice)
         reading.check(config)
         return way.order, reading
 

@@ -1,5 +1,5 @@
-"""In which orders is a continuation read? Several orders, shuffled contexts, or the model's own
-choice, beside left to right."""
+"""In which orders is a continuation read? Several orders, or the model's own choice, beside left to
+right."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -9,13 +9,11 @@ import torch
 
 from anyorder.extras.lm_eval.continuations import have_room, pieces, read
 from anyorder.generation import Canvas, Drawing, Unmasking
-from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
-from anyorder.likelihood.ensemble import batches, ensemble_nll, shuffled_contexts
+from anyorder.likelihood.ensemble import batches
 from anyorder.likelihood.nll import check_finite, draw_known, is_drawn
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
-from model import float32_or_better
 
 
 @dataclass(frozen=True)
@@ -24,12 +22,7 @@ class Reading:
     the order.
 
     order       an Order
-    n_orders    K orders, where the family has several
-    n_contexts  M > 1: left to right, each token under M orders of the context, the first its own,
-                the others shuffles: sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the
-                context-order ensemble
-    estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is
-                -log 1/K sum_k p(x | sigma_k)
+    n_orders    K orders, where the family has several; the nats are the mean of theirs, a bound
     seed        seed and tokens of a row fix its orders
     unmasking   an adaptive one: by its law the continuation is written, after the context from left
                 to right
@@ -37,73 +30,42 @@ class Reading:
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token,
     or one for each draw of the bound over random orders; whether it is greedy then speaks of the
     tokens that the first draw asks for. With an Unmasking a row costs the passes by which it would
-    be written, and greedy is what they write at temperature 0. Of several contexts greedy is their
-    mixture, of several orders the first."""
+    be written, and greedy is what they write at temperature 0. Of several orders greedy is the
+    first."""
 
     order: Order
     n_orders: int = 1
-    n_contexts: int = 1
-    estimate: str = 'bound'
     seed: int = 1337
     unmasking: Unmasking | None = None
 
     def __post_init__(self):
-        if self.n_orders < 1 or self.n_contexts < 1:
-            raise ValueError(
-                f'n_orders and n_contexts must be at least 1, got {self.n_orders} and '
-                f'{self.n_contexts}'
-            )
-        if self.estimate not in ('bound', 'mixture'):
-            raise ValueError(f"estimate must be 'bound' or 'mixture', got {self.estimate!r}")
-
-    @property
-    def shuffles(self):
-        """Whether contexts are shuffled."""
-        return self.n_contexts > 1
+        if self.n_orders < 1:
+            raise ValueError(f'n_orders must be at least 1, got {self.n_orders}')
 
     def check(self, config):
         """Raise ValueError unless a network of this AOGPTConfig can be read so."""
-        kind = self.order.kind
-        asks_for_orders = (self.n_orders, self.estimate) != (1, 'bound')
-        if self.shuffles and (kind != 'l2r' or config.slots.masked_loss):
+        asked = self.order.kind if self.unmasking is None else self.unmasking.score
+        if self.n_orders > 1 and (self.unmasking is not None or self.order.law == 'one'):
             raise ValueError(
-                'n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to '
-                f'right after shuffled contexts, got attention={config.attention} and order={kind}'
-            )
-        if self.unmasking is not None and (asks_for_orders or self.shuffles):
-            raise ValueError(
-                f'order={self.unmasking.score} is one order, which the model chooses: n_orders, '
-                'estimate and n_contexts are for orders that are given, as order=random'
-            )
-        if asks_for_orders and (self.shuffles or self.order.law == 'one'):
-            raise ValueError(
-                'n_orders and estimate are for orders that are drawn, as order=random, with '
-                f'n_contexts=1; got order={kind}, n_contexts={self.n_contexts}'
+                f'n_orders is for orders that are drawn, as order=random, got order={asked}'
             )
         self.order.check(config.block_size)
 
     @property
     def n_passes(self):
         """Orders that a row is read in."""
-        if self.shuffles:
-            return self.n_contexts
         if self.order.law == 'one':
             return 1
         return self.n_orders
 
     def is_drawn(self, slots):
         """Return whether a pass is one draw of the bound, in place of all tokens one by one."""
-        return is_drawn(slots, self.order) and self.estimate == 'bound' and self.unmasking is None
+        return is_drawn(slots, self.order) and self.unmasking is None
 
     def orders(self, context, tokens):
         """Return orders (n_passes, T) of a row, its context first."""
         n = len(context)
         T = n + len(tokens)
-        if self.shuffles:
-            own = torch.arange(T)
-            seed = derive_seed(self.seed, context, tokens)
-            shuffled = shuffled_contexts(own, n, self.n_contexts - 1, seed)
-            return torch.cat([own[None], shuffled])
         row = derive_seed(context, tokens)
         orders = draw_orders([row], T, self.n_orders, self.seed, self.order)[0, : self.n_passes]
         is_context = (torch.arange(T) < n).expand(self.n_passes, T)
@@ -175,7 +137,6 @@ class Piece:
         self.reading = reading
         self.nll = []  # (n,) of each pass
         self.greedy = None
-        self.mixture = None  # log-probabilities (n, V) of the contexts so far, not yet divided
 
     def passes(self, slots):
         """Return a PieceInOrder of each of its orders."""
@@ -194,26 +155,13 @@ class Piece:
         if self.greedy is None:
             self.greedy = bool(right.all())
 
-    def mix(self, logits):
-        """Add the probabilities of one more context, and return the likeliest tokens so far."""
-        logp = float32_or_better(logits).log_softmax(-1)
-        if self.mixture is not None:
-            logp = self.mixture.logaddexp(logp)
-        self.mixture = logp
-        return argmax(logp)
-
     @property
     def is_done(self):
         return len(self.nll) == self.reading.n_passes
 
     def nats(self):
-        """Return the nats of its tokens by what its passes have found."""
-        if self.reading.shuffles:
-            return float(ensemble_nll(-torch.stack(self.nll, 1)).sum())
-        sums = torch.stack([nll.sum() for nll in self.nll])
-        if self.reading.estimate == 'mixture':
-            return float(ensemble_nll(-sums))
-        return float(sums.mean())
+        """Return the nats of its tokens, the mean of its passes."""
+        return float(torch.stack([nll.sum() for nll in self.nll]).mean())
 
 
 def read_given(model, batch):
@@ -221,14 +169,10 @@ def read_given(model, batch):
     reading = batch[0].piece.reading
     for one, found in zip(batch, read(model, batch, reading.is_drawn(model.slots))):
         piece = one.piece
-        right = found.right
-        if reading.shuffles:
-            right = piece.mix(found.logits) == found.tokens
-            piece.greedy = None
         # a draw that asks for a part of the tokens stands for all of them
         T = len(piece.text)
         share = (T - len(piece.context)) / (T - one.first)
-        piece.add(found.nll * share, right)
+        piece.add(found.nll * share, found.right)
 
 
 def read_as_written(model, batch):
