@@ -185,7 +185,6 @@ def test_it_is_the_gpt2_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     'change, said',
     [
-        (dict(vocab_size=50304), r'vocab_size=50304, but its embedding has 50,257 rows'),
         (dict(model_type='llama'), "'llama'"),
         (
             dict(activation_function='relu'),
@@ -201,121 +200,15 @@ def test_another_network_is_one_line(weights, tmp_path, change, said):
         left_to_right(write_folder(tmp_path / 'gpt2', weights, **change))
 
 
-# ---- a vocabulary of its own
-
-TEXTS = ['the rain and the wind ', 'the wind and the rain and the night '] * 3
-
-
-def own_folder(folder, form, end='</s>', n_spare=0):
-    """Write a small GPT-2 of transformers whose tokens were learned from TEXTS.
-
-    Returns (network, tokens of a text by the package tokenizers)."""
-    transformers = pytest.importorskip('transformers')
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = [end] if end else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=270, initial_alphabet=alphabet, special_tokens=special, show_progress=False
-    )
-    backend.train_from_iterator(TEXTS, trainer)
-    folder.mkdir()
-    if form == 'tokenizer.json':
-        backend.save(str(folder / form))
-    else:
-        backend.model.save(str(folder))
-    (folder / 'tokenizer_config.json').write_text(json.dumps({'eos_token': end}))
-
-    torch.manual_seed(1)
-    n_rows = backend.get_vocab_size() + n_spare
-    sizes = dict(n_positions=N, n_embd=C, n_head=H, n_layer=L, bos_token_id=0, eos_token_id=0)
-    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=n_rows, **sizes))
-    with torch.no_grad():
-        for p in network.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    network.eval().save_pretrained(folder)
-    return network, backend.encode(TEXTS[1]).ids[:N]
-
-
-@pytest.mark.parametrize('form', ['tokenizer.json', 'vocab.json'])
-@pytest.mark.parametrize('n_spare', [0, 5])
-def test_a_vocabulary_of_its_own_is_read(tmp_path, form, n_spare):
-    """Rows behind the tokens are never drawn."""
-    from anyorder.checkpoint import open_checkpoint
-
-    network, ids = own_folder(tmp_path / 'own', form, n_spare=n_spare)
-    checkpoint = open_checkpoint(str(tmp_path / 'own'))
-    assert checkpoint.config.n_real == checkpoint.tokenizer.n_tokens == 270
-    assert checkpoint.tokenizer.encode(TEXTS[1])[:N] == ids
-    text = torch.tensor(ids)
-    start = torch.tensor([[checkpoint.tokenizer.eos, *ids[:-1]]])
-    model = checkpoint.model().double()
-    with torch.no_grad():
-        expected = nll_of(network.double()(start).logits[0, :, :270], text)
-        found = model(text[None], sample_order(1, N, 'l2r'))[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-
-
-def test_a_vocabulary_without_an_end_is_given_one(tmp_path):
-    network, _ = own_folder(tmp_path / 'own', 'tokenizer.json', end='')
-    entries = load_checkpoint(str(tmp_path / 'own'))
-    assert entries['model_args']['n_tokens'] == 271
-    rows = entries['model']['transformer.wte.weight']
-    own = network.transformer.wte.weight
-    assert torch.equal(rows[:270], own)
-    torch.testing.assert_close(rows[270], own.mean(0))
-
-
-@pytest.mark.parametrize('form', ['tokenizer.json', 'vocab.json'])
-def test_a_set_of_the_same_tokenizer_fits_and_no_other(tmp_path, form):
-    import train
-    from anyorder.tokens.prepared import prepare
-    from anyorder.training.start import start_checkpoint
-    from configurator import configure
-
-    folder = tmp_path / 'own'
-    own_folder(folder, form)
-    source = tmp_path / 'texts.jsonl'
-    source.write_text(''.join(json.dumps({'text': text}) + '\n' for text in TEXTS))
-    prepare('text', str(tmp_path), 'fits', str(source), '', str(folder))
-    prepare('text', str(tmp_path), 'other', str(source), '', 'bytes')
-    other = tmp_path / 'else'  # of as many tokens
-    other.mkdir()
-    parts = json.loads((folder / form).read_text())
-    ids = parts if form == 'vocab.json' else parts['model']['vocab']
-    ids['a'], ids['b'] = ids['b'], ids['a']
-    (other / form).write_text(json.dumps(parts))
-    if form == 'vocab.json':
-        (other / 'merges.txt').write_bytes((folder / 'merges.txt').read_bytes())
-    (other / 'tokenizer_config.json').write_text(json.dumps({'eos_token': '</s>'}))
-    prepare('text', str(tmp_path), 'same_size', str(source), '', str(other))
-
-    def data_of(dataset):
-        options = [f'--init_from={folder}', f'--dataset={dataset}', f'--data_dir={tmp_path}']
-        checkpoint, config, _ = start_checkpoint(configure(vars(train), options))
-        return train.open_data(config, checkpoint)
-
-    data, model, _ = data_of('fits')
-    assert model.config.n_real == data.tokenizer.n_tokens
-    for name in ('other', 'same_size'):
-        with one_line('tokenizer'):
-            data_of(name)
-
-
-def test_a_vocabulary_without_a_tokenizer_is_one_line(tmp_path):
-    own_folder(tmp_path / 'own', 'tokenizer.json')
-    path = tmp_path / 'own' / 'tokenizer.json'
-    parts = json.loads(path.read_text())
-    parts['added_tokens'].append(parts['added_tokens'][0] | {'id': 270, 'content': '<more>'})
-    path.write_text(json.dumps(parts))
-    with one_line('a tokenizer of 271 tokens'):
-        load_checkpoint(str(tmp_path / 'own'))
-    path.unlink()
-    with one_line('no tokenizer for it'):
-        load_checkpoint(str(tmp_path / 'own'))
+def test_other_tokens_are_one_line(weights, tmp_path):
+    folder = write_folder(tmp_path / 'gpt2', weights)
+    (folder / 'vocab.json').write_text(json.dumps({'a': 0, 'b': 1}))
+    with one_line('other tokens'):
+        load_checkpoint(str(folder))
+    more = torch.zeros(47, C)
+    larger = weights | {'wte.weight': torch.cat([weights['wte.weight'], more])}
+    with one_line('50,304 rows'):
+        load_checkpoint(str(write_folder(tmp_path / 'larger', larger, vocab_size=50304)))
 
 
 def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):

@@ -6,8 +6,7 @@ stands at row p + 1. The embeddings of target positions are zero, to be learned.
 tokens, as many as GPT-2 has rows. Nobody reads its last token left to right, so the row of this
 token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
 
-A folder may have a vocabulary of its own: its tokenizer then says how many tokens there are. Rows
-of the embedding behind them are padding, and no token is ever one of them."""
+The tokens are those of OpenAI's GPT-2. A folder with a vocabulary of its own is refused."""
 
 import hashlib
 import os
@@ -16,9 +15,7 @@ import torch
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import reading
-from anyorder.tokens.choices import of_folder
 from anyorder.tokens.libraries import ids_of
-from anyorder.tokens.meta import Meta, kind_of
 from anyorder.weights import GPT2_N_TOKENS, padded, read_json, tie
 
 # entries of config.json that change the network, and values that are understood, the default first
@@ -33,6 +30,7 @@ UNDERSTOOD = {
 SIZES = {'n_layer': 12, 'n_head': 12, 'n_embd': 768}  # if config.json does not say them
 # sha256 of its tokens in the order of their ids, a line each
 GPT2_TOKENS = 'e35a33a0b2250c932ffdafc4c3a3552aef0cc7af7a11e9ebfddf1d2a6517371f'
+END = GPT2_N_TOKENS - 1  # the token that ends a text
 BUFFERS = ('.attn.bias', '.attn.masked_bias')  # causal masks, no weights
 TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')  # GPT-2 keeps them (in, out)
 
@@ -40,7 +38,7 @@ TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')  # GPT-2 keeps th
 def read_gpt2(folder):
     """Return the entries of a checkpoint, in float32, from the folder of a GPT-2.
 
-    It may differ from OpenAI's in sizes and in its tokens alone."""
+    It may differ from OpenAI's in sizes alone."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     for name, values in UNDERSTOOD.items():
@@ -49,31 +47,20 @@ def read_gpt2(folder):
             raise ValueError(f'{path} has {name}={config[name]!r}: it must be {understood}')
 
     weights = own_weights(folder)
-    embedding = weights['wte.weight']
-    check_rows(embedding, config, path)
-    ids = ids_in(folder)
-    kind = {'tokenizer': 'gpt2', 'n_tokens': GPT2_N_TOKENS, 'eos': GPT2_N_TOKENS - 1}
-    if not is_gpt2(ids, len(embedding)):
-        kind = own_kind(folder, ids)
-    weights['wte.weight'] = with_end(embedding, kind, ids, folder)
-    state = our_weights(weights, kind)
+    n_rows = len(weights['wte.weight'])
+    if n_rows != GPT2_N_TOKENS or not is_gpt2(ids_in(folder)):
+        raise ValueError(
+            f'{folder} has other tokens than the {GPT2_N_TOKENS:,} of GPT-2 (its embedding has '
+            f'{n_rows:,} rows), and no others are read: train a model of your tokens'
+        )
+    state = our_weights(weights)
     return {
         'model': state,
         'ema_model': {'shadow_params': state},  # 'ema', the default of commands, is 'raw' here
-        'model_args': our_sizes(config, kind['n_tokens']),
-        'tokenizer': kind['tokenizer'],
-        'set': kind,
+        'model_args': our_sizes(config),
+        'tokenizer': 'gpt2',
+        'set': {'tokenizer': 'gpt2', 'n_tokens': GPT2_N_TOKENS, 'eos': END},
     }
-
-
-def check_rows(embedding, config, path):
-    """Raise ValueError unless the embedding has as many rows as config.json says tokens."""
-    said = config.get('vocab_size', GPT2_N_TOKENS)
-    if len(embedding) != said:
-        raise ValueError(
-            f'{path} has vocab_size={said!r}, but its embedding has {len(embedding):,} rows: '
-            'fetch both again'
-        )
 
 
 def ids_in(folder):
@@ -87,52 +74,22 @@ def ids_in(folder):
         return ids_of(parts)
 
 
-def is_gpt2(ids, n_rows):
+def is_gpt2(ids):
     """Whether these are the tokens of OpenAI's GPT-2, which a folder need not hold."""
     if not ids:
-        return n_rows == GPT2_N_TOKENS
+        return True
     tokens = '\n'.join(sorted(ids, key=ids.get))
     return hashlib.sha256(tokens.encode()).hexdigest() == GPT2_TOKENS
 
 
-def own_kind(folder, ids):
-    """Return what a set says that is prepared with the tokenizer of a folder, see kind_of."""
-    if not ids:
-        raise ValueError(
-            f'{folder} has a vocabulary of its own and no tokenizer for it: tokenizer.json is '
-            'missing, or vocab.json and merges.txt'
-        )
-    name = os.path.basename(os.path.abspath(folder))
-    found = of_folder(folder, f'{name}/')
-    return kind_of(Meta(name, found.name, found.n_tokens, found.eos, {}, tokenizer_file=found.file))
-
-
-def with_end(embedding, kind, ids, folder):
-    """Return the rows of the tokens of a `kind`.
-
-    Where the folder's tokens {token: id} lack one that ends a text, its tokenizer was given a new
-    one. Its row is the mean of all. Rows behind the tokens are left out."""
-    n_tokens = kind['n_tokens']
-    is_new = kind['eos'] not in ids.values() and bool(ids)
-    if is_new:
-        rows = embedding[: n_tokens - 1]
-        embedding = torch.cat([rows, rows.mean(0, keepdim=True)])
-    if len(embedding) < n_tokens:
-        raise ValueError(
-            f'{folder} has a tokenizer of {n_tokens - is_new:,} tokens, and rows for '
-            f'{len(embedding) - is_new:,} alone: it is the tokenizer of another model'
-        )
-    return embedding[:n_tokens]
-
-
-def our_sizes(config, n_tokens):
+def our_sizes(config):
     """Return the fields of AOGPTConfig, by the config.json of a GPT-2."""
     sizes = {name: config.get(name, size) for name, size in SIZES.items()}
     return {
         **sizes,
         'block_size': config.get('n_positions', 1024),
-        'vocab_size': padded(n_tokens),
-        'n_tokens': n_tokens,
+        'vocab_size': padded(GPT2_N_TOKENS),
+        'n_tokens': GPT2_N_TOKENS,
         'target_position': 'input',
         'gpt2_blocks': True,
         'gelu_tanh': config.get('activation_function') != 'gelu',
@@ -153,8 +110,8 @@ def own_weights(folder):
     return weights
 
 
-def our_weights(weights, kind):
-    """Return {name: weight} of an AOGPT, from the weights of a GPT-2 whose tokens are of a kind."""
+def our_weights(weights):
+    """Return {name: weight} of an AOGPT, from the weights of a GPT-2."""
     state = {}
     for name, p in weights.items():
         if name.endswith(TRANSPOSED) and p.dim() == 2:
@@ -163,11 +120,9 @@ def our_weights(weights, kind):
 
     wte = weights['wte.weight']
     wpe = weights['wpe.weight']
-    n_tokens = len(wte)
-    padding = wte.new_zeros(padded(n_tokens) - n_tokens, *wte.shape[1:])
-    end_of_text = wte[kind['eos']]
+    padding = wte.new_zeros(padded(GPT2_N_TOKENS) - GPT2_N_TOKENS, *wte.shape[1:])
     state['transformer.wte.weight'] = torch.cat([wte, padding])
-    state['transformer.wnonee.weight'] = end_of_text.unsqueeze(0).clone()
+    state['transformer.wnonee.weight'] = wte[END:].clone()
     state['transformer.wpe.weight'] = torch.cat([wpe, wpe[-1:]])
     state['transformer.wtpe.weight'] = torch.zeros_like(wpe)
     return state
