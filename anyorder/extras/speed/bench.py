@@ -10,8 +10,7 @@ measured matrix and memory rates). Lossless unmasking has drafts that are right 
 0.93. The plain way has a cache that is concatenated, a sorted vocabulary, torch.multinomial.
 
 Updates: the seconds of the first one, which compiles, tokens/s, MFU and peak memory of later ones.
-The plain way is float32, eager, N + 1 slots, AdaLN for every slot, a permutation drawn for each
-row, all logits at once, the average tensor by tensor."""
+"""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
@@ -28,7 +27,7 @@ network = 'decoder'  # or another of anyorder/networks.py:NETWORKS
 batch_size = 4  # rows
 n_steps = '16,64,256,1024'  # numbers of passes of a text; '' writes none
 windows = '32'  # of lossless unmasking; '' leaves it out
-plain = '64,256'  # passes of the plain way, which makes updates as well; '' leaves it out
+plain = '64,256'  # passes of the plain way; '' leaves it out
 n_updates = 3  # updates of a run; 0 makes none
 optimizer = 'adamw'  # or 'muon', as in train.py
 compile = True  # torch.compile of updates, where there is a compiler
@@ -53,7 +52,6 @@ from anyorder.extras.speed.models import (
     about,
     format_row,
     numbers_or_none,
-    plain_step,
     random_model,
     times_of,
     times_of_update,
@@ -88,7 +86,7 @@ def main(config):
     print(title)
     result = {'config': config, 'title': title, 'results': []}
     texts = time_texts(model, passes, config, device, dtype)
-    for row in itertools.chain(texts, time_updates(passes, config, device, dtype)):
+    for row in itertools.chain(texts, time_updates(config, device, dtype)):
         result['results'].append(row)
         if config.out:  # at once: the next one takes minutes
             write_json(config.out, result)
@@ -166,28 +164,20 @@ class FixedAcceptance(Drawing):
 # updates
 
 
-def time_updates(passes, config, device, dtype):
-    """Print and yield the times of updates, ours and the plain way."""
+def time_updates(config, device, dtype):
+    """Print and yield the times of updates."""
     if not config.n_updates:
         return
     print(f'updates, {config.optimizer}\n{HEADING}')
-    n_tokens = config.batch_size * config.block_size
-    peak = peak_flops(device, dtype)
     model, compiled, step = training_step(config, device, dtype, config.network)
+    row = {'name': config.network, 'dtype': dtype, 'compiled': compiled}
+    row |= times_of_update(step, config, device)
+    time = row['seconds']
     flops = training_flops(model, config.batch_size)
-
-    def measure(name, dtype, compiled, step):
-        row = {'name': name, 'dtype': dtype, 'compiled': compiled}
-        row |= times_of_update(step, config, device)
-        time = row['seconds']
-        row |= {'tokens_per_sec': n_tokens / time, 'mfu': flops / time / peak}
-        print(format_row(row), flush=True)
-        return row
-
-    yield measure(config.network, dtype, compiled, step)
-    if passes['plain']:
-        del model, step  # whose memory is not the plain way's
-        yield measure('plain', 'float32', False, plain_step(config, device))
+    row['tokens_per_sec'] = config.batch_size * config.block_size / time
+    row['mfu'] = flops / time / peak_flops(device, dtype)
+    print(format_row(row), flush=True)
+    yield row
 
 
 if __name__ == '__main__':

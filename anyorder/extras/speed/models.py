@@ -1,6 +1,5 @@
 """What do the benchmarks time? Models with random weights, and updates of them."""
 
-import copy
 import math
 from functools import partial
 
@@ -8,7 +7,6 @@ import numpy as np
 import torch
 
 from anyorder.extras.speed.peak import peak_memory
-from anyorder.extras.speed.plain import plain_update
 from anyorder.fast import lean
 from anyorder.machine.devices import resolve_compile, seconds
 from anyorder.networks import network_fields
@@ -77,15 +75,6 @@ def wants_compile(config, device):
     asked = 'auto' if config.compile else False
     compiled, _ = resolve_compile(asked, device, float('inf'), 2000)
     return compiled
-
-
-def plain_step(config, device):
-    """Return a function that makes an update the plain way, see plain_update."""
-    model = random_model(config, device).train()
-    tokens = random_tokens(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05)
-    average = copy.deepcopy(model).requires_grad_(False)
-    return partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
 
 
 def random_tokens(config):

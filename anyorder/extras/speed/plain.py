@@ -4,7 +4,6 @@ The plain way has none of our shortcuts."""
 
 from functools import cache
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -90,46 +89,6 @@ def plain_draw(logits):
     p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
     rank = torch.multinomial(p.flatten(0, 1), 1).view(B, n, 1)
     return ranked.gather(-1, rank)[..., 0]
-
-
-def plain_nll(model, idx, order):
-    """Return the loss of training, nll (B, N): N + 1 slots, the last for nothing.
-
-    AdaLN for every slot, all logits at once."""
-    t = model.transformer
-    B = len(order)
-    nowhere = torch.zeros_like(order[:, :1])
-    tokens = idx.gather(1, order)
-    token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(tokens)], 1)  # (B, N + 1, C)
-    x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
-    cond = t.wtpe(torch.cat([order, nowhere], 1))
-    logits = plain_logits(model, x, cond, causal_attention)[:, :-1]
-    return F.cross_entropy(logits.transpose(1, 2), tokens, reduction='none')
-
-
-def causal_attention(layer, q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def plain_update(model, optimizer, average, tokens, batch_size, device):
-    """Make an update in float32.
-
-    A permutation is drawn for each row, the average of the weights is made tensor by tensor."""
-    N = model.config.block_size
-    blocks = []
-    for start in torch.randint(len(tokens) - N, (batch_size,)).tolist():
-        blocks.append(torch.from_numpy(tokens[start : start + N].astype(np.int64)))
-    idx = torch.stack(blocks).to(device)
-    order = torch.stack([torch.randperm(N) for _ in blocks]).to(device)
-    loss = plain_nll(model, idx, order).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    with torch.no_grad():
-        for mean, p in zip(average.parameters(), model.parameters()):
-            mean.mul_(0.999).add_(p, alpha=0.001)
-    return loss.item()
 
 
 @cache  # it takes a second
