@@ -209,7 +209,6 @@ def test_a_row_is_written_with_blanks_between_its_tokens():
         (['countdown4', '--largest=-5'], 'largest must be a number from 20 to 100'),
         (['countdown5'], 'countdown4'),
         (['countdown3', '--n_latents=3'], '--n_latents changes nothing of countdown3'),
-        (['countdown3', '--source=p.csv', '--split=test'], '--source is a CSV of Sudokus'),
         (['countdown3', '--n_train=many'], 'n_train'),
         (['countdown3', '--split=all'], 'split must be test, val or train'),
     ],

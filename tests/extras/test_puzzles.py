@@ -17,7 +17,6 @@ from anyorder.extras.puzzles.sets import fractions, make_puzzles, prepare_puzzle
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.likelihood.nll import blank_nll, draw_known
 from anyorder.orders import draw_orders
-from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.sets import GIVEN
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
@@ -226,34 +225,6 @@ def test_the_name_of_a_set_is_plain(tmp_path):
         prepare_puzzles('sudoku4', tmp_path, name='../other')
 
 
-@pytest.fixture
-def source(tmp_path, few):
-    """The path of a CSV with three of the puzzles in the set."""
-    split, _ = open_split(tmp_path, 'sudoku4', 'train')
-    tokens, given = split.unpack(split.packed[:3])
-    lines = ['puzzle']
-    for row in np.where(given, tokens + 1, 0):
-        lines.append(''.join(map(str, row)))
-    (tmp_path / 'p.csv').write_text('\n'.join(lines))
-    return tmp_path / 'p.csv'
-
-
-def test_a_source_may_not_share_a_solution_with_another_split(tmp_path, source):
-    before = (tmp_path / 'sudoku4' / 'test.bin').read_bytes()
-    with one_line('solutions of test are in train'):
-        prepare_puzzles('sudoku4', tmp_path, source=str(source), split='test', force=True)
-    assert (tmp_path / 'sudoku4' / 'test.bin').read_bytes() == before
-
-
-def test_another_file_of_the_same_name_is_another_set(tmp_path, source):
-    how = {'name': 'mine', 'source': str(source), 'split': 'test'}
-    prepare_puzzles('sudoku4', tmp_path, **how)
-    head, first, *_ = source.read_text().splitlines()
-    source.write_text(f'{head}\n{first}\n')
-    with one_line('holds test already'):
-        prepare_puzzles('sudoku4', tmp_path, **how)
-
-
 OPTIONS = [
     '--block_size=16',
     '--n_layer=1',
@@ -387,41 +358,3 @@ def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
     with one_line(r'another kind of set than set1 is \(puzzle\)'):
         run_tiny('--dataset=set1', '--init_from=resume', '--max_iters=8')
     run_tiny('--dataset=set1', '--init_from=out/ckpt.pt', '--out_dir=new')
-
-
-GRID = '1234341221434321'
-
-
-@pytest.mark.parametrize(
-    'text, said',
-    [
-        ('puzzle\n123\n', 'puzzle 1 must be 16 digits from 0'),
-        (f'puzzle\n{GRID}\n0034341221434325\n', 'puzzle 2 must be 16 digits'),
-        ('puzzle\n1100000000000000\n', 'puzzle 1 must have blanks and one solution'),
-        (f'puzzle\n{GRID}\n', 'puzzle 1 must have blanks'),
-        (f'puzzle\n0{GRID[1:]}\n1000000000000000\n', 'puzzle 2 must have .* one solution'),
-        ('quiz\n1\n', "in the column puzzle, got ''"),
-        ('puzzle\n', 'no puzzles'),
-        ('', 'holds no puzzles'),
-        (None, r'^no file .*p\.csv'),
-    ],
-)
-def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
-    if text is not None:
-        (tmp_path / 'p.csv').write_text(text)
-    with one_line(said):
-        prepare_puzzles('sudoku4', tmp_path / 'data', source=str(tmp_path / 'p.csv'), split='test')
-    assert not (tmp_path / 'data' / 'sudoku4').exists()
-
-
-def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
-    (tmp_path / 'p.csv').write_text(f'puzzle,solution\n.{GRID[1:]},{GRID}\n0{GRID[1:]},\n')
-    of_source = [f'--source={tmp_path}/p.csv', '--split=test']
-    for _ in range(2):
-        run_command('sudoku4', *of_source, '--name=mine', f'--data_dir={tmp_path}')
-    assert 'there already' in capsys.readouterr().out
-    tokens, given = all_blocks(open_split(tmp_path, 'mine', 'test')[0], 16)
-    grid = [int(digit) for digit in GRID]
-    is_given = [False] + [True] * 15
-    assert (tokens + 1).tolist() == [grid, grid]
-    assert given.tolist() == [is_given, is_given]

@@ -1,10 +1,7 @@
-"""Puzzles to token files, generated from a seed or read from a file, every one checked by an exact
-solver.
+"""Puzzles to token files, generated from a seed, every one checked by an exact solver.
 
     python -m anyorder.extras.puzzles make sudoku4   # 4 x 4
     python -m anyorder.extras.puzzles make sudoku --n_train=200000   # 9 x 9
-    # of a CSV with the column puzzle
-    python -m anyorder.extras.puzzles make sudoku --source=puzzles.csv.xz --split=test --name=hard
     python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
     python -m anyorder.extras.puzzles make countdown3   # numbers, a target; countdown4: one more
@@ -37,8 +34,6 @@ seed = 0  # draws the puzzles, and the triples of nae_sat
 n_latents = 25  # nae_sat: coins
 n_observations = 275  # nae_sat: observations of three coins each
 largest = 0  # zebra: houses and attributes at most; countdown: the largest number; 0 is all
-# what is read
-source = ''  # CSV of Sudokus with the column puzzle, also .gz and .xz; '' generates
 # what is written
 split = ''  # make only this one: train, val or test
 name = ''  # folder to write under `data_dir`; '' is the name of the puzzle
@@ -56,7 +51,7 @@ def main(config):
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', *OF_SOME)}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
-    where = config.data_dir, config.name, config.source, config.split
+    where = config.data_dir, config.name, config.split
     meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
     print_meta(config.data_dir, meta, before, config.force)
 

@@ -7,8 +7,7 @@ A task has a generator, a solver, and what counts as right:
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
     columns                               how wide its grid is on a page
 
-Sudoku also has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of
-a box in cells."""
+Sudoku also has the shape [H, W] of its grid, and box, the side of a box in cells."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,9 +1,8 @@
-"""How is a set of puzzles prepared? Generated or read, checked, and written as token files."""
+"""How is a set of puzzles prepared? Generated, checked, and written as token files."""
 
 import contextlib
 import functools
 import hashlib
-import itertools
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor
@@ -14,9 +13,7 @@ from anyorder.extras.puzzles.rules import SHARES, make_task, task_of
 from anyorder.machine.terminal import progress
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import GIVEN, read_split, whole_splits
-from anyorder.tokens.sources import name_source
-from configurator import home
+from anyorder.tokens.sets import GIVEN, whole_splits
 
 N_ROWS = {'val': 1000, 'test': 1000}
 PART = 1024  # puzzles that are made together
@@ -40,12 +37,9 @@ def is_quick(name):
     return task_of(name).quick
 
 
-def prepare_puzzles(
-    task, data_dir, name='', source='', split='', n_rows=(), force=False, **options
-):
+def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, **options):
     """Write data_dir/name/<split>.bin and meta.json of a task's puzzles; return the Meta.
 
-    source   path of a CSV of Sudokus; '' generates
     split    '' is all of them
     n_rows   {split: number of puzzles} to generate, if not the default
     force    replace what is there
@@ -57,23 +51,19 @@ def prepare_puzzles(
     made = {option: options[option] for option in kind.made if options.get(option)}
     rules = make_task(puzzle | made)  # with the symbols of all puzzles that could be made
 
-    source = home(source)
-    if source and not (split and hasattr(rules, 'read')):
-        raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
-    origin = origin_of(source, task, seed, made)
+    origin = origin_of(task, seed, made)
     wanted = [split] if split else list(SHARES)
-    counts = {} if source else {'train': kind.n_train} | N_ROWS | dict(n_rows)
+    counts = {'train': kind.n_train} | N_ROWS | dict(n_rows)
     with folder_to_write(data_dir, name or task, split) as folder:
         same = is_made_so(folder, puzzle, wanted, counts)
         if folder.is_done(wanted, origin, same, force):
             return folder.meta
-        kept = kept_beside(folder, wanted, puzzle)
-        known = {}
+        if folder.kept(wanted) and folder.meta.puzzle != puzzle:
+            raise ValueError(f'{folder.path} holds other puzzles: use another --name')
         splits = {}
         for s in wanted:
-            known[s], given = new_rows(rules, s, source, counts, seed)
-            splits[s] = packed_rows(known[s], given)
-        check_solutions(rules, known | kept)
+            tokens, given = make_puzzles(rules, s, counts[s], seed)
+            splits[s] = packed_rows(tokens, given)
         meta = Meta(
             folder.name,
             task,
@@ -81,7 +71,7 @@ def prepare_puzzles(
             None,
             folder.kept(wanted),
             given=True,
-            row_length=known[wanted[0]].shape[1],
+            row_length=tokens.shape[1],
             shape=getattr(rules, 'shape', None),
             puzzle=puzzle,
             **about(puzzle | made),
@@ -89,10 +79,8 @@ def prepare_puzzles(
         return folder.write(meta, origin, splits)
 
 
-def origin_of(source, task, seed, made):
-    """Return what meta.json says of puzzles, read from `source` or made with the options `made`."""
-    if source:
-        return name_source(source)
+def origin_of(task, seed, made):
+    """Return what meta.json says of puzzles that were made with the options `made`."""
     origin = f'{task}, seed {seed}'
     for option, value in made.items():
         origin += f', {task_of(task).made[option].format(value)}'
@@ -105,39 +93,7 @@ def is_made_so(folder, puzzle, wanted, counts):
     if not meta or meta.puzzle != puzzle:
         return False
     whole = whole_splits(folder.path, meta)
-    return all(whole[s].rows == counts.get(s, whole[s].rows) for s in wanted if s in whole)
-
-
-def kept_beside(folder, wanted, puzzle):
-    """Return {split: tokens} of the splits of a Folder that stay beside new ones."""
-    known = {}
-    for s in folder.kept(wanted):
-        if folder.meta.puzzle != puzzle:
-            raise ValueError(f'{folder.path} holds {s} of other puzzles: use another --name')
-        part = read_split(folder.path, folder.meta, s)
-        known[s], _ = part.unpack(part.packed.astype(int))
-    return known
-
-
-def new_rows(rules, split, source, counts, seed):
-    """Return (tokens, given) of a split, read from `source` or made."""
-    if source:
-        return rules.read(source)
-    return make_puzzles(rules, split, counts[split], seed)
-
-
-def check_solutions(rules, known):
-    """Raise ValueError if two splits of {split: tokens} share a solution."""
-    keys = {}
-    for s, tokens in known.items():
-        keys[s] = {key.tobytes() for key in rules.key(tokens)}
-    for s, other in itertools.combinations(keys, 2):
-        n_shared = len(keys[s] & keys[other])
-        if n_shared:
-            raise ValueError(
-                f'{n_shared} solutions of {s} are in {other}, no two splits may share one: '
-                'use another --name'
-            )
+    return all(whole[s].rows == counts[s] for s in wanted if s in whole)
 
 
 def packed_rows(tokens, given):

@@ -2,14 +2,11 @@
 
 The solver's (B, n n, n) says which digits a cell can still be."""
 
-import csv
 import math
 
 import numpy as np
 
 from anyorder.extras.puzzles.solver import blanks_right, count_solutions, propagate
-from anyorder.machine.files import reading_text
-from anyorder.machine.terminal import progress
 
 
 class Sudoku:
@@ -134,40 +131,3 @@ class Sudoku:
         bands = rng.random((n_grids, b)).argsort(1)
         inner = rng.random((n_grids, b, b)).argsort(2)
         return (bands[:, :, None] * b + inner).reshape(n_grids, self.n)
-
-    def read(self, path):
-        """Return (tokens, given) of a CSV with the column puzzle.
-
-        Raises ValueError for a puzzle that has no blank, or not one solution."""
-        puzzles = self.read_grids(path)
-        solutions = np.zeros_like(puzzles)
-        starts = range(0, len(puzzles), 1024)
-        for start in progress(starts, desc='solving, 1024 at a time', leave=False):
-            part = puzzles[start : start + 1024]
-            count, solutions[start : start + 1024] = self.solve(part)
-            is_good = (count == 1) & (part == 0).any(1)
-            if not is_good.all():
-                k = int(is_good.argmin())
-                digits = ''.join(map(str, part[k]))
-                raise ValueError(
-                    f'{path}: puzzle {start + k + 1} must have blanks and one solution: {digits}'
-                )
-        return solutions - 1, puzzles > 0
-
-    def read_grids(self, path):
-        """Return the puzzles (n, cells) of a CSV, in which a blank is 0 or a dot."""
-        n_cells = self.n**2
-        grids = []
-        with reading_text(path, '') as f:
-            texts = [line.get('puzzle') or '' for line in csv.DictReader(f)]
-        for text in texts:
-            digits = text.replace('.', '0')
-            if len(digits) != n_cells or set(digits) - set('0123456789'[: self.n + 1]):
-                raise ValueError(
-                    f'{path}: puzzle {len(grids) + 1} must be {n_cells} digits from 0 (blank) to '
-                    f'{self.n} in the column puzzle, got {text[:90]!r}'
-                )
-            grids.append([int(digit) for digit in digits])
-        if not grids:
-            raise ValueError(f'{path} holds no puzzles')
-        return np.array(grids)
