@@ -39,14 +39,13 @@ def written_in_words(order):
     return 'Written ' + ORDERS.get(name, f'in the order {order}')
 
 
-def write_replay(path, samples, tokenizer, title, columns=0, box=0):
+def write_replay(path, samples, tokenizer, title, columns=0):
     """Write the page that replays `samples` to `path`.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in
-              natural order; there may be a `name` too, and a list `wrong` of bools
+              natural order
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
-    box       the side of the boxes of a Sudoku, in cells; 0: there are none
 
     If a second sample has the same known tokens, the page opens with both side by side."""
     between = ''
@@ -57,7 +56,6 @@ def write_replay(path, samples, tokenizer, title, columns=0, box=0):
         'title': heading,
         'details': details,
         'columns': columns,
-        'box': box,
         'samples': replay_rows(samples, tokenizer, between),
     }
     data = plain_json(replay).replace('<', '\\u003c')  # nothing in it can end the script element
@@ -80,12 +78,11 @@ def replay_rows(samples, tokenizer, between=''):
         about = facts(drawn, sum(sample['logprob']))
         about += [said(length) for length in sample.get('lengths', ())]
         row = {
-            'name': sample.get('name', f'sample {i}'),
+            'name': f'sample {i}',
             'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
             'rank': [rank_of(step, steps) for step in sample['step']],
             'n_steps': len(steps),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
-            'wrong': sample.get('wrong', []),
             'facts': about,
             'beside': next((j for j in after if known[j] == known[i]), None),
         }

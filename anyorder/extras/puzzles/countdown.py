@@ -36,7 +36,6 @@ class Countdown:
 
     def __init__(self, n, largest=None):
         self.n = n
-        self.columns = COLUMNS
         self.n_question = -(-(n + 1) // COLUMNS) * COLUMNS  # the numbers, padding, the target
         self.largest = MOST if largest is None else largest
         if not 20 <= self.largest <= MOST:

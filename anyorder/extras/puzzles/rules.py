@@ -5,9 +5,8 @@ A task has a generator, a solver, and what counts as right:
     make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N)
     key(tokens)                           -> what two splits may not share
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
-    columns                               how wide its grid is on a page
 
-Sudoku also has the shape [H, W] of its grid, and box, the side of a box in cells."""
+Sudoku also has the shape [H, W] of its grid."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,7 +36,6 @@ class NaeSat:
                 f'most, got {n_latents} and {n_observations}'
             )
         self.n_latents = n_latents
-        self.columns = 25
         rng = np.random.default_rng(seed)
         triples = {}  # in the order in which they were drawn
         while len(triples) < n_observations:
@@ -126,8 +124,7 @@ def judge_of(kind):
     Without a task a blank is right if it is what the set says."""
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
-    _, columns = kind.get('shape') or (0, 0)
-    return SimpleNamespace(columns=columns, check_answer=blanks_right)
+    return SimpleNamespace(check_answer=blanks_right)
 
 
 def make_task(puzzle):

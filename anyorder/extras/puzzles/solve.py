@@ -5,7 +5,6 @@ By default each step writes one blank, the likeliest token.
     python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
     S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt"
     $S --orders=random,margin,margin/27,margin+0.5 --n_steps=8,0
-    $S --dataset=hard --orders=margin --html=replay.html --show=0,7
     # the lower half of an image
     python -m anyorder.extras.puzzles solve --ckpt=out/digits/ckpt.pt --blanks=32:64
     # answers to questions
@@ -42,10 +41,7 @@ seed = 1337  # puzzle r is a function of seed and r
 batch_size = 250  # puzzles at a time
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
-# what is shown
 out = ''  # write the table to this JSON file
-html = ''  # write a page to this file (.html) that replays the puzzles of `show`
-show = '0'  # which puzzles, with commas
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
@@ -60,7 +56,6 @@ import torch
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import name_of_run, open_split, prepared_anew
-from anyorder.extras.pictures.replay import write_replay
 from anyorder.extras.puzzles.rules import SHARES, judge_of
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
@@ -110,7 +105,9 @@ def main(config):
     puzzles = open_puzzles(checkpoint, config)
     if config.temperature == 'auto':
         config['temperature'] = 0.0 if puzzles.given.any() else 1.0
-    show = check_questions(puzzles, config)
+    counts, _ = puzzles.check_answer(puzzles.tokens)
+    if not counts.any():
+        raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
     runs = read_runs(config, checkpoint.run)
     n, N = puzzles.tokens.shape
     for run in runs:  # before any is solved
@@ -135,7 +132,7 @@ def main(config):
     # The answers
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):
-        print_solved(model, puzzles, runs, show, config, checkpoint)
+        print_solved(model, puzzles, runs, config, checkpoint)
     if config.out:
         print(f'written: {config.out}')
 
@@ -153,21 +150,6 @@ def check_options(c):
             raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
         Drawing(c.temperature)
     check_out('out', c.out, '.json', c.ckpt)
-    check_out('html', c.html, '.html', c.ckpt)
-
-
-def check_questions(puzzles, c):
-    """Return the numbers of the puzzles that are shown.
-
-    Raises ValueError for what cannot be asked of these puzzles."""
-    counts, _ = puzzles.check_answer(puzzles.tokens)
-    if not counts.any():
-        raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
-    show = numbers(c, 'show')
-    n = len(puzzles.tokens)
-    if max(show) >= n:
-        raise ValueError(f'show must name puzzles from 0 to {n - 1}, got {c.show}')
-    return show
 
 
 def read_runs(c, trained):
@@ -283,24 +265,17 @@ def ids_of(symbols, tokenizer):
 # solving
 
 
-def print_solved(model, puzzles, runs, show, config, checkpoint):
-    """Solve the puzzles, print a line for every run and write the replay."""
+def print_solved(model, puzzles, runs, config, checkpoint):
+    """Solve the puzzles and print a line for every run."""
     rows = []
-    samples = []
     print(f'{"order":<14}{"steps":>7}{"solved":>18}{"right":>18}{"slots":>9}{"seconds":>10}')
     result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num')}
     result |= {'set': puzzles.label, 'results': rows}
-    for row, shown in solve_all(model, puzzles, runs, show, config):
+    for row in solve_all(model, puzzles, runs, config):
         rows.append(row)
-        samples += shown
         if config.out:
             write_json(config.out, result)  # at once: the next takes hours
         print(format_row(row), flush=True)
-    if config.html:
-        task = puzzles.task
-        box = getattr(task, 'box', 0)
-        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, task.columns, box)
-        print(f'written: {config.html}')
 
 
 def format_row(row):
@@ -312,8 +287,8 @@ def format_row(row):
     return line + f'{row["slots"]:>9,.0f}{row["seconds"]:>10.3g}'
 
 
-def solve_all(model, puzzles, runs, show, c):
-    """Yield the row of every run, and the puzzles of `show` as samples of a replay."""
+def solve_all(model, puzzles, runs, c):
+    """Yield the row of every run."""
     tokens = puzzles.tokens
     given = puzzles.given
     n_blanks = int((~given).sum())
@@ -325,26 +300,13 @@ def solve_all(model, puzzles, runs, show, c):
         with progress(total=n_blanks, desc=order, unit='blank', leave=False) as bar:
             start = time.perf_counter()
             model.trunk = CountedTrunk(trunk)
-            written = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
+            idx, _, _ = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
             n_slots = int(model.trunk.n_slots)
             seconds = time.perf_counter() - start
-        idx, _, _ = written
         counts, right = puzzles.check_answer(idx)
         row = {'order': order, 'n_steps': n_steps} | score(counts, right)
         row |= {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
-        wrong = counts & ~right
-        yield row, [shown_puzzle(p, order, tokens, written, wrong) for p in show]
-
-
-def shown_puzzle(p, order, tokens, written, wrong):
-    """Return puzzle p as a sample of a replay; written are its idx, step and logprob."""
-    idx, step, logprob = written
-    n_steps = len({*step[p].tolist()} - {-1})
-    sample = {'name': f'puzzle {p}, {order}, {n_steps} steps'}
-    is_text = tokens[p] != PADDING
-    for name, x in {'tokens': idx, 'wrong': wrong, 'step': step, 'logprob': logprob}.items():
-        sample[name] = x[p][is_text].tolist()
-    return sample
+        yield row
 
 
 def solve(model, tokens, given, way, seed, batch_size=250, bar=None):

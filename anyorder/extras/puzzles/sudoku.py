@@ -16,7 +16,6 @@ class Sudoku:
 
     def __init__(self, n):
         self.n = n
-        self.columns = n
         self.box = math.isqrt(n)
         self.shape = [n, n]
         cell = np.arange(n * n)

@@ -52,7 +52,6 @@ class Zebra:
 
     def __init__(self, most, largest=None):
         self.most = most  # houses and attributes
-        self.columns = most
         self.n_clues = most * (most - 1)  # in a row of tokens
         self.largest = most if largest is None else largest
         if not 3 <= self.largest <= most:
