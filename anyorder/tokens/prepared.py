@@ -18,7 +18,6 @@ from anyorder.tokens.sources import (
     open_texts,
     openwebtext,
     pydocs,
-    say_left_out,
 )
 from anyorder.tokens.tokenizers import Begun, encode_documents, tokenizer_of_set
 from configurator import home
@@ -144,7 +143,6 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     origin, documents = open_or_name(data_set, source, split, **keys)
     if folder.is_done(wanted, origin, same, force):
         return folder.meta
-    say(say_left_out(source))
     check_source_is_new(origin, kept)
 
     # Open the documents

@@ -144,75 +144,31 @@ def files_of(path):
     """Return the files of a source: itself, or every .txt in a folder."""
     if os.path.isfile(path):
         return [path]
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise ValueError(f'{path} is {why_unread(path)}: name a file or a folder')
-    files, left_out = texts_in(path) if os.path.isdir(path) else ([], {})
+    files = texts_in(path) if os.path.isdir(path) else []
     if not files:
-        why = f'; {say_left_out(path)}' if left_out else ''
         raise ValueError(
-            f'no file {path}, and no folder in which there is a .txt or which `datasets` saved{why}'
+            f'no file {path}, and no folder in which there is a .txt or which `datasets` saved'
         )
     return files
 
 
-def say_left_out(source):
-    """Return '' or a sentence that names what a folder of texts holds and is not read."""
-    if not os.path.isdir(source):
-        return ''
-    _, left_out = texts_in(source)
-    if not left_out:
-        return ''
-    named = [f'{os.path.relpath(path, source)!r} ({why})' for path, why in left_out.items()]
-    more = f' and {len(named) - 5} more' if len(named) > 5 else ''
-    return f'{source!r} is read without {", ".join(named[:5])}{more}'
-
-
 def texts_in(folder):
-    """Return (files, left out): each .txt in a folder and in its folders, in the order of their
-    names, and {path: why} of those that are not read.
+    """Return each .txt in a folder and in its folders that is not empty, in the order of their
+    names.
 
-    Links are followed, but not to a parent, and what has several names is read once. As for a
-    shell's *.txt a name that begins with a dot does not count."""
-    left_out = {}
-    seen = set()  # places on the disk
+    A link to a folder is not followed. As for a shell's *.txt a name that begins with a dot does
+    not count."""
 
-    def note(error):
-        left_out[error.filename] = error.strerror
-
-    def is_new(path):
-        info = os.stat(path)
-        n_before = len(seen)
-        seen.add((info.st_dev, info.st_ino))
-        return len(seen) > n_before
-
-    root = os.path.realpath(folder)
-    while is_new(root):
-        root = os.path.dirname(root)
-
-    names = []
-    for where, folders, found in os.walk(folder, onerror=note, followlinks=True):
-        shown = [os.path.join(where, name) for name in sorted(folders) if name[0] != '.']
-        folders[:] = [os.path.basename(path) for path in shown if is_new(path)]
-        fitting = [name for name in found if name[0] != '.' and name.lower().endswith('.txt')]
-        names += [os.path.join(where, name) for name in fitting]
+    def refuse(error):  # a folder that cannot be read
+        raise error
 
     files = []
-    for path in sorted(names):
-        why = why_unread(path)
-        if why:
-            left_out[path] = why
-        elif is_new(path):
-            files.append(path)
-    return files, left_out
-
-
-def why_unread(path):
-    """Return '' or what something of this name is, if it is no file with a text."""
-    if not os.path.exists(path):
-        return 'a link to nothing'
-    if not os.path.isfile(path):
-        return 'a pipe, a socket or a device'
-    return '' if os.path.getsize(path) else 'empty'
+    for where, folders, found in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if name[0] != '.']
+        for name in found:
+            if name[0] != '.' and name.lower().endswith('.txt'):
+                files.append(os.path.join(where, name))
+    return sorted(file for file in files if os.path.getsize(file))
 
 
 # --------------------------------------------------------------------------------------------------
