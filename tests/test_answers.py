@@ -372,15 +372,6 @@ def test_bits_are_a_byte_of_the_answers_alone(sums, capsys):
     assert float(bits) == pytest.approx(want, rel=1e-3)
 
 
-def test_a_run_ends_with_a_prompt_to_try(sums, capsys):
-    run('--max_iters=0', *TOY)
-    assert capsys.readouterr().out.endswith("=[[..]]'\n")
-    run('--max_iters=0', *TOY, '--out_dir=masked', '--network=encoder', '--l2r_ratio=0')
-    _, given = all_blocks(open_split('data', 'qa', 'val')[0], 16)
-    n_blanks = (~given[0]).sum()  # which this network sees
-    assert capsys.readouterr().out.endswith(f"=[[{n_blanks}]]'\n")
-
-
 def test_an_order_of_positions_is_the_one_of_the_model(sums, capsys):
     """The model has longer rows than the set."""
     run('--max_iters=0', *TOY)

@@ -260,10 +260,8 @@ def test_weights_want_their_shape(average):
 
 
 @pytest.mark.parametrize('init_from', ['auto:first/ckpt.pt', 'first/ckpt.pt'])
-def test_the_average_of_another_run_starts_a_run(capsys, average, init_from):
-    assert 'little text: the loss stays on a plateau' in capsys.readouterr().out
+def test_the_average_of_another_run_starts_a_run(average, init_from):
     run(f'--init_from={init_from}', '--max_iters=0')
-    assert 'plateau' not in capsys.readouterr().out  # which is behind it
     assert digest(model_from_checkpoint('out/ckpt.pt', 'raw')) == average
 
 

@@ -6,8 +6,7 @@ from conftest import make_model, one_line
 
 import train
 from anyorder.checkpoint import save_checkpoint
-from anyorder.extras.speed.plan import lines_of
-from anyorder.training.start import check_options, never_reached, set_threads, start_checkpoint
+from anyorder.training.start import check_options, set_threads, start_checkpoint
 from configurator import Config, configure
 from model import EMA
 
@@ -157,44 +156,3 @@ def test_processes_share_an_update_evenly():
     check_options(options, 3)
     with one_line('gradient_accumulation_steps=6 must be a multiple of the 4 processes'):
         check_options(options, 4)
-
-
-@pytest.mark.parametrize(
-    'max_iters, more, is_said',
-    [
-        (4, '--warmup_iters=100', True),
-        (4, '--warmup_iters=4 --min_lr=6e-4', True),
-        (6, '--warmup_iters=3 --lr_decay_iters=2', True),
-        (6, '--warmup_iters=3 --lr_decay_iters=5', True),
-        (6, '--warmup_iters=3 --lr_decay_iters=7', True),
-        (4, '--warmup_iters=3', False),
-        (4, '--warmup_iters=3 --lr_decay_iters=4', False),
-        (0, '--warmup_iters=3', False),
-        (6, '--warmup_iters=3 --lr_decay_iters=2 --min_lr=6e-4', False),
-    ],
-)
-def test_what_a_learning_rate_never_does_is_said(max_iters, more, is_said):
-    said = never_reached(options_of(f'--max_iters={max_iters}', *more.split()))
-    assert (f'max_iters={max_iters}' in said) == is_said
-
-
-SAVED = {'max_iters': 9, 'warmup_iters': 8, 'lr_decay_iters': 0}
-
-
-def test_the_learning_rate_of_a_whole_run_does_all(tmp_path):
-    config, _ = resumed(tmp_path, SAVED)
-    assert not never_reached(config)
-
-
-@pytest.mark.parametrize(
-    'typed, name',
-    [('--max_iters=8', 'warmup_iters=8'), ('--lr_decay_iters=20', 'lr_decay_iters=20')],
-)
-def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_run(
-    tmp_path, typed, name
-):
-    config, _ = resumed(tmp_path, SAVED, typed)
-    said = never_reached(config)
-    assert name in said
-    planned = options_of('--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100')
-    assert said in [*lines_of(planned)]

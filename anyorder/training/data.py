@@ -85,11 +85,6 @@ class Data:
             part.begins = begins_in(part.blocks, part.val, config.documents)
 
     @property
-    def n_tokens(self):
-        """Tokens of all training splits together."""
-        return sum(part.train.packed.size for part in self.parts)
-
-    @property
     def hashes(self):
         """{'train': sha256, 'val': sha256}; of several sets, of the hashes of all."""
         if len(self.parts) == 1:

@@ -19,11 +19,8 @@ from anyorder.machine.processes import processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 from anyorder.tokens.apart import keeps_apart
-from anyorder.tokens.sets import PADDING
 from anyorder.tokens.shown import shown_text
-from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.training.sharding import splits
-from anyorder.training.start import never_reached
 
 
 def introduction(state, data, clock, folder, config, compiled, changed):
@@ -52,9 +49,6 @@ def introduction(state, data, clock, folder, config, compiled, changed):
     about_bytes = data.tokenizer.about_bytes()
     if about_bytes:
         yield about_bytes
-    is_new = not (state.iter_num or config.started_from or data.train.marked)
-    if is_new and data.n_tokens < 10**7 and config.order != 'l2r':
-        yield 'little text: the loss stays on a plateau at first, near the entropy of single tokens'
     if changed:
         yield f'changed since iteration {state.iter_num}: {", ".join(changed)}'
     elif state.iter_num:
@@ -71,8 +65,6 @@ def what_is_left(iter_num, folder, config):
             f'finished: the checkpoint is at iteration {iter_num} of {config.max_iters}; '
             'to go on, raise --max_iters; to begin anew, --init_from=scratch'
         )
-    elif not folder.best.is_over:
-        yield from filter(None, [never_reached(config)])
 
 
 def about_best(folder):
@@ -176,8 +168,7 @@ def conclusion(state, data, val, folder, config):
     if folder.best.is_over:
         yield folder.best.why_over
     yield '\ngo on with'
-    masked_loss = state.model.slots.masked_loss
-    for command in commands_to_go_on(data, masked_loss, path, config):
+    for command in commands_to_go_on(data, path, config):
         yield f'  {command}'
 
 
@@ -218,7 +209,7 @@ def samples(model, tokenizer, config):
     return texts
 
 
-def commands_to_go_on(data, masked_loss, ckpt_path, config):
+def commands_to_go_on(data, ckpt_path, config):
     """Yield the commands that sample and evaluate the checkpoint, or solve its puzzles."""
     order = Order.of('own', config)
     order_file = ''
@@ -238,17 +229,6 @@ def commands_to_go_on(data, masked_loss, ckpt_path, config):
             words.append('--split=val')
         yield ' '.join(words)
 
-    if data.train.lengths is not None:
-        way = order_file
-        if config.l2r_ratio or order.kind in ('random', 'sorted_subset'):
-            way = 'l2r'
-        words = ['python', 'sample.py', f'--ckpt={shlex.quote(ckpt_path)}']
-        if way:
-            words.append(f'--order={way}')
-        words += ['--temperature=0', f"--stop='{END_OF_TEXT}'"]
-        words.append(f'--prompt={shlex.quote(prompt_of(data, masked_loss))}')
-        yield ' '.join(words)
-
 
 def program_to_solve(part, data):
     """Return what solves the puzzles of a set; of several it wants the name."""
@@ -256,18 +236,3 @@ def program_to_solve(part, data):
     if len(data.parts) > 1:
         program += f' --dataset={part.name}'
     return program
-
-
-def prompt_of(data, masked_loss):
-    """Return the prompt of the first document that is validated, and blanks for its answer.
-
-    A network with a masked loss wants their number."""
-    block = data.parts[0].blocks[0]
-    given = data.parts[0].given[0]
-    tokens = block[given & (block != PADDING)]
-    text = data.tokenizer.decode(tokens.tolist())
-    text = text.replace('[[', r'\[[').replace(r'\n', r'\\n')
-    n_blanks = '..'
-    if masked_loss:
-        n_blanks = (~given).sum()
-    return f'{text}[[{n_blanks}]]'

@@ -224,20 +224,6 @@ def check_order_of_run(c, masked_loss):
         order.check(c.block_size)
 
 
-def never_reached(c):
-    """Return in words that the learning rate of a run does not rise, fall and end as the options
-    say, '' if it does. No run is refused: it may be a part of a longer one."""
-    n = c.max_iters
-    decay = c.lr_decay_iters or n
-    is_whole = c.warmup_iters < n and (c.warmup_iters < decay == n or c.min_lr == c.learning_rate)
-    if n == 0 or is_whole:
-        return ''
-    return (
-        f'warmup_iters={c.warmup_iters}, lr_decay_iters={decay} and max_iters={n} do not fit: the '
-        f'learning rate ends at {lr_of(n - 1, c):.3g}, and min_lr={c.min_lr:.3g}'
-    )
-
-
 def model_config(config, n_tokens=None):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
     vocabulary = {}

@@ -33,7 +33,6 @@ from anyorder.training.start import (
     N_KEPT,
     check_options,
     model_config,
-    never_reached,
     optimizer_in,
     resolve_start,
     start_checkpoint,
@@ -181,8 +180,6 @@ def work_lines(config, model, setup, rate):
     yield row('GFLOP a token', f'{of_token / 1e9:,.4g}')
     yield row('TFLOP an update', f'{of_token * tokens / 1e12:,.4g}')
     yield row('TFLOP in all', f'{in_all / 1e12:,.4g}')
-    if remark := never_reached(config):
-        yield remark
 
     yield '\n' + row('hours of training', 'hours', f'at {rate / 1e12:,.4g} TFLOP/s')
     for mfu in MFUS:
