@@ -2,7 +2,6 @@
 error of each."""
 
 import math
-import statistics
 
 import numpy as np
 import torch
@@ -66,11 +65,6 @@ def entropy(counts):
     """Return the entropy of the frequencies that `counts` (n,) say, in nats."""
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
-
-
-def standard_error(values):
-    """Return the standard error of the mean of two numbers or more."""
-    return statistics.stdev(values) / len(values) ** 0.5
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):

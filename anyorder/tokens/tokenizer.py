@@ -118,10 +118,6 @@ class Tokenizer:
             return self.spans(text)
         return self.between(self.special | {END_OF_TEXT: self.eos}, text, self.spans)
 
-    def shown_ids(self, text):
-        """Return the tokens of shown_spans."""
-        return [token for token, _, _ in self.shown_spans(text)]
-
     def between(self, special, text, read):
         """Return the spans that `read` finds in the parts of a text between its special tokens.
 
