@@ -21,13 +21,9 @@ REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a p
 def about_model(writer, config):
     """Return the lines of the table on the model of a Writer."""
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions'
-    documents = ''
-    if writer.checkpoint.run.get('documents') == 'apart':
-        documents = 'apart in the training; here what follows one sees it'
     return {
         'checkpoint': writer.checkpoint.about(config.weights),
         'model': f'{size}, {writer.tokenizer.name} tokens',
-        'documents': documents,
     }
 
 

@@ -4,7 +4,6 @@ import os
 import shlex
 from functools import partial
 
-import numpy as np
 import torch
 
 from anyorder.checkpoint import model_from_checkpoint
@@ -18,7 +17,6 @@ from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
-from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.shown import shown_text
 from anyorder.training.sharding import splits
 
@@ -37,10 +35,6 @@ def introduction(state, data, clock, folder, config, compiled, changed):
             n_times = part.share * clock.tokens_per_iter * config.max_iters / part.train.packed.size
             of_set = about_set(part, data.tokenizer)
             yield f'{part.share:.1%} of an update from {of_set}; read {n_times:.3g} times'
-        if part.train.lengths is not None:
-            yield about_documents(part.train, data.train.width(config.block_size))
-        if keeps_apart(config.documents):
-            yield about_parts(part)
     _, world_size = processes()
     yield (
         f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
@@ -77,20 +71,10 @@ def about_best(folder):
 
 
 def about_set(part, tokenizer):
+    N = part.blocks.size(1)
     return (
-        f'{part.name}: {part.train.packed.size:,} tokens ({tokenizer.name}); '
-        f'validation on {len(part.blocks):,} blocks of {part.blocks.size(1)}'
-    )
-
-
-def about_documents(split, N):
-    """Return a line on the documents that are the rows of a split, in batches of N tokens."""
-    lengths = split.lengths
-    n_cut = (lengths > N).sum()
-    padding = 1 - np.minimum(lengths, N).mean() / N
-    return (
-        f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens '
-        f'in the mean, {n_cut:,} cut at {N}; {padding:.0%} of a batch is padding'
+        f'{part.name}: {part.train.packed.size:,} tokens ({tokenizer.name}){part.train.cut(N)}; '
+        f'validation on {len(part.blocks):,} blocks of {N}'
     )
 
 
@@ -104,14 +88,6 @@ def report_of(state, data, folder, chart, config):
     if chart.wanted and not data.train.marked and not splits(config):
         write_samples = partial(samples, state.ema.model, data.tokenizer, config)
     return Report(folder, chart, bar, write_samples)
-
-
-def about_parts(part):
-    """Return a line on the documents of a set that are kept apart."""
-    if part.begins is None:
-        return f'documents=apart changes nothing: a row of {part.name} is a text of its own'
-    n = (part.begins < part.blocks.size(1)).sum()
-    return f'documents of {part.name} apart: {n / len(part.begins):.1f} in a block of validation'
 
 
 class Report:
