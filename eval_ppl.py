@@ -319,11 +319,6 @@ def names_of_sets(c, checkpoint):
     names = list(dict.fromkeys(asked))
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
-    weighed = [name for name in names if re.fullmatch(r'\w[\w.-]*:[\d.e+-]*', name)]
-    if weighed:
-        raise ValueError(
-            f'datasets are measured one by one, without a weight: leave it out of {weighed[0]!r}'
-        )
     return names
 
 
@@ -342,7 +337,7 @@ def open_texts(names, c, checkpoint):
         split = c.split
         if name in names_of_run(checkpoint.run):
             split = split or 'val'
-        texts.append(open_corpus(name, cut, checkpoint.tokenizer, c.data_dir, split, c.ckpt))
+        texts.append(open_corpus(name, cut, checkpoint.tokenizer, c.data_dir, split))
     return texts
 
 

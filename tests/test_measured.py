@@ -98,11 +98,7 @@ def test_the_digest_tells_the_blocks(data_dir):
             'sudoku4',
             'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4',
         ),
-        (
-            'my.txt',
-            'sudoku4',
-            'my.txt is text, the checkpoint was trained on sudoku4 .* --ckpt=c.pt',
-        ),
+        ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint was trained on sudoku4'),
         ('nosuch', 'bytes', 'python data/prepare.py'),
         ('void.txt', 'bytes', 'void.txt holds no text'),
         ('no.txt', 'bytes', 'no file no.txt'),
@@ -116,7 +112,7 @@ def test_a_text_that_cannot_be_measured_is_one_line(
     for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):
         (tmp_path / file).write_text(text)
     with one_line(said):
-        open_corpus(name, Cut(16), get_tokenizer(tokenizer), data_dir, ckpt='c.pt')
+        open_corpus(name, Cut(16), get_tokenizer(tokenizer), data_dir)
 
 
 def decomposed(text):

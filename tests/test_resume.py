@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -208,11 +207,6 @@ def test_a_resume_says_which_options_and_data_are_others(said):
 def test_a_resume_says_which_split_is_another(said):
     prepare_other('val')
     assert 'changed since iteration 2: val of pydocs\n' in said('--max_iters=2')
-
-
-def test_a_resume_says_what_becomes_of_the_learning_rate(said):
-    found = said('--max_iters=2', '--learning_rate=0.5', '--min_lr=0.5')
-    assert re.search(r'learning_rate .* -> 0.5, .*, learning rate at once 0.0\d+ -> 0.5\n', found)
 
 
 def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shlex
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import PADDING, Split, check_length
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
-    MAKERS,
     OWN,
     TEXT,
     Symbols,
@@ -115,13 +113,12 @@ class Cut:
     documents: str = 'together'
 
 
-def open_corpus(name, cut, tokenizer, data_dir, split='', ckpt=''):
+def open_corpus(name, cut, tokenizer, data_dir, split=''):
     """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
     cut    a Cut
-    split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers
-    ckpt   the name of the checkpoint, for the command that an error names"""
-    tokens, label, origin, sizes = open_tokens(name, tokenizer, data_dir, split, ckpt)
+    split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers"""
+    tokens, label, origin, sizes = open_tokens(name, tokenizer, data_dir, split)
     check_documents(tokens, cut.documents, name)
     check_length(tokens, cut.block_size, name)
     label += tokens.cut(cut.block_size)
@@ -154,10 +151,10 @@ def form_of_split(tokens):
     return form_of({'row_length': row_length, 'prompts': tokens.lengths is not None})
 
 
-def open_tokens(name, tokenizer, data_dir, split, ckpt):
+def open_tokens(name, tokenizer, data_dir, split):
     """Return (Split, label, origin, sizes) of a Corpus. See open_corpus."""
     if os.path.isfile(name) or name.lower().endswith(ENDINGS):
-        tokens, origin, sizes = read_file(name, tokenizer, ckpt)
+        tokens, origin, sizes = read_file(name, tokenizer)
         return tokens, os.path.basename(name), origin, sizes
     if not split and is_zero_shot(name):
         split = PUBLISHED.get(name, 'test')
@@ -171,15 +168,13 @@ def is_zero_shot(name):
     return name in DATA_SETS and bool(DATA_SETS[name].splits)
 
 
-def read_file(path, tokenizer, ckpt):
+def read_file(path, tokenizer):
     """Return (Split, origin, sizes) of a Corpus from a text file.
 
     Every document is followed by end-of-text. Documents with prompts are its rows."""
     if isinstance(tokenizer, Symbols):
         raise ValueError(
-            f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
-            f'-m anyorder.extras.puzzles solve --ckpt={shlex.quote(ckpt)} says how many rows it '
-            'fills right'
+            f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: name its set'
         )
     texts = open_texts(path, prompt_key='auto')
     encoded = list(encode_documents(texts, tokenizer))
@@ -205,18 +200,10 @@ def read_set(name, split, data_dir, tokenizer):
     if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
         return read_anew(tokens, meta, split, tokenizer)
     if meta.tokenizer != tokenizer.name and not is_same:
-        way_out = (
-            'name a file of text, as --datasets=YOUR.txt, or prepare it with --tokenizer=FOLDER '
-            'of the set of the training'
-        )
-        if tokenizer.name in (*TEXT, *MAKERS):
-            way_out = (
-                f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one '
-                'is still wanted'
-            )
         raise ValueError(
             f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
-            f'{meta.tokenizer} tokens: {way_out}'
+            f'{meta.tokenizer} tokens: prepare it with --tokenizer={tokenizer.name}, or name a '
+            'file of text'
         )
     is_own = tokenizer.name == OWN or of_set.file is not None
     if is_own and not is_same:

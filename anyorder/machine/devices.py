@@ -26,24 +26,15 @@ def resolve_device(device, dtype):
     device = open_device(device)
     if dtype not in ('auto', 'float32', 'bfloat16'):
         raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
-    if device.type == 'cuda' and dtype != 'float32' and not has_fast_bfloat16(device):
+    if device.type == 'cuda' and dtype == 'bfloat16' and not has_fast_bfloat16(device):
         name = torch.cuda.get_device_name(device)
-        if dtype == 'bfloat16':
-            raise ValueError(
-                f'dtype=bfloat16 wants a GPU that multiplies in it, and {name} does not: '
-                'use --dtype=float32 or --dtype=auto'
-            )
-        say_once(f'dtype=auto is float32: {name} does not multiply in bfloat16')
+        raise ValueError(
+            f'dtype=bfloat16 wants a GPU that multiplies in it, and {name} does not: '
+            'use --dtype=float32 or --dtype=auto'
+        )
     if dtype == 'auto':
         dtype = 'bfloat16' if has_fast_bfloat16(device) else 'float32'
     return device, dtype
-
-
-@cache
-def say_once(line):
-    """Say a line on stderr, the first of several processes alone."""
-    if os.environ.get('RANK', '0') == '0':
-        print(line, file=sys.stderr, flush=True)
 
 
 def best_device():

@@ -183,12 +183,6 @@ def check_checkpoint(name):
     if folder != name:
         check_masked(name, folder)
         return
-    if os.path.isdir(name):
-        file = os.path.join(name, 'ckpt.pt')
-        raise ValueError(
-            f'{name} is a folder without the config.json of an export or a GPT-2: '
-            f'name a checkpoint file, as {file}'
-        )
     if not os.path.isfile(name) and not on_hub(name):
         raise ValueError(
             f'no checkpoint file {name}; train one (python train.py config/quickstart.py) or name '

@@ -70,13 +70,7 @@ class ToTrain(Named):
             )
         _, documents = divided['train']
         bar = progress(texts_of(documents), desc=self.name, unit='text')
-        found = train_bpe(self.name, self.n_tokens, bar)
-        if found.n_tokens < self.n_tokens:
-            print(
-                f'{self.name} has {found.n_tokens:,} tokens: no other pair of tokens stands twice '
-                'in the text'
-            )
-        return found
+        return train_bpe(self.name, self.n_tokens, bar)
 
 
 @dataclass(frozen=True)

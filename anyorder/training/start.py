@@ -30,7 +30,7 @@ from anyorder.training.sharding import (
     shard,
     splits,
 )
-from anyorder.training.update import TrainState, lr_of, make_optimizers
+from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import padded
 from configurator import Config, at_least, check_choice, number_in
 from model import AOGPT, EMA, AOGPTConfig
@@ -84,7 +84,7 @@ def start_checkpoint(config):
     resolved = Config(config | saved | given | shape | place)
     changed = []
     if start == 'resume':
-        changed = changed_options(checkpoint, config, saved, given, resolved)
+        changed = changed_options(saved, given)
     return checkpoint, resolved, changed
 
 
@@ -119,17 +119,13 @@ def optimizer_in(options):
     return name, rate
 
 
-def changed_options(checkpoint, config, saved, given, resolved):
+def changed_options(saved, given):
     """Return in words what those `given` change of the options that were `saved`."""
     changed = []
     for name, value in given.items():
         is_other = name in saved and value != saved[name]
         if is_other and name not in ('init_from', 'out_dir'):
             changed.append(f'{name} {in_words(saved[name])} -> {in_words(value)}')
-    before = f'{lr_of(checkpoint.iter_num, config | saved):.3g}'
-    now = f'{lr_of(checkpoint.iter_num, resolved):.3g}'
-    if before != now:
-        changed.append(f'learning rate at once {before} -> {now}')
     return changed
 
 

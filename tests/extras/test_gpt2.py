@@ -227,7 +227,7 @@ def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):
     with pytest.raises(ValueError, match='config.json cannot be read as names and values'):
         load_checkpoint(folder)
     (folder / 'config.json').unlink()
-    with pytest.raises(ValueError, match='is a folder without the config.json'):
+    with pytest.raises(ValueError, match='no checkpoint file'):
         load_checkpoint(folder)
 
 
