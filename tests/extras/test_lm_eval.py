@@ -12,7 +12,6 @@ import torch
 from conftest import make_model, one_line
 from masked_kinds import KINDS
 
-import anyorder.extras.lm_eval.__main__ as eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
 from anyorder.generation.scroll import Scroll
@@ -580,19 +579,6 @@ def test_chat_requests_are_kept_by_their_template(of_others):
     other, *_ = of_others('{{ bos_token }}' + CHAT)
     assert lm.tokenizer_name != other.tokenizer_name
     assert lm.tokenizer_name == of_others(CHAT)[0].tokenizer_name
-
-
-@pytest.mark.slow
-def test_more_processes_than_documents_are_refused(forked, ckpt, tasks, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    argv = ['--model_args', f'ckpt={ckpt}', *tasks[:3], 'text_rolling', '--device=cpu', '--limit=1']
-
-    def body():
-        eval_lm.main(argv)
-
-    _, without = forked(body, body)
-    assert without.code
-    assert 'fewer documents than the 2 processes' in without.said
 
 
 CHOICES = [' cd', ' e', ' fgh', ' i']

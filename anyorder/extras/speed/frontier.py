@@ -39,7 +39,7 @@ import time
 
 import numpy as np
 
-from anyorder.datasets import name_of_run, prepared_anew
+from anyorder.datasets import name_of_run
 from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
@@ -63,12 +63,8 @@ def main(config):
     if not dataset:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     cut = Cut(writer.block_size, config.n_blocks)
-    data_dir = run.get('data_dir', 'data')
-    text = open_corpus(dataset, cut, writer.tokenizer, data_dir)
-    about = f'{writer.checkpoint.about(writer.weights)}, {writer.device}, {writer.dtype}'
-    print(f'{about}; nats of {text.label}, {len(text.blocks)} blocks')
-    if anew := prepared_anew(writer.checkpoint, data_dir, dataset):
-        print(anew)
+    text = open_corpus(dataset, cut, writer.tokenizer, run.get('data_dir', 'data'))
+    print(f'{writer.device}, {writer.dtype}; nats of {text.label}, {len(text.blocks)} blocks')
     print(f'{"":<24}{"steps":>6}{"passes":>9}{"seconds":>9}{"nats":>17}{"judge":>10}{"entropy":>9}')
     rows = []
     blanks = np.full((config.n_samples, writer.block_size), -1)
