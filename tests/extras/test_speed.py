@@ -60,15 +60,6 @@ def test_the_limit_counts_every_slot_and_weight():
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(n_bytes)
 
 
-def test_a_draft_is_right_with_the_probability_that_is_fixed():
-    torch.manual_seed(0)
-    drawing = bench.FixedAcceptance()
-    zeros = torch.zeros(20_000, 11)
-    draft = drawing.tokens_by_noise(zeros, lambda: zeros)
-    check = drawing.tokens_by_noise(zeros, lambda: zeros)
-    assert (draft == check).float().mean() == pytest.approx(0.93, abs=0.01)
-
-
 # --------------------------------------------------------------------------------------------------
 # FLOPs
 
@@ -112,7 +103,7 @@ TINY = (*SIZES.split(), '--batch_size=4', '--repeats=1', '--device=cpu', '--comp
 def test_peak_memory_does_not_grow_with_the_steps(process):
     """Of the MiB the cache is 8: a copy a step would be 2,048."""
     sizes = '--block_size=256 --vocab_size=64 --n_tokens=50 --n_layer=4 --n_head=2 --n_embd=128'
-    how = '--batch_size=8 --device=cpu --dtype=float32 --n_steps=8,16,256 --plain= --windows='
+    how = '--batch_size=8 --device=cpu --dtype=float32 --n_steps=8,16,256 --plain='
     words = ('bench', *sizes.split(), *how.split(), '--n_updates=0')
     said = process('anyorder.extras.speed', *words).stdout
     few, many = (int(line.split()[6].replace(',', '')) for line in said.splitlines()[3:5])
@@ -123,25 +114,24 @@ def test_bench_times_texts_beside_the_plain_way_and_updates(script, tmp_path):
     how = ('--n_steps=4,64', '--plain=4', '--n_updates=1', '--out=bench.json')
     said = script('anyorder.extras.speed', 'bench', *TINY, *how).stdout
     rows = json.loads((tmp_path / 'bench.json').read_text())['results']
-    names = ['decoder', 'decoder', 'lossless:32', 'plain', 'decoder']
+    names = ['decoder', 'decoder', 'plain', 'decoder']
     assert [row['name'] for row in rows] == names
-    assert [line.split()[0] for line in said.splitlines()[2:6]] == names[:4]
-    few, many, lossless, plain, update = rows
+    assert [line.split()[0] for line in said.splitlines()[2:5]] == names[:3]
+    few, many, plain, update = rows
     assert [few['passes'], many['passes'], plain['passes']] == [4, 64, 4]
-    assert 1 + 63 / 32 <= lossless['passes'] < 40
     assert few['of_limit'] > 0 and 'of_limit' not in plain
-    assert all(row['later'] > 0 for row in rows[:4])
+    assert all(row['later'] > 0 for row in rows[:3])
     assert update['tokens_per_sec'] == pytest.approx(4 * 64 / update['seconds'])
 
 
 @pytest.mark.parametrize(
-    'network, n_texts', [('encoder', 1), ('mixed', 1), ('two_stream', 2), ('decoder', 0)]
+    'network, n_texts', [('encoder', 1), ('mixed', 1), ('two_stream', 1), ('decoder', 0)]
 )
 def test_bench_times_other_networks_by_themselves(script, tmp_path, network, n_texts):
     how = ('--n_steps=4' if n_texts else '--n_steps=', '--n_updates=1', '--out=bench.json')
     script('anyorder.extras.speed', 'bench', *TINY, *how, f'--network={network}', '--plain=')
     rows = json.loads((tmp_path / 'bench.json').read_text())['results']
-    assert ['passes' in row for row in rows] == [True] * n_texts + [False]  # two_stream: lossless
+    assert ['passes' in row for row in rows] == [True] * n_texts + [False]
 
 
 @pytest.mark.parametrize(

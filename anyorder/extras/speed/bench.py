@@ -6,8 +6,8 @@
 
 Texts at several numbers of steps: seconds of the first call in this process and of a later one,
 tokens/s of the later one, peak memory, and of a decoder the share of what the device could do (its
-measured matrix and memory rates). Lossless unmasking has drafts that are right with probability
-0.93. The plain way has a cache that is concatenated, a sorted vocabulary, torch.multinomial.
+measured matrix and memory rates). The plain way has a cache that is concatenated, a sorted
+vocabulary, torch.multinomial. What lossless unmasking costs says frontier, of a trained model.
 
 Updates: the seconds of the first one, which compiles, tokens/s, MFU and peak memory of later ones.
 """
@@ -26,7 +26,6 @@ network = 'decoder'  # or another of anyorder/networks.py:NETWORKS
 # what is timed
 batch_size = 4  # rows
 n_steps = '16,64,256,1024'  # numbers of passes of a text; '' writes none
-windows = '32'  # of lossless unmasking; '' leaves it out
 plain = '64,256'  # passes of the plain way; '' leaves it out
 n_updates = 3  # updates of a run; 0 makes none
 optimizer = 'adamw'  # or 'muon', as in train.py
@@ -59,28 +58,22 @@ from anyorder.extras.speed.models import (
 )
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.fast import freeze
-from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
-from anyorder.generation.fill import fill
+from anyorder.generation import generate, unmask_schedule
 from anyorder.machine.devices import autocast, peak_flops, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.training.clock import training_flops
-
-# nearly the share of the drafts of trained models that are right, see results/lossless
-ACCEPTANCE = 0.93
 
 
 def main(config):
     at_least(config, 1, 'batch_size', 'repeats')
     at_least(config, 0, 'n_updates')
     check_out('out', config.out, '.json')
-    passes = {name: numbers_or_none(config, name) for name in ('n_steps', 'windows', 'plain')}
+    passes = {name: numbers_or_none(config, name) for name in ('n_steps', 'plain')}
     device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device, config.network)
     if config.network != 'decoder':
         passes['plain'] = []  # which is a decoder with AdaLN
-    if model.config.attention != 'causal' or not passes['n_steps']:
-        passes['windows'] = []
 
     title = f'{about(model, config, config.batch_size)}, {config.network}, {device}, {dtype}'
     print(title)
@@ -106,9 +99,6 @@ def time_texts(model, passes, config, device, dtype):
     for n in passes['n_steps']:
         write = partial(generate, network, torch.zeros_like(order), order, 0, n, seeds=seeds)
         ways.append((config.network, unmask_schedule(N, n), write))
-    for window in passes['windows']:
-        write = partial(write_drafts, network, order, window, config.seed)
-        ways.append((f'lossless:{window}', None, write))
     for n in passes['plain'] if ways else ():
         ends = unmask_schedule(N, n)
         ways.append(('plain', ends, partial(plain_generate, model, order, ends)))
@@ -118,8 +108,7 @@ def time_texts(model, passes, config, device, dtype):
         print(f'{"texts":<14}{"steps":>6}' + ''.join(f'{name:>10}' for name in columns))
     with autocast(device, dtype):
         for name, ends, write in ways:
-            row = {'name': name} | times_of(write, device, config.repeats)
-            row['passes'] = len(ends) if ends else write()
+            row = {'name': name, 'passes': len(ends)} | times_of(write, device, config.repeats)
             if name == 'decoder':
                 # only now: the first call in a process has all that a device prepares once
                 limits = device_limits(device, getattr(torch, dtype))
@@ -136,28 +125,6 @@ def format_text(row, n_tokens):
     line += f'{1000 * later / row["passes"]:>10.1f}{n_tokens / later:>10,.0f}'
     line += f'{row["peak_bytes"] / MIB:>10,.0f}'
     return line + (f'{row["of_limit"]:>10.1%}' if 'of_limit' in row else '')
-
-
-def write_drafts(network, order, window, seed):
-    """Write texts (B, N) by lossless unmasking, and return the number of passes."""
-    torch.manual_seed(seed)  # decides which drafts are right: every run takes the same passes
-    canvas = Canvas(torch.zeros_like(order), order, 0, range(len(order)))
-    fill(network, canvas, Lossless(window), FixedAcceptance(), with_logprob=False)
-    return int(canvas.step.max()) + 1
-
-
-class FixedAcceptance(Drawing):
-    """Drawing whose lossless drafts are right with probability ACCEPTANCE, each by itself.
-
-    The work is the same. A model with random weights says nearly the same whatever it reads, so
-    nearly all of its own drafts are right."""
-
-    def tokens_by_noise(self, logits, noise):
-        token = super().tokens_by_noise(logits, noise)
-        other = torch.randint_like(token, 1, logits.size(-1))
-        both = ACCEPTANCE**0.5  # a draft and its check
-        agrees = torch.rand(token.shape, device=token.device) < both
-        return torch.where(agrees, 0, other)
 
 
 # --------------------------------------------------------------------------------------------------
