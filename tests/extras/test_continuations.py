@@ -14,11 +14,8 @@ from anyorder.extras.lm_eval import last_word
 from anyorder.extras.lm_eval.continuations import pieces
 from anyorder.extras.lm_eval.last_word import LastWord, last_words
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
-from anyorder.generation.options import unmasking_of
-from anyorder.generation.unmasking import SCORES, Adaptive
-from anyorder.likelihood.nll import block_nll, nll_of_blanks, one_by_one
+from anyorder.likelihood.nll import block_nll, is_drawn, nll_of_blanks, one_by_one
 from anyorder.orders import Order
-from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes
 from model import Slots
 
@@ -149,7 +146,7 @@ def test_orders_visit_the_context_first(order, attention):
         assert (orders[:, : len(context)].sort(1).values == torch.arange(len(context))).all()
         nats, greedy = zip(*(slowly(model, context, tokens, order) for order in orders))
         means.append((sum(nats) / n, greedy[0]))
-    if not mean.is_drawn(model.slots):
+    if not is_drawn(model.slots, mean.order):
         assert scores(model, ROWS, mean, 4) == near(means)
 
 
@@ -193,16 +190,12 @@ def test_numbers_of_known_visits_are_stratified_and_a_rows_own():
     assert len(set(map(tuple, rows))) == 3
 
 
-MARGIN = dict(unmasking=Adaptive('margin'))
-
-
 @pytest.mark.parametrize(
     'wrong, attention, said',
     [
         (dict(n_orders=0), 'causal', 'at least 1'),
         (dict(n_orders=2), 'causal', 'orders that are drawn'),
         (dict(order=Order.of(list(range(10)), {})), 'causal', 'at most the 9 positions'),
-        (MARGIN | dict(n_orders=2), 'causal', 'order=margin'),
     ],
 )
 def test_what_a_network_cannot_be_read_by_is_said(wrong, attention, said):
@@ -210,68 +203,6 @@ def test_what_a_network_cannot_be_read_by_is_said(wrong, attention, said):
     how = dict(order=Order('l2r')) | wrong
     with pytest.raises(ValueError, match=said):
         Reading(**how).check(config)
-
-
-def as_written(model, context, tokens, unmasking):
-    """(text, -log p, whether writing at temperature 0 writes it), slowly: in a step the network is
-    asked for one blank after the other. A token that is None is written at temperature 0."""
-    text = [*context, *tokens]
-    nats = 0.0
-    greedy = True
-    order = [*range(len(context))]
-    blanks = [*range(len(context), len(text))]
-    length = unmasking.block_length
-    seed = derive_seed(1337, context, tokens)
-    for end in unmasking.ends([len(tokens)], [seed])[0].tolist():
-        n_done = len(tokens) - len(blanks)
-        now = [token or 0 for token in text]
-        block = blanks[: length and length - n_done % length]
-        logp = {}
-        for p in block:
-            others = [q for q in blanks if q != p]
-            visits = torch.tensor([*order, p, *others])
-            logp[p] = logits_of(model, now, visits, len(order)).log_softmax(-1)
-        score = {p: float(SCORES[unmasking.score](logp[p][None])) for p in block}
-        for p in sorted(block, key=score.get, reverse=True)[: end - n_done]:
-            likeliest = int(logp[p].argmax())
-            if text[p] is None:
-                text[p] = likeliest
-            nats = nats - float(logp[p][text[p]])
-            greedy = greedy and text[p] == likeliest
-            blanks.remove(p)
-            order.append(p)
-    return text, nats, greedy
-
-
-@pytest.mark.parametrize(
-    'attention, how',
-    [
-        ('causal', {'n_steps': 9}),
-        ('causal', {'n_steps': 2}),
-        ('causal', {'n_steps': 3, 'unmask': 'binomial'}),
-        ('causal', {'n_steps': 4, 'policy': 'margin/2'}),
-        ('bidirectional', {'n_steps': 4, 'policy': 'margin/2'}),
-        ('mixed', {'n_steps': 4, 'policy': 'margin/2'}),
-    ],
-)
-def test_a_policy_reads_as_it_writes(attention, how):
-    model = make_model(attention=attention)
-    unmasking = unmasking_of(**{'policy': 'margin'} | how)
-    greedy = []
-    for context, tokens in ROWS:
-        text, _, _ = as_written(model, context, [None] * len(tokens), unmasking)
-        greedy.append((context, text[len(context) :]))
-    almost = [(context, [*tokens[:-1], (tokens[-1] + 1) % 11]) for context, tokens in greedy]
-    rows = [*ROWS, *greedy, *almost]
-    want = near(as_written(model, *row, unmasking)[1:] for row in rows)
-    # numbers of tokens a step that are drawn are those of a row, and a row is its tokens
-    if 'unmask' not in how:
-        n = len(ROWS)
-        assert [is_greedy for _, is_greedy in want[n:]] == n * [True] + n * [False]
-    order = Order('l2r' if 'policy' in how else 'random')
-    reading = Reading(order, unmasking=unmasking)
-    for batch_size in (4, 20):
-        assert scores(model, rows, reading, batch_size) == want
 
 
 # --------------------------------------------------------------------------------------------------

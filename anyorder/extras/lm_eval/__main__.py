@@ -22,10 +22,8 @@ weights       'ema' or 'raw'; by default the EMA if the file has one
 dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size
 order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of
-              sample.py takes. By the model's own choice, as 'margin', a continuation is as likely
-              as it is to be written so at temperature 1, with n_steps, schedule and unmask. It is
-              greedy if temperature 0 writes it. In an order that is given it is read one token a
-              step, whatever n_steps says
+              sample.py takes. The model's own choice, as 'margin', is for tasks that write. A
+              continuation is read one token a step, whatever n_steps says
 seed          what is drawn for a request is a function of the seed and of the request
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice

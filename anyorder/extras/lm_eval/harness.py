@@ -92,8 +92,8 @@ class AnyOrderLM(TemplateLM):
         config = self.writer.checkpoint.config
         way, _ = self.how_to_write({})
         way.unmasking.check_network(config.slots, self.max_length)
-        own_choice = way.unmasking if way.unmasking.adaptive else None
-        reading = Reading(way.order, c.n_orders, c.seed, own_choice)
+        self.chooses = way.unmasking.adaptive
+        reading = Reading(way.order, c.n_orders, c.seed)
         reading.check(config)
         return way.order, reading
 
@@ -245,6 +245,11 @@ class AnyOrderLM(TemplateLM):
         """Return [(log p, whether greedy)] of [(args, context tokens, tokens)].
 
         What is finished is cached at once."""
+        if self.chooses:
+            raise ValueError(
+                f'order={self.order} is for tasks that write; likelihoods are read in an order '
+                'that is given, as l2r or random. eval_ppl.py --orders has the law of a choice'
+            )
         found = [None for _ in requests]
         rows = [row for _, *row in requests]
         with self.bar(requests, kind) as bar, self.writer.autocast():

@@ -1,5 +1,4 @@
-"""In which orders is a continuation read? Several orders, or the model's own choice, beside left to
-right."""
+"""In which orders is a continuation read? From left to right, or in several orders."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -8,10 +7,8 @@ from typing import NamedTuple
 import torch
 
 from anyorder.extras.lm_eval.continuations import have_room, pieces, read
-from anyorder.generation import Canvas, Drawing, Unmasking
-from anyorder.generation.fill import fill, steps
 from anyorder.likelihood.ensemble import batches
-from anyorder.likelihood.nll import check_finite, draw_known, is_drawn
+from anyorder.likelihood.nll import draw_known, is_drawn
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
 
@@ -21,22 +18,17 @@ class Reading:
     """In which orders a continuation is read. Its context is visited first, both in the sequence of
     the order.
 
-    order       an Order
-    n_orders    K orders, where the family has several; the nats are the mean of theirs, a bound
-    seed        seed and tokens of a row fix its orders
-    unmasking   an adaptive one: by its law the continuation is written, after the context from left
-                to right
+    order     an Order
+    n_orders  K orders, where the family has several; the nats are the mean of theirs, a bound
+    seed      seed and tokens of a row fix its orders
 
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token,
     or one for each draw of the bound over random orders; whether it is greedy then speaks of the
-    tokens that the first draw asks for. With an Unmasking a row costs the passes by which it would
-    be written, and greedy is what they write at temperature 0. Of several orders greedy is the
-    first."""
+    tokens that the first draw asks for. Of several orders greedy is the first."""
 
     order: Order
     n_orders: int = 1
     seed: int = 1337
-    unmasking: Unmasking | None = None
 
     def __post_init__(self):
         if self.n_orders < 1:
@@ -44,10 +36,10 @@ class Reading:
 
     def check(self, config):
         """Raise ValueError unless a network of this AOGPTConfig can be read so."""
-        asked = self.order.kind if self.unmasking is None else self.unmasking.score
-        if self.n_orders > 1 and (self.unmasking is not None or self.order.law == 'one'):
+        if self.n_orders > 1 and self.order.law == 'one':
             raise ValueError(
-                f'n_orders is for orders that are drawn, as order=random, got order={asked}'
+                'n_orders is for orders that are drawn, as order=random, got '
+                f'order={self.order.kind}'
             )
         self.order.check(config.block_size)
 
@@ -57,10 +49,6 @@ class Reading:
         if self.order.law == 'one':
             return 1
         return self.n_orders
-
-    def is_drawn(self, slots):
-        """Return whether a pass is one draw of the bound, in place of all tokens one by one."""
-        return is_drawn(slots, self.order) and self.unmasking is None
 
     def orders(self, context, tokens):
         """Return orders (n_passes, T) of a row, its context first."""
@@ -73,7 +61,7 @@ class Reading:
         return orders
 
     def known(self, context, tokens):
-        """Return (n_passes,) numbers of known visits of draws of a masked loss, see is_drawn."""
+        """Return (n_passes,) numbers of known visits of draws of a masked loss."""
         row = derive_seed(context, tokens)
         return draw_known([row], len(tokens), self.n_passes, self.seed, len(context))[0]
 
@@ -90,7 +78,6 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     rows    [(context tokens, continuation tokens)], lists; either may be empty
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
-    run = read_given if reading.unmasking is None else read_as_written
 
     parts = []
     for r, row in enumerate(rows):
@@ -103,7 +90,7 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
 
     # A row is done with the last pass of its pieces
     for batch in batches(longest_first(parts, model.slots), fit):
-        run(model, batch)
+        read_given(model, batch)
         for r in dict.fromkeys(one.piece.row for one in batch):
             if all(piece.is_done for piece in parts[r]):
                 nats = sum(piece.nats() for piece in parts[r])
@@ -142,7 +129,7 @@ class Piece:
         """Return a PieceInOrder of each of its orders."""
         orders = self.reading.orders(self.context, self.tokens)
         firsts = [len(self.context) for _ in orders]
-        if self.reading.is_drawn(slots):
+        if is_drawn(slots, self.reading.order):
             firsts = self.reading.known(self.context, self.tokens).tolist()
         passes = []
         for order, first in zip(orders, firsts):
@@ -167,36 +154,9 @@ class Piece:
 def read_given(model, batch):
     """Run PieceInOrders whose orders are given, and add to each Piece what was found."""
     reading = batch[0].piece.reading
-    for one, found in zip(batch, read(model, batch, reading.is_drawn(model.slots))):
+    for one, found in zip(batch, read(model, batch, is_drawn(model.slots, reading.order))):
         piece = one.piece
         # a draw that asks for a part of the tokens stands for all of them
         T = len(piece.text)
         share = (T - len(piece.context)) / (T - one.first)
         piece.add(found.nll * share, found.right)
-
-
-def read_as_written(model, batch):
-    """Run PieceInOrders of a Reading with an Unmasking, and add to each Piece what was found."""
-    parts = [one.piece for one in batch]
-    reading = parts[0].reading
-    unmasking = reading.unmasking
-    unmasking.check_network(model.slots, model.config.block_size, scores=True)
-    texts = []
-    for piece in parts:
-        n = len(piece.context)
-        known = [p < n for p in range(len(piece.text))]
-        texts.append((piece.text, known))
-    seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in parts]
-
-    scored = Canvas.of_texts(texts, reading.order, seeds, model.device)
-    fill(model, scored, unmasking, Drawing(scores=True))
-    nats = check_finite(-scored.logprob.sum(1).cpu().double())
-
-    # Writing at temperature 0 ends in a row with its first other token
-    greedy = Canvas.of_texts(texts, reading.order, seeds, model.device)
-    for _, _, part in steps(model, greedy, unmasking, Drawing(temperature=0)):
-        differs = (part.idx != scored.idx[part.rows]).any(1)
-        part.stop_rows(differs.cpu())
-    right = (greedy.idx == scored.idx).all(1).cpu()
-    for piece, *found in zip(parts, nats, right):
-        piece.add(*found)
