@@ -10,7 +10,6 @@ import io
 import json
 import lzma
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.meta import SplitMeta, read_meta
-from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
+from anyorder.tokens.sources import name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
@@ -389,15 +388,6 @@ def test_splits_of_one_data_set_stand_beside_each_other():
     prepare('set', split='test')
     assert read('test') == texts_of('test')
     refused(('set', 'is the source of val already', {'split': 'train', 'force': True}))
-
-
-def test_a_hub_that_is_not_reached_is_not_tried_for_long(monkeypatch):
-    monkeypatch.setattr(datasets, 'load_dataset', lambda *a, **k: os.environ.get('HF_HUB_OFFLINE'))
-    monkeypatch.setattr('urllib.request.getproxies', dict)
-    monkeypatch.delenv('HF_HUB_OFFLINE')
-    for connect, offline in ((socket.socket, None), (lambda: open('/none/such'), '1')):
-        monkeypatch.setattr('socket.create_connection', lambda *_, connect=connect: connect())
-        assert from_hub('owner/name', None, None, '') == offline
 
 
 def test_named_sets_go_through_datasets(monkeypatch):

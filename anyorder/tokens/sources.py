@@ -10,9 +10,7 @@ import hashlib
 import json
 import os
 import re
-import socket
 import sysconfig
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -370,9 +368,6 @@ def from_hub(repository, name, split, command):
     name     its configuration, or None
     split    its split; None is all of them
     command  of data/prepare.py that fetches it, for an error"""
-    if not may_ask_hub():
-        # what is cached loads at once, and all else fails at once, not after half a minute
-        os.environ['HF_HUB_OFFLINE'] = '1'
     from datasets import load_dataset
 
     quiet_hub()
@@ -389,17 +384,6 @@ def from_hub(repository, name, split, command):
             f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}: {said}); on '
             f'a machine with a network: python data/prepare.py {command}, or --source=FILE'
         ) from None
-
-
-def may_ask_hub():
-    """Whether the hub can be reached, or somebody has settled how it is asked."""
-    if {'HF_HUB_OFFLINE', 'HF_ENDPOINT'} & os.environ.keys() or urllib.request.getproxies():
-        return True
-    try:
-        socket.create_connection(('huggingface.co', 443), 10).close()
-    except OSError:
-        return False
-    return True
 
 
 def openwebtext():
