@@ -4,7 +4,6 @@ It reads options, shows how far it is, and says in one line what is wrong."""
 
 import contextlib
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -72,22 +71,6 @@ def read_options(namespace, **checkpoints):
             raise ValueError(f'{missing[0]} is missing: pip install -r requirements.txt')
         check_checkpoints(config, checkpoints)
     return config
-
-
-def run_one_of(commands, package, about):
-    """Run the module of a package that the first word of the command line names, with the others.
-
-    commands  names of modules
-    about     what --help alone says"""
-    word = ''.join(sys.argv[1:2])
-    if word in ('--help', '-h'):
-        print(about)
-        return
-    with one_line_errors():
-        if word not in commands:
-            raise ValueError(f'the first word must be one of {", ".join(commands)}, got {word!r}')
-    del sys.argv[1]
-    runpy.run_module(f'{package}.{word}', run_name='__main__', alter_sys=True)
 
 
 def check_checkpoints(config, checkpoints):

@@ -10,7 +10,7 @@ solve   lets a model write the blanks of a set's rows, in any order or by its ow
 
 `make --help` and `solve --help` list their options."""
 
-from anyorder.machine.terminal import run_one_of
+from anyorder.extras.commands import run_one_of
 
 COMMANDS = ('make', 'solve')
 

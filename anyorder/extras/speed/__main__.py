@@ -10,7 +10,7 @@ All that is compared is timed in one run on one machine, so that the ratios hold
 `bench --help` and `frontier --help` list their options. What a run will cost says train.py itself:
 `train.py --plan=8xH100` uses plan.py of this room."""
 
-from anyorder.machine.terminal import run_one_of
+from anyorder.extras.commands import run_one_of
 
 COMMANDS = ('bench', 'frontier')
 
