@@ -61,22 +61,19 @@ def make_split(data_dir, name, split, meta):
     if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).is_quick(name):
         return maker_of(name).prepare_puzzles(name, data_dir)
     path = bin_path(os.path.join(data_dir, name), split)
-    command = f'{command_of(name, split, meta)} --data_dir={shlex.quote(str(data_dir))}'
+    command = f'{command_of(name, meta)} --data_dir={shlex.quote(str(data_dir))}'
     if meta or split not in TRAIN_AND_VAL or (row and row.splits):
         command += f' --split={split}'
     raise ValueError(f'no {path}; make it with: {command}')
 
 
-def command_of(name, split, meta):
-    """Return the command for a split of a set, of which there may be a Meta."""
+def command_of(name, meta):
+    """Return the command for a set, of which there may be a Meta."""
     if meta and meta.made_by:
         return f'{meta.made_by} --name={name}'
     if name in MAKERS:
         return maker_of(name).about({'task': name})['made_by']
-    row = DATA_SETS.get(name)
-    if row and row.splits:
-        return f'python data/prepare.py {name} [--source=FILE]'
-    if row and row.documents and split in TRAIN_AND_VAL:
+    if name in DATA_SETS:
         return f'python data/prepare.py {name}'
     kind = 'tokens' if meta and meta.tokenizer == OWN else 'text'
     return f'python data/prepare.py {kind} --name={name} --source=FILE'
