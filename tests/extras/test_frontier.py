@@ -93,7 +93,7 @@ def test_a_judge_reads_the_samples(rows, tmp_path):
     [
         (['--ckpt=none.pt'], 'no checkpoint file none.pt'),
         (['--ways=lossless:0'], 'window'),
-        (['--ways=margin+0.5'], 'noise is drawn'),
+        (['--ways=margin+0.5'], 'noise'),
         (['--ways=best'], 'best'),
         (['--n_steps=4,x'], "got '4,x'"),
         (['--n_blocks=-1'], 'n_blocks must be at least 0'),

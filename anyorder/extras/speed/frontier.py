@@ -50,6 +50,8 @@ from anyorder.likelihood.written import Written
 from anyorder.machine.files import check_out, write_json
 from anyorder.writer import Writer
 
+HEADING = '                         steps   passes  seconds             nats     judge  entropy'
+
 
 def main(config):
     at_least(config, 1, 'batch_size', 'n_samples')
@@ -62,17 +64,21 @@ def main(config):
     dataset = config.dataset or name_of_run(run)
     if not dataset:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
-    cut = Cut(writer.block_size, config.n_blocks)
-    text = open_corpus(dataset, cut, writer.tokenizer, run.get('data_dir', 'data'))
-    print(f'{writer.device}, {writer.dtype}; nats of {text.label}, {len(text.blocks)} blocks')
-    print(f'{"":<24}{"steps":>6}{"passes":>9}{"seconds":>9}{"nats":>17}{"judge":>10}{"entropy":>9}')
+    text = open_corpus(
+        dataset,
+        Cut(writer.block_size, config.n_blocks),
+        writer.tokenizer,
+        run.get('data_dir', 'data'),
+    )
+    print(f'{writer.device}, {writer.dtype}; {len(text.blocks)} blocks of {text.label}\n{HEADING}')
     rows = []
     blanks = np.full((config.n_samples, writer.block_size), -1)
     writer.infill(blanks[:1], n_steps=1)  # warms up
     for name, n_steps, way, law in ways:
         start = time.perf_counter()
-        how = {'way': way, 'seed': config.seed, 'batch_size': config.batch_size}
-        samples = writer.infill(blanks, **how).samples
+        samples = writer.infill(
+            blanks, way=way, seed=config.seed, batch_size=config.batch_size
+        ).samples
         row = {'way': name, 'n_steps': n_steps, 'seconds': time.perf_counter() - start}
         row['passes'] = statistics.fmean(sample['passes'] for sample in samples)
         estimate = Written(Config(config, n_orders=1), writer.checkpoint, (), '', law)
@@ -93,23 +99,21 @@ def ways_of(c, checkpoint):
     found = []
     for text in names_in(c.ways):
         name, *number = text.split(':')
-        if '+' in text:
-            raise ValueError(f'noise is drawn, so that {text} has no likelihood: leave it out')
         steps = [n or N for n in numbers(c, 'n_steps')]
-        if name == 'lossless' or name.partition('/')[0] in POLICIES and number:
+        drafts = name == 'lossless'
+        if drafts or name.partition('/')[0] in POLICIES and number:
             steps = [None]
         option = 'unmask' if name in ('binomial', 'lossless') else 'order'
         for n in steps:
             way = Way.of(checkpoint.run, n_steps=n or N, **{option: text})
-            way.unmasking.check_network(checkpoint.config.slots, N)
-            law = Way.of(checkpoint.run, n_steps=N) if name == 'lossless' else way
+            way.unmasking.check_network(checkpoint.config.slots, N, scores=not drafts)
+            law = Way.of(checkpoint.run, n_steps=N) if drafts else way
             found.append((text, n, way, law.to_score))
     return found
 
 
 def format_row(row):
-    steps = row['n_steps'] or ''
-    line = f'{row["way"]:<24}{steps:>6}{row["passes"]:>9.1f}{row["seconds"]:>9.2f}'
+    line = f'{row["way"]:<24}{row["n_steps"] or "":>6}{row["passes"]:>9.1f}{row["seconds"]:>9.2f}'
     line += f'{figure(row["nats"], row["nats_error"], 4):>17}'
     if 'judge' in row:
         line += f'{row["judge"]:>10.2f}{row["entropy"]:>9.3f}'

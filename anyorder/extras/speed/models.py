@@ -1,6 +1,5 @@
 """What do the benchmarks time? Models with random weights, and updates of them."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -37,9 +36,9 @@ def about(model, config, batch_size=1):
     )
 
 
-def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
+def numbers_or_none(config, name):
     """See numbers; '' is none."""
-    return numbers(config, name, kind, least, most) if config[name] else []
+    return numbers(config, name, int, 1) if config[name] else []
 
 
 def training_step(config, device, dtype, network='decoder'):
