@@ -193,7 +193,6 @@ def test_numbers_of_known_visits_are_stratified_and_a_rows_own():
 @pytest.mark.parametrize(
     'wrong, attention, said',
     [
-        (dict(n_orders=0), 'causal', 'at least 1'),
         (dict(n_orders=2), 'causal', 'orders that are drawn'),
         (dict(order=Order.of(list(range(10)), {})), 'causal', 'at most the 9 positions'),
     ],

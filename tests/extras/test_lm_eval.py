@@ -259,7 +259,7 @@ def test_a_temperature_is_of_the_request_or_the_model_or_1(draws):
         ({'order': 'up'}, "'up'"),
         ({'batch_size': 0}, 'batch_size'),
         ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'),
-        ({'threshold': 0.9}, 'margin:0.9'),
+        ({'threshold': 0.9}, "'threshold'"),
         ({'order': f'margin/{N + 1}'}, f'at most the {N} positions'),
         ({'ckpt': 'no.pt'}, 'no checkpoint file'),
         ({'context': N}, 'context'),

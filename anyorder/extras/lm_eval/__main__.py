@@ -74,8 +74,7 @@ def main(argv):
     if asks_for_help:
         print(__doc__.strip(), end='\n\n', flush=True)
         if importlib.util.find_spec('lm_eval') is None:
-            way = 'pip install -r requirements-extra.txt'
-            print(f'the options of lm-eval follow where it is there: {way}')
+            print('lm-eval has more options: pip install -r requirements-extra.txt')
             return
     need_extra('lm_eval')
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
@@ -83,13 +82,7 @@ def main(argv):
 
     sys.argv = ['python -m anyorder.extras.lm_eval', *arguments(argv)]
     if asks_for_help:  # without torch, which takes seconds
-        cli_evaluate()
-    else:
-        evaluate(cli_evaluate)
-
-
-def evaluate(cli_evaluate):
-    """Run lm-eval, which knows our model."""
+        return cli_evaluate()
     import anyorder.extras.lm_eval.harness  # noqa: F401  (which makes the model known)
     from anyorder.machine.processes import end_processes
 

@@ -75,7 +75,7 @@ class AnyOrderLM(TemplateLM):
     def __init__(self, ckpt, **options):
         super().__init__()
         c = Config(OPTIONS | self.options({'ckpt': ckpt} | options))
-        at_least(c, 1, 'batch_size')
+        at_least(c, 1, 'batch_size', 'n_orders')
         self.batch_size = c.batch_size
         self.seed = c.seed
         self.order = c.order

@@ -30,10 +30,6 @@ class Reading:
     n_orders: int = 1
     seed: int = 1337
 
-    def __post_init__(self):
-        if self.n_orders < 1:
-            raise ValueError(f'n_orders must be at least 1, got {self.n_orders}')
-
     def check(self, config):
         """Raise ValueError unless a network of this AOGPTConfig can be read so."""
         if self.n_orders > 1 and self.order.law == 'one':
