@@ -117,8 +117,14 @@ def check_words(words, namespace):
         raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
 
 
+# what other codes have as options, and we behind the name of an order in which a model writes
+BEHIND_ORDERS = {'threshold': 'margin:0.9', 'block_length': 'margin/32'}
+
+
 def nearest(word, known, cutoff=0.6):
     """Say which known word is the nearest, whatever its case; '' where none is near."""
+    if word in BEHIND_ORDERS and 'n_steps' in known:
+        return f'; it follows the name of an order, as {BEHIND_ORDERS[word]}'
     lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     return f'; the nearest is {lower[near[0]]!r}' if near else ''
