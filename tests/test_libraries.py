@@ -112,8 +112,7 @@ def test_training_twice_makes_the_same_tokens():
 
 
 def test_words_that_are_learned_are_those_of_gpt2_up_to_a_length():
-    from tokenizers import pre_tokenizers
-
+    pre_tokenizers = pytest.importorskip('tokenizers').pre_tokenizers
     tok = trained()
     rng = random.Random(3)
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
