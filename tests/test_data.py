@@ -117,6 +117,7 @@ FOLDERS = (
     'mkdir notes.txt; mv d.txt notes.txt/d.Txt',
     'echo hidden > .hidden.txt; mkdir .git; echo no > .git/b.txt; echo other > notes.md',
     r'mv d.txt "$(printf "d\\351.txt")"',
+    'ln -s a.txt b.txt; ln -s ../a.txt deep/a.txt',
 )
 
 

@@ -154,8 +154,8 @@ def texts_in(folder):
     """Return each .txt in a folder and in its folders that is not empty, in the order of their
     names.
 
-    A link to a folder is not followed. As for a shell's *.txt a name that begins with a dot does
-    not count."""
+    A file with links to it is read once, and a link to a folder is not followed. As for a shell's
+    *.txt a name that begins with a dot does not count."""
 
     def refuse(error):  # a folder that cannot be read
         raise error
@@ -166,7 +166,8 @@ def texts_in(folder):
         for name in found:
             if name[0] != '.' and name.lower().endswith('.txt'):
                 files.append(os.path.join(where, name))
-    return sorted(file for file in files if os.path.getsize(file))
+    by_place = {os.path.realpath(file): file for file in sorted(files, reverse=True)}
+    return sorted(file for file in by_place.values() if os.path.getsize(file))
 
 
 # --------------------------------------------------------------------------------------------------
