@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/likelihood': 12_300,
     'anyorder/machine': 5_500,
     'anyorder/tokens': 23_900,
-    'anyorder/training': 11_000,
+    'anyorder/training': 11_100,
     'config': 900,
     'data': 500,
     'docs': 200,

@@ -22,8 +22,9 @@ from anyorder.orders import ORDERS, Family, sample_order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.training import start
 from anyorder.training.data import Data
+from anyorder.training.report import about_warm_up
 from anyorder.training.update import get_lr
-from configurator import configure
+from configurator import Config, configure
 from model import AOGPT, AOGPTConfig
 
 CONFIGS = [os.path.basename(path) for path in sorted(glob.glob(f'{ROOT}/config/*.py'))]
@@ -409,3 +410,13 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
     assert said in e.value.code
     assert '\n' not in e.value.code
     assert not os.path.exists('out')
+
+
+@pytest.mark.parametrize(
+    'max_iters, warmup_iters, lr_decay_iters, fits',
+    [(9, 8, 0, True), (9, 9, 0, False), (9, 4, 3, False), (9, 4, 20, True), (0, 9, 0, True)],
+)
+def test_a_warm_up_that_outlasts_the_rate_is_said(max_iters, warmup_iters, lr_decay_iters, fits):
+    rate = Config(max_iters=max_iters, warmup_iters=warmup_iters, lr_decay_iters=lr_decay_iters)
+    said = ''.join(about_warm_up(rate))
+    assert ('warmup_iters' in said) is not fits

@@ -101,17 +101,17 @@ class Given(Unmasking):
         check_steps(self)
 
     def rounds_of(self, network, canvas, drawing):
-        is_free = canvas.language is None
-        if drawing.scores and is_free and self.is_one_by_one(network.slots, canvas.n_blanks):
+        if drawing.scores and self.is_one_by_one(network.slots, canvas):
             n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
             yield Reread(max(1, SCORED // n_logits))
         else:
             yield self
 
-    def is_one_by_one(self, slots, n_blanks):
-        """Return whether a decoder writes one token a step, of at most n_blanks (B,)."""
-        is_long = isinstance(self.schedule, str) and self.n_steps >= int(n_blanks.max())
-        return is_long and not self.binomial and not slots.masked_loss
+    def is_one_by_one(self, slots, canvas):
+        """Return whether a decoder writes one token a step, and no pattern looks at each."""
+        if slots.masked_loss or self.binomial or canvas.language is not None:
+            return False
+        return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
 
     def ends(self, n_blanks, seeds, *names):
         return scheduled_ends(self, n_blanks, seeds, *names)

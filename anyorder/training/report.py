@@ -43,11 +43,19 @@ def introduction(state, data, clock, folder, config, compiled, changed):
     about_bytes = data.tokenizer.about_bytes()
     if about_bytes:
         yield about_bytes
+    yield from about_warm_up(config)
     if changed:
         yield f'changed since iteration {state.iter_num}: {", ".join(changed)}'
     elif state.iter_num:
         yield f'goes on from iteration {state.iter_num} of {config.out_dir}'
     yield from what_is_left(state.iter_num, folder, config)
+
+
+def about_warm_up(c):
+    """Yield a line if the learning rate does not reach its peak, or falls from it at once."""
+    for end in (c.max_iters, c.lr_decay_iters):
+        if 0 < end <= c.warmup_iters:
+            yield f'warmup_iters={c.warmup_iters} is not below {end}, where the learning rate ends'
 
 
 def what_is_left(iter_num, folder, config):

@@ -36,7 +36,6 @@ from configurator import Config, at_least, check_choice, number_in
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
-N_KEPT = 1  # checkpoints before the newest that stay
 MUON_RATE = 0.02  # its peak where an option names none
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 

@@ -364,7 +364,7 @@ def measure_text(script, folder, tmp_path):
 def solve_puzzles(script, folder, tmp_path):
     prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
     which = [f'--ckpt=masked:{folder}', '--dataset=sudoku4', '--data_dir=data']
-    how = ['--orders=random,margin', '--n_steps=0,3', '--html=puzzles.html']
+    how = ['--orders=random,margin', '--n_steps=0,3']
     return script('anyorder.extras.puzzles', 'solve', *which, *how).stdout
 
 

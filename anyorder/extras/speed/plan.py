@@ -30,7 +30,6 @@ from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import training_flops
 from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
-    N_KEPT,
     check_options,
     model_config,
     optimizer_in,
@@ -230,7 +229,7 @@ def memory_lines(config, model, setup, world_size, name, gpu):
         yield row(f'  {title}', largest or 'none', same_update(config, world_size, largest))
 
     n_bytes = setup.n_parts * (parts['weights'] + parts['EMA'] + parts['optimizer'])
-    n_files = 2 + N_KEPT + bool(config.keep_best)  # one is whole before the oldest goes
+    n_files = 3 + bool(config.keep_best)  # the newest, the one before it, and the next one
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
