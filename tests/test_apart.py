@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
+from oracle import FINAL, TWO_STREAM, VARIANTS, name_of
 from test_estimates import SEED, estimate, opened
-from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
 
 from anyorder.likelihood.ensemble import Groups, ensemble_block_nll, ensemble_totals

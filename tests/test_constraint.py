@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import ADAPTIVE, SlowAdaptive, chi2_of, counts_of, limit
+from oracle import chi2_of, counts_of, limit
+from test_generation import ADAPTIVE, SlowAdaptive
 from test_lossless import KNOWN, half_certain, one_at_a_time, orders_of, traced
 from test_scroll import ascii_model, texts
 from test_scroll import write as write_long

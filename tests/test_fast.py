@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import make_model
-from test_model import FINAL, TWO_STREAM, VARIANTS, close, name_of
+from oracle import FINAL, TWO_STREAM, VARIANTS, name_of
+from test_model import close
 
 from anyorder.fast import attention_kernels, bits_of, freeze, lean
 from anyorder.orders import sample_order

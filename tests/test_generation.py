@@ -8,7 +8,7 @@ from decimal import Decimal, getcontext
 import pytest
 import torch
 from conftest import make_model, numbers
-from test_model import FINAL, VARIANTS
+from oracle import FINAL, VARIANTS, chi2_of, counts_of, limit
 
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
@@ -153,21 +153,6 @@ def sequence_law(model, order, ends):
         tokens = idx.gather(1, order[:, start:end])
         logprob += logp.gather(2, tokens.unsqueeze(-1)).sum((1, 2))
     return logprob.exp()
-
-
-def counts_of(drawn):
-    """How often each of the 27 sequences of three tokens is among `drawn` (n, 3)."""
-    return torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
-
-
-def chi2_of(counts, law):
-    expected = counts.sum() * law
-    return ((counts - expected) ** 2 / expected).sum()
-
-
-def limit(n_free):
-    """A chi2 of so many degrees of freedom is above it once in a million: 5 standard deviations."""
-    return n_free + 5 * (2 * n_free) ** 0.5
 
 
 @pytest.mark.parametrize(

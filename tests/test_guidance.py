@@ -5,12 +5,11 @@ import itertools
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import chi2_of, counts_of, limit
+from oracle import ENCODER, FINAL, TWO_STREAM, by_definition, chi2_of, counts_of, limit
 from test_lossless import orders_of
-from test_model import FINAL, TWO_STREAM
 from test_own_law import WAYS, choosy, law, scored, written
 from test_presence import BY_CHANCE, RULES, check_lossless, check_score, close, first_fast
-from test_unmasking import BLOCKS, ENCODER, KNOWN, by_definition
+from test_unmasking import BLOCKS, KNOWN
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing

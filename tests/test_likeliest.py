@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from conftest import make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM
 from simulated_gpu import Graph, counted
-from test_model import FINAL, TWO_STREAM
-from test_unmasking import ENCODER, KNOWN, N_VISITS
+from test_unmasking import KNOWN, N_VISITS
 
 from anyorder import Writer
 from anyorder.fast import freeze

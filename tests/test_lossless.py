@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from conftest import make_model
-from test_generation import chi2_of, limit, write
-from test_model import TWO_STREAM, VARIANTS
+from oracle import TWO_STREAM, VARIANTS, chi2_of, limit
+from test_generation import write
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise

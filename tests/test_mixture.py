@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import chi2_of, limit
+from oracle import chi2_of, limit
 from toy_runs import assert_same_runs, log, resume, run
 
 from anyorder.checkpoint import Checkpoint, load_checkpoint

@@ -10,7 +10,7 @@ import copy
 import pytest
 import torch
 from conftest import make_model
-from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
+from oracle import FINAL, TWO_STREAM, VARIANTS, name_of
 
 from anyorder.fast import freeze, lean
 from anyorder.generation.canvas import Canvas

@@ -6,9 +6,18 @@ from functools import cache
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import chi2_of, counts_of, limit
-from test_model import FINAL, TWO_STREAM
-from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, SLOW_SCORES, by_definition, nine_steps
+from oracle import (
+    ENCODER,
+    FINAL,
+    SLOW_SCORES,
+    TWO_STREAM,
+    by_definition,
+    chi2_of,
+    counts_of,
+    limit,
+    nine_steps,
+)
+from test_unmasking import BLOCKS, CHANCE, KNOWN
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing

@@ -5,14 +5,13 @@ import itertools
 import pytest
 import torch
 from conftest import make_model
-from test_generation import chi2_of, counts_of, limit
+from oracle import ENCODER, FINAL, TWO_STREAM, by_definition, chi2_of, counts_of, limit
 from test_lossless import KNOWN as TWELVE
 from test_lossless import half_certain, orders_of, traced
-from test_model import FINAL, TWO_STREAM
 from test_own_law import EVERY, WAYS, choosy, law, scored, written
 from test_revise import NETWORKS, misfits
 from test_scroll import ascii_model, texts, write
-from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, by_definition
+from test_unmasking import BLOCKS, CHANCE, KNOWN
 
 from anyorder.checkpoint import set_exempt
 from anyorder.generation.canvas import Canvas

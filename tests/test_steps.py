@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import make_model
-from test_model import TWO_STREAM, name_of
+from oracle import TWO_STREAM, name_of
 
 from anyorder.extras.rules.drawn import Drawn
 from anyorder.generation import Drawing, Given, Lossless, drawing, fill, passes, plan

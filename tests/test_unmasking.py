@@ -5,21 +5,28 @@ import re
 
 import pytest
 import torch
-from conftest import make_model, numbers, one_line
-from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
+from conftest import make_model, one_line
+from oracle import (
+    ENCODER,
+    FINAL,
+    SLOW_SCORES,
+    TWO_STREAM,
+    VARIANTS,
+    by_definition,
+    name_of,
+    nine_steps,
+)
 
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.options import choice_in, unmasking_of
-from anyorder.generation.schedules import unmask_schedule
+from anyorder.generation.options import choice_in
 from anyorder.generation.scores import without_rounding
 from anyorder.generation.unmasking import SCORES, Adaptive
 from anyorder.orders import sample_order
 from model import AOGPT
 
-ENCODER = dict(attention='bidirectional')
 KNOWN = torch.tensor([0, 3, 9, 4, 1])  # the prompt of each of the five rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6, 9])  # and where the row ends
 BLOCKS = [
@@ -36,92 +43,10 @@ CHANCE = [
 ]
 
 
-def nine_steps(how):
-    """The Unmasking that these options name, by default in nine steps."""
-    return unmasking_of(**dict(n_steps=9) | how)
-
-
-def by_definition(
-    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, scale=0.0, **how
-):
-    """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
-
-    Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
-    the tokens of idx are revealed. Of known tokens the penalty is taken off, and the logits with
-    the prompt blank as often as the scale says."""
-    choice = choice_in(how.pop('policy', 'given')) or {'policy': 'given'}
-    threshold = choice.get('threshold')
-    policy = choice['policy']
-    sizes = [known, n_visits - known, 9 - n_visits]
-    visits, blanks, padding = (x.tolist() for x in order.split(sizes))
-    text = torch.zeros_like(idx)
-    told = torch.full_like(idx, -1)
-    nats = torch.zeros(len(idx), dtype=torch.float64)
-    text[visits] = idx[visits]
-    u = numbers(seed, 'tokens', n=len(idx))
-    step = 0
-    for block, ends in blocks_of(blanks, block_length=choice.get('block_length'), **how):
-        while not {*block} <= {*visits}:
-            rest = [p for p in blanks if p not in visits]
-            now = torch.tensor([[*visits, *rest, *padding]])
-            logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
-            if scale:
-                prompt = visits[:known]
-                new = visits[known:]
-                now = torch.tensor([[*new, *rest, *prompt, *padding]])
-                blank = model.predict(text[None], now, len(new), len(rest), n_visits=n_visits)[0]
-                logits = (1 + scale) * logits - scale * blank
-            logits[:, [*{*text[visits].tolist()}]] -= penalty
-            if allowed is not None:
-                logits = logits.masked_fill(~allowed[rest], -torch.inf)
-            law = dict(zip(rest, logits.softmax(-1)))
-
-            left = [p for p in block if p in rest]
-            score = {p: SLOW_SCORES[policy](law[p], block.index(p)) for p in left}
-            if threshold is None:
-                n_done = len(block) - len(left)
-                n_new = next(end for end in ends if end > n_done) - n_done
-            else:
-                n_new = max(1, sum(bool(x >= threshold) for x in score.values()))
-            for p in sorted(score, key=score.get, reverse=True)[:n_new]:
-                text[p] = idx[p]
-                if seed is not None:
-                    text[p] = (law[p].cumsum(-1) <= u[p]).sum()
-                told[p] = step
-                nats[p] = law[p][text[p]].log()
-                visits.append(p)
-            step += 1
-    return text, visits, told, nats
-
-
-# of the law of a blank, and where it stands in its block
-SLOW_SCORES = {
-    'given': lambda p, i: -i,
-    'top_prob': lambda p, i: p.max(),
-    'margin': lambda p, i: -p.topk(2).values.diff(),
-    'entropy': lambda p, i: (p * p.log()).nansum(),
-}
-
-
 def test_each_score_has_a_slow_definition():
     """By which the tests check what it writes, here and in test_own_law.py."""
     missing = ({*SCORES} | {'given'}) ^ {*SLOW_SCORES}
     assert not missing, f'tests/test_unmasking.py: SLOW_SCORES and SCORES differ in {missing}'
-
-
-def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):
-    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each
-    step."""
-    n = len(blanks)
-    length = block_length or max(n, 1)
-    found = []
-    for start in range(0, n, length):
-        block = blanks[start : start + length]
-        end = start + len(block)
-        # k n / n_steps blanks after step k: the steps that end in this block
-        n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
-        found.append((block, unmask_schedule(len(block), max(1, n_here), schedule)))
-    return found
 
 
 def written(model, batch, how, rows=slice(5), use_cache=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import chi2_of, limit
+from oracle import chi2_of, limit
 
 from anyorder.extras.patterns.automaton import Table
 from anyorder.extras.patterns.language import Language, Span

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import chi2_of, counts_of, limit
-from test_model import FINAL, TWO_STREAM
+from oracle import FINAL, TWO_STREAM, chi2_of, counts_of, limit
 
 from anyorder.checkpoint import Checkpoint, save_checkpoint
 from anyorder.extras.rules.dilated import Dilated, dilated_groups

@@ -1,0 +1,266 @@
+"""What the tests compare with: a slow network, a slow writer, how far counts may be from a law.
+
+They are written from the definitions and share no code with what they check."""
+
+import math
+
+import torch
+from conftest import numbers
+
+from anyorder.generation.options import choice_in, unmasking_of
+from anyorder.generation.schedules import unmask_schedule
+
+VARIANTS = [
+    {},
+    dict(target_position='input'),
+    dict(target_position='layer_shared'),
+    dict(target_position='layer'),
+    dict(rotary=True),
+    dict(target_position='input', gpt2_blocks=True, bias=False),
+    dict(target_position='layer', gpt2_blocks=True, rotary=True),
+]
+
+
+TWO_STREAM = [
+    dict(target_position='two_stream'),
+    dict(target_position='two_stream', rotary=True),
+    dict(target_position='two_stream', gpt2_blocks=True, rotary=True),
+]
+
+
+# networks whose cache knows nothing of targets
+FINAL = [
+    dict(attention='mixed'),
+    dict(attention='mixed', target_position='layer', rotary=True),
+    *TWO_STREAM,
+]
+
+
+ENCODER = dict(attention='bidirectional')
+
+
+def name_of(variant):
+    return '-'.join(f'{k}={x}' for k, x in variant.items()) or 'paper'
+
+
+class Definition:
+    """A network for one row, written from the definition of the slot."""
+
+    def __init__(self, model):
+        self.w = model.state_dict()
+        self.config = model.config
+        self.kind = model.config.target_position
+
+    def logits(self, tokens, order, n_known, d):
+        """Logits (V,) for visit d of a row: those of the last slot."""
+        reads, stands, targets = self.slots(order, n_known, d)
+        vectors = [self.vector(p, tokens) for p in reads]
+        x = torch.stack(vectors) + self.w['transformer.wpe.weight'][stands]
+        if self.kind == 'input':
+            x = x + self.w['transformer.wtpe.weight'][targets]
+        for i in range(self.config.n_layer):
+            x = self.block(x, f'transformer.h.{i}.', stands, targets, n_known)
+        if self.kind != 'adaln':
+            return self.linear(self.norm(x, 'transformer.ln_f'), 'lm_head')[-1]
+        final = 'transformer.final_layer.'
+        shift, scale = self.adaln(final + 'adaLN_final.1', targets, 2)
+        return self.linear(self.norm(x, final + 'ln_f') * (1 + scale) + shift, 'lm_head')[-1]
+
+    def slots(self, order, n_known, d):
+        """What the slots read, where they stand (0 is the place of [None]) and what they predict.
+
+        A decoder runs the slots below min(d, n_known) with their true targets, then the slot of d.
+        Two streams run the content slots 0 to min(d, n_known), then the query, where targets turn
+        queries. The others run every slot where it stands, the slot of d last."""
+        before = order[: min(d, n_known)]
+        if self.kind == 'two_stream':
+            stands = [0, *[p + 1 for p in before], order[d] + 1]
+            return [None, *before, 'query'], stands, [p - 1 for p in stands]
+        if self.config.attention == 'causal':
+            return [None, *before], [0, *[p + 1 for p in before]], [*before, order[d]]
+        targets = [*[p for p in order if p != order[d]], order[d]]
+        known = order[:n_known]
+        reads = [p if p in known else None for p in targets]
+        return reads, [p + 1 for p in targets], targets
+
+    def vector(self, read, tokens):
+        if read is None:
+            return self.w['transformer.wnonee.weight'][0]
+        if read == 'query':
+            return self.w['transformer.wquery.weight'][0]
+        return self.w['transformer.wte.weight'][tokens[read]]
+
+    def block(self, x, h, stands, targets, n_known):
+        if self.kind == 'layer':
+            x = x + self.w[h + 'wtpe.weight'][targets]
+        if self.kind == 'layer_shared':
+            x = x + self.w['transformer.wtpe.weight'][targets]
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(h, x, targets)
+        y = self.norm(x, h + 'ln_1') * (1 + scale_a) + shift_a
+        x = x + gate_a * self.attention(y, h + 'attn.', stands, targets, n_known)
+        y = self.norm(x, h + 'ln_2') * (1 + scale_m) + shift_m
+        y = self.linear(y, h + 'mlp.c_fc')
+        gelu = y * 0.5 * (1 + torch.erf(y / 2**0.5))
+        return x + gate_m * self.linear(gelu, h + 'mlp.c_proj')
+
+    def modulation(self, h, x, targets):
+        if self.kind == 'adaln':
+            return self.adaln(h + 'adaLN.1', targets, 6)
+        zero = torch.zeros_like(x)
+        one = torch.ones_like(x)
+        return zero, zero, one, zero, zero, one
+
+    def adaln(self, name, targets, n_parts):
+        e = self.w['transformer.wtpe.weight'][targets]
+        return self.linear(e * torch.sigmoid(e), name).chunk(n_parts, -1)
+
+    def attention(self, x, h, stands, targets, n_known):
+        """A loop over heads, plainly causal or full; some networks have a mask between."""
+        C = self.config.n_embd
+        D = C // self.config.n_head
+        q, k, v = self.linear(x, h + 'c_attn').split(C, -1)
+        heads = []
+        for start in range(0, C, D):
+            own = slice(start, start + D)
+            q_own = self.turned(self.norm(q[:, own], h + 'q_norm'), [p + 1 for p in targets])
+            k_own = self.turned(self.norm(k[:, own], h + 'k_norm'), stands)
+            score = q_own @ k_own.T / D**0.5
+            self.hide(score, n_known)
+            heads.append(score.softmax(-1) @ v[:, own])
+        return self.linear(torch.cat(heads, -1), h + 'c_proj')
+
+    def hide(self, score, n_known):
+        """Set the scores (slots, slots) of what a slot does not see to -inf."""
+        n = len(score)
+        # in the mixed network a known slot sees no slot behind it
+        n_causal = {'causal': n, 'bidirectional': 0, 'mixed': n_known}[self.config.attention]
+        for query in range(n_causal):
+            score[query, query + 1 :] = -math.inf
+        if self.kind == 'two_stream':
+            score[:, -1] = -math.inf  # nothing sees a query, not even itself
+
+    def norm(self, x, name):
+        if f'{name}.weight' not in self.w:
+            return x
+        weight = self.w[f'{name}.weight']
+        if not self.config.gpt2_blocks:
+            return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+        std = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        x = (x - x.mean(-1, keepdim=True)) / std
+        return x * weight + self.w.get(f'{name}.bias', 0)
+
+    def linear(self, x, name):
+        return x @ self.w[name + '.weight'].T + self.w.get(name + '.bias', 0)
+
+    def turned(self, x, places):
+        """Rotary positions, as complex numbers."""
+        if not self.config.rotary:
+            return x
+        half = x.size(-1) // 2
+        frequency = 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.tensor(places, dtype=torch.float64)[:, None] * frequency
+        z = torch.complex(x[:, :half], x[:, half:])
+        z = z * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([z.real, z.imag], -1)
+
+
+def defined(model, tokens, order, n_known, d):
+    """Logits (V,) for visit d of one row of tensors, by the definition."""
+    return Definition(model).logits(tokens.tolist(), order.tolist(), n_known, d)
+
+
+# of the law of a blank, and where it stands in its block
+SLOW_SCORES = {
+    'given': lambda p, i: -i,
+    'top_prob': lambda p, i: p.max(),
+    'margin': lambda p, i: -p.topk(2).values.diff(),
+    'entropy': lambda p, i: (p * p.log()).nansum(),
+}
+
+
+def nine_steps(how):
+    """The Unmasking that these options name, by default in nine steps."""
+    return unmasking_of(**dict(n_steps=9) | how)
+
+
+def by_definition(
+    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, scale=0.0, **how
+):
+    """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
+
+    Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
+    the tokens of idx are revealed. Of known tokens the penalty is taken off, and the logits with
+    the prompt blank as often as the scale says."""
+    choice = choice_in(how.pop('policy', 'given')) or {'policy': 'given'}
+    threshold = choice.get('threshold')
+    policy = choice['policy']
+    sizes = [known, n_visits - known, 9 - n_visits]
+    visits, blanks, padding = (x.tolist() for x in order.split(sizes))
+    text = torch.zeros_like(idx)
+    told = torch.full_like(idx, -1)
+    nats = torch.zeros(len(idx), dtype=torch.float64)
+    text[visits] = idx[visits]
+    u = numbers(seed, 'tokens', n=len(idx))
+    step = 0
+    for block, ends in blocks_of(blanks, block_length=choice.get('block_length'), **how):
+        while not {*block} <= {*visits}:
+            rest = [p for p in blanks if p not in visits]
+            now = torch.tensor([[*visits, *rest, *padding]])
+            logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
+            if scale:
+                prompt = visits[:known]
+                new = visits[known:]
+                now = torch.tensor([[*new, *rest, *prompt, *padding]])
+                blank = model.predict(text[None], now, len(new), len(rest), n_visits=n_visits)[0]
+                logits = (1 + scale) * logits - scale * blank
+            logits[:, [*{*text[visits].tolist()}]] -= penalty
+            if allowed is not None:
+                logits = logits.masked_fill(~allowed[rest], -torch.inf)
+            law = dict(zip(rest, logits.softmax(-1)))
+
+            left = [p for p in block if p in rest]
+            score = {p: SLOW_SCORES[policy](law[p], block.index(p)) for p in left}
+            if threshold is None:
+                n_done = len(block) - len(left)
+                n_new = next(end for end in ends if end > n_done) - n_done
+            else:
+                n_new = max(1, sum(bool(x >= threshold) for x in score.values()))
+            for p in sorted(score, key=score.get, reverse=True)[:n_new]:
+                text[p] = idx[p]
+                if seed is not None:
+                    text[p] = (law[p].cumsum(-1) <= u[p]).sum()
+                told[p] = step
+                nats[p] = law[p][text[p]].log()
+                visits.append(p)
+            step += 1
+    return text, visits, told, nats
+
+
+def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):
+    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each
+    step."""
+    n = len(blanks)
+    length = block_length or max(n, 1)
+    found = []
+    for start in range(0, n, length):
+        block = blanks[start : start + length]
+        end = start + len(block)
+        # k n / n_steps blanks after step k: the steps that end in this block
+        n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
+        found.append((block, unmask_schedule(len(block), max(1, n_here), schedule)))
+    return found
+
+
+def counts_of(drawn):
+    """How often each of the 27 sequences of three tokens is among `drawn` (n, 3)."""
+    return torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
+
+
+def chi2_of(counts, law):
+    expected = counts.sum() * law
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def limit(n_free):
+    """A chi2 of so many degrees of freedom is above it once in a million: 5 standard deviations."""
+    return n_free + 5 * (2 * n_free) ** 0.5
