@@ -1,360 +1,630 @@
-"""Puzzles: their files, training on blanks alone, and the share that is solved."""
+"""Puzzles: their rules against plain search, their sets, and how many of them a model solves."""
 
 import itertools
+import json
+import operator
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
+from toy_runs import log, run
 
-import train
+from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
-from anyorder.extras.puzzles import make as command
-from anyorder.extras.puzzles import sets as puzzles
-from anyorder.extras.puzzles.rules import SHARES, TASKS, NaeSat, make_task
+from anyorder.extras.puzzles import make, sets, solve
+from anyorder.extras.puzzles.rules import SHARES, TASKS, make_task, task_of
 from anyorder.extras.puzzles.sets import fractions, make_puzzles, prepare_puzzles
+from anyorder.extras.puzzles.solve import Puzzles, only_blank, read_runs, score
 from anyorder.extras.puzzles.sudoku import Sudoku
-from anyorder.likelihood.nll import blank_nll, draw_known
+from anyorder.extras.puzzles.zebra import Zebra, true_clues, zebra_names
+from anyorder.generation import SCORES, generate
+from anyorder.generation.unmasking import Adaptive
+from anyorder.likelihood.tables import share_error
 from anyorder.orders import draw_orders
+from anyorder.seeds import derive_seed
 from anyorder.tokens.meta import read_meta
-from anyorder.tokens.sets import GIVEN
-from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
-from anyorder.training.validation import validate
-from configurator import Config, configure
+from anyorder.tokens.prepared import prepare
+from configurator import configure
 from model import EMA
 
-FEW = {'train': 20, 'val': 5, 'test': 5}
+HARD = '083020090000800100029300008000098700070000060006740000300006980002005000010030540'
+SOLVED = '183524697547869123629317458235698714471253869896741235354176982962485371718932546'
+FEW = {'train': 60, 'val': 40, 'test': 10}
 
 
-def run_command(*words):
-    command.main(configure(vars(command), [*words]))
+def every(tokens):
+    """All solutions are wanted."""
+    return np.ones(len(tokens), bool)
 
 
-def assert_disjoint(keys):
-    """`keys` are {split: what two splits may not share}."""
-    for one, other in itertools.combinations(keys, 2):
-        assert not keys[one] & keys[other], (one, other)
+def rng(seed=0):
+    return np.random.default_rng(seed)
 
 
-@pytest.fixture(scope='module')
-def sudokus(tmp_path_factory):
-    """A folder with the set sudoku4; to be read only."""
-    folder = tmp_path_factory.mktemp('sudokus')
-    prepare_puzzles('sudoku4', folder, n_rows={'train': 500, 'val': 100, 'test': 100})
-    return folder
+# ---- the rules, by plain search
 
 
-def test_a_row_is_a_grid_some_of_which_is_given(sudokus):
-    for split in ('train', 'val', 'test'):
-        rows, meta = open_split(sudokus, 'sudoku4', split)
-        assert rows.packed.shape == (meta.splits[split].rows, 16)
-        assert (rows.packed & (GIVEN - 1)).max() == 3
-        assert 0.2 < (rows.packed >= GIVEN).mean() < 0.6
+def sudokus_by_hand(grid, n):
+    """All solutions of one grid, a list of n n digits, by plain backtracking."""
+    b = int(n**0.5)
+    for i, j in itertools.combinations(range(n * n), 2):
+        same_box = (i // n // b, i % n // b) == (j // n // b, j % n // b)
+        if grid[i] == grid[j] > 0 and (i // n == j // n or i % n == j % n or same_box):
+            return []
+    if 0 not in grid:
+        return [tuple(grid)]
+    i = grid.index(0)
+    found = []
+    for d in range(1, n + 1):
+        found += sudokus_by_hand([*grid[:i], d, *grid[i + 1 :]], n)
+    return found
 
 
-def test_splits_share_no_solution_up_to_relabelling(sudokus):
-    keys = {}
-    for split in ('train', 'val', 'test'):
-        rows, _ = open_split(sudokus, 'sudoku4', split)
-        tokens = rows.packed & (GIVEN - 1)
-        keys[split] = {tuple(row) for row in Sudoku(4).key(tokens.astype(int)).tolist()}
-    assert all(keys.values())
-    assert_disjoint(keys)
-    assert len(set.union(*keys.values())) <= 12
+def test_the_sudoku_solver_counts_what_backtracking_counts():
+    grids = Sudoku(4).random_grids(40, rng())
+    shown = rng(1).random(grids.shape) > 0.7 * rng(2).random((40, 1))
+    grids[~shown] = 0
+    grids[:8, :2] = 1  # contradictions
+    counts, solutions = Sudoku(4).solve(grids)
+    truth = [sudokus_by_hand(grid, 4) for grid in grids.tolist()]
+    assert counts.tolist() == [min(2, len(found)) for found in truth]
+    assert {*counts.tolist()} == {0, 1, 2}
+    assert all(tuple(s) in found for s, found in zip(solutions.tolist(), truth) if found)
+    counts, found = Sudoku(9).solve(np.array([[*map(int, HARD)]]))
+    assert counts == 1
+    assert ''.join(map(str, found[0])) == SOLVED
 
 
-def test_a_set_is_a_function_of_its_seed(sudokus, tmp_path):
-    n_rows = {'train': 500, 'val': 100, 'test': 100}
-    again = prepare_puzzles('sudoku4', tmp_path, n_rows=n_rows)
-    assert again == read_meta(sudokus / 'sudoku4')
+@pytest.mark.parametrize('n, low, high', [(4, 4, 8), (9, 24, 36)])
+def test_sudokus_have_one_solution_and_so_have_their_variants(n, low, high):
+    rules = Sudoku(n)
+    tokens, given = rules.make(60, rng(1), every)
+    grids = tokens + 1
+    puzzles = np.where(given, grids, 0)
+    counts, solutions = rules.solve(puzzles)
+    assert (counts == 1).all()
+    assert (solutions == grids).all()
+    n_clues = given.sum(1)
+    assert len(tokens) >= 60
+    assert low <= n_clues.min() and n_clues.max() < high + 12
+    assert len(np.unique(n_clues)) > 2
+    turned, answers = rules.symmetric(puzzles, grids, rng(2))
+    assert (rules.solve(turned)[1] == answers).all()
+    assert (answers != grids).any(1).mean() > 0.9
+    names = rng(3).permutation(n)
+    assert (rules.key(tokens) == rules.key(names[tokens])).all()  # a split has no other names of it
 
 
-def test_a_relabelled_grid_has_the_key_of_the_grid():
-    rules = Sudoku(4)
-    grid = rules.random_grids(1, np.random.default_rng(0))
-    relabelled = np.array([0, 3, 1, 4, 2])[grid]
-    assert (rules.key(grid - 1) == rules.key(relabelled - 1)).all()
-
-
-@pytest.mark.parametrize('task, at_once', [('sudoku', 40), ('zebra4', 120)])
-def test_generated_splits_share_no_solution(task, at_once, monkeypatch):
-    monkeypatch.setattr(puzzles, 'PART', at_once)
-    rules = make_task({'task': task})
-    sizes = {'test': 8, 'val': 8, 'train': 40}
-    keys = {}
-    for split, n in sizes.items():
-        tokens, _ = make_puzzles(rules, split, n, 0)
-        found = rules.key(tokens)
-        low, high = SHARES[split]
-        u = fractions(found)
-        assert ((u >= low) & (u < high)).all()
-        keys[split] = {key.tobytes() for key in found}
-    assert len(keys['test']) == len(keys['val']) == 8
-    assert len(keys['train']) > 25  # a variant may be the puzzle itself
-    assert_disjoint(keys)
-
-
-def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
-    meta = prepare_puzzles('zebra', tmp_path, n_rows={'train': 30, 'val': 5, 'test': 5}, largest=3)
-    assert meta.puzzle == {'task': 'zebra'}
-    assert meta.splits['test'].source == 'zebra, seed 0, up to 3 houses'
-    split, _ = open_split(tmp_path, 'zebra', 'train')
-    tokens, given = split.unpack(split.packed)
-    house = tokens[:, 30:].reshape(30, 6, 6)
-    assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all()
-    assert house.sum() == 30 * 3 * 6
-    assert ((tokens == 0) <= given).all()
-
-
-def test_zebra_puzzles_are_not_too_small(tmp_path):
-    with one_line('largest must be 3 to 6'):
-        run_command('zebra', '--largest=2', f'--data_dir={tmp_path}')
-
-
-def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
-    monkeypatch.setattr(puzzles, 'PART', 60)
-    rules = NaeSat(20, 5, 0)
-    parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0), ('train', 0, 0)
-    made = [puzzles.make_part(rules, *part)[0].tobytes() for part in parts]
-    assert len(set(made)) == 4
-    assert made[0] == made[4]
-
-
-def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
-    one = make_puzzles(Sudoku(4), 'train', 3000, 0)
-    monkeypatch.setattr(puzzles, 'MANY', 0)
-    started = []
-    monkeypatch.setattr(puzzles, 'ProcessPoolExecutor', spied(ProcessPoolExecutor, started))
-    again = make_puzzles(Sudoku(4), 'train', 3000, 0)
-    for a, b in zip(one, again, strict=True):
-        assert len(a) == 3000
-        assert np.array_equal(a, b)
-    assert len(started) == 1
-
-
-def spied(function, seen):
-    """Return the function, which adds what it returns to the list `seen`."""
-
-    def called(*args):
-        seen.append(function(*args))
-        return seen[-1]
-
-    return called
-
-
-@pytest.mark.parametrize(
-    'words, n_rows, puzzle, source',
-    [
-        (['sudoku4'], [10, 4, 3], {'task': 'sudoku4'}, 'sudoku4, seed 0'),
-        (
-            ['sudoku4', '--n_train=6', '--n_test=2'],
-            [6, 4, 2],
-            {'task': 'sudoku4'},
-            'sudoku4, seed 0',
-        ),
-        (
-            ['nae_sat', '--seed=5', '--n_latents=9', '--n_observations=4'],
-            [50, 4, 3],
-            {'task': 'nae_sat', 'seed': 5, 'n_latents': 9, 'n_observations': 4},
-            'nae_sat, seed 5',
-        ),
-        (
-            ['zebra4', '--largest=3', '--n_train=5'],
-            [5, 4, 3],
-            {'task': 'zebra4'},
-            'zebra4, seed 0, up to 3 houses',
-        ),
-    ],
-)
-def test_the_options_of_the_command_reach_the_set(
-    tmp_path, monkeypatch, words, n_rows, puzzle, source
-):
-    monkeypatch.setattr(puzzles, 'N_ROWS', {'val': 4, 'test': 3})
-    monkeypatch.setattr(puzzles, 'PART', 60)
-    for name, n in (('sudoku4', 10), ('nae_sat', 50)):
-        monkeypatch.setitem(TASKS, name, TASKS[name]._replace(n_train=n))
-    run_command(*words, f'--data_dir={tmp_path}')
-    meta = read_meta(tmp_path / words[0])
-    assert meta.puzzle == puzzle
-    assert [meta.splits[split].rows for split in ('train', 'val', 'test')] == n_rows
-    assert {info.source for info in meta.splits.values()} == {source}
-
-
-@pytest.mark.parametrize(
-    'options, said',
-    [
-        (['--n_val=-1'], 'n_val must be at least 0'),
-        (['--split=all'], 'split must be test, val or train'),
-        (['--largest=3'], '--largest changes nothing'),
-    ],
-)
-def test_options_that_change_nothing_are_one_line(tmp_path, options, said):
-    with one_line(said):
-        run_command('sudoku4', *options, f'--data_dir={tmp_path}')
-
-
-@pytest.fixture
-def few(tmp_path):
-    """The Meta of a small set sudoku4 in tmp_path."""
-    return prepare_puzzles('sudoku4', tmp_path, n_rows=FEW)
-
-
-@pytest.mark.parametrize('spoil', [lambda path: path.unlink(), lambda path: path.write_bytes(b'1')])
-def test_a_split_whose_file_is_lost_is_made_again(tmp_path, few, spoil):
-    path = tmp_path / 'sudoku4' / 'val.bin'
-    rows = path.read_bytes()
-    spoil(path)
-    again = prepare_puzzles('sudoku4', tmp_path, n_rows=FEW, split='val')
-    assert again.splits.keys() == few.splits.keys()
-    assert again.with_splits({}) == few.with_splits({})
-    assert path.read_bytes() == rows
-    assert len(open_split(tmp_path, 'sudoku4', 'test')[0].packed) == 5
-
-
-def test_other_sizes_or_another_seed_are_another_set(tmp_path, few):
-    with one_line('--force replaces it'):
-        prepare_puzzles('sudoku4', tmp_path, n_rows=FEW | {'val': 6})
-    with one_line('from sudoku4, seed 0'):
-        prepare_puzzles('sudoku4', tmp_path, n_rows=FEW, seed=1)
-    assert prepare_puzzles('sudoku4', tmp_path, n_rows=FEW) == few
-
-
-def test_the_name_of_a_set_is_plain(tmp_path):
-    with one_line('plain name'):
-        prepare_puzzles('sudoku4', tmp_path, name='../other')
-
-
-OPTIONS = [
-    '--block_size=16',
-    '--n_layer=1',
-    '--n_head=2',
-    '--n_embd=16',
-    '--batch_size=8',
-    '--warmup_iters=2',
-    '--max_iters=6',
-    '--eval_interval=3',
-    '--eval_iters=2',
-    '--device=cpu',
-    '--compile=False',
-    '--dtype=float32',
+HOLDS = [
+    lambda i, j: True,
+    operator.eq,
+    lambda i, j: i + 1 == j,
+    lambda i, j: abs(i - j) == 1,
+    operator.lt,
 ]
 
 
-def run_tiny(*options):
-    """Train for a moment; returns the resolved options."""
-    config = configure(vars(train), [*OPTIONS, *options])
-    train.main(config)
-    return config
+def houses_by_hand(clues, n, k):
+    """All (k + 1) n houses of items that agree with clues, by trying every arrangement."""
+    found = []
+    for rows in itertools.product(itertools.permutations(range(n)), repeat=k):
+        house = [*range(n), *itertools.chain(*rows)]
+        if all(HOLDS[r](house[a], house[b]) for r, a, b in clues):
+            found.append(house)
+    return found
+
+
+def random_houses(n_puzzles, n, k):
+    """The houses of all items (n_puzzles, (k + 1) n), each attribute in a random order."""
+    values = rng().random((n_puzzles, k, n)).argsort(2).reshape(n_puzzles, -1)
+    return np.column_stack([np.tile(np.arange(n), (n_puzzles, 1)), values])
+
+
+@pytest.mark.parametrize('n', [3, 4])
+def test_the_zebra_solver_counts_what_every_arrangement_counts(n):
+    n_made = 20 - 4 * n
+    items = rng(1).integers(0, 4 * n, (2, n_made, 14))
+    clues = np.stack(
+        [rng(2).integers(0, 5, items[0].shape), *items], 2
+    )  # mostly without a solution
+    house = random_houses(n_made, n, 3)
+    few = np.pad(true_clues(house, n, 4, rng()), ((0, 0), (0, 10), (0, 0)))
+    many = true_clues(house, n, 14, rng())
+    clues = np.concatenate([clues, few, many])
+    counts, solutions = Zebra(6).solve(clues, n, 3)
+    truth = [houses_by_hand(c, n, 3) for c in clues.tolist()]
+    assert counts.tolist() == [min(2, len(found)) for found in truth]
+    assert {*counts.tolist()} == {0, 1, 2}
+    assert all(s in found for s, found in zip(solutions.tolist(), truth) if found)
+    assert all(h in found for h, found in zip([*house.tolist(), *house.tolist()], truth[n_made:]))
+
+
+def test_clues_are_true_and_next_to_says_nothing_of_the_side():
+    house = random_houses(200, 4, 3)
+    relation, a, b = true_clues(house, 4, 12, rng(1)).transpose(2, 0, 1)
+    i, j = (np.take_along_axis(house, item, 1) for item in (a, b))
+    for number, holds in enumerate(HOLDS):
+        pairs = zip(i[relation == number], j[relation == number])
+        assert all(holds(*pair) for pair in pairs)
+    steps = (j - i)[relation == 3]
+    assert len(steps) > 200
+    assert abs((steps == 1).mean() - 0.5) < 5 * 0.5 / len(steps) ** 0.5
+
+
+def read_clue(text, n):
+    """(relation, item, item) of the text of a clue."""
+    a, sign, b = text
+    items = [zebra_names(6).index(name) for name in (a, b)]
+    return ' =<~-'.index(sign), *[item // 6 * n + item % 6 for item in items]
+
+
+@pytest.mark.parametrize('n, k', [(3, 4), (4, 3), (5, 3), (6, 6)])
+def test_zebra_rows_say_one_grid_with_no_clue_too_many(n, k):
+    rows = Zebra(6).make_size(3, n, k, rng(3), every)
+    texts = TASKS['zebra'].symbols
+    assert len(rows)
+    for row in rows.tolist():
+        grid = np.array(row[30:]).reshape(6, 6)
+        padding = np.ones((6, 6), bool)
+        padding[:k, :n] = False
+        assert ((grid == 0) == padding).all()
+        clues = [read_clue(texts[i], n) for i in row[:30] if i]
+        assert not any(row[len(clues) : 30])  # padding is behind the clues
+        counts, (house,) = Zebra(6).solve(np.array([clues]), n, k)
+        assert counts == 1
+        found = [texts[token] for token in grid[:k, :n].flat]
+        assert found == [zebra_names(6)[h] for h in house[n:]]
+        fewer = [clues[:i] + clues[i + 1 :] for i in range(len(clues))]
+        assert (Zebra(6).solve(np.array(fewer), n, k)[0] == 2).all()
+        if n == 4:
+            assert houses_by_hand(clues, n, k) == [house.tolist()]
+
+
+def test_zebra_sizes_are_mixed_and_padding_is_given():
+    tokens, given = Zebra(4).make(64, rng(4), every)
+    assert given[:, :12].all()
+    assert (given[:, 12:] == (tokens[:, 12:] == 0)).all()
+    assert {*(~given).sum(1).tolist()} == {9, 12, 16}
+
+
+NUMBERS = TASKS['countdown3'].symbols
+ARITHMETIC = {'+': operator.add, '-': operator.sub, '*': operator.mul, '/': operator.truediv}
+
+
+def is_derived(words, n):
+    """Whether the words of a row are a derivation of its target from its n numbers."""
+    left = [*words[:n]]
+    first = -(-(n + 1) // 5) * 5
+    for a, sign, b, equals, result in np.reshape(words[first:], (-1, 5)).tolist():
+        if equals != '=' or sign not in ARITHMETIC:
+            return False
+        for word in (a, b):
+            if not word.isdigit() or word not in left:
+                return False
+            left.remove(word)
+        if not result.isdigit() or ARITHMETIC[sign](int(a), int(b)) != int(result):
+            return False
+        left.append(result)
+    return left == [words[first - 1]]
+
+
+def words_of(row):
+    return [NUMBERS[token] if token >= 0 else '' for token in row]
+
+
+@pytest.mark.parametrize('name, largest', [('countdown3', 25), ('countdown4', 100)])
+def test_countdown_is_judged_as_arithmetic_by_hand(name, largest):
+    """Rows as they were made, and some whose tokens are changed or whose numbers change places."""
+    task = make_task({'task': name, 'largest': largest})
+    tokens, given = task.make(1600, rng(), every)
+    answer = tokens.copy()
+    other = rng(1).integers(-1, 26, tokens.shape)
+    changed = ~given & (rng(2).random(tokens.shape) < 0.06)
+    answer[changed] = other[changed]
+    turned = rng(3).random(len(tokens)) < 0.5
+    first = task.n_question
+    answer[turned, first : first + 3] = answer[turned, first : first + 3][:, ::-1]
+    for rows in (tokens, answer):
+        counts, right = task.check_answer(tokens, given, rows)
+        assert (counts == ~given).all()
+        solved = (right | ~counts).all(1)
+        assert solved.tolist() == [is_derived(words_of(row), task.n) for row in rows.tolist()]
+        if rows is tokens:
+            assert solved.all()
+    assert 0.1 < solved.mean() < 0.9
+    assert (solved & (answer != tokens).any(1)).any()  # right in another way
+    question = tokens[:, :first] - 5
+    assert question[:, : task.n].min() >= 1 and question.max() <= largest
+    assert question[:, -1].min() >= 10
+    assert {*tokens[:, first + 1 :: 5].flat} == {1, 2, 3, 4}  # all signs
+
+
+# the answer to 15 44 79 . 20, and which of its two steps are right
+ANSWERS = {
+    '79 - 44 = 35 35 - 15 = 20': [1, 1],
+    '44 + 15 = 59 79 - 59 = 20': [1, 1],
+    '79 - 15 = 65 65 - 44 = 21': [0, 0],
+    '79 - 15 = 64 64 - 44 = 21': [1, 0],
+    '79 - 15 = 64 64 + 15 = 79': [1, 0],  # another target, a number twice
+    '79 - 15 = 64 79 - 59 = 20': [1, 0],
+    '79 - 79 = 1 64 - 44 = 20': [0, 0],
+    '15 + 5 = 20 20 * 1 = 20': [0, 0],
+    '15 - 79 = 64 64 - 44 = 20': [0, 0],
+    '15 / 79 = 1 44 * 1 = 44': [0, 0],
+    '79 - 15 = 64 = - 44 = 20': [1, 0],
+    '79 5 15 = 64 64 - 44 = 20': [0, 0],
+    '79 - 15 + 64 64 - 44 = 20': [0, 0],
+    '79 - 15 = . . - 44 = 20': [0, 0],
+    '. . . . . . . . . .': [0, 0],
+}
+
+
+def test_a_step_is_right_as_long_as_it_and_all_before_it_are():
+    rows = [f'15 44 79 . 20 {answer}'.split() for answer in ANSWERS]
+    answer = np.array([[NUMBERS.index(word) for word in row] for row in rows])
+    puzzle = answer[:1].repeat(len(rows), 0)
+    given = np.arange(15) < 5
+    _, right = make_task({'task': 'countdown3'}).check_answer(puzzle, given[None], answer)
+    assert right[:, :5].all()
+    steps = right[:, 5:].reshape(-1, 2, 5)
+    assert steps.all(2).tolist() == steps.any(2).tolist() == [*ANSWERS.values()]
+
+
+def test_observations_are_not_all_equal_and_are_judged_by_the_latents_of_the_answer():
+    task = make_task({'task': 'nae_sat', 'n_latents': 5, 'n_observations': 7, 'seed': 0})
+    tokens, given = task.make(40, rng(), every)
+    assert len({*map(tuple, task.triples.tolist())}) == 7
+    answer = tokens.copy()
+    answer[:, 5] ^= 1  # one observation is wrong, in every row
+    answer[0, 0] ^= 1  # and one latent
+    answer[1, 1] = -1  # which is no bit
+    counts, right = task.check_answer(tokens, given, answer)
+    assert not given.any()
+    assert (counts == (np.arange(12) >= 5)).all()
+    for row, judged in zip(answer.tolist(), right.tolist()):
+        for triple, observation, is_right in zip(task.triples.tolist(), row[5:], judged[5:]):
+            seen = {row[i] for i in triple}
+            assert is_right == (-1 not in seen and observation == (len(seen) > 1))
+
+
+# ---- the sets
+
+
+@pytest.mark.parametrize(
+    'task, options',
+    [
+        ('sudoku4', {}),
+        ('zebra4', {'largest': 3}),
+        ('countdown3', {'largest': 20}),
+        ('nae_sat', {'seed': 5, 'n_latents': 9, 'n_observations': 4}),
+    ],
+)
+def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
+    tmp_path, monkeypatch, task, options
+):
+    monkeypatch.setattr(sets, 'PART', 60)
+    monkeypatch.setattr(sets, 'N_ROWS', {'val': 8, 'test': 7})
+    words = [f'--{name}={value}' for name, value in options.items()]
+    for name in ('one', 'again'):
+        where = [f'--data_dir={tmp_path}', f'--name={name}', '--n_train=40', '--n_test=9']
+        make.main(configure(vars(make), [task, *words, *where]))
+    meta = read_meta(tmp_path / 'one')
+    kept = {name: value for name, value in options.items() if name in TASKS[task].options}
+    assert meta.puzzle == {'task': task} | kept
+    made = [f'--{name}={value}' for name, value in options.items() if name != 'seed' or kept]
+    assert meta.made_by.split()[5:] == [*made]
+    found = {}
+    for name, n in (('train', 40), ('val', 8), ('test', 9)):
+        assert meta.splits[name] == read_meta(tmp_path / 'again').splits[name]
+        split, _ = open_split(tmp_path, 'one', name)
+        tokens, _ = split.unpack(split.packed.astype(int))
+        assert len(tokens) == n
+        keys = make_task(meta.puzzle).key(tokens)
+        u = fractions(keys)
+        low, high = SHARES[name]
+        assert ((u >= low) & (u < high)).all()
+        found[name] = {key.tobytes() for key in keys}
+    assert not found['train'] & found['val'] | found['train'] & found['test']
+    assert not found['val'] & found['test']
+
+
+def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
+    monkeypatch.setattr(sets, 'PART', 60)
+    rules = make_task({'task': 'nae_sat', 'n_latents': 20, 'n_observations': 5, 'seed': 0})
+    parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0), ('train', 0, 0)
+    made = [sets.make_part(rules, *part)[0].tobytes() for part in parts]
+    assert len({*made}) == 4
+    assert made[0] == made[4]
+
+
+@pytest.mark.slow
+def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
+    one = make_puzzles(Sudoku(4), 'train', 3000, 0)
+    started = []
+
+    def pool(*args):
+        started.append(args)
+        return ProcessPoolExecutor(*args)
+
+    monkeypatch.setattr(sets, 'MANY', 0)
+    monkeypatch.setattr(sets, 'ProcessPoolExecutor', pool)
+    again = make_puzzles(Sudoku(4), 'train', 3000, 0)
+    assert len(started) == 1
+    for a, b in zip(one, again, strict=True):
+        assert len(a) == 3000
+        assert np.array_equal(a, b)
 
 
 @pytest.fixture
-def tiny_run(tmp_path, monkeypatch):
-    """tiny_run(option, ...): the options of a run on the set sudoku4, and its split to train on."""
+def sudokus(tmp_path, monkeypatch):
+    """The Meta of data/sudoku4, a small set in an empty working folder."""
     monkeypatch.chdir(tmp_path)
-    prepare_puzzles('sudoku4', 'data', n_rows={'train': 600, 'val': 40, 'test': 30})
-
-    def tiny_run(*options):
-        config = run_tiny('--dataset=sudoku4', '--l2r_ratio=0', *options)
-        return config, open_split('data', 'sudoku4', 'train')[0]
-
-    return tiny_run
+    return prepare_puzzles('sudoku4', 'data', n_rows=FEW)
 
 
-def state_of(**kind):
-    """The state of a small network before its first update."""
-    model = make_model(block_size=16, vocab_size=64, n_tokens=4, **kind).float()
-    model.requires_grad_(True)
-    optimizers = make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
-    return TrainState(model, optimizers, EMA(model, 0.9))
+def test_a_set_is_made_again_where_it_is_damaged_and_replaced_by_force_alone(sudokus, tmp_path):
+    def again(**how):
+        return prepare_puzzles('sudoku4', 'data', **{'n_rows': FEW} | how)
+
+    path = tmp_path / 'data/sudoku4/val.bin'
+    rows = path.read_bytes()
+    assert again() == sudokus
+    path.write_bytes(b'1')
+    assert again(split='val').splits['train'] == sudokus.splits['train']
+    assert path.read_bytes() == rows
+    for refused in (dict(n_rows=FEW | {'val': 6}), dict(seed=1)):
+        with one_line('--force'):
+            again(**refused)
+    assert again(seed=1, force=True).splits['val'].rows == 40
+    assert path.read_bytes() != rows
+    assert is_quick_to_make() == ['sudoku4']
 
 
-def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tiny_run):
-    config, split = tiny_run()
-    state = state_of()
-    seen = []
-    update(state, split, 1e-9, config, spied(draw_batch, seen), spied(blank_nll, seen))
-    batch, nll = seen
-    n_blanks = (16 - batch.n_given).sum()
-    assert state.totals[0] == pytest.approx(float(nll.detach().sum() / n_blanks))
+def is_quick_to_make():
+    return [name for name in TASKS if sets.is_quick(name)]
 
 
-def test_what_an_order_has_first_is_what_the_file_says_is_given(tiny_run):
-    config, split = tiny_run()
-    seen = []
-    update(state_of(), split, 1e-9, config, spied(draw_batch, seen))
-    (batch,) = seen
-    rows = {tuple(row) for row in split.packed.tolist()}
-    for r, n in enumerate(batch.n_given.tolist()):
-        packed = batch.idx[r].clone()
-        packed[batch.order[r, :n]] |= GIVEN
-        assert tuple(packed.tolist()) in rows
+BAD_SETS = [
+    (['sudoku4', '--n_val=-1'], 'n_val'),
+    (['sudoku4', '--split=all'], 'split'),
+    (['sudoku4', '--largest=3'], 'largest changes nothing'),
+    (['countdown3', '--n_latents=3'], 'n_latents changes nothing'),
+    (['zebra', '--largest=2'], 'largest must be 3 to 6'),
+    (['countdown3', '--largest=101'], '20 to 100'),
+    (['countdown4', '--largest=-5'], '20 to 100'),
+    (['countdown5'], 'countdown4'),
+    (['countdown3', '--n_train=many'], 'n_train'),
+    (['nae_sat', '--n_latents=2'], '3 latents'),
+    (['nae_sat', '--n_latents=4', '--n_observations=5'], 'as many observations'),
+    (['sudoku4', '--name=../other'], 'plain name'),
+]
 
 
-def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tiny_run):
-    options = ['--network=encoder', '--batch_size=40', '--max_iters=1']
-    config, split = tiny_run(*options)
-    state = state_of(attention='bidirectional')
-    seen = []
-    for _ in range(30):
-        update(state, split, 1e-9, config, spied(draw_batch, seen))
-    known = torch.cat([batch.n_known for batch in seen])
-    given = torch.cat([batch.n_given for batch in seen])
-    assert (known >= given).all()
-    assert (known < 16).all()
-
-    share = (known - given) / (16 - given)
-    assert abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03
-    for n in (6, 8):
-        found = known[given == n] - n
-        assert len(found) > 60
-        counts = torch.bincount(found, minlength=16 - n).double()
-        expected = len(found) / (16 - n)
-        assert (counts - expected).abs().max() < 5 * expected**0.5
+@pytest.mark.parametrize('words, said', BAD_SETS)
+def test_wrong_options_of_a_set_are_one_line_and_write_nothing(tmp_path, words, said):
+    with one_line(said):
+        make.main(configure(vars(make), [*words, f'--data_dir={tmp_path}/data']))
+    assert not (tmp_path / 'data').exists()
+    with one_line('sudoku4'):
+        task_of('chess')
 
 
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-def test_validation_is_the_loss_of_each_blank_by_hand(attention):
-    model = make_model(block_size=16, vocab_size=4, attention=attention)
-    rng = np.random.default_rng(0)
-    rows = Sudoku(4).make(6, rng, lambda tokens: np.ones(len(tokens), bool))
-    tokens, given = map(torch.from_numpy, rows)
-    val = validate(model, tokens, given, Config(batch_size=4, dtype='float32', order='random'))
-    n_given = given.sum(1, keepdim=True)
-    known = draw_known(range(6), 16 - n_given, n_given=n_given)[:, 0]
-    for r, order in enumerate(draw_orders(range(6), 16)[:, 0]):
-        is_given = given[r, order]
-        order = torch.cat([order[is_given], order[~is_given]])
-        if attention == 'causal':
-            direct = nats_one_by_one(model, tokens[r], order, int(n_given[r]))
-        else:
-            direct = nats_at_once(model, tokens[r], order, int(n_given[r]), int(known[r]))
-        torch.testing.assert_close(val['any'][r], direct.double(), rtol=0, atol=1e-9)
+# ---- who solves them
 
 
-def nats_one_by_one(model, row, order, n):
-    """-log p of the tokens of a row behind the first n visits, by a pass for each."""
-    nats = 0
-    for d in range(n, len(order)):
-        logp = model.predict(row[None], order[None], d, 1)[0, 0].log_softmax(-1)
-        nats = nats - logp[row[order[d]]]
-    return nats
+def options_of(*options):
+    return configure(vars(solve), options)
 
 
-def nats_at_once(model, row, order, n, known):
-    """An unbiased draw of it: the visits behind the known ones by one pass, and their weight."""
-    logp = model.predict(row[None], order[None], known)[0].log_softmax(-1)
-    found = logp.gather(1, row[order[known:], None])
-    return -found.sum() * (len(order) - n) / (len(order) - known)
+def runs_of(*options):
+    return read_runs(options_of('--temperature=0', *options), {})
 
 
-def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for seed in (0, 1):
-        n_rows = {'train': 40, 'val': 40, 'test': 5}
-        of_set = {'seed': seed, 'n_latents': 8, 'n_observations': 8}
-        prepare_puzzles('nae_sat', 'data', f'set{seed}', n_rows=n_rows, **of_set)
-    run_tiny('--dataset=set0')
-    with one_line(r'another kind of set than set1 is \(puzzle\)'):
-        run_tiny('--dataset=set1', '--init_from=resume', '--max_iters=8')
-    run_tiny('--dataset=set1', '--init_from=out/ckpt.pt', '--out_dir=new')
+@pytest.fixture
+def tiny():
+    """(model, Puzzles) of six Sudokus that were never seen."""
+    tokens, given = map(torch.from_numpy, Sudoku(4).make(6, rng(), every))
+    return network(), Puzzles(Sudoku(4), tokens, given, 'some', np.arange(4))
+
+
+def network(**config):
+    return make_model(block_size=16, vocab_size=4, **config)
+
+
+@pytest.mark.parametrize('order, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
+def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, temperature):
+    model, (_, tokens, given, _, _) = tiny
+    (run,) = read_runs(options_of(f'--orders={order}', f'--temperature={temperature}'), {})
+    idx, step, logprob = solve.solve(model, tokens, given, run.way, 3, batch_size=4)
+    assert torch.equal(idx[given], tokens[given])
+    assert torch.equal(step < 0, given)
+    assert (logprob[given] == 0).all()
+    for r in range(6):  # one puzzle, by its definition
+        visits = draw_orders([r], 16, 1, 3, run.way.order)[0, 0].tolist()
+        visits.sort(key=lambda p: not given[r, p])
+        blank = torch.where(given[r], tokens[r], 0)[None]
+        how = dict(temperature=temperature, seeds=[derive_seed(3, r)], return_trace=True)
+        if order in SCORES:
+            how['policy'] = order
+        n_given = int(given[r].sum())
+        alone, trace = generate(model, blank, torch.tensor([visits]), n_given, 16, **how)
+        assert torch.equal(alone[0], idx[r])
+        assert torch.equal(trace['step'][0], step[r])
+    if order == 'l2r':
+        assert all((s[~known].diff() > 0).all() for s, known in zip(step, given))
+
+
+def test_every_run_is_a_row_of_order_and_steps():
+    runs = runs_of('--orders=random,margin/4+0.5', '--n_steps=4,0')
+    names = [(run.order, run.n_steps) for run in runs]
+    assert names == [('random', 4), ('random', 0), ('margin/4+0.5', 4), ('margin/4+0.5', 0)]
+    assert runs[2].way.unmasking == Adaptive('margin', 4, block_length=4, noise=0.5)
+    assert runs[2].way.order.kind == 'l2r'  # blocks go from left to right
+    assert runs[1].way.unmasking.ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]]
+    assert [run.order for run in runs_of()] == ['random', 'l2r', *SCORES]
+
+
+def test_scores_by_hand(tiny):
+    _, puzzles = tiny
+    tokens, given = puzzles.tokens, puzzles.given
+    wrong = torch.where(given, tokens, 3 - tokens)
+    wrong[0] = tokens[0]
+    blank = given[1].byte().argmin()
+    wrong[1, blank] = tokens[1, blank]  # one blank is right
+    blanks = (~given).sum(1).double()
+    found = score(*puzzles.check_answer(wrong))
+    assert found['solved'] == 1 / 6
+    assert found['right'] == pytest.approx(float((blanks[0] + 1) / blanks.sum()))
+    assert found['right_stderr'] > 0
+    assert found['solved_stderr'] == share_error(1, 6) == pytest.approx((3 * 7 / 10**3) ** 0.5)
+    whole = score(*puzzles.check_answer(tokens))
+    assert whole['solved'] == whole['right'] == 1
+    assert whole['right_stderr'] == share_error(6, 6) > 0
+
+
+@pytest.mark.parametrize(
+    'config, by_order, by_margin',
+    [
+        ({}, [16, 0, 0], [16, 1, 0]),
+        (dict(attention='bidirectional'), [0, 0, 16], [0, 0, 16]),
+        (dict(attention='mixed'), [16, 1, 0], [16, 1, 0]),
+        (dict(target_position='two_stream'), [16, 0, 1], [16, 1, 1]),
+    ],
+)
+def test_slots_are_counted_for_one_puzzle(tiny, config, by_order, by_margin):
+    """Slots a puzzle, a + b sum over blanks of those that remain (and one) + c blanks.
+
+    A decoder runs every slot once in an order that is given. Where it chooses, it runs what was
+    just revealed and what remains, as the mixed network always does. An encoder runs all slots in
+    every step. Of two streams the content runs every slot once, and the queries what is scored."""
+    _, puzzles = tiny
+    rows = [*solve.solve_all(network(**config), puzzles, runs_of('--orders=l2r,margin'), options())]
+    n_blanks = (~puzzles.given).sum(1).double()
+    remain = n_blanks * (n_blanks - 1) / 2
+    if config != dict(target_position='two_stream'):
+        remain += n_blanks - 1
+    for row, (a, b, c) in zip(rows, (by_order, by_margin)):
+        assert row['slots'] == pytest.approx(float((a + b * remain + c * n_blanks).mean()))
+        assert 0 < row['seconds'] < 60
+
+
+def options():
+    return options_of('--temperature=0')
+
+
+def test_positions_that_an_option_names_are_blank():
+    tokens = torch.zeros(1, 6, dtype=torch.long)
+    given = torch.tensor([[False, False, True, True, True, True]])
+    found = only_blank('1,3:5', tokens, given)
+    assert found.tolist() == [[True, False, True, False, False, True]]
+    for positions in ('6', '3:3', 'x', '1:', ':2', '-1', '1,,2', '0:7'):
+        with one_line('positions from 0 to 5'):
+            only_blank(positions, tokens, given)
+    with one_line('documents'):
+        only_blank('1', tokens - 1, given)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """A folder with sets of puzzles and of text, and of two of them a checkpoint."""
+    path = tmp_path_factory.mktemp('puzzles')
+    data = str(path / 'data')
+    n_rows = {'train': 5, 'val': 5, 'test': 12}
+    of_set = {'sudoku4': {}, 'nae_sat': dict(n_latents=8, n_observations=8)}
+    for name, made in of_set.items():
+        meta = prepare_puzzles(name, data, n_rows=n_rows, **made)
+        model = network(n_tokens=meta.n_tokens).float()
+        entries = dict(tokenizer=meta.tokenizer, puzzle=meta.puzzle)
+        entries['config'] = dict(dataset=name, data_dir=data)
+        save_checkpoint(path / f'{name}.pt', model, EMA(model, 0.9), **entries)
+    (path / 'words.txt').write_text('some words of text ' * 50)
+    prepare('text', data, 'words', str(path / 'words.txt'), 'test', 'bytes')
+    return path
+
+
+@pytest.fixture
+def solved(folder, script, tmp_path):
+    """solved(name, option, ...): what is said and the JSON file of the command on a checkpoint."""
+
+    def solved(name, *args, code=0):
+        words = ('solve', f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
+        said = script('anyorder.extras.puzzles', *words, code=code)
+        return said, None if code else json.loads((tmp_path / 'o.json').read_text())
+
+    return solved
+
+
+def test_the_command_solves_along_files_families_and_scores(solved, tmp_path):
+    (tmp_path / 'back.json').write_text(json.dumps([*range(15, -1, -1)]))
+    (tmp_path / 'short.json').write_text('[1, 0]')
+    orders = ['r2l', 'back.json', 'swaps:5', 'entropy+0.5']
+    how = ('--n_steps=0,2', '--temperature=1')
+    said, found = solved('sudoku4', *how, f'--orders={",".join(orders)}', '--batch_size=4')
+    rows = found['results']
+    assert [row['order'] for row in rows] == [order for order in orders for _ in range(2)]
+    assert 'swaps:5' in said.stdout
+    right = [row['right'] for row in rows]
+    assert right[:2] == right[2:4]
+    assert len({*right}) > 2
+    said, _ = solved('sudoku4', *how, '--orders=l2r,short.json', code=1)
+    assert '0 to 15' in said.stderr
+    assert not said.stdout  # before any is solved
+
+
+def test_the_likeliest_digits_are_taken_unless_nothing_is_given(solved):
+    for name, option, temperature in (('sudoku4', 'auto', 0), ('nae_sat', 'auto', 1)):
+        _, found = solved(name, '--orders=l2r', f'--temperature={option}')
+        assert found['config']['temperature'] == temperature
+        assert found['results'][0]['puzzles'] == 6
+    _, found = solved('nae_sat', '--orders=l2r', '--blanks=13')  # one blank a row
+    (row,) = found['results']
+    assert row['solved'] == row['right']
+    said, _ = solved('nae_sat', '--orders=l2r', '--blanks=1', code=1)
+    assert 'judge none' in said.stderr
+
+
+BAD = [
+    (['--dataset=words'], 'text without prompts'),
+    (['--dataset=nae_sat'], 'other puzzles'),
+    (['--dataset=hard'], 'hard'),
+    (['--split=valid'], 'split'),
+    (['--orders=margins'], 'nearest'),
+    (['--n_steps=-1'], 'n_steps'),
+    (['--orders=margin:x'], 'margin:x'),
+    (['--orders=l2r/2'], 'no order'),
+    (['--orders=margin/17'], '16 positions'),
+    (['--orders=margin/0'], 'from 1'),
+    (['--policies=margin'], 'no option'),
+    (['--temperature=hot'], 'temperature'),
+    (['--temperature=-1'], 'temperature'),
+    (['--n_puzzles=-1'], 'n_puzzles'),
+    (['--out=t.bin'], '.json'),
+]
+
+
+@pytest.mark.parametrize('options, said', BAD)
+def test_wrong_questions_are_one_line(folder, options, said):
+    with one_line(said):
+        solve.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('network', ['decoder', 'encoder'])
+def test_a_run_on_puzzles_is_validated_on_blanks_and_solves_some(sudokus, script, network):
+    """About the nats of a blank before much is learnt; eval_ppl.py measures what validation did."""
+    sizes = ('--max_iters=6', '--eval_interval=3', '--eval_iters=5', '--l2r_ratio=0')
+    run('--dataset=sudoku4', f'--network={network}', *sizes, '--dtype=float32')
+    last = log()[-1]
+    assert last['val_any'] == pytest.approx(np.log(4), abs=0.2)
+    how = ('--orders=l2r,margin', '--out=p.json')
+    script('anyorder.extras.puzzles', 'solve', '--ckpt=out/ckpt.pt', *how)
+    with open('p.json') as f:
+        assert all(row['right'] > 0.1 for row in json.load(f)['results'])
+    how = ('--estimates=l2r', '--split=val', '--out=e.json')
+    script('eval_ppl.py', '--ckpt=out/ckpt.pt', *how)
+    with open('e.json') as f:
+        (row,) = [row for row in json.load(f)['results'] if row['kind'] == 'l2r']
+    if network == 'decoder':
+        assert row['nats_per_token'] == pytest.approx(last['val_l2r'], rel=1e-5)

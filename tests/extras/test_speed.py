@@ -1,25 +1,254 @@
-"""The plain way that the speed is compared with must do the same work."""
+"""What a run costs: its plan and memory by hand, the bench, and the frontier of fewer passes."""
 
 import json
+import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import ROOT, make_model, one_line
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyorder.extras.speed import bench
+import train
+from anyorder import Writer
+from anyorder.checkpoint import Unset, model_from_checkpoint, save_checkpoint
+from anyorder.datasets import open_split
+from anyorder.extras.speed.memory import Setup, memory, slot_bytes
 from anyorder.extras.speed.plain import generation_limit, plain_generate
+from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
-from anyorder.generation.fill import generate
-from anyorder.generation.schedules import unmask_schedule
-from anyorder.training.clock import training_flops
-from configurator import configure
+from anyorder.generation import generate, unmask_schedule
+from anyorder.likelihood.judge import generative_perplexity, text_metrics
+from anyorder.machine.devices import GPUS, autocast
+from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.prepared import prepare
+from anyorder.training.clock import Clock, training_flops
+from configurator import Config, configure
+from model import AOGPT, AOGPTConfig
+
+NETWORKS = {
+    'adaln': {},
+    'input': {'target_position': 'input'},
+    'no bias': {'bias': False},
+    'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True},
+    'encoder': {'attention': 'bidirectional'},
+    'mixed': {'attention': 'mixed'},
+    'two streams': {'target_position': 'two_stream'},
+}
+SETUP = Setup(3, 256, 'bfloat16', 'adamw', compiled=True)
+
+
+def network(name='adaln', n_layer=2, block_size=256):
+    sizes = dict(vocab_size=64, n_head=2, n_embd=64, n_cond=8)
+    return AOGPTConfig(block_size=block_size, n_layer=n_layer, **sizes, **NETWORKS[name])
+
+
+def meta_model(*args, **sizes):
+    with torch.device('meta'):
+        return Unset(network(*args, **sizes))
+
+
+# ---- memory
+
+
+def kept_bytes(config, batch_size, dtype, apart):
+    """Bytes of all that a forward pass keeps for the backward pass, the weights left out."""
+    model = lean(AOGPT(config).train())
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages = {}
+
+    def pack(x):
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage  # held, so that no address comes twice
+        return x
+
+    idx = torch.zeros(batch_size, 256, dtype=torch.long)
+    order = torch.arange(256).expand(batch_size, -1)
+    known = torch.zeros(batch_size, dtype=torch.long)
+    begins = None
+    if apart:  # 256 positions are two texts
+        begins = torch.tensor([0, 128]).repeat(batch_size, 1)
+        known = torch.zeros_like(begins)
+    if not config.slots.masked_loss:
+        known = None
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+    with hooks, autocast(torch.device('cpu'), dtype):
+        model(idx, order, known, begins=begins).sum()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+CASES = [(name, 'bfloat16', False) for name in NETWORKS]
+CASES += [('adaln', 'float32', False), ('sigma-GPT', 'float32', False), ('mixed', 'float32', True)]
+CASES += [('adaln', 'float32', True), ('encoder', 'float32', True)]
+
+
+@pytest.mark.parametrize('name, dtype, apart', CASES)
+def test_a_block_keeps_what_the_plan_counts(name, dtype, apart):
+    """What a third layer adds to a third row: no weight, nothing that does not grow with both."""
+    of_row = []
+    for n_layer in (2, 3):
+        config = network(name, n_layer)
+        few, many = (kept_bytes(config, n_rows, dtype, apart) for n_rows in (2, 3))
+        of_row.append(many - few)
+    b = 2 if dtype == 'bfloat16' else 4
+    n_streams = 2 if name == 'two streams' else 1
+    expected = 256 * n_streams * slot_bytes(config, b, compiled=False, cuda=False)
+    if name == 'mixed' or apart:
+        expected += b * 256**2
+    assert of_row[1] - of_row[0] == pytest.approx(expected, rel=0.005)
+
+
+def test_the_parts_of_memory_by_hand():
+    """C = 64, L = 2, H = 2, V = 64, n_cond = 8, 3 x 256 tokens, compiled.
+
+    8 + 2 * 25 bytes times C a slot and layer, 8 statistics of norms and attention; the last norm
+    8 + 2 * 5; the gradient of the logits 2 bytes."""
+    model = meta_model()
+    P = model.n_parameters()
+    hidden = 2 * 12 * 64 * 64
+    copies = 2 * (hidden + (2 * 6 + 2) * 64 * 8 + 64 * 64)
+    of_block = 768 * (64 * 58 + 4 * 8)
+    last = 768 * 64 * 18
+    loss = 768 * 64 * 2
+    found = [*memory(model, SETUP).values()]
+    assert found == [4 * P, 4 * P, 8 * P, 4 * P, copies, 2 * of_block + last, loss, of_block // 4]
+    muon = memory(model, replace(SETUP, optimizer='muon'))
+    assert muon['optimizer'] == 8 * P - 4 * hidden
+    float32 = memory(model, replace(SETUP, dtype='float32'))
+    assert float32['bfloat16 copies of the weights'] == 0
+    assert float32['loss'] == 2 * loss
+    again = memory(model, replace(SETUP, recompute=True))
+    of_one_block = 2 * (6 * 64 * 8 + 2 * 64 * 8 + 64 * 64)
+    assert again['bfloat16 copies of the weights'] == hidden + of_one_block
+    assert again['activations'] == 2 * 768 * 4 * 64 + of_block + last
+    two_streams = memory(meta_model('two streams'), SETUP)
+    of_stream = 768 * (64 * (8 + 2 * 15) + 4 * 8)
+    assert two_streams['activations'] == 3 * of_stream + last
+
+
+def test_masks_shards_and_short_sequences():
+    """Every layer keeps a mask unless they are compiled together; a split run divides what stays
+    and gathers two blocks, and the gradients of one."""
+    eager = replace(SETUP, compiled=False)
+    for setup, n_masks in ((SETUP, 1), (eager, 2)):
+        kept = [memory(meta_model(name), setup)['activations'] for name in ('mixed', 'encoder')]
+        assert kept[0] - kept[1] == n_masks * 2 * 3 * 256 * 256
+    model = meta_model()
+    whole = memory(model, eager)
+    split = memory(model, replace(eager, n_parts=4))
+    for part in ('weights', 'gradients', 'optimizer', 'EMA'):
+        assert split[part] == whole[part] // 4
+    for part in ('activations', 'loss'):
+        assert split[part] == whole[part]
+    inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
+    rest = 'the rest, for a moment'
+    gathered = 4 * (model.n_parameters() - inside) + 4 * 3 * inside // 2
+    assert split[rest] - whole[rest] == gathered
+    for name in NETWORKS:
+        short = memory(meta_model(name, block_size=64), replace(SETUP, length=64))
+        cut = memory(meta_model(name), replace(SETUP, length=64))
+        assert [short[part] for part in ('activations', 'loss')] == [
+            cut[part] for part in ('activations', 'loss')
+        ]
+
+
+# ---- the plan
+
+
+def test_machines_and_the_same_update():
+    assert parse_machine('8xH100') == (8, 'H100', GPUS['H100'])
+    assert parse_machine('h200') == (1, 'H200', GPUS['H200'])
+    n, _, machine = parse_machine('2x0.2:24')
+    assert (n, machine.flops, machine.memory) == (2, 0.2e12, 24)
+    for text in ('H1000', '0xH100', '8x', '1:', '0:24', 'x', '3'):
+        with one_line('as in 8xH100'):
+            parse_machine(text)
+    config = Config(batch_size=16, gradient_accumulation_steps=32, eval_iters=20)
+    found = [same_update(config, *machine) for machine in ((8, 100), (8, 63), (1, 7), (8, 0))]
+    names = ('batch_size', 'gradient_accumulation_steps', 'eval_iters')
+    expected = []
+    for numbers in ((64, 8, 5), (32, 16, 10), (4, 128, 80)):
+        expected.append(' '.join(f'--{name}={n}' for name, n in zip(names, numbers)))
+    assert found == [*expected, '']
+
+
+def cells_of(lines):
+    """{name: the words behind it} of the lines of a plan."""
+    return {line[:34].strip(): line[34:].split() for line in lines}
+
+
+def test_a_plan_is_made_of_numbers_alone(script, tmp_path):
+    """It wants nothing and writes nothing: 8 x H100, in hours of FLOPs by the rate of the card."""
+    os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
+    how = ('--plan=8xH100', '--gradient_accumulation_steps=64')
+    said = script('train.py', 'config/ao_gpt_small.py', *how).stdout
+    cells = cells_of(said.splitlines())
+    assert cells['parameters'] == ['170,605,952']
+    assert cells['tokens an update'] == ['1,048,576']
+    assert 'openwebtext' in said
+    assert '7,912 TFLOP/s' in said
+    flops = 1e9 * float(*cells['GFLOP a token']) * 1024 * 16 * 64 * 250000
+    for mfu in (30, 40, 50):
+        hours = float(cells[f'at {mfu}% MFU'][0].replace(',', ''))
+        assert hours == pytest.approx(flops / 8 / 989e12 / (mfu / 100) / 3600, rel=1e-3)
+    assert 'gpt2' in script('train.py', 'config/adapt_gpt2.py', '--plan=H100').stdout
+    failed = script('train.py', '--plan=3xH100', code=1)
+    assert failed.stderr.startswith('error: gradient_accumulation_steps')
+    assert os.listdir(tmp_path) == ['config']
+
+
+def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(script, tmp_path):
+    model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
+    save_checkpoint(tmp_path / 'a.pt', model, tokenizer='bytes')
+    how = ('--dataset=mine', '--init_from=auto:a.pt', '--batch_size=3')
+    cells = cells_of(script('train.py', *how, '--plan=A100').stdout.splitlines())
+    assert cells['parameters'] == [f'{model.n_parameters():,}']
+    assert cells['vocabulary'][:2] == ['257', 'bytes,']
+    assert cells['tokens an update'] == [str(3 * model.config.block_size)]
+
+
+RUN = ('--n_layer=1', '--n_head=1', '--n_embd=16', '--batch_size=8', '--data_dir=.')
+
+
+def test_rows_cost_as_with_a_block_of_their_length(tmp_path, monkeypatch):
+    """The longest of 150 documents with prompts has 12 tokens. Meta alone does not say it."""
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({'prompt': f'{i}+{i}=', 'text': str(2 * i)}) + '\n' for i in range(150)]
+    (tmp_path / 'rows.jsonl').write_text(''.join(rows))
+    prepare('text', '.', name='rows', source='rows.jsonl', tokenizer='bytes')
+
+    def config_of(block_size):
+        options = [*RUN, '--dataset=rows', '--plan=2xH100', '--gradient_accumulation_steps=2']
+        return configure(vars(train), [*options, f'--block_size={block_size}'])
+
+    wide, narrow = (cells_of(lines_of(config_of(n))) for n in (512, 12))
+    for name in ('tokens an update', 'tokens in all', 'GFLOP a token', 'activations', 'at 30% MFU'):
+        assert wide[name][: len(narrow[name])] == narrow[name]
+    split, _ = open_split('.', 'rows', 'train')
+    assert split.width(512) == 12
+    clock = Clock(meta_model(), config_of(512), 1.0, 12)
+    assert wide['tokens an update'][0] == str(clock.tokens_per_iter) == '192'
+    os.remove('rows/train.bin')
+    assert cells_of(lines_of(config_of(512)))['tokens an update'] == ['8,192']
+
+
+@pytest.mark.parametrize(
+    'shape, option, said',
+    [('2x2', '--block_size=8', 'block_size must be 4'), ('', '--documents=apart', 'stream')],
+)
+def test_a_set_that_a_run_refuses_has_no_plan(tmp_path, monkeypatch, shape, option, said):
+    monkeypatch.chdir(tmp_path)
+    np.save('mine.npy', np.arange(80).reshape(20, 4) if shape else np.arange(3000) % 7)
+    prepare_tokens('.', 'mine', 'mine.npy', shape=shape)
+    with one_line(said):
+        [*lines_of(configure(vars(train), [*RUN, '--dataset=mine', '--plan=H100', option]))]
+
+
+# ---- the plain way, and the bench
 
 PADDED = {'vocab_size': 16, 'n_tokens': 11}
-
-
-# --------------------------------------------------------------------------------------------------
-# the plain way
 
 
 @pytest.mark.parametrize('n_steps', [1, 3, 9])
@@ -60,12 +289,6 @@ def test_the_limit_counts_every_slot_and_weight():
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(n_bytes)
 
 
-# --------------------------------------------------------------------------------------------------
-# FLOPs
-
-ATTENTION = 6 * 5 * 9 * 9 * 16 * 2  # 6 N C a slot and layer
-
-
 def products_of(model, batch):
     """FLOPs of the matrix products of an update, as PyTorch counts them."""
     with FlopCounterMode(display=False) as counter:
@@ -75,28 +298,47 @@ def products_of(model, batch):
 
 
 def test_training_flops_count_the_matrix_products(batch):
-    model = lean(make_model(**PADDED))
-    assert training_flops(model, 5) == products_of(model, batch) + ATTENTION
+    """And attention, 6 N C a slot and layer, by how much of it a mask leaves. The last layer of two
+    streams asks for one."""
+    attention = 6 * 5 * 9 * 9 * 16 * 2
+    of_decoder = products_of(lean(make_model(**PADDED)), batch)
+    assert training_flops(lean(make_model(**PADDED)), 5) == of_decoder + attention
+    two_streams = make_model(**PADDED, target_position='two_stream')
+    expected = products_of(two_streams, batch) + 1.5 * attention
+    assert training_flops(two_streams, 5) == expected
+    for kind, share in (('bidirectional', 1), ('mixed', 2 / 3)):
+        found = training_flops(make_model(**PADDED, attention=kind), 5)
+        assert found == pytest.approx(of_decoder + 2 * share * attention, rel=1e-12)
 
-
-def test_the_last_layer_of_two_streams_asks_for_one(batch):
-    model = make_model(**PADDED, target_position='two_stream')
-    assert training_flops(model, 5) == products_of(model, batch) + 1.5 * ATTENTION
-
-
-@pytest.mark.parametrize('kind, share', [('bidirectional', 1), ('mixed', 2 / 3)])
-def test_training_flops_of_other_masks(batch, kind, share):
-    products = products_of(lean(make_model(**PADDED)), batch)
-    other = make_model(**PADDED, attention=kind)
-    expected = products + 2 * share * ATTENTION
-    assert training_flops(other, 5) == pytest.approx(expected, rel=1e-12)
-
-
-# --------------------------------------------------------------------------------------------------
-# the command
 
 SIZES = '--block_size=64 --vocab_size=64 --n_tokens=50 --n_layer=1 --n_head=1 --n_embd=16'
 TINY = (*SIZES.split(), '--batch_size=4', '--repeats=1', '--device=cpu', '--compile=False')
+
+
+@pytest.fixture
+def rows(script, tmp_path):
+    """rows(command, option, ...): what a command of speed says, and the rows of its file."""
+
+    def run(command, *options):
+        said = script('anyorder.extras.speed', command, *options, '--out=rows.json').stdout
+        return said, json.loads((tmp_path / 'rows.json').read_text())['results']
+
+    return run
+
+
+def test_bench_times_texts_beside_the_plain_way_and_updates(rows):
+    said, found = rows('bench', *TINY, '--n_steps=4,64', '--plain=4', '--n_updates=1')
+    names = ['decoder', 'decoder', 'plain', 'decoder']
+    assert [row['name'] for row in found] == names
+    assert [line.split()[0] for line in said.splitlines()[2:5]] == names[:3]
+    assert [row['passes'] for row in found[:3]] == [4, 64, 4]
+    assert ['of_limit' in row for row in found[:3]] == [True, True, False]
+    assert all(row['later'] > 0 for row in found[:3])
+    assert found[3]['tokens_per_sec'] == pytest.approx(4 * 64 / found[3]['seconds'])
+    for name, n_texts in (('encoder', 1), ('mixed', 1), ('two_stream', 1), ('decoder', 0)):
+        how = ('--n_steps=4' if n_texts else '--n_steps=', '--n_updates=1', '--plain=')
+        _, found = rows('bench', *TINY, *how, f'--network={name}')
+        assert ['passes' in row for row in found] == [True] * n_texts + [False]
 
 
 @pytest.mark.slow
@@ -110,40 +352,88 @@ def test_peak_memory_does_not_grow_with_the_steps(process):
     assert many < few + 32
 
 
-def test_bench_times_texts_beside_the_plain_way_and_updates(script, tmp_path):
-    how = ('--n_steps=4,64', '--plain=4', '--n_updates=1', '--out=bench.json')
-    said = script('anyorder.extras.speed', 'bench', *TINY, *how).stdout
-    rows = json.loads((tmp_path / 'bench.json').read_text())['results']
-    names = ['decoder', 'decoder', 'plain', 'decoder']
-    assert [row['name'] for row in rows] == names
-    assert [line.split()[0] for line in said.splitlines()[2:5]] == names[:3]
-    few, many, plain, update = rows
-    assert [few['passes'], many['passes'], plain['passes']] == [4, 64, 4]
-    assert few['of_limit'] > 0 and 'of_limit' not in plain
-    assert all(row['later'] > 0 for row in rows[:3])
-    assert update['tokens_per_sec'] == pytest.approx(4 * 64 / update['seconds'])
+# ---- the frontier
+
+HOW = ('--ckpt=ckpt.pt', '--dtype=float32', '--device=cpu', '--n_blocks=6', '--batch_size=2')
 
 
-@pytest.mark.parametrize(
-    'network, n_texts', [('encoder', 1), ('mixed', 1), ('two_stream', 1), ('decoder', 0)]
-)
-def test_bench_times_other_networks_by_themselves(script, tmp_path, network, n_texts):
-    how = ('--n_steps=4' if n_texts else '--n_steps=', '--n_updates=1', '--out=bench.json')
-    script('anyorder.extras.speed', 'bench', *TINY, *how, f'--network={network}', '--plain=')
-    rows = json.loads((tmp_path / 'bench.json').read_text())['results']
-    assert ['passes' in row for row in rows] == [True] * n_texts + [False]
+@pytest.fixture
+def ckpt(tmp_path):
+    """ckpt.pt, and what is no judge and no decoder beside it."""
+    words = tmp_path / 'words.txt'
+    words.write_text('The quick brown fox jumps over the lazy dog. ' * 3)
+    networks = {'ckpt': {}, 'r2l': {}, 'encoder': {'attention': 'bidirectional'}}
+    for name, config in networks.items():
+        sizes = dict(block_size=8, vocab_size=320, n_tokens=257, n_layer=1)
+        run = {'order': name if name == 'r2l' else 'random', 'dataset': str(words)}
+        model = make_model(**sizes, **config).float()
+        save_checkpoint(tmp_path / f'{name}.pt', model, tokenizer='bytes', config=run)
+    return str(tmp_path / 'ckpt.pt')
 
 
-@pytest.mark.parametrize(
-    'typed, said',
-    [
-        ('--n_steps=0', 'n_steps must be numbers'),
-        ('--steps=4', "the nearest is 'n_steps'"),
-        ('--optimizer=foo', "optimizer must be adamw or muon, got 'foo'"),
-        ('--network=foo', 'foo'),
-        ('--out=x.csv', '.json'),
-    ],
-)
-def test_wrong_options_are_one_line(typed, said):
-    with pytest.raises(ValueError, match=said):
-        bench.main(configure(vars(bench), [*TINY, '--n_steps=', typed]))
+WAYS = 'random,lossless,lossless:1,margin,margin/4,margin:.1,dilated:4,binomial'
+
+
+def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, script, tmp_path):
+    """Drafts change no text and no law, and eval_ppl.py finds the same nats."""
+    _, found = rows('frontier', *HOW, '--n_samples=3', f'--ways={WAYS}', '--n_steps=0,2')
+    by_steps = ('random', 'margin', 'margin/4', 'binomial')
+    expected = []
+    for way in WAYS.split(','):
+        expected += [(way, 8), (way, 2)] if way in by_steps else [(way, None)]
+    assert [(row['way'], row['n_steps']) for row in found] == expected
+    assert all(row['seconds'] > 0 and 'judge' not in row for row in found)
+    at = {(row['way'], row['n_steps']): row for row in found}
+    passes = {key: row['passes'] for key, row in at.items()}
+    assert passes['random', 8] == passes['lossless:1', None] == passes['margin', 8] == 8
+    assert passes['random', 2] == passes['margin/4', 2] == 2
+    nats = {key: row['nats'] for key, row in at.items()}
+    assert nats['lossless', None] == nats['lossless:1', None] == nats['random', 8]
+
+    how = ('--orders=random,margin', '--n_steps=0,2', '--weights=raw', '--out=ppl.json')
+    script('eval_ppl.py', *HOW[:4], *how)
+    of_text = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    of_text = {row['estimate']: row for row in of_text}
+    for name, key in (('any order in 2 x 1', ('random', 2)), ('margin', ('margin', 8))):
+        assert of_text[name]['nats_per_token'] == pytest.approx(nats[key], rel=1e-6)
+        assert of_text[name]['stderr'] == pytest.approx(at[key]['nats_error'], rel=1e-4)
+
+
+def test_a_judge_reads_the_samples(ckpt, rows):
+    how = ('--n_samples=3', '--judge=ckpt.pt', '--ways=own', '--n_steps=2', '--seed=5')
+    _, (row,) = rows('frontier', *HOW, *how)
+    blanks = torch.full((3, 8), -1).numpy()
+    written = Writer(ckpt).infill(blanks, n_steps=2, seed=5, batch_size=2).tolist()
+    counted = [[True] * 8] * 3
+    verdict = generative_perplexity(model_from_checkpoint(ckpt, 'raw'), written, counted)
+    assert row['judge'] == pytest.approx(verdict['perplexity'])
+    assert row['entropy'] == pytest.approx(text_metrics(written, counted)['entropy'])
+
+
+BAD = [
+    ('bench --n_steps=0', 'n_steps'),
+    ('bench --steps=4', 'n_steps'),
+    ('bench --n_steps= --network=foo', 'foo'),
+    ('bench --n_steps= --out=x.csv', '.json'),
+    ('frontier --ckpt=none.pt', 'none.pt'),
+    ('frontier --ways=lossless:0', 'window'),
+    ('frontier --ways=margin+0.5', 'noise'),
+    ('frontier --ways=best', 'best'),
+    ('frontier --n_steps=4,x', '4,x'),
+    ('frontier --n_blocks=-1', 'n_blocks'),
+    ('frontier --dataset=none.txt', 'none.txt'),
+    ('frontier --out=ckpt.pt', 'overwrite'),
+    ('frontier --ckpt=encoder.pt --ways=lossless', 'decoder'),
+    ('frontier --judge=r2l.pt', 'left to right'),
+    ('frontier --judge=none.pt', 'none.pt'),
+]
+
+
+@pytest.mark.parametrize('words, said', BAD)
+def test_wrong_input_is_one_line_before_the_work(ckpt, script, words, said):
+    command, *options = words.split()
+    how = TINY if command == 'bench' else HOW
+    finished = script('anyorder.extras.speed', command, *how, *options, code=1)
+    assert said in finished.stderr
+    assert finished.stderr.count('\n') == 1
+    assert not finished.stdout

@@ -10,7 +10,7 @@ FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average,
 PART = 2**26  # logits that the loss works out at a time, see fast.split_rows
 
 # What a forward pass keeps of a slot in a block, in multiples of the width C: (numbers in float32,
-# numbers in the dtype of the products). tests/extras/test_memory.py counts the numbers of EAGER
+# numbers in the dtype of the products). tests/extras/test_speed.py counts the numbers of EAGER
 EAGER = {
     # the residual stream 2; what four products read 7, attention's result among them, qkv 3, c_fc 4
     'block': (2, 14),
