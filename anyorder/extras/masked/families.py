@@ -187,7 +187,7 @@ def tokenizer_of_transformers(kind, folder):
     file = read_json(os.path.join(folder, 'config.json'))
     known = {}
     # AutoTokenizer looks into config.json, and fails at a model_type that transformers lacks
-    if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):
+    if kind == 'AutoTokenizer' and file.get('model_type') not in list(transformers.CONFIG_MAPPING):
         known['config'] = transformers.PreTrainedConfig()
     with explained(
         folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'
