@@ -77,7 +77,7 @@ CORE = '(?!tests/|build/|out/|anyorder/extras/|config/|docs/|results/)'
 def trees():
     """{file: its syntax tree}"""
     found = {}
-    for path in sorted(Path(ROOT).rglob('*.py')):
+    for path in sorted(Path(ROOT).glob('[!.]*/**/*.py')) + sorted(Path(ROOT).glob('*.py')):
         found[path.relative_to(ROOT).as_posix()] = ast.parse(path.read_text(encoding='utf-8'))
     return found
 
