@@ -7,8 +7,11 @@ import math
 import torch
 from conftest import numbers
 
+from anyorder.generation.drawing import token_noise
 from anyorder.generation.options import choice_in, unmasking_of
-from anyorder.generation.schedules import unmask_schedule
+from anyorder.generation.schedules import binomial_schedule, unmask_schedule
+from anyorder.generation.scores import is_own
+from anyorder.seeds import keys_of
 
 VARIANTS = [
     {},
@@ -37,6 +40,10 @@ FINAL = [
 
 
 ENCODER = dict(attention='bidirectional')
+
+
+# networks by what a slot sees, one of each kind
+NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
 
 
 def name_of(variant):
@@ -169,6 +176,11 @@ def defined(model, tokens, order, n_known, d):
     return Definition(model).logits(tokens.tolist(), order.tolist(), n_known, d)
 
 
+def zero(logits):
+    """A score of one's own, which a test names by this file: the probability of token 0."""
+    return logits.softmax(-1)[:, 0]
+
+
 # of the law of a blank, and where it stands in its block
 SLOW_SCORES = {
     'given': lambda p, i: -i,
@@ -176,6 +188,183 @@ SLOW_SCORES = {
     'margin': lambda p, i: -p.topk(2).values.diff(),
     'entropy': lambda p, i: (p * p.log()).nansum(),
 }
+SLOW_SCORES['zero'] = lambda p, i: p[0]
+SLOW_SCORES |= {'factor': SLOW_SCORES['top_prob'], 'eb': SLOW_SCORES['entropy']}
+
+
+def factor(score, f):
+    """Wu et al. 2025, arXiv 2505.22618: the blanks, by their scores, that are sure together."""
+    ranked = sorted(score, key=score.get, reverse=True)
+    n = max((n for n, p in enumerate(ranked, 1) if score[p] >= 1 - f / (n + 1)), default=0)
+    return ranked[:n]
+
+
+def entropy_bounded(score, gamma):
+    """Ben-Hamu et al. 2025, arXiv 2505.24857."""
+    ranked = sorted(score, key=score.get, reverse=True)
+    entropy = [-float(score[p]) for p in ranked]
+    n = max(n for n in range(1, len(ranked) + 1) if sum(entropy[: n - 1]) <= gamma)
+    return ranked[:n]
+
+
+def reached(score, threshold):
+    return [p for p in score if score[p] >= threshold]
+
+
+SLOW_RULES = {'factor': factor, 'eb': entropy_bounded}
+
+
+def cut(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+    """Logits (V,) by the temperature, -inf for what is cut."""
+    logits = logits / temperature
+    ranked = logits.argsort(descending=True)[: top_k or None]
+    p = logits[ranked].softmax(0)
+    is_left = (p.cumsum(0) - p < top_p) & (p >= min_p * p[0])
+    kept = ranked[is_left] if top_p < 1 or min_p else ranked
+    left = torch.full_like(logits, -math.inf)
+    left[kept] = logits[kept]
+    return left
+
+
+class ByDefinition:
+    """One row that is written, or scored, from its known tokens alone, without a cache or a batch.
+
+    `how` are options of generate. By position (N,) are text, step, logprob, and drawn_logprob: of
+    the law by which tokens are drawn. `visits` are as they came, then padding."""
+
+    def __init__(self, model, idx, order, known, n_visits, seed, scores=False, allowed=None, **how):
+        self.model = model
+        self.seed = seed
+        self.allowed = allowed
+        self.how = dict(n_steps=9, schedule='linear', unmask='fixed') | how
+        policy = self.how.get('policy', 'given')
+        given = {'policy': policy, 'block_length': None, 'threshold': None, 'noise': 0.0}
+        self.choice = given | choice_in(policy)
+        self.is_lossless = self.how['unmask'].startswith('lossless')
+        self.prompt = order[:known].tolist()
+        self.visits = [*self.prompt]
+        self.padding = order[n_visits:].tolist()
+        self.truth = idx if scores else None
+        self.text = torch.zeros_like(idx)
+        self.text[self.visits] = idx[self.visits]
+        self.step = torch.full_like(idx, -1)
+        self.logprob = torch.zeros(len(idx), dtype=torch.float64)
+        self.drawn_logprob = self.logprob.clone()
+        self.n_steps = 0
+        n_steps = len(idx) if self.is_lossless else self.how['n_steps']
+        self.write(order[known:n_visits].tolist(), n_steps, self.choice['block_length'])
+        for n_round in range(self.how.get('revise', 0)):
+            before = self.text.clone()
+            self.revise(n_round)
+            if torch.equal(self.text, before):
+                break
+
+    def write(self, blanks, n_steps, block_length, *names):
+        """Write the blanks in blocks."""
+        u = numbers(self.seed, 'tokens', *names, n=len(self.text))
+        for block, ends in self.blocks(blanks, n_steps, block_length, *names):
+            for end in ends:
+                rest = [p for p in blanks if p not in self.visits]
+                left = [p for p in block if p in rest]
+                if not rest or (not left and self.choice['threshold'] is not None):
+                    break
+                logits = self.logits(self.visits, rest)
+                n_new = end - len(block) + len(left)
+                for p in self.chosen(block, {p: logits[p] for p in left}, n_new):
+                    self.reveal(p, logits[p], u[p])
+                self.n_steps += 1
+
+    def blocks(self, blanks, n_steps, block_length, *names):
+        """[(block, ends)]: the blanks of each block, and how many of them are revealed after each
+        step."""
+        n = len(blanks)
+        length = block_length or max(n, 1)
+        schedule = self.how['schedule']
+        u = numbers(self.seed, 'unmask', *names, n=n)
+        for start in range(0, n, length):
+            block = blanks[start : start + length]
+            end = start + len(block)
+            # k n / n_steps blanks after step k: the steps that end in this block
+            n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
+            n_here = max(1, n_here)
+            if self.choice['threshold'] is not None:
+                ends = block
+            elif isinstance(schedule, list):
+                ends = [min(end, n) for end in schedule]
+            elif self.how['unmask'] == 'binomial':
+                ends = binomial_schedule(u[start:end], n_here, schedule)
+            else:
+                ends = unmask_schedule(len(block), n_here, schedule)
+            yield block, ends
+
+    def logits(self, visits, blanks):
+        """{blank: logits (V,)} given the visits, of which some may be a prompt."""
+        logits = self.predicted(visits, blanks)
+        scale = self.how.get('cfg_scale', 0)
+        if scale:
+            written = visits[len(self.prompt) :]
+            without = self.predicted(written, [*blanks, *self.prompt])[: len(blanks)]
+            mixed = (1 + scale) * logits - scale * without
+            logits = mixed.where(logits > -math.inf, -math.inf)
+        logits[:, [*{*self.text[visits].tolist()}]] -= self.how.get('presence_penalty', 0)
+        if self.allowed is not None:
+            logits[:, : self.allowed.size(1)].masked_fill_(~self.allowed[blanks], -math.inf)
+        return dict(zip(blanks, logits))
+
+    def predicted(self, visits, blanks):
+        n = len(visits) + len(blanks)
+        order = torch.tensor([[*visits, *blanks, *self.padding]])
+        return self.model.predict(self.text[None], order, len(visits), len(blanks), n_visits=n)[0]
+
+    def chosen(self, block, logits, n_new):
+        """The blanks of a block, of which some are left {blank: logits}, that a step reveals."""
+        policy, _, threshold, noise = self.choice.values()
+        slow = SLOW_SCORES['zero' if is_own(policy) else policy]
+        score = {p: slow(x.softmax(-1), block.index(p)) for p, x in logits.items()}
+        sure = []
+        if threshold is not None:
+            sure = SLOW_RULES.get(policy, reached)(score, threshold)
+            n_new = max(1, len(sure))
+        u = numbers(self.seed, 'noise', self.n_steps, n=len(self.text))
+        gumbel = -(-u.log()).log()
+        rank = {p: (p in sure, float(score[p] + noise * gumbel[p])) for p in score}
+        return sorted(score, key=rank.get, reverse=True)[:n_new]
+
+    def reveal(self, p, logits, u):
+        cuts = {name: self.how[name] for name in ('top_k', 'top_p', 'min_p') if name in self.how}
+        temperature = self.how.get('temperature', 1.0)
+        law = cut(logits, temperature, **cuts) if temperature else logits
+        if self.truth is not None:
+            token = self.truth[p]
+        elif temperature == 0:
+            token = law.argmax()
+        elif self.is_lossless:
+            noise = token_noise(keys_of([self.seed]), torch.tensor([p]), len(law))
+            token = (law + noise[0]).argmax()
+        else:
+            token = (law.softmax(-1).cumsum(-1) <= u).sum()
+        self.text[p] = token
+        self.step[p] = self.n_steps
+        self.logprob[p] = logits.log_softmax(-1)[token]
+        self.drawn_logprob[p] = law.log_softmax(-1)[token]
+        self.visits.append(p)
+
+    def revise(self, n_round):
+        """Write the eighth of the tokens again that fits the tokens of other groups least."""
+        written = [p for p in range(len(self.text)) if self.step[p] >= 0]
+        number = numbers(self.seed, 'groups', n=len(self.text))
+        group = {}
+        for rank, p in enumerate(sorted(written, key=lambda p: number[p])):
+            group[p] = rank * 8 // len(written)
+        beaten = {}  # by how many nats
+        for p in written:
+            same = [q for q in written if group[q] == group[p]]
+            logits = self.logits([q for q in self.visits if q not in same], same)[p]
+            beaten[p] = float(logits.max() - logits[self.text[p]])
+        worst = sorted(written, key=beaten.get, reverse=True)[: -(-len(written) // 8)]
+        again = [p for p in self.visits if p in worst and beaten[p] > 0]
+        self.visits = [p for p in self.visits if p not in again]
+        self.write(again, -(-self.how['n_steps'] // 8), None, 'round', n_round)
 
 
 def nine_steps(how):
