@@ -1,41 +1,19 @@
-"""Several processes, and a scheduler that ends them: they fail, stop and go on together."""
+"""Several processes, and a scheduler that ends them: they stop and go on together."""
 
 import os
-import platform
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy
 import pytest
-import torch
 import torture
 from conftest import HANGS, ROOT
 from test_torchrun import wait_for
 from toy_runs import TOY, TWO, log
 
 from anyorder.checkpoint import load_checkpoint
-from anyorder.machine.processes import command, commit, environment, processes, program
-
-
-@pytest.mark.parametrize(
-    'there, place',
-    [
-        ({}, (0, 1)),
-        ({'RANK': '1'}, (0, 1)),  # as a scheduler may set it
-        ({'SLURM_PROCID': '1', 'SLURM_NTASKS': '2'}, (0, 1)),
-        ({'RANK': '3', 'WORLD_SIZE': '4'}, (3, 4)),
-    ],
-)
-def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place):
-    for name in ('RANK', 'WORLD_SIZE'):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in there.items():
-        monkeypatch.setenv(name, value)
-    assert processes() == place
 
 
 @pytest.mark.slow
@@ -177,74 +155,3 @@ def test_the_batch_script_refuses_a_config_that_would_begin_anew_each_time(batch
     assert finished.returncode == 1
     assert 'write auto:WEIGHTS' in finished.stderr
     assert not finished.stdout
-
-
-def test_the_environment_is_of_this_program():
-    found = environment(torch.device('cpu'))
-    assert found.keys() == {'commit', 'python', 'torch', 'numpy', 'device', 'processes'}
-    assert found['python'] == platform.python_version()
-    assert found['torch'] == torch.__version__
-    assert found['numpy'] == numpy.__version__
-    assert found['device']
-    assert found['processes'] == 1
-    for value in found.values():
-        assert type(value) in (str, int)  # a checkpoint holds nothing else
-
-
-@pytest.fixture
-def repository(tmp_path):
-    """repository(*args) runs git in an empty repository, and returns what it says."""
-
-    def git(*args):
-        command = ['git', '-C', tmp_path, '-c', 'user.name=a', '-c', 'user.email=a@b', *args]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    try:
-        git('init', '-q')
-    except OSError:
-        pytest.skip('there is no git')
-    return git
-
-
-def test_without_a_commit_the_commit_is_unknown(repository, tmp_path):
-    assert commit(tmp_path) == 'unknown'
-
-
-def test_the_commit_says_whether_files_were_changed(repository, tmp_path):
-    """Of this repository, not of one around it. Its tags, and files beside it, say nothing."""
-    (tmp_path / 'model.py').write_text('x = 1')
-    repository('add', 'model.py')
-    repository('commit', '-q', '-m', 'Begin')
-    repository('tag', '-a', 'v1', '-m', 'one')
-    (tmp_path / 'notes').write_text('not of the repository')
-    clean = repository('rev-parse', '--short=12', 'HEAD')
-    assert commit(tmp_path) == clean
-    (tmp_path / 'model.py').write_text('x = 2')
-    assert commit(tmp_path) == f'{clean}-dirty'
-    (tmp_path / 'inner').mkdir()
-    assert commit(tmp_path / 'inner') == 'unknown'
-
-
-@pytest.mark.parametrize(
-    'folder, file, module, name, typed',
-    [
-        ('', '{ROOT}/train.py', None, 'train.py', 'python train.py'),
-        ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
-        ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
-        ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
-        ('', '{OUT}/a b/own.py', None, '{OUT}/a b/own.py', "python '{OUT}/a b/own.py'"),
-        ('', '<stdin>', None, '(no file)', 'the same program and'),
-    ],
-)
-def test_a_program_has_a_name_and_is_typed_where_one_stands(
-    monkeypatch, tmp_path, folder, file, module, name, typed
-):
-    """Its name does not depend on that."""
-    places = {'ROOT': ROOT, 'OUT': tmp_path}
-    spec = module and SimpleNamespace(name=module)
-    main = SimpleNamespace(__spec__=spec, __file__=file.format(**places))
-    monkeypatch.setitem(sys.modules, '__main__', main)
-    monkeypatch.setattr(Path, 'cwd', lambda: Path(ROOT, folder.format(**places)))
-    assert program() == name.format(**places)
-    assert command(program(), 1) == typed.format(**places)

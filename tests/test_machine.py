@@ -1,0 +1,666 @@
+"""Files that are whole or not there, locks, terminals that fail, and processes.
+
+All tests run in an empty folder of their own."""
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import lzma
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, one_line
+
+from anyorder import datasets
+from anyorder.extras.hub.folders import whole_folder
+from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.likelihood.journal import Journal
+from anyorder.machine import files, locks, processes
+from anyorder.machine.terminal import one_line_errors, progress, say, surviving
+from anyorder.order_options import read_order
+from anyorder.tokens import prepared
+from anyorder.tokens.arrays import prepare_tokens, read_names
+from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.tokens.prompts import read_prompts
+from anyorder.tokens.sources import open_texts
+from anyorder.training.report import BAR, Report
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# ---- files
+
+
+def raise_all(first, *others):
+    """Raise an error, and amid it the others."""
+    try:
+        raise first
+    finally:
+        if others:
+            raise_all(*others)
+
+
+NO_ROOM = OSError(28, 'No space left on device')
+OF_ARCHIVE = RuntimeError('one that could not be written fails again when it is closed')
+SAID = ValueError('said in place of the first one')
+SAID.__suppress_context__ = True
+FAILURES = [  # which of two files are written, what is raised then, and what comes out of it
+    ('ab', [ZeroDivisionError()], ZeroDivisionError),
+    ('ab', [NO_ROOM, OF_ARCHIVE], OSError),
+    ('ab', [KeyboardInterrupt(), OF_ARCHIVE], KeyboardInterrupt),
+    ('ab', [NO_ROOM, SAID], ValueError),
+    ('a', [], FileNotFoundError),
+]
+
+
+@pytest.mark.parametrize('names, errors, kind', FAILURES)
+def test_files_become_new_together_or_stay_old(names, errors, kind):
+    for name in 'ab':
+        Path(name).touch()
+    with pytest.raises(kind) as e, files.whole_files('a', 'b') as temporary:
+        for path, _ in zip(temporary, names):
+            Path(path).write_text('new')
+        if errors:
+            raise_all(*errors)
+    assert {name: os.path.getsize(name) for name in os.listdir()} == {'a': 0, 'b': 0}
+    if e.value is NO_ROOM:
+        assert NO_ROOM.filename == 'a'
+
+
+def test_bytes_are_on_the_disk_before_the_name_is_theirs(monkeypatch):
+    """A folder is whole, too, or not there, and takes the place of an empty one alone."""
+    seen = []
+    monkeypatch.setattr(
+        os, 'fsync', lambda f: seen.append((os.fstat(f).st_size, *map(os.path.exists, 'fd')))
+    )
+    files.replace_file('f', b'three')
+    for n in (0, 1, 2):
+        with contextlib.suppress(ZeroDivisionError, OSError), whole_folder('d') as folder:
+            Path(folder, 'g').write_bytes(b'four')
+            1 / n
+    assert seen == [(5, False, False), (4, True, False), (4, True, True)]
+    assert (sorted(os.listdir()), os.listdir('d')) == (['d', 'f'], ['g'])
+
+
+OF_FILE = [
+    ValueError(),
+    RecursionError(),
+    KeyError('a'),
+    EOFError(),
+    RuntimeError('shape mismatch'),
+]
+OF_FILE += [gzip.BadGzipFile('no gzip'), OSError(22, 'Invalid argument')]
+OF_SYSTEM = [MemoryError(), PermissionError(13, 'not yours'), KeyboardInterrupt(), NO_ROOM]
+OF_SYSTEM += [RuntimeError(f'CUDA: {said}') for said in ('out of memory', "can't allocate memory")]
+OF_SYSTEM += [RuntimeError('not enough memory'), RuntimeError('CUBLAS_STATUS_ALLOC_FAILED')]
+
+
+def test_a_file_of_another_kind_is_one_line_and_a_failure_of_the_system_passes():
+    for error in (*OF_FILE, *OF_SYSTEM):
+        with pytest.raises(BaseException) as e, files.reading('a.json', 'a log', 'name another'):
+            raise error
+        assert (e.value is error) == (error in OF_SYSTEM)
+        if error in OF_FILE:
+            assert str(e.value) == 'a.json cannot be read as a log: name another'
+
+
+MARK = '\ufeff'.encode()  # as editors of Windows write it
+ROW = b'{"text": "a"}\n'
+READERS = [  # a name, parts of a file, what reads them, and what they hold
+    ('a.txt', [b'one\n', b'two'], open_texts, ['one\ntwo']),
+    ('a.raw', [b'one\n', b'two\n'], open_texts, ['one\n', 'two\n']),
+    ('a.jsonl', [ROW, ROW + b'\n' + ROW], open_texts, ['a', 'a', 'a']),
+    ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], open_texts, ['a\r\nb']),
+    ('a.json', [b'[2, 0,', b' 1]'], read_order, [2, 0, 1]),
+    ('FILE:a.jsonl', [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}'], read_prompts, ['a', 'b']),
+    ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
+]
+
+
+@pytest.mark.parametrize('name, parts, read, found', READERS)
+def test_a_mark_of_byte_order_is_no_letter_at_the_head_and_where_files_were_joined(
+    name, parts, read, found
+):
+    for content in (b''.join(parts), b''.join(MARK + part for part in parts)):
+        Path(name.removeprefix('FILE:')).write_bytes(content)
+        assert [*read(name)] == found
+
+
+PACKERS = [('a', bytes), ('a.GZ', gzip.compress), ('a.xz', lzma.compress), ('a.bz2', bz2.compress)]
+
+
+@pytest.mark.parametrize('name, pack', PACKERS)
+@pytest.mark.parametrize('begin', ['', '.', '..', '...'])
+def test_nor_is_it_wherever_a_text_is_cut(name, pack, begin):
+    """Letter and mark lie across the ends of what is read at once."""
+    text = ''.join('ä€\n' for _ in range(5000))
+    Path(name).write_bytes(pack(f'{begin}\ufeff{text}\ufeff\ufeff{text}'.encode()))
+    assert files.read_text(name) == begin + text + text
+    with files.reading_text(name, '\n') as f:
+        assert ''.join(iter(lambda: f.read(7), '')) == begin + text + text
+
+
+@pytest.fixture
+def links():
+    """Links to a file, to a checkpoint, and to where no result may go."""
+    for folder in ('shared', 'c'):
+        os.mkdir(folder)
+    Path('c.pt').touch()
+    for name, place in zip('abcd', ('shared/x.json', 'c.pt', 'shared/meta.json', 'none/x.json')):
+        os.symlink(place, f'{name}.json')
+
+
+def test_a_result_goes_through_a_link_and_a_checkpoint_takes_its_place(links):
+    """JSON has null in place of what is not finite."""
+    for value in ({'ü': [1, -math.inf, math.nan]}, 2):
+        files.write_json('a.json', value)
+        text = Path('shared/x.json').read_text()
+        assert text.split() in (['{', '"\\u00fc":', '[', '1,', 'null,', 'null', ']', '}'], ['2'])
+        assert os.listdir('shared') == ['x.json']
+    with files.whole_files('a.json') as (name,):
+        Path(name).touch()
+    assert Path('shared/x.json').read_text() == text
+    assert not os.path.islink('a.json')
+
+
+CHECKS = {
+    'name': lambda name: files.check_names(name=name),
+    'data_dir': lambda name: files.check_folder('data_dir', name),
+    '--out': lambda name: files.check_out('out', name, '.svg, .json', '', 'c.pt'),
+    '': files.check_checkpoint,
+    'requirements-extra': lambda name: files.need_extra(*name.split(), 0, 9),
+    '99.0 or newer': lambda name: files.need_extra(name, 99, 0),
+    '--device=cuda': lambda device: processes.own_device(device, 'float32'),
+}
+FINE = {
+    'name': ['a-b.1', 'ä', '7'],
+    'data_dir': ['a/b', '.'],
+    '--out': ['new.json', 'new.svg', 'a.json', ''],
+    '': ['c.pt', 'gpt2', 'hf:a/b', 'masked:a/b.c'],
+    'requirements-extra': ['numpy'],
+    '--device=cuda': ['cpu'],
+}
+BAD = {  # a word of the message: what is given
+    'name': ['../a', 'a/b', '', '-a', '.a', 'a\n'],
+    'data_dir': ['', 'c.pt', 'c.pt/b'],
+    '--out': [
+        'b.json',
+        'c.json',
+        'd.json',
+        '.',
+        'a.bin',
+        'c.pt',
+        'meta.json',
+        'none/x.json',
+        '/dev/null',
+    ],
+    '': ['none.pt', 'shared', 'a/b', 'masked:shared', 'masked:a'],
+    'requirements-extra': ['no_such_package'],
+    '99.0 or newer': ['numpy'],
+    '--device=cuda': ['cuda:0'],
+}
+
+
+@pytest.mark.parametrize('word', CHECKS)
+def test_what_is_checked_before_the_work(links, monkeypatch, word):
+    """The device is one of two processes."""
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    before = os.listdir()
+    for given in FINE.get(word, []):
+        CHECKS[word](given)
+    for given in BAD[word]:
+        with one_line(word or given):
+            CHECKS[word](given)
+    assert os.listdir() == before
+
+
+# ---- a terminal
+
+
+class Bare:
+    """A stream that can write and nothing else."""
+
+    said = ''
+
+    def write(self, text):
+        self.said += text
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+def lost_reader():
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, 'w', buffering=1)
+
+
+def full():
+    if not os.path.exists('/dev/full'):
+        pytest.skip('no device here is always full')
+    return open('/dev/full', 'w', buffering=1)
+
+
+def ascii_only():
+    return codecs.getwriter('ascii')(io.BytesIO())  # which cannot be told to replace letters
+
+
+@pytest.fixture(params=[lambda: None, Bare, closed, ascii_only, lost_reader, full])
+def stream(request):
+    stream = request.param()
+    yield stream
+    surviving(stream).end()  # what it could not write does not trouble its end
+
+
+@contextlib.contextmanager
+def terminal(stream):
+    """In the body, stdout and stderr are this stream."""
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        yield
+
+
+def test_what_is_said_beside_the_work_does_not_end_it(stream):
+    with terminal(stream):
+        assert [*progress(range(3))] == [0, 1, 2]
+        say('a line')
+        with one_line_errors():
+            print('a line', flush=True)
+            print('ø', file=sys.stderr)
+            print('a line', file=sys.stderr, flush=True)
+            assert [*progress(range(3))] == [0, 1, 2]
+            assert not sys.stdout.isatty()
+            say('a line')
+            if stream is None:
+                assert sys.stderr.fileno() > 2  # which libraries ask for
+        assert sys.stdout is stream
+        if isinstance(stream, Bare):
+            assert progress().fp == stream  # as tqdm asks before it writes a line above
+    if isinstance(stream, Bare):
+        assert stream.said.count('a line\n') == 4
+
+
+def end_together():
+    print('a result')
+    processes.end_processes()
+
+
+LOST = 'error: [Errno 28] No space left on device'
+ENDS = [  # what a command does, whether it prints results, the exit code, and that on a full disk
+    (lambda: print('a result'), False, 0, 0),
+    (lambda: print('a result'), True, 0, LOST),
+    (end_together, True, 0, 1),
+    (lambda: raise_all(ValueError('x must be 3')), True, 'error: x must be 3', ''),
+    (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', ''),
+    (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', ''),
+    (lambda: raise_all(MemoryError('a\nb')), True, 'error: out of memory: ', ''),
+]
+
+
+@pytest.mark.parametrize('body, prints_results, code, code_if_full', ENDS)
+def test_a_command_ends_with_one_line_or_none(
+    stream, monkeypatch, body, prints_results, code, code_if_full
+):
+    """Results that a full disk lost are an error after the work."""
+    if body is end_together:
+        monkeypatch.setattr(processes, 'dist', Mock())
+        monkeypatch.setattr(os, '_exit', sys.exit)
+    with pytest.raises(SystemExit) as e, terminal(stream):
+        with one_line_errors(signal.SIGTERM, prints_results=prints_results):
+            body()
+        sys.exit(0)
+    is_full = getattr(stream, 'name', '') == '/dev/full'
+    found = e.value.code
+    if 'memory' in str(code):
+        assert found.endswith('--dtype=bfloat16, may fit (a b)')
+        found = found[: len(code)]
+    assert found == ((is_full and code_if_full) or code)
+    if is_full:
+        stream.flush()  # at the end of a process it stumbles over nothing
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_no_file_gets_the_number_of_a_closed_terminal(forked):
+    def body():
+        for number in (0, 2):
+            os.close(number)
+        with one_line_errors(), open('ckpt', 'w') as f:
+            assert f.fileno() > 2
+            assert all(map(os.get_inheritable, (0, 2)))
+        with pytest.raises(RuntimeError), one_line_errors():  # a bug is no one line
+            raise OF_ARCHIVE
+
+    (finished,) = forked(body)
+    assert finished.code == 0, finished.said
+
+
+@pytest.mark.parametrize('seconds', [0.9, 1.0, 40.0])
+def test_a_bar_is_of_a_second_or_more_and_within_its_total(monkeypatch, seconds):
+    now = [100.0]
+    monkeypatch.setattr('tqdm.std.time', lambda: now[0])
+    stream = Bare()
+    with terminal(stream):
+        bar = progress(total=3)
+        bar.update()
+        say('a line')  # which shows bars anew
+        now[0] += seconds
+        say('a line')
+        bar.update(5)
+        bar.close()
+    assert [f'{n}/3' in stream.said for n in (1, 3)] == 2 * [seconds >= 1]
+    assert ('/3' in stream.said, bar.n) == (seconds >= 1, 3)
+
+
+LINE = 'the run-of-the-mill line says what is about to run, in many more words than one'
+WORDS = ['loss 2.500', 'any 2.625', 'l2r 2.375', 'best 2.000', '54,321 tok/s', 'norm 1.25']
+ENTRY = {'iter': 12_345, 'tokens_per_sec': 54321, 'mfu': 0.4, 'lr': 3e-4, 'grad_norm': 1.25}
+ENTRY |= {'loss': 2.5, 'val_any': 2.625, 'val_l2r': 2.375, 'val_books_any': 2.75, 'best': 2.0}
+
+
+@pytest.mark.parametrize('columns, n_words', [(0, 4), (40, 1), (60, 4), (120, 6)])
+def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_words):
+    """One of 0 columns says none, and is taken for 80."""
+    monkeypatch.setattr(os, 'get_terminal_size', lambda fd: (columns, 24))
+    screen = Mock(isatty=lambda: True, fileno=lambda: 2, closed=False)
+    with terminal(screen):
+        say(LINE)
+        plain = progress(total=3)
+        bar = progress(total=100_000, initial=12_345, bar_format=BAR)
+    said = ''.join(call.args[0] for call in screen.write.call_args_list).splitlines()
+    assert ' '.join(said) == LINE
+    Report(Mock(), Mock(), bar)(ENTRY, with_samples=False)
+    shown = str(bar)
+    assert len(str(plain)) == (columns or 80) - 1
+    assert max(map(len, (*said, shown))) < (columns or 80)
+    monkeypatch.setattr(os, 'get_terminal_size', lambda fd: (1000, 24))
+    assert f'{bar} '.startswith(f'{shown} ')
+    assert [word for word in WORDS[:n_words] if word not in shown] == []
+    assert '2.750' not in str(bar)
+
+
+# ---- locks, and commands that write one file at once
+
+
+def source_of(text):
+    """Return the name of a file that has a text."""
+    path = f'{text}.txt'
+    if not os.path.exists(path):
+        Path(path).write_text(text * 50)
+    return path
+
+
+def prepare(text, name='x', split='', force=False):
+    return prepared.prepare('text', '.', name, source_of(text), split, 'bytes', force)
+
+
+def test_one_folder_has_one_lock_by_every_name(monkeypatch):
+    """What a killed process left in it goes when another one takes it in turn, and not before."""
+    monkeypatch.setattr(locks, 'PATIENCE', 0.1)
+    os.makedirs('data/x')
+    os.symlink('data', 'link')
+    os.symlink('data/x', 'x')
+    Path('x/val.bin.12.tmp').touch()
+    for name in 'link/x', 'data/x/', 'data/../data/x', 'x':
+        with locks.locked('data/x'), one_line('in use'), locks.locked(name):
+            pass
+        with locks.locked(name):  # and it is free
+            assert os.listdir('x') == ['val.bin.12.tmp']
+    prepare('text')
+    assert sorted(os.listdir('x')) == ['meta.json', 'train.bin', 'val.bin']
+
+
+def hash_of(split):
+    return hashlib.sha256(split.packed.tobytes()).hexdigest()
+
+
+def is_whole(split='val'):
+    """The file of a split is as its entry in meta.json says."""
+    found, _ = datasets.open_split('.', 'x', split)
+    assert hash_of(found) == read_meta('x').splits[split].sha256
+
+
+@pytest.mark.parametrize('text', ['a longer text', 'other'])  # of another size, and of the same
+def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(monkeypatch, text):
+    """A replacement that is killed leaves no entry of another file."""
+    prepare('texts')
+    read = datasets.read_split
+
+    def read_late(*args):
+        monkeypatch.setattr(datasets, 'read_split', read)
+        prepare(text, force=True)
+        return read(*args)
+
+    monkeypatch.setattr(datasets, 'read_split', read_late)
+    split, meta = datasets.open_split('.', 'x', 'val')
+    assert (meta, hash_of(split)) == (read_meta('x'), meta.splits['val'].sha256)
+
+    writes = iter([write_meta, lambda *args: raise_all(KeyboardInterrupt())])
+    monkeypatch.setattr('anyorder.tokens.folder.write_meta', lambda *args: next(writes)(*args))
+    with pytest.raises(KeyboardInterrupt):
+        prepare('again', force=True)  # of which the files are there
+    assert read_meta('x').splits == {}
+
+
+NAME = ('a set', '12ab', 'orders')
+
+
+def add_blocks(k):
+    journal = Journal('j.jsonl', {})
+    for block in range(10):
+        journal.add({(*NAME, 10 * k + block): [1.0 / 3, k]})
+
+
+def are_there(k):
+    done = Journal('j.jsonl', {}).done
+    assert [done[(*NAME, 10 * k + block)] for block in range(10)] == 10 * [[1.0 / 3, k]]
+
+
+def make_finding(_):
+    """What results/run.py makes, by a program that says that it ran."""
+    spec = importlib.util.spec_from_file_location('findings', f'{ROOT}/results/run.py')
+    findings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(findings)
+    findings.make('run', ['-c', 'open("ran", "a").write("once")'])
+
+
+def ran(_):
+    """It was finished once. What a killed program had begun may go on without it."""
+    assert os.path.exists('run.txt')
+    assert Path('ran').read_text() in ('once', 'onceonce')
+
+
+def prepare_array(k):
+    np.save(f'{k}.npy', np.roll(np.arange(100), k))  # the same tokens in another order
+    prepare_tokens('.', 'x', f'{k}.npy', f's{k}')
+
+
+def puzzles(k):
+    prepare_puzzles('sudoku4', '.', 'x', n_rows={'train': 20, 'val': 5, 'test': 5})
+
+
+WRITERS = [  # what command k of four writes, and how what it must leave is read
+    (lambda k: prepare(f'text {k}', split=f's{k}'), lambda k: is_whole(f's{k}')),
+    (add_blocks, are_there),
+    (lambda k: prepare('text'), lambda k: is_whole()),
+    (lambda k: prepare(f'text {k}', force=True), lambda k: is_whole()),
+    (prepare_array, lambda k: is_whole(f's{k}')),
+    (puzzles, lambda k: is_whole('test')),
+    (
+        lambda k: datasets.open_split('.', 'pydocs', 'val'),
+        lambda k: datasets.open_split('.', 'pydocs', 'train'),
+    ),
+    (make_finding, ran),
+    (
+        lambda k: files.write_json('r.json', [k for _ in range(10_000)]),
+        lambda k: json.loads(Path('r.json').read_text()).count(k) in (0, 10_000),
+    ),
+]
+ROUNDS = [(0, None), (1, None)]
+for moment in (None, None, 0.01, 0.02, 0.04, 0.06):
+    ROUNDS += [pytest.param(n, moment, marks=pytest.mark.slow) for n in range(9)]
+
+
+@pytest.mark.parametrize('n, moment', ROUNDS)
+def test_commands_at_once_lose_nothing_and_leave_nothing(monkeypatch, forked, n, moment):
+    """The first of four is killed at a moment; whoever comes next tidies up."""
+    texts = [f'document {i}' for i in range(20)]
+    quick = prepared.DataSet(lambda: texts, 'bytes', 0.1, '', offline=True)
+    monkeypatch.setitem(prepared.DATA_SETS, 'pydocs', quick)
+    write, read = WRITERS[n]
+    for name in ('text', *(f'text {k}' for k in range(4))):
+        source_of(name)
+    begin = time.monotonic() + 0.1
+
+    def command(k):
+        os.environ['WORLD_SIZE'] = '1'
+        time.sleep(max(0, begin - time.monotonic()))
+        if moment and k == 0:
+            signal.setitimer(signal.ITIMER_REAL, moment)
+        write(k)
+
+    for k, p in enumerate(forked(*(partial(command, k) for k in range(4)))):
+        if p.code:
+            assert (k, p.code) == (0, -signal.SIGALRM), p.said
+            write(0)
+        read(k)
+    if moment is None or n not in (1, 8):  # where no turn is taken, nobody tidies up
+        assert [*Path().rglob('*.tmp')] == []
+
+
+# ---- processes
+
+
+PLACES = [  # names of the environment, (rank, number), (number in the node, processes of the node)
+    ({}, (0, 1), (None, None)),
+    ({'RANK': '1', 'LOCAL_RANK': '1'}, (0, 1), (1, None)),  # as a scheduler may set it
+    ({'WORLD_SIZE': '4'}, (0, 4), (None, None)),
+    ({'SLURM_PROCID': '1', 'SLURM_NTASKS': '2'}, (0, 1), (None, None)),
+    ({'RANK': '3', 'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '8'}, (3, 4), (None, 8)),
+]
+
+
+@pytest.mark.parametrize('there, place, in_node', PLACES)
+def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_node):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    assert (processes.processes(), processes.place_in_node()) == (place, in_node)
+    assert [processes.launcher(n) for n in (1, 4)] == ['python', 'torchrun ...']
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')
+    assert processes.launcher(4) == 'torchrun --standalone --nproc_per_node=4'
+    found = processes.environment(torch.device('cpu'))
+    own = [sys.version.split()[0], torch.__version__, np.__version__, place[1]]
+    assert [found[name] for name in ('python', 'torch', 'numpy', 'processes')] == own
+    assert found['commit']
+    assert found['device']
+    assert {*map(type, found.values())} == {str, int}  # a checkpoint holds these
+
+
+@pytest.mark.parametrize('n, device, taken', [(1, 'auto', []), (2, 'cpu', []), (2, 'auto', [1])])
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch, n, device, taken):
+    monkeypatch.setenv('WORLD_SIZE', str(n))
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    cuda = Mock(is_available=lambda: True)
+    monkeypatch.setattr(processes, 'torch', Mock(cuda=cuda))
+    monkeypatch.setattr(processes, 'resolve_device', lambda device, dtype: (device, dtype))
+    found, _ = processes.own_device(device, 'float32')
+    assert [call.args for call in cuda.set_device.call_args_list] == [(found,) for _ in taken]
+    assert found == (f'cuda:{taken[0]}' if taken else device)
+
+
+def test_two_processes_share_what_they_have(forked):
+    """And they are asked to end together; a second Ctrl-C ends a lone one alone."""
+
+    def body():
+        processes.start_processes()
+        rank, _ = processes.processes()
+        with processes.first_process_first():
+            assert os.path.exists('made') == (rank > 0)
+            time.sleep(0.2)
+            Path('made').touch()
+        with pytest.raises(ValueError), processes.first_process_first():
+            raise ValueError
+        assert processes.gather({'rank': rank}) == [{'rank': 0}, {'rank': 1}]
+        with processes.stop_requests() as asked:
+            assert not asked()
+            for _ in range(2 * rank):
+                os.kill(os.getpid(), signal.SIGINT)
+            assert asked()
+        with contextlib.suppress(SystemExit):  # gloo's threads would abort an interpreter's end
+            processes.end_processes(3)
+
+    assert [p.code for p in forked(body, body)] == [3, 3]
+
+
+@pytest.mark.parametrize('hangup', [signal.SIG_IGN, signal.SIG_DFL])
+def test_signals_ask_a_lone_process_to_end(hangup):
+    """A closed terminal does not where nohup ignores it."""
+    before = signal.signal(signal.SIGHUP, hangup)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        own = signal.getsignal(number)
+        with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
+            os.kill(os.getpid(), number)
+            assert asked() == (own != signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(number) == own
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_the_commit_says_whether_files_were_changed(tmp_path):
+    """Of this repository, not of one around it. Its tags, and files beside it, say nothing."""
+    begin = 'echo x > a; git init -q; git add a; git config user.name a; git config user.email b'
+    if os.system(f'{begin}; git commit -qm Begin; git tag -am one v1; touch notes'):
+        pytest.skip('there is no git')
+    clean = subprocess.check_output(['git', 'rev-parse', '--short=12', 'HEAD'], text=True).strip()
+    assert processes.commit(tmp_path) == clean
+    Path('a').touch()
+    Path('a').write_text('y')
+    assert processes.commit(tmp_path) == f'{clean}-dirty'
+    assert processes.commit(tmp_path / 'inner') == 'unknown'
+
+
+PROGRAMS = [  # where one stands, the file, its module, the name, and what is typed
+    ('', '{ROOT}/train.py', None, 'train.py', 'python train.py'),
+    ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
+    ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
+    ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
+    ('', '{ROOT}/mine/__main__.py', '__main__', 'mine/__main__.py', 'python mine/__main__.py'),
+    ('', '/a b/own.py', None, '/a b/own.py', "python '/a b/own.py'"),
+    ('', '<stdin>', None, '(no file)', 'the same program and'),
+]
+
+
+@pytest.mark.parametrize('folder, file, module, name, typed', PROGRAMS)
+def test_a_program_has_a_name_and_is_typed_where_one_stands(
+    monkeypatch, folder, file, module, name, typed
+):
+    """Its name does not depend on that."""
+    spec = module and SimpleNamespace(name=module)
+    main = SimpleNamespace(__spec__=spec, __file__=file.format(ROOT=ROOT))
+    monkeypatch.setitem(sys.modules, '__main__', main)
+    monkeypatch.setattr(Path, 'cwd', lambda: Path(ROOT, folder))
+    assert processes.program() == name
+    assert processes.command(name, 1) == typed.format(ROOT=ROOT)
