@@ -1,84 +1,742 @@
-"""Prepared sets: their border, where they are missing, and their blocks."""
+"""Sources to prepared sets, and what is read of them: formats, kinds, mixtures, blocks.
 
+All tests run in an empty folder of their own."""
+
+import bz2
+import contextlib
+import glob
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import lzma
 import os
 import re
+import shutil
+import subprocess
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from conftest import one_line
+from oracle import chi2_of, limit
+from toy_runs import assert_same_runs, log, resume, run
 
-from anyorder.datasets import open_split, prepared_anew
+from anyorder.checkpoint import Checkpoint, load_checkpoint
+from anyorder.datasets import name_of_run, names_of_run, open_split, prepared_anew
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.likelihood.tables import token_counts
+from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
+from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.blocks import all_blocks, random_blocks, uniform_below
-from anyorder.tokens.meta import Meta, SplitMeta, read_meta
-from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import (
-    GIVEN,
-    Split,
-    check_length,
-    document_lengths,
-    first_full,
-    largest_id,
-    longest_given,
-    read_split,
+from anyorder.tokens.meta import Meta, SplitMeta, kind_of, read_meta, write_meta
+from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
+from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, document_lengths
+from anyorder.tokens.sources import name_source, open_source, pydocs
+from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
+from anyorder.training.data import Part, read_as_one, set_shares
+
+TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
+TEXTS += [f'document {i}' for i in range(16)]
+ROWS = [
+    {'question': f'{i} + {i}', 'text': text, 'prompt': f'{i}, "\n?'}
+    for i, text in enumerate(filter(None, TEXTS))
+]
+NAMES = (
+    'a.jsonl a.JSONL.GZ a.jsonl.xz a.jsonl.bz2 a.csv.gz \udce9.CSV \udce9.Parquet saved'  # no UTF-8
+)
+PACKERS = {'gz': gzip.compress, 'xz': lzma.compress, 'bz2': bz2.compress}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('HOME', str(tmp_path))
+
+
+def write(path, content):
+    """Write a text, bytes, an array or {name: array} as it is; returns the path."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'wb') as f:
+        if isinstance(content, dict):
+            np.savez(f, **content)
+        elif isinstance(content, np.ndarray):
+            np.save(f, content)
+        else:
+            f.write(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def lines_of(*rows):
+    return '\n\n'.join(map(json.dumps, rows))
+
+
+def write_rows(name):
+    """Write ROWS, with the mark of an end, as a source of this name and kind; returns the name."""
+    table = datasets.Dataset.from_list(
+        [row | {'text': row['text'] + '<|endoftext|>'} for row in ROWS]
+    )
+    if name == 'saved':
+        table.save_to_disk(name, num_shards=2)
+        return name
+    _, kind, *packed = name.lower().split('.')
+    content = io.BytesIO()
+    getattr(table, f'to_{kind.removesuffix("l")}')(content)  # to_json of a .jsonl
+    packer = PACKERS[packed[0]] if packed else bytes
+    return write(name, packer(content.getvalue()))
+
+
+def prepare(source, data_set='text', data_dir='.', tokenizer='bytes', **how):
+    if source.endswith('.npy'):
+        return prepare_tokens(data_dir, data_set, source, **how)
+    return p.prepare(data_set, data_dir, source=source, tokenizer=tokenizer, **how)
+
+
+def read(split, folder='text'):
+    """The documents of a split in bytes."""
+    tokens = np.fromfile(f'{folder}/{split}.bin', '<u2')
+    return Bytes().decode(tokens.tolist()).split('<|endoftext|>')[:-1]
+
+
+# ---- what a source may be
+
+
+@pytest.mark.parametrize('prompt', ['prompt', 'question', ''])
+@pytest.mark.parametrize('text', ['text', 'question'])
+def test_all_kinds_of_rows_are_the_same_documents(text, prompt):
+    keys = {'text_key': text, 'prompt_key': 'auto' if prompt == 'prompt' else prompt}
+    wanted = [(row[prompt], row[text]) if prompt else row[text] for row in ROWS]
+    for name in NAMES.split():
+        origin, documents = open_source(write_rows(name), '', **keys)
+        other = open_source(name, '', text, 'text')[0]
+        assert origin != other != open_source(name, '', 'prompt', 'text')[0]
+        found = documents['']
+        assert [*found] == [*found] == wanted  # read anew
+        assert len(found) == len(wanted)
+        if not prompt:
+            prepare(name, split='train', force=True, **keys).splits['train'].source.encode()
+            assert read('train') == wanted
+
+
+# what is done in a folder of a.txt, d.txt and deep/c.txt, and changes nothing
+FOLDERS = (
+    'ln -s deep again',
+    'ln -s .. deep/up',
+    'mv d.txt ../elsewhere.txt; ln -s ../elsewhere.txt d.txt',
+    ': > z.txt',
+    'mv d.txt d.TXT',
+    'mkdir notes.txt; mv d.txt notes.txt/d.Txt',
+    'echo hidden > .hidden.txt; mkdir .git; echo no > .git/b.txt; echo other > notes.md',
+    r'mv d.txt "$(printf "d\\351.txt")"',
+    'ln -s a.txt b.txt; ln -s ../a.txt deep/a.txt',
 )
 
 
-@pytest.fixture(scope='session')
-def prepared(tmp_path_factory):
-    """A folder with a set of text, `text`, and one of puzzles, `nae_sat`; to be read only."""
-    folder = tmp_path_factory.mktemp('sets')
-    (folder / 'a.txt').write_text('some words of text, ' * 60)
-    prepare('text', folder, source=str(folder / 'a.txt'), tokenizer='bytes')
-    prepare_puzzles(
-        'nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4
+@pytest.mark.parametrize('line', FOLDERS)
+def test_each_text_of_a_folder_is_read_once(line):
+    for name in ('a.txt', 'd.txt', 'deep/c.txt'):
+        write(f'texts/{name}', f'text of {name}')
+    before = name_source('texts')
+    subprocess.run(['sh', '-c', line], cwd='texts', check=True)
+    prepare('texts/', split='train')
+    assert sorted(read('train')) == ['text of a.txt', 'text of d.txt', 'text of deep/c.txt']
+    assert line != 'mv d.txt d.TXT' or name_source('texts') != before
+
+
+def test_a_link_in_a_folder_to_nothing_is_an_error():
+    write('texts/a.txt', 'a text')
+    os.symlink('none.txt', 'texts/z.txt')
+    with pytest.raises(FileNotFoundError, match='z.txt'):
+        prepare('texts')
+
+
+LONG = 'The end \n\n  of it.\r\n' * 9
+
+
+@pytest.mark.parametrize(
+    'text, documents',
+    [
+        ('a<|endoftext|>b', ['a', 'b']),
+        ('<|endoftext|>a<|endoftext|>\n', ['a']),
+        ('a\n<|endoftext|>\n b', ['a\n', '\n b']),
+        (f'{LONG}<|endoftext|>{LONG}<|endoftext|>', [LONG, LONG]),
+        ('<|endoftext|>' * 3 + 'a', ['a']),
+        ('a <|endoftext> b<|endoftext', ['a <|endoftext> b<|endoftext']),
+        (' \n', [' \n']),
+        (LONG, [LONG]),
+    ],
+)
+def test_an_end_of_text_ends_a_document(monkeypatch, text, documents):
+    write('a.jsonl', lines_of({'text': text}))
+    write('a.txt.xz', lzma.compress(text.encode()))
+    write('a/a.txt', text)
+    for piece in (1, 40):
+        monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
+        for name in ('a.jsonl', 'a.txt.xz', 'a'):
+            found = open_source(name, '')[1]['']
+            assert ''.join(found) == ''.join(documents)
+            meta = prepare(name, split='test', force=True)
+            assert meta.splits['test'].rows == len(found) == len(documents)
+            assert read('test') == documents
+
+
+def test_a_lone_text_is_cut_and_read_in_pieces_as_the_whole(monkeypatch):
+    text = LONG + 'Grüße, 中文。 ' * 7
+    write('a.txt', text)
+    cut = int(len(text) * 0.9)
+    for piece in (1, 10, cut, 1 << 17):
+        monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
+        prepare('a.txt', force=True)
+        assert [*read('train'), *read('val')] == [text[:cut], text[cut:]]
+
+
+LONG_TEXT = 'A docstring of more than forty letters, in English'
+MODULES = {
+    'b.py': f'"""{LONG_TEXT}, of b."""\ndef f():\n    """{LONG_TEXT}."""\n',
+    'a.py': f'class A:\n    """{LONG_TEXT}."""\n',
+    'a/z.py': '"""Too short."""\n',
+    'a/broken.py': 'def f(:\n',
+    'a/latin.py': '# \\xe4',
+    'test/t.py': f'"""{LONG_TEXT}, of a test."""\n',
+    'site-packages/x.py': f'"""{LONG_TEXT}, of others."""\n',
+    'a/y.py': f'async def f():\n    """{LONG_TEXT}:\n\n        indented\n    """\n',
+}
+
+
+def test_pydocs_are_the_docstrings_of_a_library_once(tmp_path, monkeypatch):
+    for path, text in MODULES.items():
+        write(path, text)
+    monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
+    monkeypatch.setattr('pydoc_data.topics.topics', {'z': '  last', 'b': 'first', 'c': 'first'})
+    docstrings = [f'{LONG_TEXT}.', f'{LONG_TEXT}, of b.', f'{LONG_TEXT}:\n\nindented']
+    assert pydocs() == ['first', 'last', *docstrings]
+
+
+DETOKENIZED = {  # by the rules of the SEDD family, worked out by hand
+    'wikitext2': {
+        ' = = Cast = = \n': ' == Cast ==\n',
+        ' \n': '',
+        '\n': '',
+        (
+            ' The two @-@ time " best actor " ( 1 @,@ 000 @.@ 5 m ) '
+            "'s film , it was ; so : good . \n"
+        ): (' The two-time "best actor" (1,000.5 m)\'s film, it was; so: good.\n'),
+    },
+    'ptb': {
+        " N N shares of <unk> 's stock do n't rise to $ N \n": (
+            "N 1 shares of ?'s stock don't rise to $ N"
+        ),
+        ' a N N N b \n': 'a 1 1 1 b',
+    },
+    'lm1b': {
+        '" We will , " he said . It \'s on http : / / x ? Yes ( sure ) !\n': (
+            '"We will," he said. It\'s on http://x? Yes (sure)!'
+        )
+    },
+    'lambada': {' “ Come , ” she said\n': '\n" Come , " she said'},
+}
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+@pytest.mark.parametrize('name, rows', DETOKENIZED.items())
+def test_zero_shot_rows_are_detokenized(name, rows, end):
+    source = write('rows.txt', ''.join(rows).replace('\n', end))
+    assert prepare(source, name).splits['test'].rows == len(rows)
+    assert read('test', name) == [*rows.values()]
+
+
+def test_a_rule_may_fit_across_two_pieces_of_a_row():
+    pieces = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], WIKITEXT)
+    assert [*pieces] == [*pieces] == ['a-b, c', 'd,e']  # read anew
+
+
+# ---- histories of a set
+
+
+def state(name='text'):
+    """Bytes and times of the files of a set."""
+    return [(path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(Path(name).iterdir())]
+
+
+def refused(*calls):
+    """Each call (source, what is said, options) is refused in one line, and changes nothing."""
+    before = state()
+    for source, said, how in calls:
+        with one_line(said):
+            prepare(source, **how)
+    assert state() == before
+
+
+@pytest.fixture
+def sources():
+    write('a.jsonl', lines_of(*({'text': text} for text in TEXTS)))
+    write('other/a.jsonl', lines_of({'text': 'other'}, {'text': 'texts'}))
+    write('bad.jsonl', '{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n')
+
+
+def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(sources):
+    meta = prepare('a.jsonl')
+    val = read('val')
+    assert sorted(read('train') + val) == sorted(TEXTS)
+    assert len(val) == 2
+    assert read_meta('text') == meta == prepare('~/a.jsonl', data_dir='~/elsewhere')
+    open_split('~/elsewhere', 'text', 'train')
+    for split, info in meta.splits.items():
+        raw = Path(f'text/{split}.bin').read_bytes()
+        n = len(raw) // 2
+        n_rows = len(read(split))
+        sha256 = hashlib.sha256(raw).hexdigest()
+        assert info == SplitMeta(n_rows, n, n - n_rows, sha256, name_source('a.jsonl'))
+
+    before = state()
+    prepare('a.jsonl', tokenizer='')
+    assert state() == before
+    refused(
+        ('a.jsonl', '--force', {'tokenizer': 'gpt2'}),
+        ('other/a.jsonl', '--force', {}),
+        ('other/a.jsonl', '--force', {'split': 'val'}),
+        ('bad.jsonl', 'row 31 .* in valid Unicode', {'force': True}),
     )
+    write('text/val.bin', b'')
+    refused(
+        ('a.jsonl', 'is the source of train already', {'split': 'val'}),
+        ('a.jsonl', 'holds train already', {}),
+    )
+    prepare('a.jsonl', force=True)
+    assert read('val') == val
+
+
+def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(sources):
+    prepare('a.jsonl')
+    os.rename('text/val.bin', 'theirs')
+    os.symlink('../theirs', 'text/val.bin')
+    n = os.path.getsize('theirs')
+    prepare('other/a.jsonl', split='val', force=True)
+    assert os.path.getsize('theirs') == n
+    assert read('val') == ['other', 'texts']
+    assert len(read('train')) == 18
+    prepare('other/a.jsonl', force=True)
+    assert len(read('train')) == 1
+
+
+def test_a_second_split_is_added_not_written_over(sources):
+    prepare('a.jsonl', split='train')
+    other = {'split': 'val', 'tokenizer': 'gpt2'}
+    refused(
+        ('a.jsonl', 'holds train already', {}),
+        ('a.jsonl', 'is the source of train already', {'split': 'val'}),
+        ('other/a.jsonl', 'holds train in the tokenizer bytes', other),
+    )
+    prepare('other/a.jsonl', split='val', tokenizer='')
+    assert (read('train'), read('val')) == (TEXTS, ['other', 'texts'])
+
+
+# ---- data sets of the hub
+
+
+def texts_of(name):
+    return [f'{name} {i}' for i in range(9)]
+
+
+def save_sets(names):
+    """Save a data set of these splits to `set`, and to `owner/set`, which `datasets` takes for the
+    repository of the hub."""
+    found = datasets.DatasetDict()
+    os.makedirs('owner/set')
+    for name in names.split():
+        found[name] = datasets.Dataset.from_dict({'text': texts_of(name)})
+        found[name].to_parquet(f'owner/set/{name}.parquet')
+    found.save_to_disk('set')
+
+
+@pytest.mark.parametrize(
+    'names, split, wanted',
+    [
+        ('train test', '', {'': 'train'}),
+        ('train validation test', '', {'train': 'train', 'val': 'validation'}),
+        ('train validation', 'val', {'val': 'validation'}),
+        ('extra', '', {'': 'extra'}),
+        ('train test', 'test', {'test': 'test'}),
+        ('train test', 'val', {}),
+        ('test validation', '', {}),
+    ],
+)
+def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, split, wanted):
+    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+    save_sets(names)
+    for source in ('set', 'hf:owner/set'):
+        if not wanted:
+            with one_line(f'{source} has the splits .*: name one of them by --split'):
+                open_source(source, split)
+            continue
+        origin, found = open_source(source, split)
+        assert origin.startswith(f'{source}, fingerprint ')
+        assert origin == open_source(source, split)[0]
+        assert found.keys() == wanted.keys()
+        for s, name in wanted.items():
+            assert [*found[s]] == texts_of(name)
+
+
+def test_splits_of_one_data_set_stand_beside_each_other():
+    save_sets('train test')
+    prepare('set')
+    prepare('set', split='test')
+    assert read('test') == texts_of('test')
+    refused(('set', 'is the source of val already', {'split': 'train', 'force': True}))
+
+
+def test_named_sets_go_through_datasets(monkeypatch):
+    asked = []
+
+    def load_dataset(repository, name, split, num_proc, revision=None):
+        """The hub, of which OpenWebText is still a script, and which is gone in the end."""
+        if len(asked) == 4:
+            raise ConnectionError('no\nroute')
+        asked.append(f'{name} {split} {num_proc} {revision}')
+        if name:
+            return {'text': ['', f' = {split} = \n']}
+        if revision is None:
+            raise RuntimeError('Dataset scripts are no longer supported')
+        return datasets.Dataset.from_dict({'text': TEXTS})
+
+    monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
+    monkeypatch.setattr('os.cpu_count', lambda: 6)
+    for name in ('wikitext2', 'wikitext2', 'openwebtext'):  # the second time all is there
+        prepare('', name)
+    of_wikitext = [f'wikitext-2-raw-v1 {split} None' for split in ('test None', 'train 3')]
+    assert asked == [*of_wikitext, 'None train 3 None', 'None train 3 refs/convert/parquet']
+    assert read('train', 'wikitext2') == ['', ' = train =\n']
+    assert len(read('val', 'openwebtext')) == 1
+    assert sorted(read('train', 'openwebtext') + read('val', 'openwebtext')) == sorted(TEXTS)
+    for typed in ('openwebtext', 'wikitext2', 'wikitext2 --split=train'):
+        data_set, _, split = typed.partition(' --split=')
+        with one_line(f'python data/prepare.py {typed}, or'):
+            prepare('', data_set, split=split, force=True)
+
+
+# ---- arrays of integers
+
+GRIDS = np.arange(24).reshape(4, 6) % 7
+LETTERS = 'a\nb\nc\nd\ne\nf\ng'
+
+
+def test_a_set_through_arrays_is_the_same_files(made):
+    arrays = {}
+    for split in ('train', 'val', 'test'):
+        tokens, given = all_blocks(open_split(made, 'nae_sat', split)[0], 8)
+        arrays |= {split: tokens.numpy(), f'given_{split}': given.numpy()}
+    prepare_tokens('.', source=write('mine.npz', arrays))
+    for name in os.listdir('tokens'):
+        if name != 'meta.json':
+            assert Path('tokens', name).read_bytes() == (made / 'nae_sat' / name).read_bytes()
+
+
+@pytest.mark.parametrize('name', ['a.npy', 'a.Npz', 'caf\udce9.NPY'])
+def test_both_kinds_of_file_hold_the_same_rows(name):
+    is_npz = name.lower().endswith('z')
+    write(name, {'test': GRIDS} if is_npz else GRIDS)
+    names = write('names.txt', LETTERS)
+    meta = prepare_tokens('.', 'mine', name, '' if is_npz else 'test', vocabulary=names)
+    split, _ = open_split('.', 'mine', 'test')
+    assert split.packed.tolist() == GRIDS.tolist()
+    assert not split.marked
+    assert tokenizer_of_set(kind_of(meta)).decode([0, 6, 2]) == 'a g c'
+
+
+@pytest.mark.parametrize('rows, form', [(GRIDS, {}), (GRIDS[0], {}), (GRIDS[0], {'end': 9})])
+def test_an_array_is_divided_as_a_whole_into_rows_or_a_stream(rows, form):
+    meta = prepare(write('a.npy', rows), **form)
+    assert (meta.eos, meta.n_tokens) == (form.get('end'), 1 + form.get('end', rows.max()))
+    parts = [open_split('.', 'text', split)[0].packed for split in ('train', 'val')]
+    assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
+
+
+@pytest.mark.parametrize('most, is_wide', [(2**15 - 1, False), (2**15, True), (2**24 - 1, True)])
+def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, is_wide):
+    rows = np.array([[0, most, 3], [most, 1, 2]])
+    given = np.array([True, False, False])
+    write('a.npz', {'train': rows, 'val': rows[:1], 'given': given, 'given_val': ~given[None]})
+    assert prepare_tokens('.', source='a.npz').n_tokens == most + 1
+    for name, where in (('train', given), ('val', ~given)):
+        split, _ = open_split('.', 'tokens', name)
+        assert split.packed.dtype == ('<u4' if is_wide else '<u2')
+        tokens, is_given = all_blocks(split, 3)
+        assert (tokens.numpy() == rows[: len(tokens)]).all()
+        assert (is_given.numpy() == where).all()
+
+
+def test_a_split_of_arrays_is_added_only_to_its_kind():
+    write('a.npy', GRIDS)
+    write('b.npy', GRIDS[:1] % 3)
+    write('wide.npy', GRIDS[:, :4])
+    write('large.npy', GRIDS + 1)
+    mine = prepare('a.npy', shape='2x3')
+    assert prepare('a.npy', shape='2x3') == read_meta('text') == mine
+    test = {'split': 'test', 'shape': '2x3'}
+    refused(
+        ('b.npy', '--force replaces it', {'shape': '2x3'}),
+        ('a.npy', '--force replaces it', {'shape': '3x2'}),
+        ('wide.npy', 'another kind .row_length, shape.', test | {'shape': '2x2'}),
+        ('b.npy', r'another kind \(shape\)', test | {'shape': '3x2'}),
+        ('large.npy', 'token 7, and there are only 7 in ./text', test),
+        ('a.npy', 'is the source of train already', test),
+    )
+    meta = prepare('b.npy', **test)
+    assert (meta.n_tokens, [*meta.splits]) == (7, ['train', 'val', 'test'])
+
+
+# ---- wrong input
+
+EIGHT = 8 * '{"prompt": "a", "text": "b"}\n\n'  # so that the next one is row 17
+NO_GIVEN = np.zeros((4, 6), bool)
+
+# (name of a source, what is in it, options, what is said)
+BAD = [
+    ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', '', 'row 2'),
+    ('a.jsonl', 'not json\n', '', 'row 1'),
+    ('a.jsonl', '[' * 20000, '', 'row 1'),
+    ('a.jsonl', '{"text": ""}\n', '', 'no text'),
+    ('a.jsonl', '{"text": "a\\ud800"}\n', '', 'Unicode'),
+    ('a.jsonl', b'\xff\xfe\n', '', 'cannot be read'),
+    ('a.jsonl', '', '', 'no text'),
+    ('a.jsonl', EIGHT + '{"text": "b"}', '', "row 17 .* ..text'., .* is ..prompt', 'text'."),
+    ('a.jsonl', '{"text": "b"}\n' + EIGHT, '', "row 2 .* ..prompt', 'text'., .* is ..text'."),
+    ('a.jsonl', EIGHT + '{"prompt": "a", "text": ""}', '', 'row 17 of .* empty'),
+    ('a.jsonl', EIGHT + '{"prompt": 5, "text": "b"}', '', 'prompt in row 17 of .* a string'),
+    ('a.jsonl', EIGHT + '{"prompt": "a", "text": null}', '', 'text in row 17 of .* a string'),
+    ('a.jsonl', '{"prompt": "a", "text": "b"}', 'split=', 'cannot be divided'),
+    ('a.jsonl', EIGHT, 'text_key=', "row 1 .* is ..prompt', ''."),
+    ('a.jsonl', EIGHT, 'prompt_key=ask', 'row 1 of a.jsonl has the fields'),
+    ('a.jsonl', '{"prompt": "a", "text": "b<|endoftext|>c"}', '', 'row 1 .*endoftext'),
+    ('a.jsonl', '{"prompt": "a<|endoftext|>", "text": "b"}', '', 'row 1 .*endoftext'),
+    ('a.csv', 'text\na\nb, c\n', '', 'row 2 of .* in quotes'),
+    ('a.csv', 'text,x\na,b\nc\n', 'text_key=x', 'x in row 2'),
+    ('a.csv', 'text\n"a\n', '', 'cannot be read as text'),
+    ('a.jsonl.xz', lzma.compress(os.urandom(30000))[:9000], '', 'cannot be read'),
+    ('a.parquet', 'PAR1 and no more', '', 'a.parquet cannot be read as a .parquet'),
+    ('a.yaml', '', '', 'must end in .txt'),
+    ('a/b.txt', '', 'source=a', 'no file a'),
+    ('a/b.txt', 'text', 'source=a prompt_key=x', 'without fields'),
+    ('a.txt', '', 'source=missing.txt', 'no file'),
+    ('a.txt', '', 'source= split=', '--source=FILE'),
+    ('a.txt', '', 'source=hf:owner/none', 'cannot load owner/none'),
+    ('a.txt', 'a', 'split=../x', 'plain name'),
+    ('a.txt', 'a', 'name=a/b', 'plain name'),
+    ('a.txt', 'a', 'tokenizer=char', 'tokenizer must be bytes, gpt2, tiktoken:NAME'),
+    ('a.txt', 'a', 'data_dir=', '--data_dir must name a folder'),
+    ('a.txt', 'a', 'data_set=pydocs', 'no --source'),
+    ('a.txt', 'a', 'data_set=pydocs source= split=test', 'leave out --split=test$'),
+    ('a.txt', 'a', 'data_set=openwebtext source= split=test', 'test, or name a --source'),
+    ('a.txt', 'a', 'data_set=pydocs source= end=3', 'end is for other data sets'),
+    ('a.txt', 'a', 'data_set=pydocs source= shape=8x8', 'shape is for other data sets'),
+    ('a.txt', 'a', 'vocabulary=a.txt', 'vocabulary is for other data sets than text'),
+    ('a.npy', GRIDS, 'source=', '--source=FILE, .npy'),
+    ('a.npy', GRIDS - 1, '', 'array of a.npy must hold integers from 0 to 16,777,215, got -1'),
+    ('a.npy', GRIDS + 2**24 - 6, '', 'from 0 to 16,777,215, got 16777216'),
+    ('a.npy', GRIDS / 2, '', 'integers, got float64'),
+    ('a.npy', GRIDS * 1j, '', 'integers, got complex128'),
+    ('a.npy', GRIDS > 2, '', 'integers, got bool'),
+    ('a.npy', GRIDS[None], '', r'rows \(rows, N\) or a stream \(n,\), got .* \(1, 4, 6\)'),
+    ('a.npy', GRIDS[:0], '', 'is empty'),
+    ('a.npy', np.array([{}, 1], object), '', 'a.npy cannot be read as integers: .*pickled'),
+    ('a.npy', 'no array', '', 'cannot be read as integers'),
+    ('a.npy.txt', 'no array', '', 'must end in .npy or .npz'),
+    ('a.npy', GRIDS, 'shape=2x4', r'rows of 8 tokens, by --shape, got an array \(4, 6\)'),
+    ('a.npy', GRIDS[0], 'shape=2x3', r'rows of 6 tokens, by --shape, got an array \(6,\)'),
+    ('a.npy', GRIDS, 'shape=2', 'HxW, as 8x8'),
+    ('a.npy', GRIDS, 'shape=0x6', 'HxW, as 8x8'),
+    ('a.npy', GRIDS, 'end=9', 'of a stream, got 9 for rows of 6'),
+    ('a.npy', GRIDS[0], 'end=-1', 'got -1 for a stream'),
+    ('a.npy', GRIDS[0], 'end=16777216', 'got 16777216 for a stream'),
+    ('a.npy', GRIDS, 'end=x', 'end must be an integer'),
+    ('a.npy', GRIDS, 'tokenizer=bytes', 'tokenizer is for other data sets'),
+    ('a.npy', GRIDS[:1], '', 'holds one row, which cannot be divided'),
+    ('a.npy', GRIDS[0, :1], '', 'train of a.npy, sha256 .* would be empty'),
+    ('a.npy', GRIDS, 'vocabulary=few.txt', 'has the token 6, and there are only 3 names'),
+    ('a.npy', GRIDS, 'vocabulary=twice.txt', "each once and without blanks or .*got 'a'"),
+    ('a.npy', GRIDS, 'vocabulary=blank.txt', "without blanks or .*got 'a b'"),
+    ('a.npy', GRIDS, 'vocabulary=none.txt', "got 'nothing'"),
+    ('a.npz', {'train': GRIDS, 'val': GRIDS[:, :5]}, '', "got {'train': 6, 'val': 5}"),
+    ('a.npz', {'train': GRIDS, 'val': GRIDS[0]}, '', "got {'train': 6, 'val': None}"),
+    ('a.npz', {'train': GRIDS, 'val': GRIDS[:0]}, '', 'val of a.npz is empty'),
+    ('a.npz', {'train': GRIDS}, 'split=train', 'names its splits itself'),
+    ('a.npz', {'x': GRIDS}, '', 'the arrays train, val, test, .* got x'),
+    ('a.npz', {'train': GRIDS, 'x': GRIDS}, '', 'got train, x'),
+    ('a.npz', {}, '', 'got nothing'),
+    ('a.npz', {'train': GRIDS, 'given_train': NO_GIVEN[:2]}, '', r'bools of shape \(4, 6\)'),
+    ('a.npz', {'train': GRIDS, 'given': NO_GIVEN + 0}, '', 'bools'),
+    ('a.npz', {'train': GRIDS, 'given': ~NO_GIVEN[0]}, '', 'row 0 .* is given as a whole'),
+    ('a.npz', {'train': GRIDS, 'val': GRIDS, 'given_train': NO_GIVEN}, '', 'add given_val'),
+]
+NAMES_OF_TOKENS = {'few': 'a\nb\nc', 'twice': 'a\nb\na', 'blank': 'a b\nc', 'none': ''}
+
+
+@pytest.mark.parametrize('name, content, typed, said', BAD)
+def test_a_wrong_source_is_one_line_and_leaves_nothing(script, name, content, typed, said):
+    write(name, content)
+    for file, names in NAMES_OF_TOKENS.items():
+        write(f'{file}.txt', names)
+    options = {'data_set': 'tokens'}
+    if '.np' not in name:
+        options = {'data_set': 'text', 'tokenizer': 'bytes', 'split': 'train'}
+    options |= {'source': name, 'data_dir': 'out'}
+    options |= dict(word.split('=') for word in typed.split())
+    data_set = options.pop('data_set')
+    if data_set == 'pydocs':
+        del options['tokenizer']
+    words = [f'--{option}={value}' for option, value in options.items()]
+    found = script('data/prepare.py', data_set, *words, code=1).stderr
+    assert re.search(said, found, re.MULTILINE)
+    assert found.count('\n') == 1
+    assert not glob.glob('out/*')
+
+
+# ---- prepared sets: what is kept of them, and what is said of one that is damaged or missing
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+    """A folder with a set of each kind; to be copied."""
+    folder = tmp_path_factory.mktemp('made')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare(write('a.txt', 'some words of text, ' * 60))
+        pairs = [{'prompt': f'{i}', 'text': 'a'} for i in range(20)]
+        prepare(write('a.jsonl', lines_of(*pairs)), name='qa')
+        names = write('names.txt', LETTERS)
+        prepare_tokens('.', 'rows', write('a.npy', GRIDS), shape='2x3', vocabulary=names)
+        n_rows = {'train': 50, 'val': 5, 'test': 5}
+        prepare_puzzles('nae_sat', '.', n_rows=n_rows, n_latents=4, n_observations=4)
     return folder
 
 
 @pytest.fixture
-def sets_of_mine(prepared, tmp_path):
-    """A copy of `prepared` to write to."""
-    for name in ('text', 'nae_sat'):
-        (tmp_path / name).mkdir()
-        for file in os.listdir(prepared / name):
-            (tmp_path / name / file).write_bytes((prepared / name / file).read_bytes())
-    return tmp_path
+def four(made):
+    shutil.copytree(made, '.', dirs_exist_ok=True)
 
 
-# --------------------------------------------------------------------------------------------------
-# meta.json and .bin
+TEXT = {'tokenizer': 'bytes', 'n_tokens': 257, 'eos': 256, 'given': False}
+OWN = {'tokenizer': 'own', 'n_tokens': 7, 'eos': None, 'given': False}
+KINDS = {
+    'text': TEXT,
+    'qa': TEXT | {'given': True, 'prompts': True},
+    'rows': OWN | {'row_length': 6, 'shape': [2, 3], 'vocabulary': [*'abcdefg']},
+    'nae_sat': {
+        **{'tokenizer': 'nae_sat', 'n_tokens': 2, 'eos': None, 'row_length': 8, 'given': True},
+        'puzzle': {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4},
+        'vocabulary': ['0', '1'],
+    },
+}
 
 
-@pytest.mark.parametrize('name, token', [('text', 256), ('nae_sat', 1), ('nae_sat', GIVEN + 1)])
-def test_every_token_of_the_tokenizer_may_stand_anywhere(sets_of_mine, name, token):
-    for i in changed_tokens(sets_of_mine / name / 'val.bin', token):
-        assert open_split(sets_of_mine, name, 'val')[0].packed.flat[i] == token
+@pytest.mark.parametrize('name, kind', KINDS.items())
+def test_what_is_written_is_read_and_what_was_changed_is_refused(four, name, kind):
+    """One byte after the other is another one; spaces between fields say nothing."""
+    meta = read_meta(name)
+    assert kind_of(meta) == kind
+    path = Path(name, 'meta.json')
+    whole = path.read_bytes()
+    write_meta(name, meta)
+    assert path.read_bytes() == whole
+    for place in range(0, len(whole), 11):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        if not whole[place : place + 1].isspace():
+            with one_line('damaged|cannot be read'):
+                read_meta(name)
+
+
+# a line of a shell, the set and split that is opened behind it, and what is said
+DAMAGED = [
+    (':', 'books train', 'python data/prepare.py text --name=books --source=FILE'),
+    (':', 'openwebtext train', 'python data/prepare.py openwebtext --data_dir=.$'),
+    (':', 'ptb train', 'python data/prepare.py ptb --data_dir=. --split=train'),
+    (':', 'sudoku train', 'python -m anyorder.extras.puzzles make sudoku --data_dir=.$'),
+    (':', 'pydocs test', 'prepare.py pydocs .* --split=test'),
+    (':', 'nae_sat valid', ' --name=nae_sat .* --split=valid'),
+    (':', '../x val', 'plain name'),
+    ('mv text mine', 'mine test', 'text --name=mine --source=FILE .* --split=test'),
+    ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine .* --split=val'),
+    ('mv rows mine; rm mine/val.bin', 'mine val', 'tokens --name=mine --source=FILE'),
+    (
+        'mv nae_sat mine; rm mine/val.bin',
+        'mine val',
+        'nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine .* --split=val',
+    ),
+    ('printf x >> text/val.bin', 'text val', 'bytes, .* expected: prepare text again with --force'),
+    (': > text/meta.json', 'text val', 'text/meta.json cannot be read'),
+    ('echo [] > text/meta.json', 'text val', 'cannot be read'),
+    ('echo 3 > text/meta.json', 'text val', 'cannot be read'),
+    ("""printf '{"tokenizer": "by' > text/meta.json""", 'text val', 'cannot be read'),
+    (r"printf '\377' > text/meta.json", 'text val', 'cannot be read'),
+    ('printf "%100000s" | tr " " [ > text/meta.json', 'text val', 'cannot be read'),
+]
+
+
+@pytest.mark.parametrize('line, opened, said', DAMAGED)
+def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
+    subprocess.run(['sh', '-c', line], check=True)
+    with one_line(said):
+        open_split('.', *opened.split())
+    if line.endswith('meta.json'):
+        refused(('a.txt', 'text/meta.json', {'force': True}))
+    if line.endswith('text/val.bin'):
+        open_split('.', 'text', 'train')
 
 
 @pytest.mark.parametrize(
-    'name, token, id',
-    [('text', 257, 257), ('text', 65535, 65535), ('nae_sat', 2, 2), ('nae_sat', GIVEN + 2, 2)],
+    'name, place, token, said',
+    [
+        ('text', 0, 256, ''),
+        ('text', -1, 257, 'val.bin has the token 257, .*--force'),
+        ('text', 9, 65535, 'the token 65535'),
+        ('nae_sat', -1, GIVEN + 1, ''),
+        ('nae_sat', 0, 2, 'the token 2,'),
+        ('nae_sat', 9, GIVEN + 2, 'the token 2,'),
+        ('qa', -1, GIVEN + 256, 'does not end'),
+    ],
 )
-def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name, token, id):
-    for _ in changed_tokens(sets_of_mine / name / 'val.bin', token):
-        with one_line(f'val.bin has the token {id}, .*--force'):
-            open_split(sets_of_mine, name, 'val')
-
-
-def changed_tokens(path, token):
-    """Yield the places at which the file of a split has this token, one place at a time."""
+def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, said):
+    path = f'{name}/val.bin'
     tokens = np.fromfile(path, '<u2')
-    for i in (0, len(tokens) // 2, len(tokens) - 1):
-        changed = tokens.copy()
-        changed[i] = token
-        changed.tofile(path)
-        yield i
+    tokens[place] = token
+    tokens.tofile(path)
+    with one_line(said) if said else contextlib.nullcontext():
+        split, _ = open_split('.', name, 'val')
+        assert split.packed.flat[place] == token
+
+
+ANEW = {'data': 'other', 'val_data': 'other'}
+
+
+@pytest.mark.parametrize(
+    'changed, dataset, said',
+    [
+        ({}, 'text', '^$'),
+        ({'data': 'other'}, 'text', ': train of text;'),
+        ({'val_data': 'other'}, 'text', ': val of text;'),
+        (ANEW, 'text', ': train and val of text;'),
+        ({'data': None, 'val_data': None}, 'text', '^$'),  # of an older checkpoint
+        (ANEW, 'another set', '^$'),
+        (ANEW, '', '^$'),
+    ],
+)
+def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(made, changed, dataset, said):
+    splits = read_meta(made / 'text').splits
+    entries = {'data': splits['train'].sha256, 'val_data': splits['val'].sha256} | changed
+    checkpoint = SimpleNamespace(run={'dataset': dataset}, entries=entries)
+    assert re.search(said, prepared_anew(checkpoint, made, 'text'))
+    assert prepared_anew(checkpoint, made, 'gone') == ''
+
+
+# ---- blocks
 
 
 @pytest.mark.parametrize('n', [5, 3 * 2**30, 250_000_000, 9_035_582_198])
@@ -88,232 +746,324 @@ def test_offsets_are_uniform_at_every_size(n):
     found = torch.from_numpy(uniform_below(n, 300_000))
     assert 0 <= found.min() and found.max() < n
     n_cells = min(n, 60)
-    expected = 300_000 / n_cells
     counts = torch.bincount(found * n_cells // n, minlength=n_cells)
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi_square - n_cells + 1) < 5 * (2 * n_cells) ** 0.5
+    assert chi2_of(counts, torch.full((n_cells,), 1 / n_cells)) < limit(n_cells - 1)
 
 
-def test_a_file_of_another_size_is_one_line(sets_of_mine):
-    with open(sets_of_mine / 'text' / 'val.bin', 'ab') as file:
-        file.write(b'x')
-    with one_line('--force'):
-        open_split(sets_of_mine, 'text', 'val')
-    split, meta = open_split(sets_of_mine, 'text', 'train')
-    assert len(split.packed) == meta.splits['train'].tokens
-
-
-def test_a_block_is_no_longer_than_its_stream(prepared):
-    split, _ = open_split(prepared, 'text', 'train')
-    check_length(split, len(split.packed), 'text')  # one block
-    with one_line('block_size=100000 is beyond the data'):
-        check_length(split, 100000, 'text')
-
-
-# --------------------------------------------------------------------------------------------------
-# missing ones, and blocks
-
-
-@pytest.mark.parametrize(
-    'name, said',
-    [
-        ('books', 'python data/prepare.py text --name=books --source=FILE'),
-        ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
-        ('ptb', 'python data/prepare.py ptb .* --split=train'),
-        ('sudoku', 'python -m anyorder.extras.puzzles make sudoku --data_dir='),
-    ],
-)
-def test_missing_sets_name_the_command(tmp_path, name, said):
-    with one_line(said):
-        open_split(tmp_path, name, 'train')
-
-
-def test_missing_splits_name_the_command(sets_of_mine, tmp_path):
-    os.remove(sets_of_mine / 'text' / 'val.bin')
-    os.rename(sets_of_mine / 'text', sets_of_mine / 'mine')
-    with one_line('val.bin; .* text --name=mine --source=FILE .* --split=val'):
-        open_split(sets_of_mine, 'mine', 'val')
-    with one_line('text --name=mine --source=FILE .* --split=test'):
-        open_split(sets_of_mine, 'mine', 'test')
-
-
-def test_a_split_that_is_missing_is_not_all_of_a_source_that_was_divided(tmp_path):
-    source = str(tmp_path / 'a.txt')
-    (tmp_path / 'a.txt').write_text('a text ' * 100)
-    prepare('text', tmp_path, 'mine', source, tokenizer='bytes')
-    os.remove(tmp_path / 'mine' / 'val.bin')
-    with one_line('divide this one by --force without --split'):
-        prepare('text', tmp_path, 'mine', source, 'val')
-
-
-def test_the_documentation_of_python_has_no_test(tmp_path):
-    with one_line('prepare.py pydocs .* --split=test'):
-        open_split(tmp_path, 'pydocs', 'test')
-    with one_line('leave out --split=test'):
-        prepare('pydocs', tmp_path, split='test')
-
-
-@pytest.mark.parametrize(
-    'data, val_data, dataset, said',
-    [
-        ('', '', 'text', ''),
-        ('other', '', 'text', ': train of text;'),
-        ('', 'other', 'text', ': val of text;'),
-        ('other', 'other', 'text', ': train and val of text;'),
-        (None, None, 'text', ''),
-        ('other', None, 'text', 'train'),
-        ('other', 'other', 'another set', ''),
-        ('other', 'other', None, ''),
-        ('other', 'other', 'gone', ''),
-    ],
-)
-def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(
-    prepared, data, val_data, dataset, said
-):
-    """'' stands for the hash of the set as it is, None for none, as in older checkpoints."""
-    splits = read_meta(prepared / 'text').splits
-    entries = {}
-    for key, split, value in (('data', 'train', data), ('val_data', 'val', val_data)):
-        if value is not None:
-            entries[key] = value or splits[split].sha256
-    checkpoint = SimpleNamespace(run={'dataset': dataset} if dataset else {}, entries=entries)
-    found = prepared_anew(checkpoint, prepared, 'gone' if dataset == 'gone' else 'text')
-    assert said in found
-    assert bool(said) == bool(found)
-
-
-def test_blocks():
+def test_blocks_of_a_stream_start_everywhere_and_those_of_rows_are_rows(made):
     split = Split(np.arange(1003, dtype='<u2'))
     blocks, given = all_blocks(split, 10)
-    assert blocks.tolist() == torch.arange(1000).view(100, 10).tolist()
+    assert blocks.flatten().tolist() == [*range(1000)]
     assert not given.any()
     assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
     assert len(all_blocks(split, 10, 999)[0]) == 100
-
-
-def test_random_blocks_start_everywhere():
-    split = Split(np.arange(1003, dtype='<u2'))
     torch.manual_seed(0)
-    random = random_blocks(split, 5000, 10)
-    assert (random.diff(dim=1) == 1).all()
-    assert (random.min(), random.max()) == (0, 1002)
+    drawn = random_blocks(split, 20_000, 10)
+    assert (drawn.diff(dim=1) == 1).all()
+    assert {*drawn[:, 0].tolist()} == {*range(994)}
+    split, _ = open_split(made, 'rows', 'train')
+    rows = split.packed.tolist()
+    assert all_blocks(split, 6)[0].tolist() == rows
+    drawn = random_blocks(split, 99, 6).tolist()
+    assert sorted(map(list, {*map(tuple, drawn)})) == sorted(rows)
 
 
-def test_tokens_are_counted():
-    tokens = np.arange(1003, dtype='<u2') % 5
-    assert token_counts(tokens, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
-
-
-def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
-    os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
-    os.remove(sets_of_mine / 'mine' / 'val.bin')
-    with one_line('nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine .* --split=val'):
-        open_split(sets_of_mine, 'mine', 'val')
-
-
-def some_documents(n_tokens, seed):
-    """(tokens (n,), which are given, ends) of documents of random lengths; 9 is their end."""
-    rng = np.random.default_rng(seed)
-    ends = np.unique(rng.integers(1, n_tokens + 1, n_tokens // 5))
-    ends[-1] = n_tokens
-    tokens = rng.integers(0, 9, n_tokens)
-    tokens[ends - 1] = 9
-    given = np.zeros(n_tokens, bool)
-    for start, end in zip([0, *ends], ends):
-        given[start : start + rng.integers(0, end - start)] = True
-    return (tokens | GIVEN * given).astype('<u2'), given, ends
-
-
-@pytest.fixture(params=[(1, 1), (4, 6), (64, 7), (1000, 1000)])
-def in_pieces(request, monkeypatch):
-    """Documents are in groups of so many, and sets are read in parts of so many tokens."""
-    group, part = request.param
+@pytest.mark.parametrize('group, part', [(1, 1), (4, 6), (64, 7), (1000, 1000)])
+def test_documents_are_found_piece_by_piece(monkeypatch, group, part):
+    """Lengths, spans, blocks that are given as a whole and given runs, by loops over documents."""
     monkeypatch.setattr(sets, 'GROUP', group)
     monkeypatch.setattr(sets, 'PART', part)
-    monkeypatch.setattr('anyorder.tokens.sets.DOCUMENTS', 3)
-
-
-@pytest.mark.parametrize('seed', range(20))
-def test_documents_are_found_piece_by_piece(in_pieces, seed):
-    tokens, given, ends = some_documents(200, seed)
-    split = Split(tokens, True, document_lengths(tokens, 9))
-    assert split.lengths.tolist() == np.diff(ends, prepend=0).tolist()
-    numbers = np.random.default_rng(seed).integers(0, len(ends), 30)
-    starts, found = split.spans(numbers)
-    assert found.tolist() == ends[numbers].tolist()
-    assert starts.tolist() == np.append(0, ends)[numbers].tolist()
-
-
-@pytest.mark.parametrize('seed', range(20))
-def test_given_blocks_are_found_piece_by_piece(in_pieces, seed):
-    tokens, given, ends = some_documents(200, seed)
-    split = Split(tokens, True, document_lengths(tokens, 9))
-    for N in (2, 5, 40):
-        blocks = [given[start : min(end, start + N)] for start, end in zip([0, *ends], ends)]
-        full = [i for i, block in enumerate(blocks) if block.all()]
-        assert first_full(split, N) == min(full, default=None)
-
-
-@pytest.mark.parametrize('seed', range(20))
-def test_the_longest_given_run_of_a_stream_is_found_piece_by_piece(in_pieces, seed):
-    tokens, given, _ = some_documents(200, seed)
-    runs = re.findall('1+', ''.join(map(str, given.astype(int))))
-    assert longest_given(Split(tokens, True)) == max(map(len, runs), default=0)
+    monkeypatch.setattr(sets, 'DOCUMENTS', 3)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, 12, 40)
+        n_given = rng.integers(0, lengths)
+        rows = [[1] * n + [0] * (length - n) for n, length in zip(n_given, lengths)]
+        given = np.concatenate(rows)
+        ends = lengths.cumsum()
+        tokens = rng.integers(0, 9, len(given)).astype('<u2') | (GIVEN * given).astype('<u2')
+        tokens[ends - 1] = 9  # the end of a document
+        split = Split(tokens, True, document_lengths(tokens, 9))
+        assert np.array_equal(split.lengths, lengths)
+        numbers = rng.integers(0, 40, 30)
+        assert np.array_equal(split.spans(numbers), [(ends - lengths)[numbers], ends[numbers]])
+        for N in (2, 5, 11):
+            full = (i for i, row in enumerate(rows) if all(row[:N]))
+            assert sets.first_full(split, N) == next(full, None)
+        runs = ''.join(map(str, given)).split('0')
+        assert sets.longest_given(Split(tokens, True)) == max(map(len, runs))
 
 
 @pytest.mark.parametrize('longest, n_bytes', [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
 def test_lengths_take_as_few_bytes_as_the_longest_document_needs(longest, n_bytes):
-    tokens = np.append(np.zeros(longest - 1, '<u2'), [9, 0, 9]).astype('<u2')
+    tokens = np.zeros(longest + 2, '<u2')
+    tokens[[longest - 1, -1]] = 9
     lengths = document_lengths(tokens, 9)
     assert lengths.tolist() == [longest, 2]
     assert lengths.itemsize == n_bytes
 
 
+@pytest.fixture
+def peak():
+    """peak() is how many bytes were taken at most."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize('name', ['a.txt', 'a.raw', 'a.npy'])
+def test_to_prepare_a_set_takes_no_memory_of_its_size(peak, name):
+    line = 'The quick brown fox jumps over the lazy dog again. ' * 200 + '\n'
+    if name == 'a.npy':
+        np.lib.format.open_memmap(name, 'w+', '<u2', (10**7,))
+    else:
+        with open(name, 'w') as f:
+            f.writelines(itertools.repeat(line, 1000))
+    prepare(name, 'wikitext2' if name == 'a.raw' else 'text')
+    assert peak() < 0.5 * os.path.getsize(name)
+
+
 @pytest.mark.parametrize('kind', [{'prompts': True, 'eos': 9}, {'row_length': 50}, {}])
-def test_to_open_and_check_a_set_takes_no_memory_of_its_size(tmp_path, monkeypatch, kind):
+def test_to_open_and_check_a_set_takes_no_memory_of_its_size(monkeypatch, peak, kind):
     """What is kept of a set with prompts are two bytes a document, and some a piece."""
     monkeypatch.setattr(sets, 'PART', 1 << 12)
-    monkeypatch.setattr('anyorder.tokens.sets.DOCUMENTS', 1 << 8)
+    monkeypatch.setattr(sets, 'DOCUMENTS', 1 << 8)
     row = np.repeat([1 + GIVEN, 2, 9], [20, 29, 1]).astype('<u2')
-    np.tile(row, 10_000).tofile(tmp_path / 'train.bin')
+    with open('train.bin', 'wb') as f:
+        f.writelines(itertools.repeat(row, 10_000))
     there = {'train': SplitMeta(10_000, 500_000, 0, '0', 'x')}
     meta = Meta('x', 'own', 10, splits=there, given=True, **{'eos': None} | kind)
-    tracemalloc.start()
-    split = read_split(tmp_path, meta, 'train')
+    split = sets.read_split('.', meta, 'train')
     check_length(split, 50, 'x')
     random_blocks(split, 2, 50)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 0.2 * os.path.getsize(tmp_path / 'train.bin')
+    assert peak() < 0.2 * os.path.getsize('train.bin')
 
 
-def test_a_document_that_does_not_end_is_one_line(tmp_path):
-    np.array([1 + GIVEN, 2, 9, 1], '<u2').tofile(tmp_path / 'train.bin')
-    there = {'train': SplitMeta(1, 4, 0, '0', 'x')}
-    meta = Meta('x', 'own', 10, 9, there, given=True, prompts=True)
-    with one_line('train.bin does not end with the end of a document'):
-        read_split(tmp_path, meta, 'train')
-
-
-def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
+def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
+    marked = np.array([[0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1]], '<u2')
+    assert Split(marked, marked=True).counts(5).tolist() == [2, 1, 3, 1, 0]
     monkeypatch.setattr(sets, 'CHECKED', 640)
-    for part in (0, 15, 49):
-        tokens = np.arange(100_000) // 2000 == part
-        assert largest_id(tokens, 0xFFFF) == 1
-
-
-def test_tokens_are_counted_without_their_marks_and_of_many_some(monkeypatch):
-    tokens = np.array([[0, 2, 2 + GIVEN], [2, 3 + GIVEN, 0]], '<u2')
-    assert Split(tokens, marked=True).counts(5).tolist() == [2, 0, 3, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
+    for part in (0, 15, 49):
+        assert sets.largest_id(np.arange(100_000) // 2000 == part, 0xFFFF) == 1
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert Split(parts.astype('<u2')).counts(64).tolist() == [10 for _ in range(64)]
+    assert (Split(parts.astype('<u2')).counts(64) == 10).all()
 
 
-def test_blocks_of_puzzles_are_rows(prepared):
-    split, _ = open_split(prepared, 'nae_sat', 'train')
-    rows = split.packed.tolist()
-    assert {tuple(row) for row in random_blocks(split, 20, 8).tolist()} <= {*map(tuple, rows)}
-    assert all_blocks(split, 8)[0].tolist() == rows
-    with one_line('are 8 tokens: block_size must be 8, got 16'):
-        check_length(split, 16, 'nae_sat')
+def is_given(*marks):
+    return Split(GIVEN * np.array(marks, '<u2'), True)
+
+
+@pytest.mark.parametrize(
+    'split, fits, other, said',
+    [
+        (Split(np.arange(9)), 9, 10, 'block_size=10 is beyond the data: mine takes --block_size=9'),
+        (Split(np.zeros((2, 6))), 6, 8, 'the rows of mine are 6 tokens: block_size must be 6'),
+        (is_given(0, 1, 1, 0, 1), 3, 2, 'has 2 given tokens in a row: block_size must be larger'),
+        (is_given(0, 1, 0, 1, 1), 3, 2, 'has 2 given tokens in a row'),
+        (is_given(1, 1, 0), 3, 2, 'has 2 given tokens in a row'),
+    ],
+)
+def test_a_block_is_as_long_as_its_set_wants(split, fits, other, said):
+    check_length(split, fits, 'mine')
+    with one_line(said):
+        check_length(split, other, 'mine')
+
+
+# ---- mixtures
+
+N = 9
+SHARES = np.array([0.5, 0.3, 0.2])
+
+
+def stream(first, *marked):
+    """A Split of 40 tokens from `first` on; those at the places `marked` are given."""
+    tokens = np.arange(first, first + 40, dtype='<u2')
+    tokens[list(marked)] |= GIVEN
+    return Split(tokens, bool(marked))
+
+
+def rows(first):
+    return Split(np.arange(first, first + 4 * N, dtype='<u2').reshape(4, N))
+
+
+def documents(first, *lengths):
+    """Documents of these lengths, whose first token is given."""
+    tokens = np.arange(first, first + sum(lengths), dtype='<u2')
+    ends = np.cumsum(lengths)
+    tokens[ends - lengths] |= GIVEN
+    return Split(tokens, True, np.array(lengths))
+
+
+FORMS = {
+    'streams': [stream(0), stream(100), stream(200)],
+    'streams of which one is given in part': [stream(0), stream(100, 5), stream(200)],
+    'rows': [rows(0), rows(100), rows(200)],
+    'documents': [documents(0, 2, 6), documents(100, 3, 50, 9), documents(200, 5)],
+}
+
+
+def drawn_from(mixture):
+    """Draw rows; return their (tokens, given), and of which part each is."""
+    torch.manual_seed(0)
+    tokens, given = mixture.unpack(random_blocks(mixture, 20_000, N))
+    return tokens, given, tokens[:, 0] // 100
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_rows_are_blocks_of_their_parts_by_their_shares_of_the_tokens(name):
+    """Rows by chi-square; the tokens of documents, whose rows are unlike, by their mean."""
+    mixture = Mixture(FORMS[name], SHARES, N)
+    tokens, given, owner = drawn_from(mixture)
+    n = (tokens != PADDING).sum(1)
+    of_row = [n_read(part, N)[1] for part in mixture.parts]
+    assert chi2_of(np.bincount(owner), shares_of(SHARES / of_row)) < limit(2)
+    for k, part in enumerate(mixture.parts):
+        mine = owner == k
+        assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
+        alone = torch.cat(part.unpack(random_blocks(part, 300, N)), 1)
+        width = alone.size(1) // 2
+        found = torch.cat([tokens[mine, :width], given[mine, :width]], 1)
+        assert {*map(tuple, found.tolist())} == {*map(tuple, alone.tolist())}
+        assert (tokens[mine, width:] == PADDING).all()
+
+
+def test_without_weights_sets_are_read_as_if_they_were_one():
+    """Every document is as likely, and a set alone is read as it is."""
+    parts = [Part(str(k), None, split, None) for k, split in enumerate(FORMS['documents'])]
+    set_shares(parts, dict.fromkeys('012'), N)
+    _, _, owner = drawn_from(read_as_one(parts, N))
+    assert chi2_of(np.bincount(owner), np.array([2, 3, 1]) / 6) < limit(2)
+    assert read_as_one(parts[:1], N) is parts[0].train
+
+
+def test_a_large_vocabulary_has_room_for_the_mark():
+    """40,000 is an id of the first set, and the mark and an id of the second."""
+    large = Split(np.full(N, 40_000, '<u2'))
+    small = Split(np.full(N, GIVEN | 7, '<u2'), True)
+    tokens, given, _ = drawn_from(Mixture([large, small], SHARES[:1].repeat(2), N))
+    assert {*tokens[given].tolist()} == {7}
+    assert {*tokens[~given].tolist()} == {40_000}
+
+
+def test_counts_are_by_the_shares():
+    parts = [
+        Split(np.frombuffer(text, 'u1')) for text in (b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3')
+    ]
+    counts = Mixture(parts, np.array([0.9, 0.1]), N).counts(5)
+    assert counts.tolist() == [162, 18, 20, 1, 0]
+
+
+BOTH = '--dataset=pydocs:0.7,digits:0.3'
+
+
+def prepare_digits(digits, **options):
+    p.DATA_SETS['text'] = p.DataSet(lambda: [digits * 30] * 20, 'bytes', 0.1, '')
+    p.prepare('text', 'data', 'digits', **options)
+
+
+def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
+    prepare_digits('3.1415926535 8979323846 ')
+    options = [BOTH, '--dropout=0.1', '--gradient_accumulation_steps=2', '--lr_decay_iters=6']
+    run(*options, '--max_iters=6', '--out_dir=whole')
+    run(*options, '--max_iters=4')
+
+    last = log()[-1]
+    kept = {}
+    for name, share in (('pydocs', 0.7), ('digits', 0.3)):
+        meta = read_meta(f'data/{name}')
+        hashes = {'data': meta.splits['train'].sha256, 'val_data': meta.splits['val'].sha256}
+        kept[name] = {'share': pytest.approx(share), 'set': kind_of(meta)} | hashes
+    assert load_checkpoint('out/ckpt.pt')['sets'] == kept
+    for kind in ('any', 'l2r'):
+        mean = 0.7 * last[f'val_pydocs_{kind}'] + 0.3 * last[f'val_digits_{kind}']
+        assert last[f'val_{kind}'] == pytest.approx(mean, rel=1e-12)
+    counts = Checkpoint('out/ckpt.pt').counts
+    assert float(counts[[*b'0123456789']].sum() / counts.sum()) == pytest.approx(0.2625, abs=0.01)
+    said = script('eval_ppl.py', '--n_blocks=2').stdout
+    assert 0 < said.index('pydocs (val)') < said.index('digits (val)')
+
+    # It goes on, also by names in another order, and says which set is another
+    resume('--max_iters=6')
+    assert_same_runs('whole', 'out')
+    capsys.readouterr()
+    run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=6')
+    assert 'train and val' not in capsys.readouterr().out
+    prepare_digits('2.7182818284 ', force=True)
+    run('--init_from=resume', '--dataset=pydocs:0.5,digits:0.5', '--max_iters=6')
+    said = capsys.readouterr().out
+    assert 'pydocs:0.5,digits:0.5' in said
+    assert ', train and val of digits\n' in said
+    said = script('eval_ppl.py', '--n_blocks=2').stdout
+    assert 'train and val of digits;' in said
+    assert 'of pydocs;' not in said
+
+
+def test_a_mixture_of_one_is_this_set(data):
+    run('--dataset=pydocs', '--max_iters=2', '--out_dir=whole')
+    run('--dataset=pydocs:3', '--max_iters=2')
+    assert_same_runs('whole', 'out')
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('a:0.7,b', 'gives b no weight'),
+        ('a,b:0.7', 'gives a no weight'),
+        ('a:0,b:1', 'weight of a .* above 0'),
+        ('a:-1,b:2', 'weight of a .* above 0'),
+        ('a:nan,b:1', 'weight of a .* above 0'),
+        ('a:1,b:inf', 'weight of b .* above 0'),
+        ('a:1,b:x', 'weight of b .* above 0'),
+        ('a:1_0,b:1', 'weight of a .* above 0'),
+        ('a:1,b:', 'weight of b .* above 0'),
+        ('a:1:2,b:1', 'weight of a .* above 0'),
+        ('a:1,b:1,a:2', 'a twice'),
+        ('a,a', 'a twice'),
+        (',', 'plain name'),
+        ('', 'plain name'),
+        (':1', 'plain name'),
+        ('a:1,../b:1', 'plain name'),
+    ],
+)
+def test_weights_that_are_none_are_one_line(text, said):
+    with one_line(said):
+        weights_in(text)
+
+
+def test_weights_are_shares():
+    assert weights_in('a:2, b :6') == {'a': 2, 'b': 6}
+    assert shares_of([2, 6]).tolist() == [0.25, 0.75]
+    assert shares_of([1e308, 1e308]).tolist() == [0.5, 0.5]
+    assert names_of_run({'dataset': 'a:2, b:6'}) == ['a', 'b']
+    assert names_of_run({'dataset': 'a:of old,,../b'}) == ['a', '../b']
+    assert name_of_run({'dataset': 'a'}) == 'a'
+    assert name_of_run({}) == ''
+    with one_line('trained on a and b'):
+        name_of_run({'dataset': 'a,b'})
+
+
+@pytest.mark.parametrize(
+    'one, other, said',
+    [
+        (OWN, {'vocabulary': [*'abcdefg']}, 'tokenizers differ, own and own'),
+        (OWN, {'n_tokens': 8}, 'tokenizers differ'),
+        (OWN, TEXT, 'a and b cannot be mixed: their tokenizers differ, own and bytes'),
+        (OWN, {'row_length': 6}, 'a is a stream of tokens, b is rows of 6 tokens'),
+        (OWN | {'row_length': 4}, {'row_length': 6}, 'a is rows of 4 tokens'),
+        (TEXT, KINDS['qa'], 'b is documents'),
+        (OWN, {'eos': 1}, 'meta.json differ in eos'),
+        (OWN | {'row_length': 4}, {'shape': [2, 2]}, 'meta.json differ in shape'),
+        (OWN, {'given': True}, ''),
+        (KINDS['nae_sat'], {'puzzle': {'task': 'nae_sat', 'seed': 1}}, ''),
+    ],
+)
+def test_sets_are_mixed_only_with_their_like(one, other, said):
+    kinds = {'a': one, 'b': one | other}
+    if said:
+        with one_line(said):
+            kind_of_all(kinds)
+    else:
+        wanted = one | {'given': True}
+        wanted.pop('puzzle', None)
+        assert kind_of_all(kinds) == wanted
