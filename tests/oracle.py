@@ -5,13 +5,19 @@ They are written from the definitions and share no code with what they check."""
 import math
 
 import torch
-from conftest import numbers
+from conftest import make_model, numbers
 
-from anyorder.generation.drawing import token_noise
+from anyorder.generation.drawing import Drawing, token_noise
 from anyorder.generation.options import choice_in, unmasking_of
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.scores import is_own
+from anyorder.generation.scroll import Scroll
+from anyorder.generation.unmasking import Given
+from anyorder.generation.way import Page, Way
+from anyorder.orders import Order
 from anyorder.seeds import keys_of
+from anyorder.tokens.prompts import parse_prompt
+from anyorder.tokens.tokenizers import Bytes
 
 VARIANTS = [
     {},
@@ -453,3 +459,22 @@ def chi2_of(counts, law):
 def limit(n_free):
     """A chi2 of so many degrees of freedom is above it once in a million: 5 standard deviations."""
     return n_free + 5 * (2 * n_free) ** 0.5
+
+
+def ascii_model(**config):
+    """A model of eight characters."""
+    return make_model(**dict(block_size=8, vocab_size=128) | config)
+
+
+def texts(*prompts, length=20):
+    """[(tokens, known)] of prompts."""
+    return [parse_prompt(prompt, Bytes(), length).lay_out()[:2] for prompt in prompts]
+
+
+def write(model, rows, how=None, drawing=None, **page):
+    """The samples of `rows` that are written in this way, on a page of these fields."""
+    scroll = Scroll(rows, 5, Bytes(), model.config.block_size, Page(stop=[], **page))
+    way = Way(Order('l2r'), how or Given(99), drawing or Drawing())
+    for _ in scroll.steps(model, way):
+        pass
+    return scroll.samples()

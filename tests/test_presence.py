@@ -5,12 +5,22 @@ import itertools
 import pytest
 import torch
 from conftest import make_model
-from oracle import ENCODER, FINAL, TWO_STREAM, by_definition, chi2_of, counts_of, limit
+from oracle import (
+    ENCODER,
+    FINAL,
+    TWO_STREAM,
+    ascii_model,
+    by_definition,
+    chi2_of,
+    counts_of,
+    limit,
+    texts,
+    write,
+)
 from test_lossless import KNOWN as TWELVE
 from test_lossless import half_certain, orders_of, traced
 from test_own_law import EVERY, WAYS, choosy, law, scored, written
 from test_revise import NETWORKS, misfits
-from test_scroll import ascii_model, texts, write
 from test_unmasking import BLOCKS, CHANCE, KNOWN
 
 from anyorder.checkpoint import set_exempt

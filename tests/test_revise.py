@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_model, numbers, one_line
-from test_scroll import texts, write
+from oracle import texts, write
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
