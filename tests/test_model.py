@@ -1,69 +1,86 @@
-"""The equalities that all else stands on, in float64 against a slow definition of every network.
+"""The network in float64 against a slow definition that shares no code with it, its fast paths
+against the network itself, and how networks are named.
 
-It shares no code with the model. The decoder of the paper is also checked against
-anyorder/extras/minimal.py, in test_minimal.py and test_equalities.py."""
+The decoder of the paper is also checked against anyorder/extras/minimal.py, in test_minimal.py and
+test_equalities.py."""
 
 import itertools
 import math
 
 import pytest
 import torch
-from conftest import make_model
-from oracle import FINAL, TWO_STREAM, VARIANTS, defined, name_of
+import torch.nn.functional as F
+from conftest import make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, defined, name_of
 
-from anyorder.likelihood.nll import nll_of_blanks, one_by_one
+from anyorder.fast import attention_kernels, bits_of, freeze, kept_frozen, lean
+from anyorder.likelihood.nll import one_by_one
+from anyorder.networks import network_fields, network_name
 from anyorder.orders import sample_order
-from anyorder.seeds import stream
-from model import AOGPT, ATTENTION, EMA, AOGPTConfig, KVCache, Slots
+from model import AOGPT, ATTENTION, EMA, TARGET_POSITIONS, AOGPTConfig, KVCache, Slots
 
-close = dict(rtol=0, atol=1e-10)
+MIXED = dict(attention='mixed')
+DECODERS = VARIANTS + TWO_STREAM
+BLANKS = [dict(variant, **kind) for kind in (ENCODER, MIXED) for variant in VARIANTS]
+KNOWN = torch.tensor([0, 3, 8, 5, 1])
 
-
-@pytest.fixture(params=VARIANTS + TWO_STREAM, ids=name_of)
-def model(request):
-    return make_model(**request.param)
-
-
-# ---- the forward pass
+each_decoder = pytest.mark.parametrize('network', DECODERS, ids=name_of)
+each_cached = pytest.mark.parametrize('network', VARIANTS + FINAL, ids=name_of)
 
 
-def test_forward_is_the_definition(model, batch):
+def assert_close(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def nats_of(logits, idx, order):
+    """-log p (B, n) of the tokens that stand at `order` (B, n)."""
+    tokens = idx.gather(1, order).unsqueeze(-1)
+    return -logits.log_softmax(-1).gather(2, tokens)[..., 0]
+
+
+# --------------------------------------------------------------------------------------------------
+# the forward pass
+
+
+@pytest.mark.parametrize('network', DECODERS + BLANKS, ids=name_of)
+def test_a_network_is_its_definition(network, batch):
+    """In rows of unequal n_known; a masked loss scores what is not known, and weights it."""
+    model = make_model(**network)
     idx, order = batch
-    N = idx.size(1)
-    nll = model(idx, order)
-    for r in range(len(idx)):
-        for d in range(N):
-            logp = defined(model, idx[r], order[r], N - 1, d).log_softmax(-1)
-            token = idx[r, order[r, d]]
-            torch.testing.assert_close(nll[r, d], -logp[token], **close)
-
-
-def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
-    idx, order = batch
-    known = torch.tensor([0, 3, 8, 5, 1])
-    logits = model.predict(idx, order, known)
+    is_masked = model.slots.masked_loss
+    nll = model(idx, order, KNOWN if is_masked else None)
+    logits = model.predict(idx, order, KNOWN)
     assert logits.shape == (5, 9, 11)
-    for r, k in enumerate(known.tolist()):
-        for j in range(9 - k):
-            expected = defined(model, idx[r], order[r], k, k + j)
-            torch.testing.assert_close(logits[r, j], expected, **close)
+    for r, k in enumerate(KNOWN.tolist()):
+        wanted = [defined(model, idx[r], order[r], k, d) for d in range(k, 9)]
+        assert_close(logits[r, : 9 - k], torch.stack(wanted))
+        if is_masked:
+            assert (nll[r, :k] == 0).all()
+        else:
+            wanted = [defined(model, idx[r], order[r], 8, d) for d in range(9)]
+        start = 9 - len(wanted)
+        nats = nats_of(torch.stack(wanted)[None], idx[r : r + 1], order[r : r + 1, start:])[0]
+        assert_close(nll[r, start:], nats * 9 / len(wanted))
 
 
-def test_short_sequences_score_as_the_same_positions_of_long_ones(model, batch):
-    idx, _ = batch
-    order = sample_order(5, 6, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(model(idx[:, :6], order), model(idx, order), **close)
+@each_decoder
+def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch):
+    model = make_model(**network)
+    idx, order = batch
+    nll = model(idx, order)
+    short = order.argsort(1).gather(1, torch.arange(6).expand(5, 6)).argsort(1)
+    assert_close(model(idx[:, :6], short), model(idx, short))
+    for columns in (torch.arange(9).expand(5, 9), order[:, :3], torch.full((5, 1), 8)):
+        assert_close(model(idx, order, columns=columns), nll.gather(1, columns))
 
 
-def new_cache(model, n_rows=5):
-    return KVCache(model.config, n_rows, dtype=torch.float64)
-
-
+@each_decoder
 @pytest.mark.parametrize('cached', [True, False])
-def test_the_first_columns_may_score_known_visits(model, batch, cached):
+def test_the_first_columns_may_score_known_visits(network, batch, cached):
     """Column j of a row is visit first + j.
 
     It is given the visits before it, or, from n_known on, the known ones."""
+    model = make_model(**network)
     idx, order = batch
     known = torch.tensor([2, 3, 9, 5, 1])
     first = known - torch.tensor([2, 0, 3, 4, 1])
@@ -78,62 +95,67 @@ def test_the_first_columns_may_score_known_visits(model, batch, cached):
             n_given = min(d, k)
             order_of_d = torch.cat([order[r, :n_given], order[r, d : d + 1]])[None]
             alone = model.predict(idx[r : r + 1], order_of_d, n_given)[0, 0]
-            torch.testing.assert_close(logits[r, d - start], alone, **close)
+            assert_close(logits[r, d - start], alone)
     if cached:
         assert cache.length.tolist() == [3, 4, 9, 6, 2]
-        known = torch.tensor([3, 5, 9, 7, 3])  # the cache has kept the slots of these tokens
-        rows = [0, 1, 3, 4]
+        known = torch.tensor([3, 5, 8, 7, 3])  # the cache has kept the slots of these tokens
         logits = model.predict(idx, order, known, 1, cache)
-        plain = model.predict(idx, order, known, 1)
-        torch.testing.assert_close(logits[rows], plain[rows], **close)
+        assert_close(logits[[0, 1, 3, 4]], model.predict(idx, order, known, 1)[[0, 1, 3, 4]])
 
 
-def test_columns_that_only_score_leave_the_cache_at_their_end(model, batch):
+@each_decoder
+def test_columns_that_only_score_leave_the_cache_at_their_end(network, batch):
+    model = make_model(**network)
     idx, order = batch
     cache = new_cache(model)
     logits = model.predict(idx, order, 6, 2, cache, first=2)
-    plain = model.predict(idx, order, 6, 6, first=2)
-    torch.testing.assert_close(logits, plain[:, :2], **close)
-    n_kept = 4 if model.slots.targets_in_keys else 7
-    assert (cache.length == n_kept).all()
-    logits = model.predict(idx, order, 7, 2, cache)
-    torch.testing.assert_close(logits, model.predict(idx, order, 7, 2), **close)
-    for first in (-1, 4, torch.tensor([3, -1, 3, 3, 3])):
-        with pytest.raises(ValueError, match='first 0 to n_known'):
-            model.predict(idx, order, 3, 1, first=first)
+    assert_close(logits, model.predict(idx, order, 6, 6, first=2)[:, :2])
+    assert (cache.length == (4 if model.slots.targets_in_keys else 7)).all()
+    assert_close(model.predict(idx, order, 7, 2, cache), model.predict(idx, order, 7, 2))
 
 
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-def test_what_stands_in_a_blank_need_not_be_a_token(attention, batch):
-    model = make_model(attention=attention)
+@pytest.mark.parametrize('network', [{}, ENCODER, MIXED], ids=name_of)
+@pytest.mark.parametrize('with_cache', [False, True])
+def test_what_is_blank_and_what_lies_behind_n_visits_is_not_seen(network, with_cache, batch):
+    model = make_model(**network)
+    idx = batch[0][:3]
+    n_visits = torch.tensor([9, 4, 6])
+    known = torch.tensor([2, 4, 0])
+    order = torch.arange(9).repeat(3, 1)
+    for row, n in zip(order, n_visits.tolist()):
+        row[:n] = row[:n].flip(0)
+    cache = new_cache(model, 3) if with_cache and model.slots.cached else None
+    logits = model.predict(idx, order, known, cache=cache, n_visits=n_visits)
+    for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
+        for value in (-1, 99):  # which need not be a token
+            blank = idx.scatter(1, order[:, k:], value)[r : r + 1]
+            equal = model.predict(blank, order[r : r + 1], min(k, n - 1), n_visits=n)  # one length
+            alone = model.predict(blank[:, :n], order[r : r + 1, :n], min(k, n - 1))
+            assert_close(equal[0, : n - k], alone[0, : n - k])
+        if k < n:
+            assert_close(logits[r, : n - k], alone[0])
+
+
+def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
     idx, order = batch
-    for known in (0, 3):
-        logits = model.predict(idx, order, known)
-        for value in (-1, 99):
-            blank = idx.scatter(1, order[:, known:], value)
-            assert torch.equal(model.predict(blank, order, known), logits)
-
-
-def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
-    model = make_model().bfloat16()
-    idx, order = batch
-    nll = model(idx, order)
-    assert nll.dtype == torch.float32
     assert make_model()(idx, order).dtype == torch.float64
-    logits = model.predict(idx, order, order.size(1) - 1, first=0)
-    logp = logits.float().log_softmax(-1)
-    tokens = idx.gather(1, order).unsqueeze(-1)
-    torch.testing.assert_close(nll, -logp.gather(2, tokens)[..., 0], rtol=0, atol=1e-6)
+    trained = lean(make_model().bfloat16())
+    for model in (make_model().bfloat16(), trained, freeze(make_model(), torch.bfloat16)):
+        with torch.set_grad_enabled(model is trained):
+            nll = model(idx, order)
+            logits = model.predict(idx, order, 8, first=0)
+        assert nll.dtype == torch.float32
+        nats = nats_of(logits.float(), idx, order)
+        torch.testing.assert_close(nll, nats, rtol=0, atol=1e-6)
 
 
 def test_a_bfloat16_model_turns_by_float32_angles():
     """From 256 on bfloat16 holds every other position alone."""
     model = make_model(block_size=400, rotary=True)
-    g = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
         larger = 4 if name.endswith('q_norm.weight') else 1  # so that small angles matter
         p.copy_(p.mul(larger).bfloat16())
-    idx = torch.randint(11, (2, 400), generator=g)
+    idx = torch.randint(11, (2, 400), generator=torch.Generator().manual_seed(0))
     order = torch.stack([torch.arange(400), torch.arange(400).flip(0)])
     columns = torch.arange(300, 340).expand(2, 40)
     exact = model(idx, order, columns=columns)
@@ -141,128 +163,77 @@ def test_a_bfloat16_model_turns_by_float32_angles():
     assert (exact - rounded).abs().mean() < 0.05  # 0.017; with angles in bfloat16 0.29
 
 
-# ---- the encoder
-
-
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-@pytest.mark.parametrize('variant', VARIANTS, ids=name_of)
-def test_a_network_with_a_masked_loss_is_the_definition(attention, variant, batch):
-    model = make_model(attention=attention, **variant)
-    idx, order = batch
-    known = torch.tensor([0, 3, 8, 5, 1])
-    nll = model(idx, order, known)
-    logits = model.predict(idx, order, known)
-    for r, k in enumerate(known.tolist()):
-        assert (nll[r, :k] == 0).all()
-        for d in range(k, 9):
-            expected = defined(model, idx[r], order[r], k, d)
-            torch.testing.assert_close(logits[r, d - k], expected, **close)
-            logp = expected.log_softmax(-1)[idx[r, order[r, d]]]
-            torch.testing.assert_close(nll[r, d], -logp * 9 / (9 - k), **close)
-
-
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_given_visits_cost_a_masked_loss_nothing_and_are_not_counted(attention, batch):
-    encoder = make_model(attention=attention)
-    idx, order = batch
-    known = torch.tensor([0, 3, 8, 5, 2])
-    given = torch.tensor([0, 2, 8, 1, 2])
-    expected = torch.zeros(5, 9, dtype=torch.float64)
-    for r, (k, n) in enumerate(zip(known.tolist(), given.tolist())):
-        logp = encoder.predict(idx[r : r + 1], order[r : r + 1], k)[0].log_softmax(-1)
-        tokens = idx[r, order[r, k:]].unsqueeze(1)
-        expected[r, k:] = -logp.gather(1, tokens)[:, 0] * (9 - n) / (9 - k)
-    nll = nll_of_blanks(encoder(idx, order, known), given, True)
-    torch.testing.assert_close(nll, expected, **close)
-
-
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_the_masked_loss_is_the_any_order_bound(attention):
-    """The mean over all orders and numbers of known tokens is that of one token after the other.
-
-    By enumeration; a Monte Carlo of both agrees with it within its standard error."""
-    encoder = make_model(attention=attention, block_size=3, vocab_size=3)
-    idx = torch.tensor([[2, 0, 1]])
+@pytest.mark.parametrize('network', [ENCODER, MIXED], ids=name_of)
+def test_the_masked_loss_is_the_any_order_bound(network):
+    """The mean over all orders and numbers of known tokens is that of one token after the other, by
+    enumeration."""
+    model = make_model(block_size=3, vocab_size=3, **network)
     orders = torch.tensor(list(itertools.permutations(range(3))))
-    every = idx.expand(6, 3)
-    exact = one_by_one(encoder, every, orders).sum(1).mean()
-    masked = [encoder(every, orders, torch.full((6,), k)).sum(1) for k in range(3)]
-    torch.testing.assert_close(torch.stack(masked).mean(), exact, **close)
-
-    n = 4000
-    order = sample_order(n, 3, generator=stream(0))
-    known = torch.randint(3, (n,), generator=stream(1))
-    draws = encoder(idx.expand(n, 3), order, known).sum(1)
-    assert abs(draws.mean() - exact) < 3 * draws.std() / n**0.5 < 0.2 * exact
+    idx = torch.tensor([[2, 0, 1]]).expand(6, 3)
+    exact = one_by_one(model, idx, orders).sum(1).mean()
+    masked = [model(idx, orders, torch.full((6,), k)).sum(1) for k in range(3)]
+    assert_close(torch.stack(masked).mean(), exact)
 
 
-def test_the_encoder_says_what_it_wants(batch):
-    encoder = make_model(attention='bidirectional')
+def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
+    class Window(Slots):
+        needs_mask = True
+
+        @staticmethod
+        def see(query, key, known, end):
+            return Slots.see(query, key, known, end) & (key > query - 3)
+
+    monkeypatch.setitem(ATTENTION, 'window', Window)
     idx, order = batch
-    zeros = torch.zeros(5)
-    for call, said in (
-        (lambda: encoder(idx, order), 'wants n_known'),
-        (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
-        (lambda: encoder(idx, order[:, :4], zeros), 'whole orders'),
-        (lambda: encoder(idx, order, zeros, torch.zeros(5, 3).long()), 'by predict'),
-        (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
-        (lambda: encoder.predict(idx, order, 3, 2, first=2), 'first is for a decoder'),
-        (lambda: make_model()(idx, order, zeros), 'for a masked loss'),
-    ):
-        with pytest.raises(ValueError, match=said):
-            call()
+    model = make_model(attention='window')
+    nll = model(idx, order)
+    for known, n in itertools.product(range(9), (1, None)):
+        logits = model.predict(idx, order, known, n)[:, :1]
+        nats = nats_of(logits, idx, order[:, known : known + 1])
+        assert_close(nats[:, 0], nll[:, known])
 
 
-# ---- the cache
+# --------------------------------------------------------------------------------------------------
+# the cache
 
 
-@pytest.fixture(params=VARIANTS + FINAL, ids=name_of)
-def cached(request):
-    return make_model(**request.param)
+def new_cache(model, n_rows=5):
+    return KVCache(model.config, n_rows, dtype=torch.float64)
 
 
-def kept(model, known):
-    return known + 1 if model.slots.causal else known
+def check_step(model, idx, order, known, n, cache):
+    """A step with the cache is one without, in the columns that rows have left."""
+    logits = model.predict(idx, order, known, n, cache)
+    plain = model.predict(idx, order, known, n)
+    assert logits.isfinite().all()
+    assert logits.shape == plain.shape
+    kept = known + 1 if model.slots.causal else known
+    assert torch.equal(cache.length, kept.clamp(max=9))
+    for r, k in enumerate(known.tolist()):
+        assert_close(logits[r, : 9 - k], plain[r, : 9 - k])
 
 
-@pytest.mark.parametrize('n', [1, 3])
-def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(cached, batch, n):
-    model = cached
-    idx, order = batch
-    cache = new_cache(model)
-    for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
-        known = torch.tensor(known)
-        logits = model.predict(idx, order, known, n, cache)
-        plain = model.predict(idx, order, known, n)
-        assert logits.isfinite().all()
-        assert logits.shape == plain.shape
-        assert torch.equal(cache.length, kept(model, known).clamp(max=9))
-        for r, k in enumerate(known.tolist()):
-            n_left = 9 - k
-            torch.testing.assert_close(logits[r, :n_left], plain[r, :n_left], **close)
-
-
-def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
-    model = cached
+@each_cached
+@pytest.mark.parametrize('n', [1, 3, None])
+def test_cached_is_uncached_in_unequal_rows_that_end_and_are_reordered(network, batch, n):
+    model = make_model(**network)
     idx, order = batch
     g = torch.Generator().manual_seed(3)
     cache = new_cache(model)
-    known = torch.tensor([0, 1, 2, 0, 4])
-    while known.min() < 9:
-        n = 9 - int(known.min())
-        logits = model.predict(idx, order, known, n, cache)
-        plain = model.predict(idx, order, known, n)
-        for r, k in enumerate(known.tolist()):
-            torch.testing.assert_close(logits[r, : 9 - k], plain[r, : 9 - k], **close)
-            # an adaptive policy: the tail in a new order
+    for step in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
+        known = torch.tensor(step)
+        check_step(model, idx, order, known, n, cache)
+        if n == 1:
+            continue
+        for r, k in enumerate(step):  # an adaptive policy: the tail in a new order
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         if model.slots.targets_in_keys:
             cache.length = known  # slot n_known was run for another target
-        known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
 
 
-def test_rows_that_stay_in_the_cache_go_on(cached, batch):
-    model = cached
+@each_cached
+def test_rows_that_stay_in_the_cache_go_on(network, batch):
+    model = make_model(**network)
     idx, order = batch
     cache = new_cache(model)
     known = torch.tensor([5, 0, 3, 7, 2])
@@ -272,57 +243,117 @@ def test_rows_that_stay_in_the_cache_go_on(cached, batch):
         cache.keep(rows)
         idx = idx[rows]
         order = order[rows]
-        known = known[rows]
-        assert torch.equal(cache.length, kept(model, known))
-        known = known + 1
-        logits = model.predict(idx, order, known, 1, cache)
-        torch.testing.assert_close(logits, model.predict(idx, order, known, 1), **close)
+        known = known[rows] + 1
+        check_step(model, idx, order, known, 1, cache)
 
 
-def test_a_reordered_tail_costs_a_slot_where_keys_depend_on_targets(cached, batch):
-    model = cached
+@each_cached
+def test_a_reordered_tail_costs_a_slot_where_keys_depend_on_targets(network, batch):
+    model = make_model(**network)
     idx, order = batch
     cache = new_cache(model)
     model.predict(idx, order, 3, 1, cache)
     order[:, 3:] = order[:, 3:].flip(1)  # without setting cache.length back
-    logits = model.predict(idx, order, 4, 1, cache)
-    error = (logits - model.predict(idx, order, 4, 1)).abs().max()
-    if model.slots.targets_in_keys:
-        assert error > 1e-3
-    else:
-        assert error < 1e-10
+    error = (model.predict(idx, order, 4, 1, cache) - model.predict(idx, order, 4, 1)).abs().max()
+    assert (error > 1e-3) == model.slots.targets_in_keys
+    assert error > 1e-3 or error < 1e-10
 
 
-# ---- the vocabulary's padding, sizes, initialisation
+# --------------------------------------------------------------------------------------------------
+# what is wrong
 
 
-def test_padding_of_the_vocabulary_has_no_probability():
-    model = make_model(vocab_size=16, n_tokens=11)
-    order = sample_order(3, 9)
-    logits = model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)
-    assert (logits[..., 11:] == -math.inf).all()
-    small = make_model(vocab_size=11)
-    state = model.state_dict()
-    for name, weight in state.items():
-        if 'wte' in name or 'lm_head' in name:
-            state[name] = weight[:11]
-    small.load_state_dict(state)
-    idx = torch.randint(11, (3, 9))
-    torch.testing.assert_close(model(idx, order), small(idx, order), **close)
+ZEROS = torch.zeros(2, 9, dtype=torch.long)
+BAD = [
+    (lambda: AOGPTConfig(n_embd=10, n_head=3), 'divisible'),
+    (lambda: AOGPTConfig(block_size=0), 'block_size'),
+    (lambda: AOGPTConfig(vocab_size=5, n_tokens=6), 'n_tokens'),
+    (lambda: AOGPTConfig(n_tokens=-1), 'n_tokens'),
+    (lambda: AOGPTConfig(n_layer=2.0), 'n_layer'),
+    (lambda: AOGPTConfig(dropout=1.0), 'dropout'),
+    (lambda: AOGPTConfig(dropout=-0.1), 'dropout'),
+    (lambda: AOGPTConfig(attention='none'), 'attention'),
+    (lambda: AOGPTConfig(target_position='none'), 'target_position'),
+    (lambda: AOGPTConfig(target_position='two_stream', attention='mixed'), 'decoder'),
+    (lambda: AOGPTConfig(n_embd=36, n_head=12, rotary=True), 'rotary'),
+    (lambda: EMA(make_model(), 1.0), 'ema_decay'),
+    (lambda: EMA(make_model(), -0.1), 'ema_decay'),
+    (lambda: freeze(freeze(make_model().float()), torch.bfloat16), 'float32 already'),
+]
+for shape in ((3, 9), (2, 10), (2, 0), (2,)):
+    BAD.append((lambda shape=shape: make_model()(ZEROS, ZEROS.new_zeros(shape)), 'B, N|T <= N'))
+BAD.append((lambda: make_model(block_size=8)(ZEROS, ZEROS), 'block_size'))
 
 
-def test_the_head_of_sigma_gpt_is_its_embedding():
-    model = AOGPT(AOGPTConfig(9, 16, 1, 2, 8, target_position='input', gpt2_blocks=True))
-    assert model.lm_head.weight is model.transformer.wte.weight
-    assert model.lm_head.bias is None
+@pytest.mark.parametrize('make, said', BAD)
+def test_sizes_and_shapes_that_are_wrong_are_one_line(make, said):
+    with one_line(said):
+        make()
+
+
+# (network, what `forward` is given, what is said)
+BAD_LOSSES = [
+    (ENCODER, {}, 'n_known'),
+    (ENCODER, dict(n_known=torch.full((2,), 9)), '0 to 8'),
+    (ENCODER, dict(n_known=torch.tensor([-1, 0])), '0 to 8'),
+    (ENCODER, dict(n_known=ZEROS[:, 0], order=ZEROS[:, :4]), 'whole orders'),
+    (ENCODER, dict(n_known=ZEROS[:, 0], columns=ZEROS[:, :3]), 'predict'),
+    ({}, dict(n_known=ZEROS[:, 0]), 'masked loss'),
+    ({}, dict(columns=ZEROS + 9), 'columns'),
+    ({}, dict(columns=ZEROS - 1), 'columns'),
+]
+# (network, what `predict` is given, what is said)
+BAD_PREDICTIONS = [
+    (ENCODER, dict(n_known=1, cache=True), 'no cache'),
+    (ENCODER, dict(n_known=3, first=2), 'decoder'),
+    ({}, dict(n_known=3, first=-1), 'first'),
+    ({}, dict(n_known=3, first=4), 'first'),
+    ({}, dict(n_known=3, first=torch.tensor([3, -1])), 'first'),
+    ({}, dict(n_known=-1), 'n_known'),
+    ({}, dict(n_known=9), 'n_known'),
+    ({}, dict(n_known=3, n_targets=0), 'target'),
+    ({}, dict(n_known=torch.tensor([10, 2])), 'n_known'),
+    ({}, dict(n_known=4, n_visits=3), 'n_visits'),
+    ({}, dict(n_known=4, n_visits=10), 'n_visits'),
+    ({}, dict(n_known=4, n_visits=torch.tensor([9, 3])), 'n_visits'),
+]
+
+
+def test_what_a_network_cannot_answer_is_one_line():
+    order = sample_order(2, 9)
+    for network, given, said in BAD_LOSSES:
+        with one_line(said):
+            make_model(**network)(**dict(idx=ZEROS, order=order) | given)
+    for network, given, said in BAD_PREDICTIONS:
+        model = make_model(**network)
+        if 'cache' in given:
+            given = given | dict(cache=new_cache(model, 2))
+        with one_line(said):
+            model.predict(ZEROS, order, **given)
+
+
+# --------------------------------------------------------------------------------------------------
+# the vocabulary's padding, initialisation, the average, dropout
+
+
+def test_padding_of_the_vocabulary_has_no_probability(batch):
+    for network in ({}, dict(gpt2_blocks=True)):
+        model = make_model(vocab_size=16, n_tokens=11, **network)
+        small = make_model(vocab_size=11, **network)
+        state = model.state_dict()
+        for name, weight in state.items():
+            if 'wte' in name or 'lm_head' in name:
+                state[name] = weight[:11]
+        small.load_state_dict(state)
+        assert (model.predict(*batch, 2)[..., 11:] == -math.inf).all()
+        assert_close(model(*batch), small(*batch))
 
 
 def test_initialisation():
     torch.manual_seed(0)
-    config = AOGPTConfig(
-        vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5
-    )
-    w = dict(AOGPT(config).named_parameters())
+    sizes = dict(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64)
+    model = AOGPT(AOGPTConfig(**sizes, gate_init=0.5))
+    w = dict(model.named_parameters())
     for name, std in (
         ('transformer.h.3.attn.c_attn.weight', 0.02),
         ('transformer.h.3.adaLN.1.weight', 0.02),
@@ -334,62 +365,16 @@ def test_initialisation():
         assert abs(w[name].std().item() / std - 0.9866) < 0.03  # the std of a normal cut at 3
     gates = w['transformer.h.3.adaLN.1.bias'].view(6, -1)
     assert gates.mean(1).tolist() == [0, 0, 0.5, 0, 0, 0.5]
-
-
-@pytest.mark.parametrize(
-    'wrong, said',
-    [
-        (dict(n_embd=10, n_head=3), 'divisible'),
-        (dict(block_size=0), 'block_size'),
-        (dict(vocab_size=5, n_tokens=6), 'n_tokens'),
-        (dict(n_tokens=-1), 'n_tokens'),
-        (dict(dropout=1.0), 'dropout'),
-        (dict(target_position='two_stream', attention='mixed'), 'is a decoder'),
-    ],
-)
-def test_config_says_what_is_wrong(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        AOGPTConfig(**wrong)
-
-
-def test_shapes_are_checked(model):
-    idx = torch.zeros(2, 9, dtype=torch.long)
-    for shape in ((3, 9), (2, 10), (2, 0)):
-        with pytest.raises(ValueError):
-            model(idx, torch.zeros(shape, dtype=torch.long))
-    for known in (-1, 9, 10, torch.tensor([10, 2])):
-        with pytest.raises(ValueError, match='n_known'):
-            model.predict(idx, sample_order(2, 9), known)
-
-
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-@pytest.mark.parametrize('with_cache', [False, True])
-def test_what_lies_behind_n_visits_is_not_seen(attention, with_cache):
-    model = make_model(attention=attention)
-    g = torch.Generator().manual_seed(3)
-    n_visits = torch.tensor([9, 4, 6])
-    known = torch.tensor([2, 4, 0])
-    idx = torch.randint(11, (3, 9), generator=g)
-    order = torch.arange(9).repeat(3, 1)
-    for row, n in zip(order, n_visits.tolist()):
-        row[:n] = torch.randperm(n, generator=g)
-    cache = new_cache(model, 3) if with_cache and model.slots.cached else None
-    logits = model.predict(idx, order, known, cache=cache, n_visits=n_visits)
-    for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
-        if k == n:
-            continue
-        own_idx = idx[r : r + 1]
-        own_order = order[r : r + 1]
-        alone = model.predict(own_idx[:, :n], own_order[:, :n], k)[0]
-        torch.testing.assert_close(logits[r, : n - k], alone, rtol=0, atol=1e-12)
-        equal = model.predict(own_idx, own_order, k, n_visits=n)[0]  # all rows of one length
-        torch.testing.assert_close(equal[: n - k], alone, rtol=0, atol=1e-12)
-    for wrong in (3, 10, torch.tensor([9, 3, 6])):
-        with pytest.raises(ValueError, match='n_visits'):
-            model.predict(idx, order, known, n_visits=wrong)
-
-
-# ---- the average and the file
+    assert model.n_parameters() == sum(p.numel() for p in w.values())
+    sigma = AOGPT(AOGPTConfig(**sizes, target_position='input', gpt2_blocks=True))
+    assert sigma.lm_head.weight is sigma.transformer.wte.weight
+    assert sigma.lm_head.bias is None
+    assert AOGPTConfig().n_layer == AOGPTConfig().n_head == 12
+    assert (AOGPTConfig().block_size, AOGPTConfig().n_embd, AOGPTConfig().n_cond) == (
+        1024,
+        768,
+        128,
+    )
 
 
 def test_the_average_has_no_dropout_and_no_gradients(batch):
@@ -407,70 +392,304 @@ def test_dropout_at_each_place_keeps_half_and_doubles_it():
     model = make_model(dropout=0.5, n_layer=1, n_head=1, bias=False)
     plain = make_model(n_layer=1, n_head=1, bias=False)
     idx = torch.zeros(1000, 1, dtype=torch.long)
+    assert torch.equal(model(idx, idx), plain(idx, idx))  # in evaluation mode there is none
     block = model.transformer.h[0]
     plain_block = plain.transformer.h[0]
 
     # Keep the embeddings, and the ratio of each branch to the plain one's, given the same input
     embeddings = []
-    ratios = {}
+    ratios = []
     for each in (block, plain_block):
         each.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
-    block.attn.register_forward_hook(
-        lambda _, args, y: ratios.update(weights=y / plain_block.attn(*args))
-    )
+    for part, same in ((block.attn, plain_block.attn), (block.mlp, plain_block.mlp)):
+        part.register_forward_hook(lambda _, args, y, same=same: ratios.append(y / same(*args)))
     project = block.attn.project
 
     def compared(y):
         projected = project(y)
-        ratios['branch'] = projected / plain_block.attn.project(y)
+        ratios.append(projected / plain_block.attn.project(y))
         return projected
 
     block.attn.project = compared
-    block.mlp.register_forward_hook(
-        lambda _, args, y: ratios.update(mlp=y / plain_block.mlp(*args))
-    )
+    plain(idx, idx)
     torch.manual_seed(0)
-    assert torch.equal(model(idx, idx), plain(idx, idx))  # in evaluation mode there is none
     model.train()(idx, idx)
-    for ratio, factor, share in (
-        (embeddings[2] / embeddings[1], 2, 0.5),
-        (ratios['weights'], 2, 0.5),
-        (ratios['branch'], 2, 0.5),
-        (ratios['mlp'], 2, 0.5),
-    ):
-        ratio = ratio[ratio.isfinite()]  # behind a dropped weight both are 0
-        kept = ratio != 0
-        wanted = torch.full_like(ratio[kept], factor)
-        torch.testing.assert_close(ratio[kept], wanted, rtol=1e-9, atol=0)
-        assert abs(kept.double().mean() - share) < 0.05
-    whole_head = (ratios['weights'] == 0).all(2)
+    whole_head = (ratios[0] == 0).all(2)
     assert abs(whole_head.double().mean() - 0.5) < 0.08
+    for ratio in (embeddings[1] / embeddings[0], *ratios):
+        ratio = ratio[ratio.isfinite()]  # behind a dropped weight both are 0
+        kept = ratio[ratio != 0]
+        torch.testing.assert_close(kept, torch.full_like(kept, 2), rtol=1e-9, atol=0)
+        assert abs(len(kept) / len(ratio) - 0.5) < 0.05
 
 
-def test_columns_ask_for_some_visits_alone(model, batch):
+# --------------------------------------------------------------------------------------------------
+# fast paths: to train with
+
+
+def gradients(model, nats):
+    nats.backward()
+    result = {name: p.grad for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return result
+
+
+@pytest.mark.parametrize(
+    'network', [VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]], ids=name_of
+)
+@pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
+def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
+    network, batch, monkeypatch, rows_at_a_time
+):
+    config = dict(vocab_size=16, n_tokens=11, dropout=0.3, **network)
+    plain = make_model(**config).train().requires_grad_(True)
+    model = lean(make_model(**config).train().requires_grad_(True))
     idx, order = batch
-    nll = model(idx, order)
-    for wrong in (torch.full((5, 1), 9), torch.full((5, 1), -1)):
-        with pytest.raises(ValueError, match='columns must be'):
-            model(idx, order, columns=wrong)
-    for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
-        asked = model(idx, order, columns=columns)
-        torch.testing.assert_close(asked, nll.gather(1, columns), rtol=0, atol=1e-12)
+    weights = torch.rand(idx.shape, dtype=torch.float64)
+
+    def split_rows(vocab_size, *tensors):
+        return [x.split(rows_at_a_time) for x in tensors]
+
+    def scored(network, T):
+        torch.manual_seed(0)  # for dropout
+        return network(idx, order[:, :T])
+
+    monkeypatch.setattr('anyorder.fast.split_rows', split_rows)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    for T in (9, 4, 1):  # AdaLN is looked up by position where there are more slots
+        nll = scored(model, T)
+        expected = scored(plain, T)
+        assert_close(nll, expected)
+        with torch.no_grad():
+            assert_close(scored(model, T), expected)
+        wanted = gradients(plain, (expected * weights[:, :T]).sum())
+        found = gradients(model, (nll * weights[:, :T]).sum())
+        assert_close(found, wanted)
 
 
-def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
-    class Window(Slots):
-        needs_mask = True
+def test_gradients_in_bfloat16_are_near():
+    config = dict(block_size=32, n_embd=64, n_layer=3)
+    plain = make_model(**config).float().requires_grad_(True)
+    model = lean(make_model(**config).float().requires_grad_(True))
+    idx = torch.randint(11, (8, 32))
+    order = sample_order(8, 32)
+    expected = gradients(plain, plain(idx, order).sum())
+    with torch.autocast('cpu', torch.bfloat16):
+        found = gradients(model, model(idx, order).sum())
+    rounded = gradients(model.bfloat16(), model(idx, order).sum())  # a model of such weights
+    for name, g in found.items():
+        assert (g.dtype, rounded[name].dtype) == (torch.float32, torch.bfloat16)
+        assert rounded[name].isfinite().all()
+        wanted = expected[name].flatten()
+        assert torch.cosine_similarity(g.flatten(), wanted, 0) > 0.99, name
 
-        @staticmethod
-        def see(query, key, known, end):
-            return Slots.see(query, key, known, end) & (key > query - 3)
 
-    monkeypatch.setitem(ATTENTION, 'window', Window)
-    idx, order = batch
-    model = make_model(attention='window')
-    nll = model(idx, order)
-    for known, n in itertools.product(range(9), (1, None)):
-        logp = model.predict(idx, order, known, n)[:, 0].log_softmax(-1)
-        token = idx.gather(1, order[:, known : known + 1])
-        torch.testing.assert_close(-logp.gather(1, token)[:, 0], nll[:, known], **close)
+def one_graph(model):
+    """The model compiled; a break of the graph is an error.
+
+    aot_eager traces the backward pass too and needs no compiler."""
+    return torch.compile(model, fullgraph=True, backend='aot_eager')
+
+
+@pytest.mark.slow
+def test_the_whole_model_is_one_graph(batch):
+    # in evaluation mode there is no dropout
+    model = lean(make_model(vocab_size=16, n_tokens=11, dropout=0.1).float().requires_grad_(True))
+    expected = gradients(model, model(*batch).mean())
+    compiled = one_graph(model)
+    found = gradients(model, compiled(*batch).mean())
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    with torch.autocast('cpu', torch.bfloat16):
+        compiled.train()(*batch).mean().backward()
+        for network in (ENCODER, MIXED):
+            network = make_model(rotary=True, **network).float().requires_grad_(True)
+            one_graph(network).train()(*batch, KNOWN).mean().backward()
+
+    def attend(q):
+        with attention_kernels('cuda'):
+            return F.scaled_dot_product_attention(q, q, q)
+
+    q = torch.randn(2, 3, 4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(one_graph(attend)(q), attend(q))
+    torch.compiler.reset()
+
+
+class SaysCuda(torch.Tensor):
+    """A tensor of the CPU that names another device."""
+
+    device = torch.device('cuda')
+
+
+def test_on_a_gpu_cudnn_attends_where_a_gradient_is_wanted_alone(monkeypatch):
+    """By the flags that hold at each call of attention."""
+    flags = []
+
+    def attention(q, k, v, *rest, **options):
+        names = ('flash', 'mem_efficient', 'math', 'cudnn')
+        flags.append([getattr(torch.backends.cuda, f'{name}_sdp_enabled')() for name in names])
+        return q
+
+    block = lean(make_model()).transformer.h[0].attn
+    q = torch.randn(2, 3, 4, 8)
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', attention)
+    for x in (q, q.as_subclass(SaysCuda)):
+        with torch.no_grad():
+            block.attend(x, x, x, None, True)
+        block.attend(x, x, x, None, True)
+    every = [True, True, True, True]
+    assert flags == [every, every, [True, True, True, False], every]
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+# --------------------------------------------------------------------------------------------------
+# fast paths: to write and measure with
+
+
+@pytest.mark.parametrize('network', VARIANTS + FINAL, ids=name_of)
+@pytest.mark.parametrize(
+    'own, dtype, tolerance',
+    [
+        (torch.float64, torch.float64, 1e-12),
+        (torch.float32, torch.float32, 1e-4),
+        (torch.float32, torch.bfloat16, 0.3),
+    ],
+)
+def test_frozen_answers_as_the_model(network, own, dtype, tolerance):
+    model = make_model(vocab_size=32, n_tokens=27, n_embd=32, **network).to(own)
+    g = torch.Generator().manual_seed(0)
+    idx = torch.randint(27, (3, 9), generator=g)
+    order = sample_order(3, 9, generator=g)
+    frozen = freeze(model.train(), dtype)
+    assert not frozen.training
+    assert frozen.lm_head.packed == (dtype != torch.float64)
+    shared = {p.data_ptr() for p in frozen.parameters()}
+    assert model.transformer.wte.weight.data_ptr() in shared
+    expected = model.eval().predict(idx, order, 4)
+    logits = frozen.predict(idx, order, 4)
+    assert logits.dtype == dtype
+    assert (logits[..., 27:] == -torch.inf).all()
+    difference = logits[..., :27].double() - expected[..., :27].double()
+    assert difference.abs().max() < tolerance
+
+
+@pytest.mark.parametrize('network', [VARIANTS[0], *VARIANTS[4:6]], ids=name_of)
+@pytest.mark.parametrize('rows, n', [(1, 1), (3, 1), (3, 2)])
+def test_frozen_steps_are_near(batch, network, rows, n):
+    """In float32 one token a step of one row takes a way of its own, and so does one query a row in
+    bfloat16."""
+    idx, order = (x[:rows] for x in batch)
+    model = make_model(n_tokens=7, **network).float()
+    idx = idx % 7
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.4)):
+        fast = freeze(model, dtype)
+        cache = KVCache(model.config, rows, dtype=dtype)
+        for known in range(0, 9 - n, n):
+            logits = fast.predict(idx, order, known, n, cache)
+            expected = model.predict(idx, order, known, n)
+            assert (logits[..., 7:] == -torch.inf).all()
+            assert (logits - expected)[..., :7].abs().max() < tolerance
+
+
+def test_one_row_is_as_exact_under_autocast():
+    fast = freeze(make_model().float(), torch.float32)
+    x = torch.randn(1, 16, generator=torch.Generator().manual_seed(0))
+    expected = fast.lm_head(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert (fast.lm_head(x) - expected).abs().max() < 1e-5
+    fast.lm_head.plain = None  # else one row in float32 needs no packed weights
+    assert (fast.lm_head(x) - expected).abs().max() < 1e-5
+
+
+def test_a_frozen_model_has_one_dtype_and_is_given_back():
+    model = make_model().float()
+    frozen = freeze(model)
+    assert frozen.lm_head.dtype == torch.float32
+    assert freeze(frozen) is frozen is kept_frozen(frozen)
+    assert freeze(frozen, torch.float32) is frozen
+    assert kept_frozen(model) is not model
+    with torch.autocast('cpu', torch.bfloat16):
+        assert freeze(model).lm_head.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_bits_of_weights_tell_every_change(dtype):
+    """Also of places alone, which no sum would tell."""
+    model = make_model().to(dtype)
+    known = [bits_of(model)]
+    for name in ('lm_head.weight', 'lm_head.bias', 'transformer.h.0.ln_1.weight'):
+        x = model.get_parameter(name).data
+        x[0] = 2 * x[0] + 1
+        known.append(bits_of(model))
+        x[[0, 1]] = x[[1, 0]]
+        known.append(bits_of(model))
+    x = model.lm_head.weight.data
+    x[2] = x[2].flip(0)
+    known.append(bits_of(model))
+    assert len({*map(tuple, known)}) == len(known) == 8
+    assert bits_of(model) == known[-1]
+
+
+def test_a_network_of_others_keeps_its_buffers_as_exact_as_they_are():
+    """Frequencies of rotary positions stay in float32.
+
+    In bfloat16 they would turn position 4095 of LLaDA by 7 radians too much."""
+    frequencies = 10000.0 ** -torch.linspace(0, 1, 8)
+    network = torch.nn.Linear(3, 2)
+    network.tied = network.weight
+    network.only_read = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    network.register_buffer('inv_freq', frequencies.clone())
+    assert freeze(network, torch.bfloat16) is network
+    assert torch.equal(network.inv_freq, frequencies)
+    assert network.tied is network.weight
+    for _ in range(2):
+        assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
+        freeze(network)
+
+
+# --------------------------------------------------------------------------------------------------
+# names
+
+
+def test_the_name_of_a_network_names_all_of_it():
+    kinds = [*itertools.product(ATTENTION, TARGET_POSITIONS, *3 * [(False, True)])]
+    for attention, position, rotary, gpt2_blocks, gelu_tanh in kinds:
+        if position == 'two_stream' and attention != 'causal':
+            continue
+        how = dict(attention=attention, target_position=position, rotary=rotary)
+        how |= dict(gpt2_blocks=gpt2_blocks, gelu_tanh=gelu_tanh)
+        for gate_init, n_cond in ((0.0, 128), (1.0, 4), (1e-7, 128)):
+            config = AOGPTConfig(**how, gate_init=gate_init, n_cond=n_cond)
+            assert AOGPTConfig(**network_fields(network_name(config))) == config
+
+
+@pytest.mark.parametrize(
+    'text, name',
+    [
+        ('', 'decoder'),
+        ('adaln,decoder', 'decoder'),
+        ('gate_init=1,rotary,encoder', 'encoder,rotary,gate_init=1'),
+        ('gpt2_blocks, input', 'sigma_gpt'),
+        ('sigma_gpt,gelu_tanh', 'sigma_gpt,gelu_tanh'),
+        ('gpt2_blocks,layer,n_cond=4', 'layer,gpt2_blocks,n_cond=4'),
+    ],
+)
+def test_the_words_of_a_network_may_stand_in_any_order(text, name):
+    assert network_name(AOGPTConfig(**network_fields(text))) == name
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('encode', "'encode'; the nearest is 'encoder'"),
+        ('encoder,mixed', 'attention two values, bidirectional and mixed'),
+        ('sigma_gpt,layer', 'target_position two values, input and layer'),
+        ('gate_init=open', "gate_init=, got 'open'"),
+        ('gate_init=nan', "gate_init=, got 'nan'"),
+        ('n_cond=1.5', "n_cond=, got '1.5'"),
+        ('n_embd=64', "got 'n_embd=64'"),
+    ],
+)
+def test_what_is_no_network_is_refused_in_one_line(text, said):
+    with one_line(said):
+        network_fields(text)
