@@ -34,7 +34,7 @@ from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
-from anyorder.tokens.blocks import all_blocks, random_blocks, uniform_below
+from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, uniform_below
 from anyorder.tokens.meta import Meta, SplitMeta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
 from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, document_lengths
@@ -848,6 +848,18 @@ def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
         assert sets.largest_id(np.arange(100_000) // 2000 == part, 0xFFFF) == 1
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
     assert (Split(parts.astype('<u2')).counts(64) == 10).all()
+
+
+def test_rows_of_a_batch_keep_their_padding():
+    blocks = torch.tensor([[1, 2, 3], [4, PADDING, PADDING], [5, 6, PADDING]])
+    given = blocks == PADDING
+    batch = Batch.of(blocks, torch.tensor([[2, 0, 1]]).expand(3, 3), given)
+    assert batch.n_visits.tolist() == batch.is_blank.sum(1).tolist() == [3, 1, 2]
+    assert batch.rows([2, 1]).n_visits.tolist() == [2, 1]
+    assert batch.rows([0, 1]).n_visits.tolist() == [3, 1]
+    assert batch.rows([0]).n_visits is None
+    assert (batch.count_tokens(), batch.rows([0]).count_tokens()) == (6, 3)
+    assert batch.to('cpu').idx.tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
 
 
 def is_given(*marks):
