@@ -28,19 +28,20 @@ def draw_batch(split, config, model):
         n_visits = send(n_visits, device)
 
     law = Order.of('own', config)
-    order = law.draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
+    drawn = law.draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
     given = None
     if split.marked:  # tokens of the file say whether they are given
         idx, given = split.unpack(idx)
-        order, n_given, n_blanks = given_first(order, given, n_visits)
+        order, n_given, n_blanks = given_first(drawn, given, n_visits)
     else:
+        order = drawn
         n_given = order.new_zeros(B)
         n_blanks = order.new_full((B,), N)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
     begins = begins_in(blocks, split, config.get('documents', 'together'))
     if begins is not None:
-        batch = apart(batch, given, send(begins, device), law.law)
+        batch = apart(batch._replace(order=drawn), given, send(begins, device), law.law)
     if not model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))

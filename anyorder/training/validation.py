@@ -32,7 +32,7 @@ def validate(model, blocks, given, config, begins=None):
         orders = draw_orders(range(n), N, order=law)[:, 0]
         batch = Batch.of(blocks, orders, given)
         if begins is not None:
-            batch = apart(batch, given, begins, law.law)
+            batch = apart(batch._replace(order=orders), given, begins, law.law)
         if model.slots.masked_loss:
             n_given = batch.n_given.unsqueeze(-1)
             known = draw_known(range(n), batch.n_blanks.unsqueeze(-1), n_given=n_given)
