@@ -1,0 +1,349 @@
+"""What does a block learn and see? Documents apart, and prompts whose answers alone count, each as
+a text by itself, through training, validation, eval_ppl.py and sampling."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, name_of
+from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
+
+from anyorder.datasets import open_split
+from anyorder.extras.puzzles.solve import solve
+from anyorder.generation import Drawing, generate, unmasking_of
+from anyorder.generation.way import Way
+from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.nll import blank_nll, draw_known
+from anyorder.orders import Order, draw_orders
+from anyorder.tokens.apart import begins_in, begins_of
+from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.blocks import all_blocks, visits_of
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.sets import PADDING, Split, check_length
+from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
+from anyorder.training.validation import validate
+from configurator import Config
+from model import EMA
+
+EOS = 10
+LENGTHS = [3, 4, 2, 1, 9, 12, 5, 6, 30]
+SETS = ['documents', 'given', 'prompts']
+NETWORKS = [{}, TWO_STREAM[1], FINAL[0], ENCODER]
+
+
+def split_of(kind):
+    """A stream of documents, some of whose tokens are given, or which are rows with prompts."""
+    tokens = np.random.default_rng(3).integers(EOS, size=sum(LENGTHS)).astype('<u2')
+    ends = np.cumsum(LENGTHS)
+    tokens[ends - 1] = EOS
+    split = Split(tokens, kind != 'documents', eos=EOS)
+    if kind == 'given':
+        tokens[[0, 1, 2, 4, 9, 15, 20, 21, 29, 50]] |= split.mark
+    if kind == 'prompts':
+        split.lengths = np.array(LENGTHS)
+        for end, n in zip(ends, LENGTHS):
+            tokens[end - n : end - n + min(n // 2, 4)] |= split.mark
+    return split
+
+
+def options(kind, model, order='random'):
+    """The options of a training on such a set."""
+    l2r_ratio = 0.0 if model.slots.masked_loss else 0.3
+    documents = 'together' if kind == 'prompts' else 'apart'
+    sizes = {'batch_size': 6, 'block_size': 9, 'dtype': 'float32', 'seed': 3, 'grad_clip': 0.0}
+    return Config(sizes, l2r_ratio=l2r_ratio, documents=documents, order=order)
+
+
+def texts_of(row, begins):
+    """[(p, b, e)]: text p stands in a block (N,) from b to e; PADDING is in none."""
+    n = int((row != PADDING).sum())
+    if begins is None:
+        return [(0, 0, n)]
+    ends = [*begins[1:].tolist(), n]
+    return [(p, b, e) for p, (b, e) in enumerate(zip(begins.tolist(), ends)) if b < e]
+
+
+def alone(model, tokens, order, first, known):
+    """Nats of the visits of a text by itself, 0 for the first ones, which are given; of a masked
+    loss by a pass at so many known visits."""
+    n = len(order)
+    if first == n:
+        return torch.zeros(n, dtype=torch.float64)
+    nll = model(tokens[None], order[None], known)[0]
+    if known is None:
+        return nll * (torch.arange(n) >= first)
+    return nll * (n - first) / n
+
+
+def close(found, want):
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-10)
+
+
+# --------------------------------------------------------------------------------------------------
+# a block
+
+
+@pytest.mark.parametrize('variant', [*VARIANTS, *TWO_STREAM, *FINAL[:2], ENCODER], ids=name_of)
+def test_a_packed_block_is_its_parts_alone(variant):
+    """Nats of every visit, and the gradient of every weight; of a decoder also some visits."""
+    model = make_model(**variant).requires_grad_(True)
+    begins = torch.tensor([[0, 4, 5, 9], [0, 9, 9, 9], [0, 1, 2, 7]])
+    idx = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(1))
+    group = (torch.arange(9) >= begins.unsqueeze(2)).sum(1)
+    order = (group + torch.rand(3, 9)).argsort(1)  # of each part, one after the other
+    known = torch.tensor([[2, 0, 3, 0], [5, 0, 0, 0], [0, 0, 1, 1]])
+    if not model.slots.masked_loss:
+        known = None
+        columns = torch.tensor([[8, 0, 5], [3, 3, 8], [2, 7, 1]])
+        some = model(idx, order, columns=columns, begins=begins)
+    nll = model(idx, order, known, begins=begins)
+    rows = []
+    for r, row in enumerate(idx):
+        for p, b, e in texts_of(row, begins[r]):
+            k = None if known is None else known[r, p : p + 1]
+            rows.append(alone(model, row[b:e], order[r, b:e] - b, 0, k))
+    want = torch.cat(rows).view(3, 9)
+    close(nll, want)
+    if known is None:
+        close(some, want.gather(1, columns))
+    names, weights = zip(*model.named_parameters())
+    grads = [torch.autograd.grad(x.sum(), weights, allow_unused=True) for x in (nll, want)]
+    for name, *pair in zip(names, *grads):
+        assert (pair[0] is None) == (pair[1] is None), name
+        if pair[0] is not None:
+            close(*pair)
+
+
+def test_documents_begin_behind_an_end():
+    tokens = torch.tensor([[1, EOS, 2, 3], [EOS, EOS, EOS, EOS], [1, 2, 3, EOS], [1, 2, 3, 4]])
+    found = begins_of(tokens, EOS).tolist()
+    assert found == [[0, 2, 4, 4], [0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
+    assert begins_of(tokens[2:], EOS).tolist() == [[0], [0]]
+    assert begins_of(torch.zeros(2, 320, dtype=torch.long), EOS).shape == (2, 10)
+
+
+@pytest.mark.parametrize('order', ['random', 'few:3', 'block:4@2'])
+@pytest.mark.parametrize('kind', SETS)
+@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
+    """What is given comes first and costs nothing, also where all of a part is given."""
+    model = make_model(**variant)
+    split = split_of(kind)
+    config = options(kind, model, order)
+    torch.manual_seed(2)
+    batch = draw_batch(split, config, model)
+    nats = blank_nll(model, batch)
+    padding = torch.arange(9) >= (9 if batch.n_visits is None else batch.n_visits.unsqueeze(1))
+    assert not nats[padding.expand(6, 9)].any()
+    assert torch.equal(batch.is_blank.sum(1), batch.n_blanks.view(6, -1).sum(1))
+    for r, row in enumerate(batch.idx.masked_fill(padding, PADDING)):
+        counts = [batch.n_given, batch.n_blanks, batch.n_known]
+        counts = [None if x is None else x[r].view(-1) for x in counts]
+        for p, b, e in texts_of(row, None if batch.begins is None else batch.begins[r]):
+            first, n_blanks, known = (None if x is None else x[p : p + 1] for x in counts)
+            assert first + n_blanks == e - b
+            assert EOS not in row[b : e - 1]
+            own = batch.order[r, b:e] - b
+            close(nats[r, b:e], alone(model, row[b:e], own, first, known))
+            if order == 'block:4@2':
+                laws = torch.arange(9), Order('block', 4, seed=2).draw(1, 9)[0]
+                is_given = own.tolist()[:first]
+                assert own.tolist() in [
+                    is_given + [p for p in law.tolist() if p < e - b and p not in is_given]
+                    for law in laws
+                ]
+
+    blocks, given = all_blocks(split, 9)
+    begins = begins_in(blocks, split, config.documents)
+    found = validate(model, blocks, given, config, begins)
+    law = Order.of('own', config)
+    assert [*found] == [law.estimate, 'l2r'][: 1 if model.slots.masked_loss else 2]
+    for name, nats in found.items():
+        if name == 'l2r':
+            law = Order('l2r')
+        want = [0.0 for _ in blocks]
+        orders = draw_orders(range(len(blocks)), 9, order=law)[:, 0]
+        for r, row in enumerate(blocks):
+            for p, b, e in texts_of(row, None if begins is None else begins[r]):
+                # a part is read as the block reads its places, or as a document of its length
+                shift = b if law.law == 'random' else 0
+                own = [d - shift for d in orders[r].tolist() if 0 <= d - shift < e - b]
+                own.sort(key=lambda d: not given[r, b + d])
+                first = int(given[r, b:e].sum())
+                known = None
+                if model.slots.masked_loss:
+                    n = 1 if begins is None else begins.size(1)
+                    counts = torch.tensor([first] * n).view(1, n, 1)
+                    known = draw_known([r], e - b - counts, n_given=counts)[0, p]
+                want[r] += alone(model, row[b:e], torch.tensor(own), first, known).sum()
+        close(nats, torch.stack(want))
+
+
+@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+def test_an_update_weighs_all_blanks_alike(variant):
+    """Those of all of its micro-batches, however many each of them has."""
+    model = make_model(**variant).requires_grad_(True)
+    state = TrainState(
+        model, make_optimizers(model, 'adamw', 1e-3, 0, 0, (0.9, 0.95)), EMA(model, 0.9)
+    )
+    config = options('prompts', model) | {'gradient_accumulation_steps': 2}
+    seen = []
+
+    def draw(*args):
+        seen.append(draw_batch(*args))
+        return seen[-1]
+
+    update(state, split_of('prompts'), 1e-12, Config(config), draw)
+    nats = sum(blank_nll(model, batch).sum() for batch in seen)
+    n_blanks = [int(batch.n_blanks.sum()) for batch in seen]
+    assert n_blanks[0] != n_blanks[1]
+    torch.testing.assert_close(state.totals[0], (nats / sum(n_blanks)).detach(), rtol=1e-6, atol=0)
+
+
+# --------------------------------------------------------------------------------------------------
+# a text that is measured
+
+
+@pytest.mark.parametrize('kind', SETS[:2])
+def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
+    """The longest first, as few passes are then padded; tokens and errors stay those of blocks."""
+    split = split_of(kind)
+    monkeypatch.setattr(
+        'anyorder.likelihood.measured.open_tokens', lambda *_: (split, 'x', {}, None)
+    )
+    text = open_corpus('x', Cut(9, documents='apart'), get_tokenizer('bytes'), '')
+    assert text.label == 'x, documents apart'
+    blocks, given = all_blocks(split, 9)
+    want = []
+    for r, (row, begins) in enumerate(zip(blocks, begins_of(blocks, EOS))):
+        for _, b, e in texts_of(row, begins):
+            costs_nothing = given[r, b:e].tolist() + [True] * (9 - e + b)
+            if not all(costs_nothing):
+                want.append((r, row[b:e].tolist() + [PADDING] * (9 - e + b), costs_nothing))
+    rows = zip(text.block.tolist(), text.blocks.tolist(), text.given.tolist())
+    assert sorted(rows) == sorted(want)
+    n = (text.blocks != PADDING).sum(1)
+    assert n.equal(n.sort(descending=True).values)
+    n_blanks = text.by_block(text.n_blanks)
+    assert n_blanks.tolist() == (~given).sum(1).tolist()
+    assert text.has_given == (kind == 'given')
+    nats = torch.arange(len(n), dtype=torch.float64)
+    sums = torch.stack([nats[text.block == r].sum() for r in range(len(blocks))])
+    assert text.by_block(nats).equal(sums)
+
+
+# --------------------------------------------------------------------------------------------------
+# sets with prompts
+
+
+PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('Zwölf ', 'longer than a block')]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working folder, with qa.jsonl, five rows of each pair, and the set of it."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS]
+    (tmp_path / 'qa.jsonl').write_text('\n'.join(json.dumps(row) for row in rows * 5))
+    (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')
+    prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
+    return tmp_path
+
+
+@pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
+def test_a_document_is_a_row_whose_prompt_is_given(folder, tokenizer):
+    """Of which a block holds the beginning; in a set and in a file."""
+    try:
+        tok = get_tokenizer(tokenizer)
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
+    want = []
+    for prompt, text in PAIRS:
+        prompt = tok.encode(prompt)
+        tokens = [*prompt, *tok.encode(text), tok.eos][:9]
+        n_padding = 9 - len(tokens)
+        flags = [True] * len(prompt) + [False] * (len(tokens) - len(prompt)) + [True] * n_padding
+        want.append((tokens + [PADDING] * n_padding, flags))
+    prepare('text', 'data', tokenizer, 'qa.jsonl', tokenizer=tokenizer)
+    split, _ = open_split('data', tokenizer, 'train')
+    assert split.packed.dtype == {'bytes': '<u2', 'gpt2': '<u4'}[tokenizer]
+    tokens, given = all_blocks(split, 9)
+    assert len(tokens) == 18
+    assert all(row in want for row in zip(tokens.tolist(), given.tolist()))
+    corpus = open_corpus('qa.jsonl', Cut(9), tok, 'data')
+    assert [*zip(corpus.blocks.tolist(), corpus.given.tolist())] == want * 5
+    assert ('documents cut at 9' in corpus.label) == (tokenizer == 'bytes')
+
+
+def test_bytes_of_a_set_are_those_of_its_answers(folder):
+    file = open_corpus('qa.jsonl', Cut(9), get_tokenizer('bytes'), 'data')
+    prepared = open_corpus('qa', Cut(9), get_tokenizer('bytes'), 'data', 'train')
+    assert file.n_bytes == 5 * (1 + 3 + 2 + 2)
+    assert prepared.n_bytes == int((~prepared.given & (prepared.blocks < 256)).sum())
+
+
+def test_what_is_given_is_refused_where_it_does_not_fit(folder):
+    split, _ = open_split('data', 'qa', 'train')
+    assert (split.width(9), split.width(99)) == (9, 27)
+    assert (Split(split.packed).width(3), split.cut(99)) == (3, '')
+    assert visits_of(all_blocks(split, 8)[0]) is not None
+    check_length(split, 8, 'qa')
+    np.save('stream.npy', np.arange(300) % 7)
+    prepare_tokens('data', 'bare', 'stream.npy')
+    before = sorted(folder.rglob('[!.]*'))
+    for call, word in (
+        (lambda: check_length(split, 7, 'qa'), 'fills its block'),
+        (lambda: prepare('text', 'data', 'qa', 'more.jsonl', 'test'), 'or none'),
+        (lambda: run('--dataset=bare', '--documents=apart'), '--documents=together'),
+        (lambda: run('--dataset=bare', '--documents=near'), 'together or apart'),
+    ):
+        with one_line(word):
+            call()
+    assert sorted(folder.rglob('[!.]*')) == before
+
+
+@pytest.mark.parametrize('policy', ['given', 'margin'])
+def test_answers_are_written_as_without_padding(policy):
+    model = make_model()
+    tokens, given = all_blocks(split_of('prompts'), 9)
+    way = Way(Order('l2r'), unmasking_of(n_steps=9, policy=policy), Drawing(0.0))
+    idx, step, _ = solve(model, tokens, given, way, 5, 3)
+    for b, row in enumerate(tokens):
+        row = row[row != PADDING][None]
+        n = row.size(1)
+        how = {'policy': policy, 'temperature': 0, 'seeds': [0], 'return_trace': True}
+        first = int(given[b, :n].sum())
+        alone, trace = generate(model, row, torch.arange(n)[None], first, **how)
+        assert idx[b, :n].equal(alone[0]) and idx[b, :first].equal(row[0, :first])
+        assert step[b, :n].equal(trace['step'][0])
+
+
+# --------------------------------------------------------------------------------------------------
+# runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'how',
+    [
+        ['--dataset=qa'],
+        ['--dataset=long:0.5,short:0.5', '--documents=apart'],
+        ['--dataset=long:0.5,short:0.5', '--documents=apart', '--network=mixed', '--l2r_ratio=0'],
+    ],
+)
+def test_a_run_is_resumed_and_is_that_of_two_processes(folder, forked, how):
+    texts = {'long': 'fox ' * 30, 'short': 'a<|endoftext|>over it<|endoftext|>the fox'}
+    for name, text in texts.items():
+        (folder / f'{name}.txt').write_text(f'{text}<|endoftext|>' * 30)
+        prepare('text', 'data', name, f'{name}.txt', tokenizer='bytes')
+    how = [*TWO, *how, '--lr_decay_iters=5']
+    finished = forked(*2 * [lambda: run(*how, '--max_iters=5', '--out_dir=two')])
+    assert [process.code for process in finished] == [0, 0], finished
+    run(*how, '--max_iters=5', '--out_dir=whole')
+    run(*how, '--max_iters=3')
+    resume('--max_iters=5')
+    assert_alike('whole', 'two')
+    assert_same_runs('whole', 'out', entries_of_one=[3])
