@@ -1,416 +1,1278 @@
-"""Likelihood: totals, bounds, ensembles and conditionals, against slow versions and by hand."""
+"""How likely is a text? Estimates against a pass for each visit, rows by hand, and the command."""
 
+import hashlib
 import itertools
+import json
 import math
+import unicodedata
+from contextlib import nullcontext
+from functools import cache
 from types import SimpleNamespace
 
+import masked_kinds
+import numpy as np
 import pytest
 import torch
-from conftest import make_model
+import toy_runs
+from conftest import make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM, by_definition, chi2_of, limit
 
-from anyorder.likelihood.conditional import conditional_logprob
-from anyorder.likelihood.ensemble import (
-    Groups,
-    batches_of,
-    context_logprobs,
-    ensemble_block_nll,
-    ensemble_nll,
-    ensemble_totals,
-    group_contexts,
-    powers_of_two,
-    sample_groups,
-)
-from anyorder.likelihood.nll import block_nll, check_finite, draw_known, one_by_one, score_visits
-from anyorder.orders import draw_orders
-from anyorder.seeds import numbered_keys, uniform
-from model import Slots
+import eval_ppl
+from anyorder.checkpoint import save_checkpoint
+from anyorder.fast import freeze
+from anyorder.generation import Drawing
+from anyorder.likelihood import estimates, judge, tables
+from anyorder.likelihood.ensemble import batches_of, group_contexts, sample_groups
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.lengths import Lengths
+from anyorder.likelihood.measured import Corpus, Cut, open_corpus
+from anyorder.likelihood.nll import block_nll, draw_known, score_visits
+from anyorder.orders import Order, draw_orders
+from anyorder.seeds import derive_seed, numbered_keys, uniform
+from anyorder.tokens.blocks import PADDING
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.prompts import Template
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer, tokenizer_of_set
+from anyorder.writer import Writer
+from configurator import configure
+from model import EMA, AOGPTConfig
+
+SEED = 1337
+NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
+random = torch.Generator().manual_seed(1)
+BLOCKS = torch.randint(11, (4, 9), generator=random)
+BLOCKS[3] = BLOCKS[0]
+BLOCKS[1, 7:] = PADDING
+IDX = BLOCKS.clamp(min=0)
+IS_GIVEN = (torch.rand(4, 9, generator=random) < 0.3) & (BLOCKS != PADDING)
+GIVEN = IS_GIVEN | (BLOCKS == PADDING)
+N_GIVEN = IS_GIVEN.sum(1)
+N_VISITS = torch.tensor([9, 7, 9, 9])
 
 
-class Network:
-    """A decoder that gives nll(idx, order) and remembers what it was asked."""
-
-    device = torch.device('cpu')
-    config = SimpleNamespace(block_size=9)
-    slots = Slots
-
-    def __init__(self, nll):
-        self.nll = nll
-        self.asked = []
-
-    def __call__(self, idx, order, n_known=None, columns=None, n_visits=None, begins=None):
-        self.asked.append((idx, order, columns))
-        nll = self.nll(idx, order)
-        return nll if columns is None else nll.gather(1, columns.expand(len(idx), -1))
+def made(*args, run=None, **network):
+    """The estimates that the command line asks for, of a model of nine positions."""
+    names, ways, c = eval_ppl.check_options(configure(vars(eval_ppl), [*args]))
+    run = run or {}
+    checkpoint = SimpleNamespace(
+        config=AOGPTConfig(block_size=9, **network),
+        run=run,
+        order=Order.of('own', run),
+        counts=None,
+    )
+    return eval_ppl.choose_estimates(names, ways, ['words'], c, checkpoint)
 
 
-def large_and_small(idx, order):
-    """Float32 nats whose sum float32 cannot hold: 2^24, then ones."""
-    return torch.cat([torch.full((len(idx), 1), 2.0**24), torch.ones(order[:, 1:].shape)], 1)
+def text_of(blocks, given=None):
+    """A text of these blocks and of twelve bytes."""
+    tokens = blocks.flatten().numpy()
+    return Corpus('words', 'words (val)', {'source': 'w'}, tokens, blocks, 12, given)
+
+
+def measured(model, found, journal):
+    """{label: row} of estimates of IDX, and what the command says."""
+    text = text_of(IDX)
+    rows = eval_ppl.evaluate(model, text, found, journal)
+    said = eval_ppl.report(text, rows, Bytes())
+    return {row['estimate']: row for part in rows.values() for row in part}, said
+
+
+def visits(model, row, order, first=0, end=None):
+    """-log p of the visits `first` to `end` of one row (N,), by a pass for each."""
+    row = row[: order.max() + 1]  # without padding
+    found = []
+    for d in range(first, end or len(order)):
+        logp = model.predict(row[None], order[None], d, 1)[0, 0].log_softmax(-1)
+        found.append(-logp[row[order[d]]])
+    return torch.stack(found)
+
+
+def laid_out(order, b):
+    """The positions of block b in this order, the given ones first and padding last."""
+    positions = order.tolist()
+    positions.sort(key=lambda p: (bool(BLOCKS[b, p] == PADDING), not GIVEN[b, p]))
+    return torch.tensor(positions)
+
+
+def close(found, want, atol=1e-9):
+    torch.testing.assert_close(found, want, rtol=0, atol=atol)
 
 
 # --------------------------------------------------------------------------------------------------
-# nats of blocks
+# nats of visits
 
 
-def test_totals_do_not_depend_on_the_batch(batch):
-    model = make_model()
-    (idx, order) = batch
-    expected = model(idx, order).sum(1)
-    for batch_size in (1, 2, 5, 9):
-        torch.testing.assert_close(
-            block_nll(model, idx, order, batch_size), expected, rtol=0, atol=1e-10
-        )
-    assert block_nll(model, idx[:0], order[:0], 2).shape == (0,)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_nats_of_blocks_are_those_of_their_visits_by_any_batch(network):
+    """Without what is given and without padding, also of the last visits alone."""
+    model = make_model(**NETWORKS[network])
+    orders = torch.stack([laid_out(torch.randperm(9, generator=random), b) for b in range(4)])
+    nll = [visits(model, row, order[:n]) for row, order, n in zip(BLOCKS, orders, N_VISITS)]
+    want = torch.stack([row[first:].sum() for row, first in zip(nll, N_GIVEN)])
+    for size in (1, 3, 9):
+        close(block_nll(model, BLOCKS, orders, size, n_given=N_GIVEN), want)
+    close(block_nll(model, BLOCKS, orders, 2), torch.stack([row.sum() for row in nll]))
+    for first in (4, torch.tensor([4, 4, 3, 1])):
+        some = score_visits(model, IDX, orders, first, 5, N_VISITS)
+        for row, start, found in zip(nll, torch.as_tensor(first).expand(4), some):
+            row = row[start : start + 5]
+            close(found, torch.cat([row, row.new_zeros(5 - len(row))]))
 
 
-def test_only_the_visits_behind_the_given_ones_are_summed(batch):
-    model = make_model()
-    (idx, order) = batch
-    nll = model(idx, order)
-    n_given = torch.tensor([0, 3, 9, 1, 8])
-    after = torch.arange(9) >= n_given.unsqueeze(1)
-    torch.testing.assert_close(
-        block_nll(model, idx, order, 2, n_given=n_given), (nll * after).sum(1)
-    )
-
-
-def test_totals_are_summed_in_float64():
-    idx = torch.zeros(2, 9, dtype=torch.long)
-    order = torch.arange(9).expand(2, 9)
-    network = Network(large_and_small)
-    want = 2.0**24 + 8
-    assert block_nll(network, idx, order, 1).tolist() == [want, want]
-    assert ensemble_block_nll(network, idx[0], order[0], 1, Groups(list(range(9))))[0] == want
-    assert conditional_logprob(network, idx, list(range(9)), []).tolist() == [-want, -want]
-
-
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-def test_scored_padding_has_no_nats(attention, batch):
-    idx, order = batch
-    n_visits = torch.full((len(idx),), 9)
-    n_visits[0] = 7
-    nll = score_visits(make_model(attention=attention), idx, order, 4, 5, n_visits)
-    assert (nll == 0).tolist() == [[False] * 3 + [True] * 2] + [[False] * 5] * (len(idx) - 1)
-
-
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_a_network_with_a_masked_loss_is_scored_by_a_pass_for_each_visit_or_by_a_draw(
-    attention, batch
-):
-    """One by one gives what a decoder's forward gives. Draws agree with the mean of all orders."""
-    idx, order = batch
-    torch.testing.assert_close(
-        one_by_one(make_model(), idx, order), make_model()(idx, order), rtol=0, atol=1e-10
-    )
-    encoder = make_model(attention=attention, block_size=4)
-    idx = idx[:, :4]
-    orders = torch.tensor(list(itertools.permutations(range(4))))
-    exact = torch.stack([block_nll(encoder, row.expand(24, 4), orders, 7).mean() for row in idx])
-    K = 400
-    drawn = draw_orders(range(5), 4, K, 3).flatten(0, 1)
-    known = draw_known(range(5), 4, K, 3)
-    nats = block_nll(encoder, idx.repeat_interleave(K, 0), drawn, 64, n_known=known.flatten()).view(
-        5, K
-    )
-    z = (nats.mean(1) - exact) / (nats.std(1) / K**0.5)
-    assert z.abs().max() < 3.5
-    assert nats.std(1).min() > 0.1
+@pytest.mark.parametrize('network', ['mixed', 'encoder'])
+def test_the_bound_of_a_masked_loss_is_drawn_without_bias(network):
+    """Over all orders and all numbers of known visits it is the mean of the exact nats."""
+    model = make_model(block_size=3, vocab_size=3, **NETWORKS[network])
+    row = torch.tensor([2, 0, 1])
+    for first in (0, 1):
+        orders = [[*range(first), *rest] for rest in itertools.permutations(range(first, 3))]
+        orders = torch.tensor(orders).repeat_interleave(3 - first, 0)
+        n = len(orders)
+        known = torch.arange(first, 3).repeat(n // (3 - first))
+        given = torch.full((n,), first)
+        drawn = block_nll(model, row.expand(n, 3), orders, 5, n_known=known, n_given=given)
+        exact = [visits(model, row, order, first).sum() for order in orders]
+        assert drawn.std() > 0.1
+        close(drawn.mean(), torch.stack(exact).mean())
 
 
 def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block():
-    known = draw_known(range(50), 8, 4, 3)
-    assert torch.equal(known // 2, torch.arange(4).expand(50, 4))
-    assert known.unique().tolist() == list(range(8))
-    assert torch.equal(known[[7, 2]], draw_known([7, 2], 8, 4, 3))
-    assert not torch.equal(known, draw_known(range(50), 8, 4, 4))
-    assert len(known.unique(dim=0)) > 8
-    n_given = torch.arange(50).unsqueeze(1) % 8
-    after = draw_known(range(50), 8 - n_given, 1, 3, n_given)
-    assert (after >= n_given).all()
-    assert (after < 8).all()
-    assert draw_known(range(50), 3, 1, 3, 5).unique().tolist() == [5, 6, 7]
+    numbers = [4, 0, 9]
+    u = uniform(numbered_keys(7, numbers).unsqueeze(1), 'known', torch.arange(3))
+    first = torch.tensor([[2], [0], [8]])
+    want = first + ((torch.arange(3) + u) / 3 * (9 - first)).long()
+    assert draw_known(numbers, 9 - first, 3, 7, first).equal(want)
 
 
-ORDER = torch.arange(24)
-
-
-@pytest.mark.parametrize(
-    'draw',
-    [
-        lambda: draw_orders(range(300_000), 24)[:, 0],
-        lambda: draw_known(range(300_000), 2**50),
-        # of 200,000 groups these two share what a generator on the CPU reads of their seeds
-        lambda: torch.cat([group_contexts(ORDER, g, 0, 1, 7, 24) for g in (63_629, 108_319)]),
-        lambda: torch.tensor([sample_groups(1000, 1, 20, s)[0] for s in (5, 5 + 2**32)]),
-    ],
-)
-def test_no_two_of_many_draws_are_alike(draw):
-    drawn = draw()
-    assert len({*map(str, drawn.tolist())}) == len(drawn) > 1
-
-
-def test_numbers_of_known_visits_have_a_stream_of_their_own():
-    (u,) = uniform(numbered_keys(7, [4]).unsqueeze(1), 'known', torch.arange(3))
-    assert draw_known([4], 9, 3, 7)[0].tolist() == [
-        int((k + x) / 3 * 9) for k, x in enumerate(u.tolist())
-    ]
-
-
-def test_blocks_are_scored_in_the_dtype_that_is_asked_for(batch):
+def test_nats_are_summed_in_float64_by_the_precision_that_is_asked_for(batch):
+    idx, order = batch
     model = make_model().float()
-    (idx, order) = batch
     single, half = (block_nll(model, idx, order, 2, dtype) for dtype in ('float32', 'bfloat16'))
     assert 1e-4 < (half - single).abs().max() < 1
-    with torch.autocast('cpu', torch.bfloat16):
-        want = model(idx, order).double().sum(1)
-    torch.testing.assert_close(half, want, rtol=1e-2, atol=0)
+    assert block_nll(model, idx[:0], order[:0], 2).shape == (0,)
+    model.lm_head.bias[0] = -(2.0**24)  # a float32 of this size has no ones
+    idx[:, 3:5] = torch.tensor([0, 1])
+    nll = model(idx, order).double()
+    assert not nll.sum(1).equal(nll.float().sum(1).double())
+    close(block_nll(model, idx, order, 3), nll.sum(1), atol=0)
+    nll = model(idx, torch.arange(9).expand(5, 9)).double().sum(1)
+    close(-eval_ppl.conditional_logprob(model, idx, range(9), []), nll, atol=1e-5)
 
 
 @pytest.mark.parametrize('bad', [math.inf, -math.inf, math.nan])
-def test_one_likelihood_that_is_not_finite_is_refused(bad):
-    fine = torch.tensor([[1.0, 2.0]])
-    assert check_finite(fine) is fine
-    with pytest.raises(ValueError, match='not finite'):
-        check_finite(torch.tensor([[1.0, bad]]))
+def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(bad):
+    model = make_model()
+    model.lm_head.bias[BLOCKS[2, 4]] = bad
+    journal = Journal('', {})
+    for it in made('--estimates=any,ensemble:2'):
+        with one_line('not finite'):
+            it.measure(model, text_of(BLOCKS[2:3]), journal)
+    assert not journal.done
 
 
 # --------------------------------------------------------------------------------------------------
-# mixtures
-
-
-def test_a_mixture_averages_probabilities():
-    logprobs = -1000 * torch.rand(4, 8, dtype=torch.float64)  # exp of most of them is 0
-    for row, nll in zip(logprobs, ensemble_nll(logprobs)):
-        top = float(row.max())
-        assert math.isclose(nll, -top - math.log(sum(math.exp(x - top) for x in row.tolist()) / 8))
-    p = torch.tensor([[0.2, 0.4]]).log()
-    torch.testing.assert_close(ensemble_nll(p), -torch.tensor([0.3]).log())
-    assert (ensemble_nll(logprobs) <= -logprobs.mean(-1)).all()  # Jensen
-    assert [powers_of_two(n) for n in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4, 5], [1, 2, 4, 8]]
+# contexts
 
 
 def test_contexts_are_shuffles_of_the_prefix(batch):
+    """By a generator. The first is the order itself."""
     model = make_model()
-    (idx, order) = batch
-    i = 3
-    logprobs = context_logprobs(model, idx, order, i, 200)
-    for r in range(5):
+    found = []
+    for seed in (0, 0, 1):
+        generator = torch.Generator().manual_seed(seed)
+        found.append(eval_ppl.context_logprobs(model, *batch, 3, 200, generator))
+    assert found[0].equal(found[1]) and not found[0].equal(found[2])
+    for row, order, logprobs in zip(*batch, found[0]):
         possible = []
-        for prefix in itertools.permutations(order[r, :i].tolist()):
-            o = torch.tensor([[*prefix, int(order[r, i])]])
-            possible.append(-model(idx[r : r + 1], o)[0, i])
-        torch.testing.assert_close(logprobs[r, 0], possible[0], rtol=0, atol=1e-10)
-        distance = (logprobs[r, :, None] - torch.stack(possible)).abs()
-        assert distance.min(1).values.max() < 1e-10
-        assert len(distance.argmin(1).unique()) == 6
+        for prefix in itertools.permutations(order[:3].tolist()):
+            possible.append(-visits(model, row, torch.tensor([*prefix, order[3]]), 3))
+        distance = (logprobs - torch.cat(possible).unsqueeze(1)).abs()
+        assert distance.min(0).values.max() < 1e-10
+        assert distance[:, 0].argmin() == 0
+        assert len(distance.argmin(0).unique()) == 6
     for i, n_contexts in ((9, 2), (-1, 2), (3, 0)):
-        with pytest.raises(ValueError, match='visit i'):
-            context_logprobs(model, idx, order, i, n_contexts)
+        with one_line('visit i'):
+            eval_ppl.context_logprobs(model, *batch, i, n_contexts)
 
 
-def test_a_generator_or_a_seed_gives_the_shuffles(batch):
-    model = make_model()
-    (idx, order) = batch
-    seeded = torch.Generator().manual_seed
-    parts = [3, 1, 6], [0, 8, 2]
-    for estimate in (
-        lambda seed: context_logprobs(model, idx, order, 5, 4, seeded(seed)),
-        lambda seed: conditional_logprob(model, idx, *parts, 4, seeded(seed)),
-        lambda seed: conditional_logprob(model, idx, *parts, 4, seed=seed),
-    ):
-        a, b, c = map(estimate, (0, 0, 1))
-        assert torch.equal(a, b)
-        assert not torch.equal(a, c)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, batch):
+    """By default it reads both from left to right; what is in neither is not read."""
+    model = make_model(**NETWORKS[network])
+    idx = batch[0][:1]
+    p = []
+    for b, a in itertools.product([[0, 8], [8, 0]], [[1, 3], [3, 1]]):
+        order = torch.tensor([*b, *a, 2, 4, 5, 6, 7])
+        p.append(float((-visits(model, idx[0], order, 2, 4).sum()).exp()))
+    of_three = [sum(x) / 3 for x in itertools.combinations_with_replacement(p, 3)]
+    idx[:, [2, 4, 5]] = 10
+    for n_orders, possible in ((0, p[:1]), (1, p), (3, of_three)):
+        seen = set()
+        for seed in range(4 + 6 * n_orders):
+            found = eval_ppl.conditional_logprob(model, idx, [3, 1], [8, 0], n_orders, seed=seed)
+            distance = (found.exp() - torch.tensor(possible, dtype=torch.float64)).abs()
+            assert distance.min() < 1e-10
+            seen.add(int(distance.argmin()))
+        assert len(seen) >= min(n_orders + 1, 2)
+    generators = [torch.Generator().manual_seed(seed) for seed in (0, 0, 4, 5, 6)]
+    sets = torch.tensor([3, 1, 6]), torch.tensor([0, 8, 2])
+    found = [eval_ppl.conditional_logprob(model, idx, *sets, 2, g) for g in generators]
+    assert found[0].equal(found[1])
+    assert len(torch.stack(found).unique()) > 1
+    for wrong in (([], [1]), ([1], [1]), ([9], []), ([-1], []), ([1], [2], -1)):
+        with one_line('disjoint'):
+            eval_ppl.conditional_logprob(model, idx, *wrong)
 
 
-# --------------------------------------------------------------------------------------------------
-# the ensemble
-
-
-@pytest.mark.parametrize('width', [1, 2, 4, 9])
-@pytest.mark.parametrize('n_tokens', [1, 40, 10**6])
-def test_ensemble_is_its_definition(width, n_tokens):
-    model = make_model()
-    g = torch.Generator().manual_seed(3)
-    idx = torch.randint(11, (9,), generator=g)
-    order = torch.randperm(9, generator=g)
-    n_contexts = 5
-    groups = list(range(-(-9 // width)))
-    own, members = ensemble_block_nll(
-        model, idx, order, n_contexts, Groups(groups, width), 7, n_tokens
-    )
-    plain = model(idx[None], order[None])[0]
-    total = torch.zeros(len(powers_of_two(n_contexts)), dtype=torch.float64)
-    for i in range(9):  # each visit by itself, with one whole pass for every member
-        group = i // width
-        start = group * width
-        rows = [order, *group_contexts(order, group, width, n_contexts - 1, 7)]
-        check_shuffles(rows, order, start, i)
-        nll = torch.stack([model(idx[None], row[None, : i + 1])[0, i] for row in rows])
-        torch.testing.assert_close(members[group, :, i - start], nll, rtol=0, atol=1e-10)
-        total += torch.stack([-(-nll[:m]).exp().mean().log() for m in (1, 2, 4, 5)])
-    assert not members[-1, :, 9 - groups[-1] * width :].any()  # behind the last visit
-    got = ensemble_totals(own, members, torch.ones(len(groups)))
-    torch.testing.assert_close(got, total, rtol=0, atol=1e-9)
-    assert math.isclose(float(got[0]), float(plain.sum()), abs_tol=1e-10)
-    if 4 < width:
-        assert torch.allclose(got, plain.sum())  # nothing is before the only group
-
-
-def check_shuffles(rows, order, start, i):
-    """Visits before `start` are shuffled, those from there to visit i are not."""
-    contexts = [row[:start].tolist() for row in rows]
-    assert start < 5 or len(set(map(tuple, contexts))) > 2
-    for row, context in zip(rows, contexts):
-        assert sorted(context) == sorted(order[:start].tolist())
-        assert torch.equal(row[start : i + 1], order[start : i + 1])
-
-
-def test_some_groups_give_what_they_give_among_all():
-    model = make_model()
-    g = torch.Generator().manual_seed(5)
-    idx = torch.randint(11, (9,), generator=g)
-    order = torch.randperm(9, generator=g)
-    own, every = ensemble_block_nll(model, idx, order, 3, Groups(list(range(5)), 2), 7)
-    some, members = ensemble_block_nll(model, idx, order, 3, Groups([0, 2, 4], 2), 7)
-    assert own == some
-    torch.testing.assert_close(members, every[[0, 2, 4]], rtol=0, atol=1e-12)
-
-
-def test_contexts_of_groups_are_drawn_apart():
-    """Contexts of a group are a function of (seed, group), uniform, and tell nothing of the
-    next."""
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    contexts = [group_contexts(order, g, 1, 6, 7) for g in (9, 10)]
-    assert torch.equal(contexts[1], group_contexts(order, 10, 1, 6, 7))
-    assert not torch.equal(contexts[1], group_contexts(order, 10, 1, 6, 8))
-    for row, longer in zip(contexts[0].tolist(), contexts[1].tolist()):
+def test_contexts_of_groups_are_uniform_and_drawn_apart():
+    """They are a function of seed and group, and tell nothing of the next."""
+    order = torch.randperm(12, generator=random)
+    a, b = (group_contexts(order, g, 1, 6, 7) for g in (9, 10))
+    assert b.equal(group_contexts(order, 10, 1, 6, 7))
+    assert not b.equal(group_contexts(order, 10, 1, 6, 8))
+    for row, longer in zip(a.tolist(), b.tolist()):
         assert row[:9] != [position for position in longer[:10] if position != order[9]]
-    assert len({tuple(row) for row in contexts[1].tolist()}) == 6
-    firsts = group_contexts(order, 3, 1, 3000, 7)[:, :3]
-    counts = torch.stack([(firsts == position).sum(0) for position in order[:3]])
+    drawn = group_contexts(order, 1, 2, 3000, 7, n_given=1)  # a visit is given, and two are before
+    assert drawn[:, 3:].equal(order[3:5].expand(3000, 2))
+    counts = torch.stack([(drawn[:, :3] == position).sum(0) for position in order[:3]])
     assert ((counts - 1000).abs() < 130).all()  # five standard deviations
 
 
-def test_batches_hold_all_rows_in_order_and_few_slots():
-    pieces = [torch.full((7, length), length) for length in (2, 3, 5, 11, 40, 41, 64)]
-    batches = list(batches_of(pieces, 100))
-    rows = [row.tolist() for batch in batches for part in batch for row in part]
-    assert rows == [row.tolist() for piece in pieces for row in piece]
-    for batch in batches:
-        longest = max(part.size(1) for part in batch)
-        assert longest * sum(map(len, batch)) <= 100
-        assert longest <= 1.25 * batch[0].size(1) + 8
-    one_by_one = [part for batch in batches_of(pieces[:1], 1) for part in batch]
-    assert list(map(len, one_by_one)) == 7 * [1]  # a row at least
-
-
 @pytest.mark.parametrize(
-    'N, width, n_positions, n_groups',
+    'sizes, edges',
     [
-        (9, 1, 0, 9),
-        (9, 1, 9, 9),
-        (9, 1, 20, 9),
-        (9, 1, 8, 8),
-        (9, 1, 1, 1),
-        (9, 2, 0, 5),
-        (9, 2, 2, 1),
-        (9, 2, 3, 1),
-        (9, 2, 8, 4),
-        (9, 2, 9, 5),
-        (8, 2, 7, 3),
-        (9, 9, 0, 1),
-        (9, 4, 8, 2),
+        ((9, 1, 20), range(10)),
+        ((9, 1, 8), [0, 1, 2, 3, 4, 6, 7, 8, 9]),
+        ((10, 1, 4), [0, 2, 5, 8, 10]),
+        ((9, 2, 3), [0, 5]),
+        ((9, 2, 9), range(6)),
+        ((9, 2, 0), range(6)),
     ],
 )
-def test_as_many_groups_as_the_positions_pay_for(N, width, n_positions, n_groups):
-    groups, weights = sample_groups(N, width, n_positions, 3)
-    there = -(-N // width)
-    assert len(groups) == len(set(groups)) == len(weights) == n_groups
-    assert weights.sum() == there
-    assert groups == sorted(groups)
-    assert 0 <= groups[0] <= groups[-1] < there
+def test_one_group_of_each_part_of_an_order_is_evaluated(sizes, edges):
+    """As many as the positions pay for; any of its part, whose size is its weight."""
+    seen = set()
+    for seed in range(60):
+        groups, weights = sample_groups(*sizes, seed)
+        assert weights.tolist() == [end - start for start, end in itertools.pairwise(edges)]
+        assert all(start <= group < end for group, start, end in zip(groups, edges, edges[1:]))
+        seen |= {*groups}
+    assert seen == {*range(edges[-1])}
 
 
-def test_sampled_visits_are_unbiased_and_stratified():
-    counts = torch.zeros(10)
-    for seed in range(2000):
-        groups, weights = sample_groups(10, 1, 4, seed)
-        counts[groups] += weights
-    assert (counts / 2000 - 1).abs().max() < 0.15
-    edges = [0, 2, 5, 8, 10]  # 2.5 and 7.5 are rounded to the even
-    assert all(start <= g < end for g, start, end in zip(groups, edges, edges[1:]))
-    assert weights.tolist() == [2, 3, 3, 2]
-
-
-def test_totals_of_sampled_groups_by_hand():
-    p = torch.tensor([[[0.5], [0.25]], [[0.1], [0.3]]], dtype=torch.float64)  # (groups, M, width)
-    change = [math.log(0.5) - math.log(0.375), math.log(0.1) - math.log(0.2)]  # with two members
-    got = ensemble_totals(
-        torch.tensor(30.0), -p.log(), torch.tensor([3.0, 2.0], dtype=torch.float64)
-    )
-    assert got[0] == 30
-    assert math.isclose(got[1], 30 + 3 * change[0] + 2 * change[1], abs_tol=1e-12)
+def test_a_batch_holds_contexts_of_like_lengths_and_few_slots():
+    pieces = [torch.zeros(3, length) for length in (2, 3, 12, 40, 41, 64)]
+    for n_tokens, want in (
+        (100, [[2, 3], [12], [40], [40], [41], [41], [64], [64], [64]]),
+        (1, [[piece.size(1)] for piece in pieces for _ in range(3)]),
+    ):
+        found = []
+        for batch in batches_of(pieces, n_tokens):
+            found.append([part.size(1) for part in batch])
+        assert found == want
 
 
 # --------------------------------------------------------------------------------------------------
-# conditionals
+# estimates
 
 
-def test_log_probability_of_a_set_given_another():
-    model = make_model(block_size=4, vocab_size=3)
-    every = torch.tensor(list(itertools.product(range(3), repeat=2)))
-    idx = torch.stack([torch.full((9,), 2), every[:, 0], torch.full((9,), 1), every[:, 1]], 1)
-    for n_orders in (0, 3):  # a law over what a may be
-        logp = conditional_logprob(model, idx, [3, 1], [0], n_orders)
-        assert math.isclose(float(logp.exp().sum()), 1, abs_tol=1e-10)
-    idx = idx[:1]
-    order = torch.tensor([[0, 2, 1, 3]])
-    assert math.isclose(
-        conditional_logprob(model, idx, [3, 1], [2, 0]),
-        -model(idx, order)[0, 2:].sum(),
-        abs_tol=1e-10,
-    )
-    assert math.isclose(
-        conditional_logprob(model, idx, [2], []),
-        -model(idx, torch.tensor([[2]]))[0, 0],
-        abs_tol=1e-10,
-    )
-    for wrong in (([], [1]), ([1], [1]), ([4], []), ([-1], [])):
-        with pytest.raises(ValueError, match='disjoint'):
-            conditional_logprob(model, idx, *wrong)
+@pytest.mark.parametrize(
+    'network, names',
+    [
+        ('decoder', 'l2r,own,any,iw,ensemble:5/2'),
+        ('two streams', 'l2r,any,ensemble:5/2'),
+        ('mixed', 'own,any'),
+        ('encoder', 'own,any'),
+        ('encoder', 'any,iw'),
+    ],
+)
+def test_an_estimate_is_its_definition(network, names):
+    """The bound of a masked loss alone is drawn: importance weights want the nats of orders."""
+    model = make_model(**NETWORKS[network])
+    options = '--orders=r2l,swaps:2', '--n_orders=2', '--n_positions=4', '--batch_size=2'
+    run = {'order': 'block:4@3'}
+    for it in made(f'--estimates={names}', *options, run=run, **NETWORKS[network]):
+        found = it.measure(model, text_of(BLOCKS, GIVEN), Journal('', {}))
+        for b, nats in enumerate(found):
+            first, n = N_GIVEN[b].view(1, 1), int(N_VISITS[b])
+            drawn = draw_orders([b], 9, it.n_orders, SEED, it.order)[0]
+            orders = torch.stack([laid_out(order, b)[:n] for order in drawn])
+            if it.name == 'ensemble':
+                close(nats, ensemble_of(model, BLOCKS[b], orders[0], int(first), b))
+                continue
+            known = None
+            if it.name == 'any' and names == 'own,any':
+                known = draw_known([b], n - first, it.n_orders, SEED, first)[0]
+            rows = BLOCKS[b, :n].expand(len(orders), n)
+            given = first.expand(1, len(orders))[0]
+            close(nats, block_nll(model, rows, orders, 9, n_known=known, n_given=given))
 
 
-@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_a_masked_loss_knows_that_the_other_positions_are_blank(attention):
-    model = make_model(block_size=5, vocab_size=3, attention=attention)
-    order = torch.tensor([[0, 4, 1, 3, 2]] * 2)
-    idx = torch.tensor([[2, 0, 1, 1, 0], [1, 2, 0, 1, 0]])
-    want = 0
-    for d in (2, 3):  # positions 1 and 3, given 0 and 4, and 2 is blank
-        logp = model.predict(idx, order, d, 1)[:, 0].log_softmax(-1)
-        want = want + logp.gather(1, idx[:, order[0, d : d + 1]])[:, 0]
-    got = conditional_logprob(model, idx, [3, 1], [4, 0])
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
-    assert torch.equal(
-        got, conditional_logprob(model, idx.index_fill(1, torch.tensor([2]), 0), [3, 1], [4, 0])
-    )
+def ensemble_of(model, row, order, first, b):
+    """Nats of block b by 1, 2, 4 and 5 contexts; pairs of visits share them, two pairs count."""
+    own = visits(model, row, order)
+    totals = own[first:].sum().repeat(4)
+    n_blanks = len(order) - first
+    groups, weights = sample_groups(n_blanks, 2, 4, derive_seed(SEED, 'positions', b))
+    for group, weight in zip(groups, weights, strict=True):
+        contexts = group_contexts(order, group, 2, 4, derive_seed(SEED, 'contexts', b), first)
+        start = first + 2 * group
+        for d in range(start, min(start + 2, len(order))):
+            nats = [own[d], *(visits(model, row, context, d, d + 1)[0] for context in contexts)]
+            for j, n in enumerate((1, 2, 4, 5)):
+                mixed = -(-torch.stack(nats[:n])).exp().mean().log()
+                totals[j] += weight * (mixed - own[d])
+    return totals
 
 
-def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
-    network = Network(lambda idx, order: order.double())  # the visits of a cost their positions
-    idx = torch.zeros(1, 9, dtype=torch.long)
-    conditional_logprob(network, idx, [3, 1, 2], [0, 8], 200)
-    orders = [tuple(order[0].tolist()) for _, order, _ in network.asked]
-    every = {
-        b + a for b in itertools.permutations([0, 8]) for a in itertools.permutations([1, 2, 3])
-    }
-    assert set(orders) == every
-    assert len(orders) == 200
+WAYS = [
+    'margin',
+    'margin/3 --n_steps=3',
+    'entropy --n_steps=3',
+    'top_prob:.3',
+    'random --n_steps=3',
+]
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_the_law_of_writing_is_its_definition(network):
+    """What is given is read from left to right where a policy writes."""
+    model = make_model(**NETWORKS[network])
+    for text in WAYS:
+        options = f'--orders={text}'.split()
+        (it,) = made(*options, '--n_orders=2', '--batch_size=3', **NETWORKS[network])
+        policy, *others = text.split(' --n_steps=')
+        how = {'policy': policy, 'n_steps': 3 if others else 9}
+        found = it.nats(model, BLOCKS, [3, 1], GIVEN).view(2, -1, 3)
+        for b, columns in zip([3, 1], found):
+            drawn = draw_orders([b], 9, it.n_orders, SEED, it.order)[0]
+            for order, (nats, cut, passes) in zip(drawn, columns, strict=True):
+                order = laid_out(order, b)
+                if policy == 'random':
+                    how['policy'] = 'given'
+                else:
+                    order[: N_GIVEN[b]] = order[: N_GIVEN[b]].sort().values
+                sizes = int(N_GIVEN[b]), int(N_VISITS[b])
+                _, _, told, logp = by_definition(model, IDX[b], order, *sizes, **how)
+                close(nats, -logp.sum())
+                assert (cut, passes) == (0, told.max() + 1)
+
+
+def test_a_law_is_tempered_and_draws_of_numbers_are_a_bound():
     model = make_model()
-    idx = torch.arange(9)[None]
-    network = Network(model)
-    got = conditional_logprob(network, idx, [3, 1], [0, 8], 3)
-    p = [math.exp(-float(model(idx, order)[0, 2:].sum())) for _, order, _ in network.asked]
-    assert len(p) == 3
-    assert math.isclose(float(got.exp()), sum(p) / 3)
+    for order in ('l2r', 'margin', 'margin/8'):
+        (it,) = made(f'--orders={order}', '--n_steps=4', '--unmask=binomial', '--n_orders=2')
+        nats = it.nats(model, IDX, [0, 2])
+        assert (nats[:, 0] != nats[:, 3]).all()
+        (row,) = it.rows(nats, text_of(IDX[[0, 2]]))
+        assert row['bound'] and not {'orders_stderr', 'spread'} & {*row}
+    (it,) = made('--orders=l2r', '--temperature=.5')
+    nats = it.nats(model, IDX, [2])[0, 0]
+    for weight in model.lm_head.parameters():
+        weight.mul_(2)
+    close(nats, visits(model, IDX[2], torch.arange(9)).sum())
+
+
+PAIRS = {
+    'any order in 3 x 2': 'any order x 2',
+    'margin in 3': 'margin',
+    'drawn in 3 x 2': 'drawn x 2',
+    'margin >= 0.5': 'margin',
+    'factor:2': 'top_prob',
+    'eb/3:1.5': 'entropy/3',
+    'dilated:4': 'left to right',
+}
+
+
+def test_what_passes_cost_is_paired_block_by_block():
+    model = make_model()
+    journal = Journal('', {})
+    some = made('--orders=random,margin,drawn,swaps', '--n_steps=3,0', '--n_orders=2')
+    rows, said = measured(model, some, journal)
+    assert len(journal.done) == 4 * 8  # what they are compared with is not run again
+    assert rows['drawn in 3 x 2']['bound'] and not rows['margin in 3']['bound']
+    assert 'spread' in rows['any order in 3 x 2'] and 'orders_stderr' in rows['swaps:16 in 3 x 2']
+    one, three = (it.nats(model, IDX, range(4))[:, 0] for it in some[2:4])
+    assert rows['margin in 3']['cost_stderr'] == pytest.approx(float((three - one).std() / 18))
+    assert 'what is drawn: any order x 2, any order in 3 x 2, drawn x 2, drawn in 3 x 2, sw' in said
+    assert said.count('than one token a step, paired by block, in 3.0 passes') == 4
+
+    others = '--orders=margin,margin:.5,top_prob,factor:2,entropy/3,eb/3:1.5,eb,l2r,dilated:4'
+    rows |= measured(model, made(others), journal)[0]
+    for name, pair in PAIRS.items():
+        cost = rows[name]['nats_per_token'] - rows[pair]['nats_per_token']
+        assert rows[name]['cost'] == pytest.approx(cost, abs=1e-9)
+        assert 1 < rows[name]['passes'] < 9
+    assert not {'cost', 'cost_stderr'} & {*rows['eb:0.1'], *rows['margin']}
+
+
+def test_truths_that_are_cut_off_are_counted():
+    model = make_model()
+    found = made('--orders=margin', '--n_steps=3,0')
+    for it in found:
+        it.drawing = Drawing(top_k=3, scores=True)
+    rows, said = measured(model, found, Journal('', {}))
+    nats, cut, _ = found[0].nats(model, IDX, range(4)).T
+    assert found[0].totals(model, text_of(IDX), Journal('', {})).isinf().equal(cut > 0)
+    n_cut = int(cut.sum())
+    want = {'nats_per_token': math.inf, 'stderr': None, 'perplexity': math.inf, 'cut': n_cut}
+    want['kept_nats'] = float(nats.sum()) / (36 - n_cut)
+    assert {name: rows['margin'][name] for name in want} == pytest.approx(want)
+    assert f'margin: {n_cut} of 36 true tokens are cut off' in said
+    assert not {'cost'} & {*rows['margin'], *rows['margin in 3']}
+
+
+# what is asked for, of a run in an order, of a network; its rows, or a word of why there are none
+ROWS = [
+    ('', '', 'decoder', 'l2r left to right, any any order'),
+    ('', 'l2r', 'decoder', 'l2r left to right'),
+    ('', 'r2l', 'mixed', 'own own order (r2l)'),
+    ('', '', 'encoder', 'any any order'),
+    ('--estimates=iw,l2r', '', 'decoder', 'l2r left to right, iw any order'),
+    (
+        '--orders=l2r,swaps,random',
+        'block:2@3',
+        'decoder',
+        'l2r left to right, order swaps:16@3, any any order',
+    ),
+    (
+        '--estimates=any --orders=random,block',
+        'block:2@3',
+        'mixed',
+        'any any order, order block:2@3',
+    ),
+    (
+        '--orders=random --n_steps=0,3',
+        '',
+        'encoder',
+        'written any order, exact, written any order in 3',
+    ),
+    ('--orders=l2r --n_steps=0,3', '', 'encoder', 'l2r left to right, written left to right in 3'),
+    (
+        '--orders=margin,l2r --temperature=.5',
+        '',
+        'decoder',
+        'written margin, tempered, written left to right, tempered',
+    ),
+    ('--estimates=own', '', 'decoder', 'take any'),
+    ('--estimates=own', 'l2r', 'decoder', 'take l2r'),
+    ('--estimates=accuracy', '', 'decoder', 'measured on lambada'),
+    ('--estimates=ensemble', '', 'mixed', "decoder's"),
+    ('--orders=pc_sampler', '', 'decoder', 'how often'),
+]
+
+
+@pytest.mark.parametrize('asked, order, network, want', ROWS)
+def test_every_row_that_is_asked_for_is_made_once(asked, order, network, want):
+    try:
+        found = made(*asked.split(), run=order and {'order': order}, **NETWORKS[network])
+    except ValueError as e:
+        assert want in str(e)
+    else:
+        assert ', '.join(f'{it.name} {it.label}' for it in found) == want
+
+
+def test_a_journal_tells_ways_apart(tmp_path):
+    files = [tmp_path / 'a', tmp_path / 'b']
+    for k, folder in enumerate(files):
+        folder.mkdir()
+        (folder / 'x.json').write_text(json.dumps([k, *range(k), *range(k + 1, 9)]))
+    orders = (
+        f'--orders=swaps:3,swaps:4,swaps:3@1,margin,margin/3,{files[0]}/x.json,{files[1]}/x.json'
+    )
+    found = [*made(orders, '--n_steps=0,3'), *made(orders, '--temperature=.5')]
+    found += made('--orders=margin', '--n_steps=3', '--unmask=binomial')
+    assert len({it.work for it in found}) == len(found) == 22
+    assert [it.label for it in found[10:12]] == ['x.json', 'x.json in 3']
+
+
+LOG = math.log(2)
+# an estimate, nats of two blocks of nine tokens and twelve bytes; fields of its last rows
+BY_HAND = [
+    (
+        '--estimates=l2r',
+        [[3], [9]],
+        'estimate kind n bound tokens bytes nats_per_token stderr bits_per_byte',
+        [('left to right', 'l2r', 1, False, 18, 12, 12 / 18, 3 / 9, 1 / LOG)],
+    ),
+    (
+        '--estimates=own --n_orders=3',
+        [[3], [9]],
+        'estimate kind n bound',
+        [('own order (fixed)', 'own', 1, False)],
+    ),
+    (
+        '--estimates=any --n_orders=3',
+        [[1, 3, 8], [5, 7, 6]],
+        'estimate kind n bound nats_per_token stderr spread',
+        [('any order x 3', 'any', 3, True, 10 / 18, 1 / 9, 7**0.5)],
+    ),
+    (
+        '--orders=swaps:3 --n_orders=2',
+        [[1, 3], [5, 11]],  # the orders have means of 3 and 7
+        'estimate kind n bound stderr orders_stderr',
+        [('swaps:3 x 2', 'order', 2, True, 3 / 9, 2 / 9)],
+    ),
+    (
+        '--estimates=iw --n_orders=4',
+        [[LOG, 2 * LOG, 3 * LOG, LOG]] * 2,
+        'estimate n bound nats_per_token',
+        [('iw x 2', 2, True, -math.log(3 / 8) / 9), ('iw x 4', 4, True, -math.log(11 / 32) / 9)],
+    ),
+    (
+        '--estimates=ensemble:4/2 --n_positions=6',
+        [[10, 9, 8], [50, 46, 44]],
+        'estimate n bound gain gain_stderr',
+        [
+            ('ensemble x 1', 1, True, 0, 0),
+            ('ensemble x 2', 2, True, 5 / 18, 1.5 / 9),
+            ('ensemble x 4', 4, True, 8 / 18, 2 / 9),
+        ],
+    ),
+]
+REMARKS = [
+    'standard deviation over the orders of a block 2.65',
+    '± 0.2222 nats/token between its orders',
+    'ensemble on 6 of 9 visits',
+    'ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667',
+    'ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222',
+]
+
+
+def test_rows_by_hand():
+    remarks = []
+    text = text_of(torch.zeros(2, 9, dtype=torch.long))
+    for asked, nats, names, want in BY_HAND:
+        (it,) = made(*asked.split(), run={'order': 'fixed'})
+        rows = it.rows(torch.tensor(nats, dtype=torch.float64), text)
+        for row, values in zip(rows[-len(want) :], want, strict=True):
+            fields = dict(zip(names.split(), values, strict=True))
+            assert {name: row[name] for name in fields} == pytest.approx(fields)
+        remarks += it.remarks(rows, text)
+    assert all(words in line for line, words in zip(remarks, REMARKS, strict=True))
+
+
+def test_a_pass_has_at_most_batch_size_blocks():
+    sizes = []
+    for n in (1, 4, 9):
+        found = made('--estimates=l2r,any,ensemble', '--batch_size=6', f'--n_orders={n}')
+        sizes += [it.n_at_once() for it in found]
+    assert sizes == [6, 6, 1, 6, 1, 1, 6, 1, 1]
+
+
+def test_tables_by_hand():
+    """Tokens weigh the same in blocks of any length; sums are in float64."""
+    nats = torch.tensor([2.0, 10.0, 6.0], dtype=torch.float64)
+    row = tables.summarize('x', nats, torch.tensor([1, 4, 3]), 6)
+    error = math.sqrt(((2 - 9 / 4) ** 2 + 1 + (6 - 27 / 4) ** 2) / 2 / 3) / (8 / 3)
+    nats_etc = [9 / 4, error, math.exp(9 / 4), math.exp(9 / 4) * error, 18 / 6 / LOG, 6]
+    assert [*row.values()] == ['x', *pytest.approx(nats_etc).expected, math.sqrt(32 / 6), 3, 8, 6]
+    alone = tables.summarize('x', nats[:1], 4, 6)
+    assert alone['stderr'] is alone['perplexity_stderr'] is None
+    large = torch.tensor([2.0**24 + 1, 2.0**24], dtype=torch.float64)
+    assert tables.summarize('x', large, 1, 1)['stderr'] == 0.5
+
+    tokens = np.array([97] * 6 + [98] * 2 + [256] * 2, dtype=np.uint16)
+    row = tables.unigram_row(tokens, Bytes(), 4)
+    nats = -(0.6 * math.log(0.6) + 2 * 0.2 * math.log(0.2))
+    assert row['nats_per_token'] == pytest.approx(nats)
+    assert row['nats_per_block'] == pytest.approx(4 * nats)
+    assert (row['blocks'], row['tokens'], row['bytes']) == (2, 10, 8)
+    assert tables.unigram_row(tokens, Bytes(), 4, np.array([3, 4]))['bytes'] == 7
+    for hits, n, error in ((0, 10, 24 / 14**3), (10, 10, 24 / 14**3), (50, 100, 0.25 / 104)):
+        assert tables.share_error(hits, n) == pytest.approx(math.sqrt(error))
+
+
+def test_a_table_is_narrow_and_shows_errors():
+    rows = [
+        tables.table_row('left to right', 2.00557, 0.0603, 40, 2560, 1774),
+        tables.table_row('diverged', 1000.0, 0.0, 40, 9, 0),
+        tables.table_row('a puzzle', 1.0, None, 1, 5, None),
+    ]
+    first = [
+        'perplexity bits/byte',
+        '± 0.0603 7.43 ± 0.45 4.1754 40 2560',
+        '1000.0000 inf inf 40 9',
+    ]
+    for some, want in (
+        (rows, [*first, '1.0000 2.72 - 1 5']),
+        (rows[2:], ['nats/block perplexity', '1.0000 5.00 2.72 1 5']),
+    ):
+        lines = tables.format_table(some).splitlines()
+        for line, words in zip(lines, want, strict=True):
+            assert words in ' '.join(line.split())
+            assert len(line) == len(lines[0]) <= 80
+
+
+# --------------------------------------------------------------------------------------------------
+# lengths of blanks
+
+
+ONE = Template(
+    [([0, 2], 'known'), ((1, 3), 'unknown'), ([1], 'known'), (1, 'blank'), ([2], 'known')], 9
+)
+TWO = Template(
+    [
+        ([2], 'known'),
+        ((1, 2), 'unknown'),
+        ([1, 0], 'known'),
+        ((1, 3), 'unknown'),
+        ([1], 'known'),
+        (0, 'rest'),
+        ([2], 'known'),
+    ],
+    11,
+)
+
+
+def around(least, most, left, right):
+    """A Template of a blank between texts."""
+    return Template([(left, 'known'), ((least, most), 'unknown'), (right, 'known')], 40)
+
+
+# of a model of so many positions: a text, lengths that are chosen, and for a length what it reads
+GAPS = [
+    (9, ONE, (), '02', '1.2', [1, 2, 3]),
+    (9, TWO, (), '2', '10', [1, 2]),
+    (9, TWO, (2,), '2..10', '1', [1, 2, 3]),
+    # what is behind the longest gap, and as much before it as is left
+    (7, around(1, 3, [0, 1, 2, 2, 1], [2, 0, 1, 1, 2]), (), '', '2011', [1, 2, 3]),
+    (7, around(1, 3, [0, 1, 2, 2, 1], [2, 0]), (), '21', '20', [1, 2, 3]),
+    (7, around(5, 6, [0, 1], [2, 0]), (), '', '2', [5, 6]),
+]
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize('prepared', [lambda model: model, freeze])
+def test_the_probability_of_a_length_is_that_of_the_text_behind_it(network, prepared):
+    """Given the text before it, whatever stands in blanks."""
+    for size, template, chosen, left, right, lengths in GAPS:
+        model = make_model(5, block_size=size, vocab_size=3, **NETWORKS[network])
+        want = []
+        for n in lengths:
+            row = left + n * '.' + right
+            known = [p for p, token in enumerate(row) if token != '.']
+            parts = [p for p in known if p >= len(left)], [p for p in known if p < len(left)]
+            idx = torch.tensor([[int(token) for token in row.replace('.', '0')]])
+            want.append(float(eval_ppl.conditional_logprob(model, idx, *parts).exp()))
+        n, p = Lengths().probabilities(prepared(model), template, chosen)
+        assert n == lengths
+        assert p.tolist() == pytest.approx([x / sum(want) for x in want], rel=1e-8)
+
+
+def test_the_nearest_tokens_behind_a_blank_are_read():
+    model = make_model(5, block_size=40, vocab_size=3)
+    right = [p * p % 3 for p in range(30)]
+    found = []
+    for n in (15, 16, 17, 30):
+        found.append(Lengths().probabilities(model, around(1, 3, [0], right[:n]), ())[1])
+    assert not torch.allclose(found[0], found[1], atol=1e-6)
+    close(torch.stack(found[2:]), found[1].expand(2, 3))
+
+
+def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
+    """One blank after the other; a sample says its probability and the runner-up."""
+    model = make_model(5, vocab_size=3)
+    law = cache(lambda chosen: Lengths().probabilities(model, TWO, chosen)[1].tolist())
+    (likely,) = Lengths().choose(model, [TWO], [0])
+    drawn = [*Lengths('draw').choose(model, 400 * [TWO], range(400))]
+    assert drawn[7:8] == [*Lengths('draw').choose(model, [TWO], [7])]
+    counts = torch.zeros(2, 3)
+    for chosen, said in drawn:
+        counts[chosen[0] - 1, chosen[1] - 1] += 1
+    expected = torch.tensor([[p * q for q in law((n,))] for n, p in enumerate(law(()), 1)])
+    assert chi2_of(counts, expected) < limit(5)
+    for chosen, said in [likely, *drawn[:50]]:
+        for k, length in enumerate(said):
+            p = dict(enumerate(law(chosen[:k]), 1))
+            want = {'length': chosen[k], 'p': p.pop(chosen[k])}
+            want |= {'runner_up': max(p, key=p.get), 'p_runner_up': max(p.values())}
+            assert length == pytest.approx(want)
+            assert chosen is not likely[0] or length['p'] > length['p_runner_up']
+
+
+@pytest.mark.parametrize(
+    'how', [{'order': 'margin', 'n_steps': 3}, {'length': 40, 'order': 'random', 'context': 8}]
+)
+def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
+    prompt = 'a[[?]]bc[[2-5]] d[[3]]e' + ('[[..]]' if 'length' in how else '')
+    writer = Writer(ckpt)
+    texts = writer.infill(prompt, n=2, blank_length='draw', seed=4, **how)
+    for r, text in enumerate(texts):
+        first, second = (said['length'] for said in text.sample['lengths'])
+        known = prompt.replace('[[?]]', f'[[{first}]]').replace('[[2-5]]', f'[[{second}]]')
+        assert writer.infill(known, seed=4 + r, **how) == text
+    assert [*writer.stream(prompt, blank_length='draw', seed=4, **how)][-1] == texts[0]
+
+
+def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
+    how = f'--ckpt={ckpt}', '--weights=raw', '--n_samples=1', '--prompt=a[[2-3]]bc'
+    shown = script('sample.py', *how, '--out=o.json', '--html=o.html').stdout
+    (sample,) = json.loads((tmp_path / 'o.json').read_text())['samples']
+    (said,) = sample['lengths']
+    assert len(sample['tokens']) == 3 + said['length']
+    words = f'blank of {said["length"]} tokens (p {said["p"]:.2f}, runner-up {said["runner_up"]}: '
+    assert words in shown
+    assert words in (tmp_path / 'o.html').read_text()
+
+
+BAD_PROMPTS = [
+    ('a[[3-2]]b', {}, r'\[\[3-2\]\]'),
+    ('a[[0-2]]b', {}, 'a blank is'),
+    ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens'),
+    ('a[[2-31]]b', {}, '30 at most'),
+    ('a[[?]]', {}, 'nothing tells'),
+    ('a[[?]][[2]][[..]]b', {}, 'nothing tells'),
+    ('a[[?]][[1-2]]b', {}, 'nothing tells'),
+    ('a[[..]][[2]][[?]]b', {}, r'right behind a \[\[\.\.'),
+    ('a[[?]][[30]]b', {'length': 60}, 'the 16 positions'),
+    ('a[[?]]b', {'blank_length': 'long'}, 'blank_length'),
+    ('a[[?]]b', {'score': True}, 'text of every blank'),
+    ('a[[?]]b[[=c]]', None, 'in place of'),
+]
+
+
+@pytest.mark.parametrize('prompt, options, word', BAD_PROMPTS)
+def test_a_prompt_whose_lengths_are_wrong_is_one_line(ckpt, prompt, options, word):
+    writer = Writer(ckpt)
+    with one_line(word):
+        writer.logprob(prompt) if options is None else writer.infill(prompt, **options)
+
+
+# --------------------------------------------------------------------------------------------------
+# judges
+
+
+class Pairs(Bytes):  # two bytes a token, and the last alone
+    eos = 2**17
+    n_bytes = np.array([1] * 256 + [2] * (2**17 - 256))
+
+    def encode(self, text):
+        data = text.encode()
+        pairs = [256 * a + 256 + b for a, b in zip(data[::2], data[1::2])]
+        return [*pairs, *data[len(pairs) * 2 :]]
+
+
+# samples, which of their tokens count; entropy, distinct_1 to 3, repetition
+METRICS = [
+    ('12121212 33333333', '11111111 11111111', [LOG / 2, 3 / 16, 3 / 14, 3 / 12, 7 / 10]),
+    ('1234 1234', '1111 1111', [2 * LOG, 4 / 8, 3 / 6, 2 / 4, 0]),  # within a sample alone
+    ('1 1', '1 1', [0, 0.5, 1, 1, 0]),
+    ('56785678 99', '00001111 00', [2 * LOG, 1, 1, 1, 1 / 4]),  # as in the prompt
+    ('123412349', '000000001', [0, 1, 1, 1, 0]),
+]
+
+
+@pytest.mark.parametrize('samples, counted, want', METRICS)
+def test_metrics_by_hand(samples, counted, want):
+    """What is given is no merit of a sample."""
+    flags = [[flag == '1' for flag in row] for row in counted.split()]
+    found = judge.text_metrics([*map(list, samples.split())], flags)
+    assert [*found.values()] == pytest.approx(want)
+
+
+# texts, which of their bytes count, and which tokens of Pairs; `|` is an end, which stays one
+TRANSLATED = [
+    ('abc||d', '001011', '01011'),
+    ('abcdefgh', '01001100', '1010'),
+    ('éa', '100', '10'),
+    ('éa', '010', '10'),
+    ('€a', '0001', '01'),
+    ('€', '001', '11'),
+]
+
+
+@pytest.mark.parametrize('text, flags, want', TRANSLATED)
+def test_a_letter_that_was_written_in_part_counts_for_a_judge_with_other_tokens(text, flags, want):
+    tokens = [256 if byte == ord('|') else byte for byte in text.encode()]
+    found, counted = judge.translate(tokens, [flag == '1' for flag in flags], Bytes(), Pairs())
+    ends = [token for token in found if token == Pairs.eos]
+    rest = [token for token in found if token != Pairs.eos]
+    assert len(ends) == text.count('|')
+    assert rest == [token for part in text.split('|') for token in Pairs().encode(part)]
+    assert ''.join('01'[flag] for flag in counted) == want
+
+
+def test_a_judge_weighs_tokens_alike_and_cuts_at_its_context():
+    """Errors are over prompts, each with so many samples."""
+    model = make_model()  # reads 9 tokens
+    samples = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1], [4, 4, 4], [7, 1, 9, 2, 2], [4, 4, 4]]
+    counted = [[False] + [True] * (len(row) - 1) for row in samples]
+    nats = []
+    for row in samples:
+        parts = visits(model, torch.tensor(row[:9]), torch.arange(min(9, len(row))), 1).sum()
+        if row[9:]:
+            parts += visits(model, torch.tensor(row[9:]), torch.arange(len(row) - 9)).sum()
+        nats.append(parts)
+    by_prompt = torch.stack(nats).view(2, 2).sum(1)
+    found = judge.generative_perplexity(model, samples, counted, n_each=2)
+    row = tables.summarize('', by_prompt, torch.tensor([13, 6]), 0)
+    assert found == pytest.approx({name: row[name] for name in found})
+    model.lm_head.weight.fill_(1e308)
+    with one_line('not finite'):
+        judge.generative_perplexity(model, samples, counted)
+
+
+def test_a_judge_reads_left_to_right_and_text_or_the_same_tokens(tmp_path):
+    path = str(tmp_path / 'judge.pt')
+    model = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
+    for run, word in (
+        ({'order': 'fixed'}, 'another order'),
+        ({'order': 'fixed', 'l2r_ratio': 0.1}, ''),
+        ({'order': 'l2r'}, ''),
+        ({}, ''),
+    ):
+        save_checkpoint(path, model, tokenizer='bytes', config=run)
+        with one_line(word) if word else nullcontext():
+            opened = judge.open_judge(path, Bytes())
+    for n, has_pieces in ((5, True), (4, False)):
+        samples = [{'tokens': [*b'abcde'][:n], 'step': [-1] + [0] * (n - 1)}]
+        metrics, lines = judge.measure(samples, Bytes(), opened)
+        assert ('in pieces of 4 tokens, under ' in lines['judge']) == has_pieces
+        assert metrics['judge']['tokens'] == n - 1
+
+    kind = {'tokenizer': 'own', 'n_tokens': 3, 'vocabulary': ['a', 'b', 'c'], 'eos': None}
+    save_checkpoint(path, make_model(block_size=4, vocab_size=12, n_tokens=3).float(), set=kind)
+    assert judge.open_judge(path, tokenizer_of_set(kind)).tokenizer.texts == ('a', 'b', 'c')
+    for other in (tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), Bytes()):
+        with one_line('other tokens'):
+            judge.open_judge(path, other)
+
+
+# --------------------------------------------------------------------------------------------------
+# texts and the command
+
+
+OWN = torch.randperm(16, generator=random).tolist()
+SIZES = dict(block_size=16, vocab_size=320, n_tokens=257)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Texts, prepared sets, and checkpoints of random weights, trained on `words` in the order OWN;
+    large.pt diverged."""
+    folder = tmp_path_factory.mktemp('likelihood')
+    texts = {
+        'words.txt': 'The quick brown fox jumps over the lazy dog. ' * 40,
+        'passages.txt': 'one two three four five\nsix seven\n',
+        'train.txt': 'of train, ' * 90,
+        'test.txt': 'of test<|endoftext|>' * 90,
+        'asked.jsonl': '\n'.join(f'{{"prompt": "{i}+", "text": "{i}={2 * i}"}}' for i in range(90)),
+        'void.txt': '',
+        'short.txt': 'short',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    for data_set, source, name, split in (
+        ('text', 'words.txt', 'words', ''),
+        ('text', 'words.txt', 'broken', ''),
+        ('text', 'test.txt', 'other', ''),
+        ('text', 'asked.jsonl', 'asked', ''),
+        ('lambada', 'passages.txt', 'lambada', ''),
+        ('wikitext2', 'train.txt', 'wikitext2', 'train'),
+        ('wikitext2', 'words.txt', 'wikitext2', 'val'),
+        ('wikitext2', 'test.txt', 'wikitext2', 'test'),
+    ):
+        source = str(folder / source)
+        prepare(data_set, folder, name, source=source, split=split, tokenizer='bytes')
+    with open(folder / 'broken' / 'val.bin', 'r+b') as f:
+        f.write(b'\x01\x01')  # the token 257
+    run = {'dataset': 'words', 'data_dir': str(folder), 'order': OWN, 'documents': 'together'}
+    how = dict(tokenizer='bytes', iter_num=7, config=run | {'block_size': 16})
+    for name, sizes in (('rotary', {'rotary': True}), ('encoder', ENCODER), ('ckpt', {})):
+        model = make_model(**SIZES, **sizes).float()
+        save_checkpoint(folder / f'{name}.pt', model, EMA(model, 0.9), **how)
+    model.lm_head.weight.fill_(3e38)
+    save_checkpoint(folder / 'large.pt', model, **how)
+    return folder
+
+
+@pytest.fixture
+def evaluate(script, folder, tmp_path):
+    """evaluate('--x=1 ...') runs the command on ckpt.pt; its rows, and what it said."""
+
+    def run(args, code=0):
+        args = ['--out=x.json', '--weights=raw', f'--ckpt={folder}/ckpt.pt', *args.split()]
+        said = script('eval_ppl.py', *[arg.format(folder=folder) for arg in args], code=code)
+        if code:
+            return said.stderr
+        path = [arg for arg in args if arg.startswith('--out=')][-1].removeprefix('--out=')
+        return json.loads((tmp_path / path).read_text())['results'], said.stdout
+
+    return run
+
+
+@pytest.mark.parametrize('network', ['rotary', 'encoder'])
+@pytest.mark.parametrize('N', [16, 6])
+def test_the_command_measures_blocks_of_any_length(evaluate, folder, network, N):
+    """In the model's own order of its first positions; a text is cut and spread over its blocks."""
+    model = make_model(**SIZES, **{'rotary': dict(rotary=True), 'encoder': ENCODER}[network])
+    tokens = torch.tensor([*(folder / 'words.txt').read_bytes(), 256])
+    starts = N * (torch.arange(5) * (len(tokens) // N) // 5)
+    blocks = tokens[starts.unsqueeze(1) + torch.arange(N)]
+    orders = {
+        'own': torch.tensor([p for p in OWN if p < N]).expand(5, N),
+        'any': draw_orders(range(5), N, 1, SEED)[:, 0],
+    }
+    asked = '--estimates=own,any'
+    if network == 'rotary':
+        asked = '--estimates=l2r,own,any,ensemble:1'
+        orders |= {'l2r': torch.arange(N).expand(5, N), 'ensemble': orders['any']}
+    asked += f' --ckpt={{folder}}/{network}.pt --block_size={N} --n_blocks=5 --orders=margin'
+    rows, said = evaluate(f'{asked} --datasets={{folder}}/words.txt')
+    rows = {row['kind']: row for row in rows}
+    assert {*rows} == {*orders, 'written'}
+    for kind, order in orders.items():
+        is_drawn = kind == 'any' and network == 'encoder'
+        known = draw_known(range(5), N, 1, SEED)[:, 0] if is_drawn else None
+        nats = block_nll(model.float(), blocks, order, 5, n_known=known).sum()
+        assert rows[kind]['nats_per_token'] == pytest.approx(float(nats) / (5 * N), rel=1e-5), kind
+        assert (rows[kind]['tokens'], rows[kind]['bytes']) == (5 * N, 5 * N)
+    assert (rows['written']['passes'], rows['own']['block_size']) == (N, N)
+    first, second, *lines = said.splitlines()
+    assert f'{network}.pt: raw weights, iteration 7, ' in first and ', 16 positions' in first
+    assert f'blocks of {N} bytes tokens, cpu, float32' in second
+    assert 'unigram, whole set' in said
+    assert max(len(line) for line in lines if 'from' not in line) <= 80
+    assert lines[-1] == 'written: x.json'
+
+
+HISTORY = [
+    '--weights=raw',
+    '--estimates=l2r,any,iw,ensemble:5/2',
+    '--orders=r2l,swaps:3,margin/8,margin/8:.02',
+    '--n_steps=0,4',
+    '--n_orders=2',
+    '--n_positions=6',
+    '--n_blocks=5',
+]
+
+
+def test_a_table_does_not_depend_on_batch_processes_or_being_killed(
+    script, forked, folder, tmp_path
+):
+    """Two processes, of which the second sees no file of the first, go on from half of the lines
+    of one, the last cut off."""
+    command = f'--ckpt={folder}/ckpt.pt', *HISTORY
+    script('eval_ppl.py', *command, '--out=a.json')
+    script('eval_ppl.py', *command, '--out=b.json', '--batch_size=3')
+    lines = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
+    assert len(lines) == 1 + 10 * 5
+    (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(lines[:1] + lines[1::2]) + '["half')
+    (tmp_path / 'far').mkdir()
+    first, second = forked(
+        lambda: script('eval_ppl.py', *command, '--out=c.json'),
+        lambda: script('eval_ppl.py', *command, '--out=far/c.json'),
+    )
+    assert (first.code, second.code) == (0, 0), (first.said, second.said)
+    assert not [*(tmp_path / 'far').iterdir()]
+    assert len((tmp_path / 'c.json.blocks.jsonl').read_text().splitlines()) == len(lines)
+    a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
+    for row, of_batch, of_two in zip(a, b, c, strict=True):
+        for name in ('nats_per_token', 'stderr'):
+            want = pytest.approx([row[name]] * 2, rel=1e-5)
+            assert [of_batch[name], of_two[name]] == want
+    by_label = {row['estimate']: row['nats_per_token'] for row in a}
+    assert len(by_label) == 15
+    assert by_label['iw x 2'] < by_label['any order x 2']
+    assert by_label['ensemble x 1'] == pytest.approx(by_label['iw x 1'], rel=1e-5)
+
+
+# what is asked for, the sets with their numbers of blocks, and words of what is said
+TEXTS = [
+    ('--n_blocks=3', 'words (val) 3', 'as in the training'),
+    ('--split=train --n_blocks=5', 'words (train) 5', 'documents of a block together'),
+    (
+        '--datasets=other --documents=apart',
+        'other (val), documents apart 4',
+        'apart; in the training',
+    ),
+    ('--datasets=asked', 'asked (val) 9', 'asked: '),
+    (
+        '--datasets=lambada,lambada,{folder}/short.txt --block_size=4',
+        'lambada (test) 9, short.txt 1',
+        'context of 1024',
+    ),
+    ('--datasets=wikitext2', 'wikitext2 (train) 56', ''),
+    ('--datasets=wikitext2 --split=test', 'wikitext2 (test) 45', ''),
+]
+
+
+def test_which_text_is_measured(evaluate):
+    for k, (args, sets, words) in enumerate(TEXTS):
+        rows, said = evaluate(f'{args} --estimates=l2r --out={k}.json')
+        assert ', '.join(f'{row["set"]} {row["blocks"]}' for row in rows) == sets
+        assert all(row['sha256'] for row in rows)
+        assert words in said
+
+
+def test_precision_average_and_accuracy(evaluate, tmp_path):
+    (single,), _ = evaluate('--n_blocks=3 --estimates=l2r')
+    (half,), said = evaluate(
+        '--n_blocks=3 --estimates=l2r --dtype=bfloat16 --out=h.json --weights=ema'
+    )
+    assert 1e-5 < abs(half['nats_per_token'] - single['nats_per_token']) < 0.2
+    assert 'ema weights' in said
+    result = json.loads((tmp_path / 'h.json').read_text())
+    assert (result['dtype'], result['iter_num'], result['config']['n_blocks']) == ('bfloat16', 7, 3)
+    rows, said = evaluate('--datasets=lambada,words --estimates=l2r,accuracy --out=l.json')
+    kinds = [f'{row["dataset"]} {row["kind"]}' for row in rows]
+    assert kinds == ['lambada l2r', 'lambada accuracy', 'words l2r']
+    assert 'of 2 passages' in said
+
+
+@pytest.mark.parametrize(
+    'dataset, trained, kinds',
+    [
+        ('words:0.7,other:0.3', '--documents=apart', 'l2r'),
+        ('asked', '--order=r2l', 'l2r,own'),
+        ('wikitext2', '--order=swaps:3', 'l2r,own'),
+        ('other', '--l2r_ratio=0', 'l2r,any'),
+    ],
+)
+def test_a_run_is_measured_by_the_law_of_its_validation(
+    folder, tmp_path, script, dataset, trained, kinds
+):
+    """Also from its exported folder, which has no path of a machine. The seed of validations is
+    0."""
+    pytest.importorskip('safetensors')
+    sets = f'--data_dir={folder}'
+    script('train.py', *toy_runs.TOY, f'--dataset={dataset}', trained, sets, '--max_iters=1')
+    script('anyorder.extras.hub', '--out=out/hf')
+    last = toy_runs.log()[-1]
+    for k, place in enumerate((['--ckpt=out/ckpt.pt'], ['--ckpt=out/hf', sets])):
+        how = '--n_blocks=16', '--seed=0', f'--estimates={kinds}', f'--out={k}.json'
+        script('eval_ppl.py', *place, *how)
+        rows = json.loads((tmp_path / f'{k}.json').read_text())['results']
+        assert len(rows) == len(f'{dataset},{kinds}'.split(',')) - 1
+        for row in rows:
+            name = f'val_{row["dataset"]}_' if ',' in dataset else 'val_'
+            want = last[name + row['kind'].replace('order', 'own')]
+            assert row['nats_per_token'] == pytest.approx(want, rel=1e-6)
+
+
+BAD = {
+    '--estimates=l2r,best': "'l2r,best'",
+    '--estimates=any:4': "'any:4'",
+    '--estimates=ensemble:0': 'n_contexts',
+    '--estimates=ensemble/0': 'ensemble_block',
+    '--n_positions=-1': 'n_positions',
+    '--n_positions=1 --estimates=ensemble/2': 'n_positions',
+    '--estimates=accuracy': 'lambada',
+    '--orders=l2r,up': "'up' is no order",
+    '--orders=swaps:x': "'swaps:x' is no order",
+    '--orders=block:0': 'at least 1 position',
+    '--orders=no.json': "'no.json' is no order",
+    '--orders=margin --temperature=0': 'every other one 0',
+    '--orders=margin:2': 'threshold',
+    '--orders=margin/0': 'got 0',
+    '--orders=margin/17': 'at most the 16',
+    '--orders=l2r/4': "'l2r/4' is no order",
+    '--orders=margin+.5': 'noise',
+    '--orders=eb+.5': 'noise',
+    '--orders=entropy:.5': 'top_prob',
+    '--orders=factor:0': 'above 0',
+    '--orders=klass:2': 'from 0 to 1',
+    '--orders=dilated/8': 'dilated:BLOCK_LENGTH',
+    '--orders=drawn:.5': 'no number',
+    '--orders=margin --unmask=lossless': 'one token a step',
+    '--orders=margin --unmask=binomial': 'n_steps from 1',
+    '--orders=margin --n_steps=-1': 'n_steps',
+    '--estimates=l2r --temperature=.5': '--orders=l2r',
+    '--n_steps=8': '--orders=l2r',
+    '--split=mine': 'mine',
+    '--datasets=ptb': 'prepare.py ptb',
+    '--datasets=nosuch': 'data/prepare.py',
+    '--datasets=no.txt': 'no file no.txt',
+    '--datasets=,': '--datasets=',
+    '--datasets=broken': 'token 257',
+    '--datasets={folder}/void.txt': 'no text',
+    '--datasets={folder}/short.txt': '--block_size=6',
+    '--documents=near': 'documents',
+    '--n_blocks=-1': 'n_blocks',
+    '--batch_size=0': 'batch_size',
+    '--n_orders=0': 'n_orders',
+    '--block_size=17': '2 to 16',
+    '--block_size=1': '2 to 16',
+    '--datset=x': "'datasets'",
+    '--ckpt=no.pt': 'no.pt',
+    '--device=tpu': 'device',
+    '--out=data': '--out=data',
+    '--ckpt={folder}/large.pt --weights=ema': "weights='raw'",
+    '--n_blocks=3 --ckpt={folder}/large.pt': 'not finite',
+    '--ckpt={folder}/large.pt --datasets=lambada --estimates=accuracy': 'not finite',
+    # of another evaluation than the one that is there
+    '--seed=1': 'seed',
+    '--weights=ema': 'weights',
+    '--n_orders=2': 'n_orders',
+    '--estimates=ensemble:8/2': 'n_contexts',
+    '--estimates=ensemble/4': 'ensemble_block',
+    '--n_positions=6': 'n_positions',
+    '--dtype=bfloat16': 'dtype',
+    '--block_size=3': 'block_size',
+    '--ckpt={folder}/rotary.pt': 'model',  # of equal weights
+}
+
+
+def test_wrong_input_is_one_line_and_changes_nothing(evaluate, tmp_path):
+    base = '--estimates=ensemble:16/2 --n_positions=4 --n_blocks=1'
+    evaluate(base)
+    lines = (tmp_path / 'x.json.blocks.jsonl').read_text()
+    files = {*tmp_path.rglob('*')}
+    _, said = evaluate(f'{base} --batch_size=3 --n_blocks=2')  # goes on
+    assert '1 results are there' in said
+    (tmp_path / 'x.json.blocks.jsonl').write_text(lines)
+    for args, word in BAD.items():
+        said = evaluate(f'{base} {args}', code=1)
+        assert word in said and said.count('\n') == 1, said
+    assert (tmp_path / 'x.json.blocks.jsonl').read_text() == lines
+    assert {*tmp_path.rglob('*')} == files
+    masked = '--ckpt={folder}/encoder.pt --n_blocks=1 --out=y.json --estimates=any'
+    evaluate(masked)
+    assert 'one_by_one' in evaluate(f'{masked},iw', code=1)
+
+
+# --------------------------------------------------------------------------------------------------
+# journals
+
+
+DAMAGED = [
+    'hello\n',
+    '3\n',
+    '[1, 2]\n',
+    'no line end',
+    '{"half',
+    '\n',
+    '\xff\n',
+    '{}\n3\n',
+    '{}\n["a\n',
+]
+DAMAGED += ['{}\n[]\n', '{}\n[[[1]], 2]\n', '{}\nnull\n']
+
+
+def test_a_journal_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Begun, cut off, gone on with by two at once, of another evaluation, damaged."""
+    path = tmp_path / 'j.jsonl'
+    counted = []
+    bar = SimpleNamespace(update=counted.append)
+    monkeypatch.setattr(estimates, 'progress', lambda **_: nullcontext(bar))
+    model = make_model()
+    rows = []
+    model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    (it,) = made('--estimates=any', '--batch_size=3')
+    text = text_of(torch.arange(63).view(7, 9) % 11)
+    want = it.measure(model, text, Journal(str(path), {'seed': 1}))
+    assert rows == counted == [3, 3, 1]
+    assert it.measure(model, text, Journal('', {})).equal(want)
+    lines = path.read_text().splitlines(True)
+    assert json.loads(lines[0]) == {'seed': 1}
+    name = text.label, text.digest, 'orders'
+    assert json.loads(lines[2]) == [*name, 1, want[1].tolist()]
+    for kept, again in ((8, []), (4, [3, 1]), (1, [3, 3, 1]), (0, [3, 3, 1])):
+        path.write_text(''.join(lines[:kept]) + '["half' * (kept > 0))
+        rows.clear()
+        assert it.measure(model, text, Journal(str(path), {'seed': 1})).equal(want)
+        assert (rows, path.read_text()) == (again, ''.join(lines))
+
+    one, other = (Journal(str(path), {'seed': 1}) for _ in 'ab')
+    one.add({(*name, 7): [1.0]})
+    other.add({(*name, 8): [2.0]})
+    one.add({(*name, 9): [3.0]})
+    there = Journal(str(path), {'seed': 1})
+    assert there.missing(name, 11) == [10]
+    for k in range(3):
+        assert there.missing((*name[:k], 'another', *name[k + 1 :]), 2) == [0, 1]
+    for found, word in (({'seed': 2}, 'seed'), ({'seed': 1, 'order': 3}, 'order'), ({}, 'seed')):
+        with one_line(rf'another evaluation \({word} differ'):
+            Journal(str(path), found)
+    for damaged in DAMAGED:
+        path.write_bytes(damaged.encode('latin-1'))
+        with one_line('j.jsonl cannot be read'):
+            Journal(str(path), {})
+        assert path.read_bytes() == damaged.encode('latin-1')
+
+
+# --------------------------------------------------------------------------------------------------
+# bytes of a text
+
+
+def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
+    path = tmp_path / 'my.jsonl'
+    path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
+    (tmp_path / 'my.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
+    tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
+    for cut, firsts, n_bytes in (
+        (Cut(4), [0, 4, 8], 10),  # ends of documents are no bytes
+        (Cut(4, 2), [0, 4], 7),
+        (Cut(2, 3), [0, 4, 8], 6),
+    ):
+        text = open_corpus(str(path), cut, Bytes(), 'nowhere')
+        assert text.blocks.tolist() == [tokens[i : i + cut.block_size] for i in firsts]
+        assert (text.n_bytes, text.tokens.tolist()) == (n_bytes, tokens)
+    assert (text.name, text.label) == (str(path), 'my.jsonl')
+    digest = hashlib.sha256(text.tokens.tobytes()).hexdigest()
+    assert text.origin == {'source': str(path), 'sha256': digest}
+    assert open_corpus(f'{tmp_path}/my.csv', cut, Bytes(), 'nowhere').digest == text.digest
+    assert len({open_corpus(str(path), Cut(4, n), Bytes(), '').digest for n in (0, 1, 2, 3)}) == 3
+
+
+@pytest.mark.parametrize(
+    'name, tokenizer, word',
+    [('words', 'sudoku4', '--tokenizer=sudoku4'), ('{folder}/words.txt', 'sudoku4', 'sudoku4')],
+)
+def test_a_text_of_another_tokenizer_is_one_line(folder, name, tokenizer, word):
+    with one_line(word):
+        open_corpus(name.format(folder=folder), Cut(16), get_tokenizer(tokenizer), folder)
+
+
+LETTERS = unicodedata.normalize('NFD', 'é ü ñ å')
+DOCUMENTS = [
+    [LETTERS],
+    ['ﬁx ½ İ é', 'e\u0301', 'a'],
+    [('ab ', 'e\u0301a'), ('', 'Ünd')],
+    [' a  b\n'],
+]
+KINDS = ['', ' NFC', ' NFKC', ' NFD', ' Lowercase', ' behind a space']
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, monkeypatch, kind):
+    """Of its answers where it has prompts; of a large text those of its pieces together."""
+    pytest.importorskip('tokenizers')
+    tokenizer = masked_kinds.tokenizer_like(f'bytes{kind}')
+    for texts in DOCUMENTS:
+        has_prompts = isinstance(texts[0], tuple)
+        rows = [
+            dict(zip(('prompt', 'text'), text if has_prompts else ('', text))) for text in texts
+        ]
+        if not has_prompts:
+            rows = [{'text': row['text']} for row in rows]
+        path = tmp_path / 'my.jsonl'
+        path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+        n_bytes = [len(row['text'].encode()) for row in rows]
+        found = open_corpus(str(path), Cut(64 if has_prompts else 1), tokenizer, '')
+        assert found.n_bytes == found.sizes.sum() == sum(n_bytes)
+        assert len(found.sizes) == len(found.tokens)
+        some = open_corpus(str(path), Cut(64 if has_prompts else 2, 1), tokenizer, '')
+        assert some.n_bytes == (n_bytes[0] if has_prompts else found.sizes[:2].sum())
+        if not kind:  # each token is its own bytes
+            counted = found.sizes > 0
+            assert (
+                found.sizes[counted].tolist() == tokenizer.n_bytes[found.tokens[counted]].tolist()
+            )
+    monkeypatch.setattr('anyorder.tokens.sources.PIECE', 3)
+    (tmp_path / 'my.txt').write_text(f'{LETTERS}<|endoftext|>{LETTERS}' * 3)
+    found = open_corpus(f'{tmp_path}/my.txt', Cut(1), tokenizer, '')
+    assert found.n_bytes == 6 * len(LETTERS.encode())
+
+
+def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
+    pytest.importorskip('tokenizers')
+    (tmp_path / 'my.txt').write_text('ab ! ef ¶')
+    for kind, n_lines in (('wordpiece', 1), ('bytes', 0)):
+        tokenizer = masked_kinds.tokenizer_like(kind)
+        found = open_corpus(f'{tmp_path}/my.txt', Cut(2), tokenizer, 'nowhere')
+        assert (found.n_bytes is None) == (kind == 'wordpiece')
+        said = capsys.readouterr().err
+        assert said.count('\n') == n_lines
+        assert ('2 of 5 tokens are unknown' in said and "'!'" in said) == bool(n_lines)
