@@ -5,19 +5,13 @@ They are written from the definitions and share no code with what they check."""
 import math
 
 import torch
-from conftest import make_model, numbers
+from conftest import numbers
 
-from anyorder.generation.drawing import Drawing, token_noise
-from anyorder.generation.options import choice_in, unmasking_of
+from anyorder.generation.drawing import token_noise
+from anyorder.generation.options import choice_in
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.scores import is_own
-from anyorder.generation.scroll import Scroll
-from anyorder.generation.unmasking import Given
-from anyorder.generation.way import Page, Way
-from anyorder.orders import Order
 from anyorder.seeds import keys_of
-from anyorder.tokens.prompts import parse_prompt
-from anyorder.tokens.tokenizers import Bytes
 
 VARIANTS = [
     {},
@@ -348,7 +342,7 @@ class ByDefinition:
             noise = token_noise(keys_of([self.seed]), torch.tensor([p]), len(law))
             token = (law + noise[0]).argmax()
         else:
-            token = (law.softmax(-1).cumsum(-1) <= u).sum()
+            token = (law.softmax(-1).cumsum(-1) <= u).sum()  # the first above u
         self.text[p] = token
         self.step[p] = self.n_steps
         self.logprob[p] = logits.log_softmax(-1)[token]
@@ -373,79 +367,6 @@ class ByDefinition:
         self.write(again, -(-self.how['n_steps'] // 8), None, 'round', n_round)
 
 
-def nine_steps(how):
-    """The Unmasking that these options name, by default in nine steps."""
-    return unmasking_of(**dict(n_steps=9) | how)
-
-
-def by_definition(
-    model, idx, order, known, n_visits=9, allowed=None, seed=None, penalty=0.0, scale=0.0, **how
-):
-    """One row (N,) from its known tokens alone, without a cache: (tokens, visits, step, nats).
-
-    Visits are as they came, the others by position. A row with a seed is drawn, another one scored:
-    the tokens of idx are revealed. Of known tokens the penalty is taken off, and the logits with
-    the prompt blank as often as the scale says."""
-    choice = choice_in(how.pop('policy', 'given')) or {'policy': 'given'}
-    threshold = choice.get('threshold')
-    policy = choice['policy']
-    sizes = [known, n_visits - known, 9 - n_visits]
-    visits, blanks, padding = (x.tolist() for x in order.split(sizes))
-    text = torch.zeros_like(idx)
-    told = torch.full_like(idx, -1)
-    nats = torch.zeros(len(idx), dtype=torch.float64)
-    text[visits] = idx[visits]
-    u = numbers(seed, 'tokens', n=len(idx))
-    step = 0
-    for block, ends in blocks_of(blanks, block_length=choice.get('block_length'), **how):
-        while not {*block} <= {*visits}:
-            rest = [p for p in blanks if p not in visits]
-            now = torch.tensor([[*visits, *rest, *padding]])
-            logits = model.predict(text[None], now, len(visits), len(rest), n_visits=n_visits)[0]
-            if scale:
-                prompt = visits[:known]
-                new = visits[known:]
-                now = torch.tensor([[*new, *rest, *prompt, *padding]])
-                blank = model.predict(text[None], now, len(new), len(rest), n_visits=n_visits)[0]
-                logits = (1 + scale) * logits - scale * blank
-            logits[:, [*{*text[visits].tolist()}]] -= penalty
-            if allowed is not None:
-                logits = logits.masked_fill(~allowed[rest], -torch.inf)
-            law = dict(zip(rest, logits.softmax(-1)))
-
-            left = [p for p in block if p in rest]
-            score = {p: SLOW_SCORES[policy](law[p], block.index(p)) for p in left}
-            if threshold is None:
-                n_done = len(block) - len(left)
-                n_new = next(end for end in ends if end > n_done) - n_done
-            else:
-                n_new = max(1, sum(bool(x >= threshold) for x in score.values()))
-            for p in sorted(score, key=score.get, reverse=True)[:n_new]:
-                text[p] = idx[p]
-                if seed is not None:
-                    text[p] = (law[p].cumsum(-1) <= u[p]).sum()
-                told[p] = step
-                nats[p] = law[p][text[p]].log()
-                visits.append(p)
-            step += 1
-    return text, visits, told, nats
-
-
-def blocks_of(blanks, n_steps=9, schedule='linear', block_length=None, **_):
-    """[(block, ends)]: the blanks of each block, and how many of them are revealed after each
-    step."""
-    n = len(blanks)
-    length = block_length or max(n, 1)
-    found = []
-    for start in range(0, n, length):
-        block = blanks[start : start + length]
-        end = start + len(block)
-        # k n / n_steps blanks after step k: the steps that end in this block
-        n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
-        found.append((block, unmask_schedule(len(block), max(1, n_here), schedule)))
-    return found
-
-
 def counts_of(drawn):
     """How often each of the 27 sequences of three tokens is among `drawn` (n, 3)."""
     return torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
@@ -459,22 +380,3 @@ def chi2_of(counts, law):
 def limit(n_free):
     """A chi2 of so many degrees of freedom is above it once in a million: 5 standard deviations."""
     return n_free + 5 * (2 * n_free) ** 0.5
-
-
-def ascii_model(**config):
-    """A model of eight characters."""
-    return make_model(**dict(block_size=8, vocab_size=128) | config)
-
-
-def texts(*prompts, length=20):
-    """[(tokens, known)] of prompts."""
-    return [parse_prompt(prompt, Bytes(), length).lay_out()[:2] for prompt in prompts]
-
-
-def write(model, rows, how=None, drawing=None, **page):
-    """The samples of `rows` that are written in this way, on a page of these fields."""
-    scroll = Scroll(rows, 5, Bytes(), model.config.block_size, Page(stop=[], **page))
-    way = Way(Order('l2r'), how or Given(99), drawing or Drawing())
-    for _ in scroll.steps(model, way):
-        pass
-    return scroll.samples()

@@ -121,6 +121,7 @@ COMBINED = [
     Feature(dict(policy='factor:0.9', cfg_scale=1.5), GUIDED),
     Feature(dict(n_steps=4, revise=2, presence_penalty=1.5), REVISED | PLANNED),
     Feature(dict(policy='margin', n_steps=4, revise=2, allowed=True), REVISED | PLANNED),
+    Feature(dict(n_steps=3, revise=9, temperature=0.0), GREEDY | PLANNED),  # until all fit
 ]
 PAIRS = [(BY_MARGIN, drawn) for drawn in DRAWINGS]
 PAIRS += [(LOSSLESS, drawn) for drawn in DRAWINGS[::2]]
@@ -129,7 +130,7 @@ FEATURES = {str(feature.how): feature for feature in WAYS + DRAWN + COMBINED}
 
 KNOWN = torch.tensor([0, 3, 9, 4])  # the prompt of each of four rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6])  # and where the row ends
-SEEDS = range(4)
+SEEDS = [4, 10**30, 7, 4]
 EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
 
 
@@ -229,9 +230,8 @@ def test_it_is_the_definition_written_and_scored(network, name):
     is_scored = 'scored' not in feature.lacks
     again = scored(network, name) if is_scored else None
     for r, n in enumerate(N_VISITS.tolist()):
-        slow = ByDefinition(
-            model, idx[r], order[r], int(KNOWN[r]), n, seed=r, allowed=allowed, **how
-        )
+        row = idx[r], order[r], int(KNOWN[r]), n, SEEDS[r]
+        slow = ByDefinition(model, *row, allowed=allowed, **how)
         assert canvas.order[r, :n].tolist() == slow.visits
         assert torch.equal(canvas.idx[r, :n], slow.text[:n])
         if not slow.is_lossless:
@@ -374,8 +374,17 @@ def test_every_network_writes_the_same_with_a_cache(variant):
         assert_same(run(model, how, *rows), run(model, how, *rows, use_cache=False))
 
 
-@pytest.mark.parametrize('network', ['decoder', 'mixed', 'two streams'])
-@pytest.mark.parametrize('how', [dict(n_steps=6), dict(policy='margin', n_steps=6, cfg_scale=1.5)])
+@pytest.mark.parametrize(
+    'network, how',
+    [
+        ('decoder', dict(n_steps=6)),
+        ('decoder', dict(policy='margin', n_steps=6, cfg_scale=1.5)),
+        ('mixed', dict(policy='margin', n_steps=6)),
+        ('mixed', dict(n_steps=6, cfg_scale=1.5)),
+        ('two streams', dict(policy='margin', n_steps=6, cfg_scale=1.5)),
+        ('two streams', dict(unmask='lossless:16')),
+    ],
+)
 def test_prompts_that_are_read_in_groups_change_nothing(network, how):
     """As those are whose lengths differ by a bucket."""
     model = make_model(block_size=80, **NETWORKS[network])
