@@ -1,45 +1,67 @@
-"""anyorder/extras/masked/masked.py: a masked model of others under our policies, each step by
-hand."""
+"""Masked models of others: each call of their networks by hand; their folders, the commands."""
 
 import functools
+import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import make_model
-from masked_kinds import KINDS
+import torch.nn.functional as F
+from conftest import make_model, one_line
 
 pytest.importorskip('transformers')
 
-from types import SimpleNamespace
+from masked_kinds import KINDS, TEXT, tokenizer_like, write_tokenizer
+from transformers import AutoTokenizer
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
-from anyorder.checkpoint import digest, open_checkpoint
+from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
+from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
-from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, generate
-from anyorder.generation.likeliest import ask_for
-from anyorder.generation.options import choice_in, unmasking_of
-from anyorder.generation.unmasking import SCORES
+from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.generation.fill import generate
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.nll import block_nll
-from anyorder.orders import Order
+from anyorder.tokens.tokenizers import Bytes
+from anyorder.writer import Writer
 from model import KVCache
 
+CONFIG = 'config.json'
+KNOWN = {  # the special tokens come last, in BERT's first
+    'llada': MaskedConfig(40, 272, 271),
+    'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
+    # bytes stand for the vocabulary of GPT-2, a download
+    'mdlm': MaskedConfig(38, 257, 50257, prefix=(256,), suffix=(256,)),
+    'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
+    'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
+}
 
-@pytest.fixture(scope='session')
-def kinds(folders):
-    """kinds(name): (oracle, the opened folder, its model), opened once."""
+
+@pytest.fixture(scope='module')
+def kinds(tmp_path_factory):
+    """kinds(name): (oracle, folder, the opened folder, its model), made once."""
 
     @functools.cache
-    def opened(name):
-        oracle, folder = folders(name)
-        checkpoint = open_checkpoint(f'masked:{folder}')
-        return oracle, checkpoint, checkpoint.model().requires_grad_(False)
+    def made(name):
+        folder = tmp_path_factory.mktemp(name)
+        oracle = KINDS[name](folder)
+        checkpoint = opened(folder)
+        return oracle, folder, checkpoint, checkpoint.model().requires_grad_(False)
 
-    return opened
+    with pytest.MonkeyPatch.context() as patch:
+        of_name = {'gpt2': Bytes()}.get
+        patch.setattr('anyorder.extras.masked.families.get_tokenizer', of_name)
+        yield made
+
+
+@pytest.fixture
+def bert(kinds, tmp_path):
+    """A copy of the folder of a BERT."""
+    return shutil.copytree(kinds('bert')[1], tmp_path / 'bert')
+
+
+def opened(folder):
+    return open_checkpoint(f'masked:{folder}')
 
 
 def by_hand(oracle, c, tokens, known):
@@ -49,217 +71,83 @@ def by_hand(oracle, c, tokens, known):
     never written."""
     inside = [token if there else c.mask_id for token, there in zip(tokens, known)]
     logits = oracle(torch.tensor([*c.prefix, *inside, *c.suffix]))
-    first = len(c.prefix)
-    if c.shift:
-        first -= 1
+    first = len(c.prefix) - c.shift
     logits = logits[first : first + len(tokens), : c.n_tokens].clone()
-    logits[:, never_written(c)] = -torch.inf
+    logits[:, [token for token in {*c.banned, c.mask_id} if token < c.n_tokens]] = -torch.inf
     return logits.log_softmax(-1)
 
 
-def never_written(c):
-    """Tokens of the vocabulary that are never written."""
-    return sorted(token for token in {*c.banned, c.mask_id} if token < c.n_tokens)
+def near(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)  # Llama has float32 within
 
 
-def rows_of(checkpoint, lengths=(11, 7, 9)):
-    """[(tokens, known)] of these lengths. Every third token is known, in the second row none."""
-    g = torch.Generator().manual_seed(5)
-    low = len(checkpoint.config.banned) + 2
-    high = checkpoint.config.n_tokens - 4
-    rows = []
-    for r, n in enumerate(lengths):
-        tokens = torch.randint(low, high, (n,), generator=g).tolist()
-        known = [r != 1 and p % 3 == 0 for p in range(n)]
-        rows.append((tokens, known))
-    return rows
-
-
-def write(model, texts, seed=3, **unmasking):
-    canvas = Canvas.of_texts(texts, Order('random'), seed)
-    fill(model, canvas, unmasking_of(**unmasking), Drawing())
-    return canvas.lists()
+# (visits of a text, how many of them are known)
+ROWS = [
+    ([3, 0, 9, 5, 10, 1, 4, 2, 6, 8, 7], 4),
+    ([3, 0, 6, 5, 1, 4, 2], 0),
+    ([4, 3, 0, 2, 5, 1], 3),
+]
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize(
-    'how',
-    [
-        {'n_steps': 99},
-        {'n_steps': 3, 'schedule': 'cosine'},
-        {'n_steps': 4, 'unmask': 'binomial'},
-        {'n_steps': 4, 'policy': 'margin'},
-        {'n_steps': 5, 'policy': 'entropy', 'unmask': 'binomial'},
-        {'policy': 'top_prob:0.3'},
-    ],
-    ids=lambda how: '-'.join(map(str, how.values())),
-)
-def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
-    oracle, checkpoint, model = kinds(kind)
-    texts = rows_of(checkpoint)
-    written = write(model, texts, **how)
-    for (given, known), (tokens, _, step, logprob) in zip(texts, written, strict=True):
-        for p, there in enumerate(known):
-            assert not there or tokens[p] == given[p]
-        for s in {*step} - {-1}:
-            before = [there or -1 < when < s for there, when in zip(known, step)]
-            now = [p for p, when in enumerate(step) if when == s]
-            logp = by_hand(oracle, checkpoint.config, tokens, before)
-            expected = [float(logp[p, tokens[p]]) for p in now]
-            assert [logprob[p] for p in now] == pytest.approx(expected, abs=1e-4)
-            if 'policy' in how:
-                choice = choice_in(how['policy'])
-                score = SCORES[choice['policy']](logp).tolist()
-                check_best_are_revealed(score, before, now, choice.get('threshold'))
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_guidance_is_that_of_llada_by_hand(kinds, kind):
-    """un_logits + (w + 1) (logits - un_logits), of unequal texts, the longest of which ends first.
-
-    A token that the network rules out itself stays impossible."""
-    oracle, checkpoint, model = kinds(kind)
+def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_hand(kinds, kind):
+    """Texts of unequal lengths, their losses and likelihoods; greedy decoding, and any drawing."""
+    oracle, folder, checkpoint, model = kinds(kind)
     c = checkpoint.config
-    ruled_out = c.n_tokens - 2
+    assert c == KNOWN[kind]
+    assert f'masked:{folder}: ' in checkpoint.about('raw')
+    assert digest(checkpoint.model()) == digest(opened(folder).model())
+    idx = torch.randint(5, 40, (3, 11), generator=torch.Generator().manual_seed(5))
+    order = torch.tensor([visits + [*range(len(visits), 11)] for visits, _ in ROWS])
+    lengths = torch.tensor([len(visits) for visits, _ in ROWS])
+    n_known = torch.tensor([k for _, k in ROWS])
+    logits = model.predict(idx, order, n_known, 3, n_visits=lengths)
+    blanks = idx.scatter(1, order[:, 4:], 41)  # what stands in blanks changes nothing
+    assert torch.equal(model.predict(blanks, order, n_known, 3, n_visits=lengths), logits)
 
-    def with_infinity(tokens):
-        logits = model.network(tokens).logits.clone()
-        logits[..., ruled_out] = -torch.inf
-        return SimpleNamespace(logits=logits)
+    def law(r, k):
+        """(visits, V) given k of them."""
+        visits, _ = ROWS[r]
+        tokens = idx[r, : len(visits)].tolist()
+        known = [p in visits[:k] for p in range(len(visits))]
+        return by_hand(oracle, c, tokens, known)[visits]
 
-    texts = rows_of(checkpoint, (11, 9, 9))
-    texts[0][1][2:] = [True] * 9
-    canvas = Canvas.of_texts(texts, Order('random'), 3)
-    own = MaskedModel(with_infinity, c)
-    fill(own, canvas, unmasking_of(n_steps=5), Drawing(cfg_scale=1.5))
-    for (_, known), (tokens, _, step, logprob) in zip(texts, canvas.lists(), strict=True):
-        for s in {*step} - {-1}:
-            written = [-1 < when < s for when in step]
-            before = [there or new for there, new in zip(known, written)]
-            logits = by_hand(oracle, c, tokens, before)
-            blank = by_hand(oracle, c, tokens, written)
-            logp = blank + 2.5 * (logits - blank)
-            logp[:, [*never_written(c), ruled_out]] = -torch.inf
-            logp = logp.log_softmax(-1)
-            now = [p for p, when in enumerate(step) if when == s]
-            expected = [float(logp[p, tokens[p]]) for p in now]
-            assert [logprob[p] for p in now] == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_letter_that_is_only_rewritten_is_not_unknown():
-    """A normalizer writes the sign for angstrom as a letter, in fewer bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    tokenizer = HuggingFace('qwen', backend, None)
-    text = 'a \u212b b'
-    assert not tokenizer.unspelt(text, tokenizer.spans(text))
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_the_likeliest_tokens_of_blanks_are_those_of_a_call_by_hand(kinds, kind):
-    oracle, checkpoint, model = kinds(kind)
-    texts = rows_of(checkpoint)
-    canvas = Canvas.of_texts(texts, Order('random'), 3)
-    ask_for(canvas, 2)
-    fill(model, canvas, unmasking_of(n_steps=1), Drawing())
-    for row, (tokens, known) in enumerate(texts):
-        logp = by_hand(oracle, checkpoint.config, tokens, known)
-        for p, there in enumerate(known):
-            own, *nats, first, second = canvas.likeliest[row, p].tolist()
-            if there:
-                assert nats == [0, 0]
-                continue
-            assert own == pytest.approx(float(logp[p, canvas.idx[row, p]]), abs=1e-4)
-            assert nats == pytest.approx(logp[p].topk(2).values.tolist(), abs=1e-4)
-            assert logp[p, [int(first), int(second)]].tolist() == pytest.approx(nats, abs=1e-4)
-
-
-def check_best_are_revealed(score, before, now, threshold):
-    """The places `now` have the best scores of all that were not known before."""
-    left = [score[p] for p, there in enumerate(before) if not there and p not in now]
-    least = min(score[p] for p in now)
-    assert least >= max(left, default=-9e9) - 1e-5
-    if threshold is not None:
-        assert len(now) == 1 or least > threshold - 1e-5
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_rows_of_unequal_length_are_written_as_alone(kinds, kind):
-    _, checkpoint, model = kinds(kind)
-    texts = rows_of(checkpoint)
-    # where nothing is known, all blanks of a network without learned positions are equally sure
-    texts[1][1][2] = True
-    together = write(model, texts, n_steps=4, policy='margin')
-    for r, text in enumerate(texts):
-        ((tokens, order, step, logprob),) = write(model, [text], 3 + r, n_steps=4, policy='margin')
-        assert (tokens, order, step) == tuple(together[r][:3])
-        assert logprob == pytest.approx(together[r][3], abs=1e-5)
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_blanks_change_nothing_and_banned_tokens_are_never_drawn(kinds, kind):
-    _, checkpoint, model = kinds(kind)
-    c = checkpoint.config
-    B = 400 if c.n_tokens < 1000 else 20
-    order = torch.rand(B, 6, generator=torch.Generator().manual_seed(2)).argsort(1)
-    idx = torch.full((B, 6), 20)
-    another = c.banned[0] if c.banned else 1
-    other = idx.scatter(1, order[:, 2:], another)
-    logits = model.predict(idx[:4], order[:4], 2)
-    assert torch.equal(logits, model.predict(other[:4], order[:4], 2))
-    assert logits.shape == (4, 4, c.n_tokens)
-    assert (logits[..., never_written(c)] == -torch.inf).all()
-    written = generate(model, idx, order, 2, 1, temperature=9.0, seeds=range(B))
-    assert not {*c.banned, c.mask_id} & {*written.flatten().tolist()}
-    assert len(written.unique()) > 30
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_losses_and_likelihoods_are_sums_of_the_hand_made(kinds, kind):
-    oracle, checkpoint, model = kinds(kind)
-    ((tokens, _),) = rows_of(checkpoint, (6,))
-    visits = [3, 0, 5, 1, 4, 2]
-    idx = torch.tensor([tokens, tokens, tokens])
-    order = torch.tensor([visits, visits, visits])
-
-    def nats(d, given):
-        known = [p in given for p in range(6)]
-        p = visits[d]
-        return -float(by_hand(oracle, checkpoint.config, tokens, known)[p, tokens[p]])
-
-    loss = model(idx, order, torch.tensor([0, 2, 5]))
-    of_0 = [nats(d, []) for d in range(6)]
-    of_2 = [6 / 4 * nats(d, visits[:2]) for d in range(2, 6)]
-    assert loss[0].tolist() == pytest.approx(of_0, abs=1e-4)
-    assert loss[1].tolist() == pytest.approx([0, 0, *of_2], abs=1e-4)
-    whole = sum(nats(d, visits[:d]) for d in range(6))
-    assert float(block_nll(model, idx[:1], order[:1], 1)) == pytest.approx(whole, abs=1e-4)
-    logp = conditional_logprob(model, idx[:1], [3], [0, 1, 2, 4, 5])
-    assert float(logp) == pytest.approx(-nats(0, [0, 1, 2, 4, 5]), abs=1e-4)
+    for r, (_, k) in enumerate(ROWS):
+        near(logits[r].log_softmax(-1), law(r, k)[k : k + 3])
+    row, visits = idx[2:, :6], order[2:, :6]
+    nats = [-law(2, k).gather(1, row[0, visits[0], None])[:, 0] for k in range(6)]
+    near(model(row, visits, torch.tensor([3]))[0], F.pad(2 * nats[3][3:], (3, 0)).to(logits.dtype))
+    whole = block_nll(model, row, visits, 1)[0]
+    near(whole, sum(nats[k][k] for k in range(6)).to(whole.dtype))
+    near(
+        conditional_logprob(model, row, [1], visits[0, :5].tolist())[0],
+        -nats[5][5].to(logits.dtype),
+    )
+    written = generate(model, row, visits, 3, 1, temperature=0)[0, visits[0, 3:]]
+    assert torch.equal(written, law(2, 3)[3:].argmax(-1))
+    drawn = generate(model, row.expand(20, -1), visits.expand(20, -1), 2, 1, temperature=9.0)
+    assert not {*c.banned, c.mask_id} & {*drawn.flatten().tolist()}
 
 
 # ---- any callable
 
 
-def count_calls(n_tokens=6, width=None):
-    """A callable network of logits that say what it was given, and the calls."""
-    calls = []
+def network_of(calls, n_tokens=6):
+    """A callable network of logits that say what it was given, which `calls` keeps."""
 
     def network(tokens):
-        calls.append(tokens)
-        one_hot = torch.nn.functional.one_hot(tokens, n_tokens).double()
-        return SimpleNamespace(logits=3 * one_hot[..., :width])
+        calls.append(tokens.tolist())
+        one_hot = F.one_hot(tokens, 6).double()
+        return SimpleNamespace(logits=3 * one_hot[..., :n_tokens])
 
-    return network, calls
+    return network
 
 
 def test_a_callable_sees_prefix_masks_and_suffix_and_rows_of_one_length_at_a_time():
-    network, calls = count_calls()
+    calls = []
     config = MaskedConfig(4, 6, mask_id=5, banned=(0,), prefix=(0, 1), suffix=(2,))
-    model = MaskedModel(network, config)
+    model = MaskedModel(network_of(calls), config)
+    assert not model.training
     idx = torch.tensor([[3, 4, 3, 4], [4, 4, 3, 3]])
     order = torch.tensor([[2, 0, 1, 3], [1, 0, 2, 3]])
     logits = model.predict(idx, order, 2)
@@ -267,98 +155,168 @@ def test_a_callable_sees_prefix_masks_and_suffix_and_rows_of_one_length_at_a_tim
     assert torch.equal(logits, of_a_mask.double().expand(2, 2, -1))
     model.predict(idx, order, torch.tensor([1, 2]), 2, n_visits=torch.tensor([4, 3]))
     model.predict(idx, order, 1, 1, n_visits=3)  # all rows end early
-    assert [call.tolist() for call in calls] == [
+    assert calls == [
         [[0, 1, 3, 5, 3, 5, 2], [0, 1, 4, 4, 5, 5, 2]],
         [[0, 1, 4, 4, 5, 2]],
         [[0, 1, 5, 5, 3, 5, 2]],
         [[0, 1, 5, 5, 3, 2], [0, 1, 5, 4, 5, 2]],
     ]
-    with pytest.raises(ValueError, match='must be the positions from 0 on'):
-        model.predict(idx, order, 1, n_visits=1)
 
 
-@pytest.mark.parametrize('kind', ['Bert', 'FNet'])
-def test_a_network_that_reads_padding_has_the_same_logits_beside_longer_rows(kind):
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, f'{kind}Config')(
-        vocab_size=45, hidden_size=16, num_hidden_layers=2, num_attention_heads=2
-    )
-    network = transformers.AutoModelForMaskedLM.from_config(config).double().eval()
-    model = MaskedModel(network, MaskedConfig(11, 45, 3, prefix=(1,), suffix=(2,)))
-    model.requires_grad_(False)
-    idx = torch.randint(5, 45, (3, 11))
-    order = torch.arange(11).expand(3, -1)
-    lengths = [11, 7, 9]
-    together = model.predict(idx, order, 5, 2, n_visits=torch.tensor(lengths))
-    for r, n in enumerate(lengths):
-        alone = model.predict(idx[r : r + 1, :n], order[r : r + 1, :n], 5, 2)
-        torch.testing.assert_close(together[r], alone[0], rtol=0, atol=1e-12)
+BAD_CALLS = {
+    'wants a decoder': lambda m, idx, order: generate(m, idx, order, 0, unmask='lossless'),
+    'has no cache': lambda m, *at: m.predict(*at, 1, cache=KVCache(make_model().config, 1)),
+    'whole orders': lambda m, idx, order: m.predict(idx, order[:, :2], 1),
+    'from 0 on': lambda m, idx, order: m.predict(idx, order.flip(1), 1, n_visits=2),
+    r'got \(1, 4, 5\)': lambda m, *at: MaskedModel(network_of([], 5), m.config).predict(*at, 1),
+    'wants a prefix': lambda *_: MaskedConfig(4, 6, 5, shift=True),
+    'block_size': lambda *_: MaskedConfig(0, 6, 5),
+}
 
 
-def test_the_shift_reads_the_logits_before_a_token():
-    network, _ = count_calls()
-    model = MaskedModel(network, MaskedConfig(3, 6, mask_id=5, shift=True, prefix=(4,)))
-    idx = torch.tensor([[2, 3, 0]])
-    order = torch.tensor([[0, 1, 2]])
-    assert model.predict(idx, order, 2)[0, 0].argmax() == 3
-    assert model.predict(idx, order, 0)[0, 0].argmax() == 4
+@pytest.mark.parametrize('said', BAD_CALLS)
+def test_what_cannot_be_is_one_line(said):
+    model = MaskedModel(network_of([]), MaskedConfig(4, 6, mask_id=5))
+    with one_line(said):
+        BAD_CALLS[said](model, torch.zeros(1, 4, dtype=torch.long), torch.arange(4)[None])
 
 
-def generate_lossless(model, idx, order):
-    generate(model, idx, order, 0, unmask='lossless')
+# ---- folders
 
 
-def predict_with_a_cache(model, idx, order):
-    model.predict(idx, order, 1, cache=KVCache(make_model().config, 1))
+def test_kept_answers_are_of_one_config_json_and_weights_have_older_names(bert):
+    one = digest(opened(bert).model())
+    config = json.loads((bert / CONFIG).read_text())
+    (bert / CONFIG).write_text(json.dumps(config | {'layer_norm_eps': 0.1}))
+    other = digest(opened(bert).model())
+    assert other != one
+    older = {}
+    for name, p in read_weights(bert).items():
+        name = name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')
+        name = name.replace('bert.embeddings.word_embeddings', 'cls.predictions.decoder')  # tied
+        older[f'module.{name}'] = p
+    (bert / 'model.safetensors').unlink()
+    torch.save(older, bert / 'pytorch_model.bin')
+    assert digest(opened(bert).model()) == other
 
 
-def predict_a_part_of_the_order(model, idx, order):
-    model.predict(idx, order[:, :2], 1)
+def test_a_text_is_as_its_tokenizer_has_it_but_not_cut_nor_padded(bert):
+    """Its last calls are kept in tokenizer.json. The token behind every text, which it may call its
+    end, is never written."""
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.add_special_tokens({'bos_token': '[CLS]', 'eos_token': '[SEP]'})
+    whole = opened(bert).tokenizer
+    texts = [tokenizer.decode(range(5, 30)), tokenizer.decode(range(5, 9))]
+    tokenizer(texts, truncation=True, max_length=8, padding='max_length')
+    tokenizer.save_pretrained(bert)
+    assert json.loads((bert / 'tokenizer.json').read_text())['truncation']
+    checkpoint = opened(bert)
+    assert checkpoint.config == KNOWN['bert']
+    assert checkpoint.tokenizer.eos is None
+    for text in texts:
+        assert checkpoint.tokenizer.encode(text) == whole.encode(text)
+    assert checkpoint.tokenizer.encode_batch(texts) == whole.encode_batch(texts)
 
 
-def predict_by_few_logits(model, idx, order):
-    network, _ = count_calls(width=5)
-    MaskedModel(network, model.config).predict(idx, order, 1)
+BAD = [  # (kind, a file, what is put there in place of it or of its entries, a word)
+    ('llada', CONFIG, '{"n_layers": 3}', 'do not fit'),
+    ('llada', CONFIG, '{"include_qkv_bias": true}', 'include_qkv_bias'),
+    ('llada', CONFIG, '{"rope_scaling": {"type": "linear", "factor": 2.0}}', 'rope_scaling'),
+    ('llada', CONFIG, '{"weight_tying": true}', 'weight_tying'),
+    ('mdlm', CONFIG, '{"time_conditioning": true}', 'time_conditioning'),
+    ('bert', CONFIG, '{"num_hidden_layers": 3}', '16 weights do not fit'),
+    ('bert', CONFIG, '{"intermediate_size": 20}', '6 weights do not fit'),
+    ('bert', CONFIG, '{"hidden_size": 15}', 'makes no bert .ValueError: The hidden size'),
+    ('bert', CONFIG, '{"quantization_config": {"quant_method": "gptq"}}', 'quantization_config'),
+    ('bert', CONFIG, '{"model_type": "gpt2"}', "'gpt2'.*may be llada, Dream, mdlm, bert"),
+    ('bert', CONFIG, '{"model_type": ["bert"]}', "'bert'"),
+    ('dream', CONFIG, '{"hidden_size": "x"}', 'hidden_size'),
+    ('dream', CONFIG, '{"rope_parameters": {"rope_type": "yarn"}}', 'rope_parameters'),
+    ('bert', 'model.safetensors', 'cut off', 'model.safetensors cannot be read as weights'),
+    ('bert', 'model.safetensors', '', 'holds no weights'),
+    ('bert', 'tokenizer.json', '', 'no vocabulary'),
+    ('bert', 'tokenizer.json', '[]', 'no tokenizer that can be'),
+    ('bert', 'chat_template.jinja', "{{ ''.__class__.__mro__ }}", 'SecurityError'),
+    ('bert', 'chat_template.jinja', '{% for m in messages %}', 'SyntaxError'),
+    ('bert', 'chat_template.jinja', "{{ raise_exception('no system') }}", 'no system.*leave out'),
+]
 
 
-@pytest.mark.parametrize(
-    'call, said',
-    [
-        (generate_lossless, 'wants a decoder'),
-        (predict_with_a_cache, 'has no cache'),
-        (predict_a_part_of_the_order, 'whole orders'),
-        (predict_by_few_logits, r'got \(1, 4, 5\)'),
-    ],
-)
-def test_what_cannot_be_is_said(call, said):
-    network, _ = count_calls()
-    model = MaskedModel(network, MaskedConfig(4, 6, mask_id=5))
-    idx = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match=said):
-        call(model, idx, torch.arange(4)[None])
+@pytest.mark.parametrize('kind, name, text, said', BAD)
+def test_a_folder_that_is_not_understood_is_one_line(kinds, tmp_path, kind, name, text, said):
+    folder = shutil.copytree(kinds(kind)[1], tmp_path / kind)
+    path = folder / name
+    if name == CONFIG:
+        text = json.dumps(json.loads(path.read_text()) | json.loads(text))
+    path.write_text(text)
+    if not text:
+        path.unlink()
+    with one_line(said):
+        checkpoint = opened(folder)
+        checkpoint.model()
+        checkpoint.tokenizer.chat([{'role': 'user', 'content': 'x'}])
 
 
-@pytest.mark.parametrize(
-    'fields, said', [({'shift': True}, 'wants a prefix'), ({'block_size': 0}, 'at least 1')]
-)
-def test_a_config_that_cannot_be_is_said(fields, said):
-    with pytest.raises(ValueError, match=said):
-        MaskedConfig(**{'block_size': 4, 'n_tokens': 6, 'mask_id': 5} | fields)
+def test_what_a_folder_and_a_name_lack_is_said(bert, tmp_path, monkeypatch):
+    for name in ('none', ''):
+        with one_line(r'folder with a config\.json'):
+            opened(tmp_path / name)
+    with one_line(f'masked:{bert}$'):
+        open_checkpoint(bert)
+    with one_line('of others'):
+        load_checkpoint(f'masked:{bert}')
+    write_tokenizer(bert, eos='<|endoftext|>')
+    with one_line('no mask token'):
+        opened(bert)
+    config = json.loads((bert / CONFIG).read_text())
+    (bert / CONFIG).write_text(json.dumps(config | {'model_type': 'llada'}))
+    with one_line('lacks max_sequence_length'):
+        opened(bert)
+    with monkeypatch.context() as patch:
+        # whose decoders stay causal
+        patch.setattr('importlib.metadata.version', lambda name: '5.1.0')
+        with one_line(r'5\.2 or newer'):
+            opened(bert)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with one_line('requirements-extra.txt'):
+        opened(bert)
 
 
-def test_the_network_sets_the_mode():
-    layer = torch.nn.Linear(2, 2)
-    assert MaskedModel(layer, MaskedConfig(4, 6, 5)).training
-    assert not MaskedModel(layer.eval(), MaskedConfig(4, 6, 5)).training
-    assert not MaskedModel(count_calls()[0], MaskedConfig(4, 6, 5)).training
+# ---- the commands, the Writer, the puzzles
 
 
-def test_a_network_of_another_config_json_is_another_one():
-    """Its weights do not say how positions are scaled."""
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(2, 2)
-    configs = [MaskedConfig(4, 6, 5, file=file) for file in ('', 'a', 'b', 'a')]
-    assert len({digest(MaskedModel(layer, config)) for config in configs}) == 3
-    assert configs[0] == configs[1]
+def test_commands_take_a_masked_model(kinds, script, tmp_path):
+    which = f'--ckpt=masked:{kinds("llada")[1]}'
+    how = ['--prompt=the [[3]] value is [[2]].', '--order=margin', '--out=s.json', '--html=s.html']
+    assert '5 steps for 5 tokens' in script('sample.py', which, *how, '--metrics=text').stdout
+    assert ' value is ' in json.loads((tmp_path / 's.json').read_text())['samples'][0]['text']
+    which = f'--ckpt=masked:{kinds("bert")[1]}'
+    (tmp_path / 'text.txt').write_text(TEXT * 3)
+    how = ['--estimates=any,iw', '--orders=l2r', '--n_orders=2', '--n_blocks=2', '--out=ppl.json']
+    script('eval_ppl.py', which, '--datasets=text.txt', *how)
+    row, *_ = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    assert row['bits_per_byte'] is None
+    assert row['nats_per_token'] > 0
+    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
+    how = ['--dataset=sudoku4', '--data_dir=data', '--orders=margin', '--n_steps=3']
+    assert 'margin' in script('anyorder.extras.puzzles', 'solve', which, *how).stdout
+
+
+def test_a_writer_says_what_is_unknown_and_begins_once(kinds, capsys):
+    writer = Writer(f'masked:{kinds("bert")[1]}', device='cpu', dtype='float32')
+    assert {p.dtype for p in writer.network.parameters()} == {torch.float32}
+    assert kinds('bert')[3].network.dtype == torch.float64  # that of its file
+    capsys.readouterr()  # what making it says
+    how = {'length': 9, 'n_steps': 2, 'temperature': 0}
+    texts = writer.infill(['aÄ[[2]]', 'b[[1]]c', 'Ö[[1]]'], **how)
+    said = capsys.readouterr().err
+    assert '2 of 5 tokens are unknown' in said
+    assert "'Ä'" in said
+    assert said.count('\n') == 1
+    assert writer.infill('[CLS]b[[1]]c', **how) == texts[1]
+    assert writer.logprob('[CLS]b[[=d]]') == writer.logprob('b[[=d]]')
+    with one_line("'Ä' is unknown"):
+        writer.infill('a[[..]]', stop=['.', 'aÄ'])
+    rewritten = tokenizer_like('bytes NFC')  # the sign for angstrom is a letter, in fewer bytes
+    assert not rewritten.unspelt('a \u212b b', rewritten.spans('a \u212b b'))
+    assert not capsys.readouterr().err
