@@ -355,6 +355,7 @@ def test_a_text_is_scored_as_it_was_written(writer):
     assert writer.logprob(prompt, **how) == pytest.approx(text.logprob, abs=1e-4)
     p = writer.logprob(prompt)
     assert text.sample['log_weight'] == pytest.approx(p - text.logprob, abs=1e-3)
+    assert writer.infill('[[5]]', pattern='abcde').logprob == pytest.approx(0, abs=1e-6)
 
 
 def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):
