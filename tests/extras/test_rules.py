@@ -1,0 +1,242 @@
+"""The rules of the literature: what each reveals, read anew from its paper; drawn by all draws;
+what a rule is called, and what is refused. test_laws.py has the laws of all ways of writing."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from conftest import make_model, one_line
+from oracle import NETWORKS, chi2_of, counts_of, limit
+
+from anyorder.checkpoint import Checkpoint, save_checkpoint
+from anyorder.extras.rules.dilated import Dilated
+from anyorder.extras.rules.drawn import Drawn
+from anyorder.extras.rules.klass import Klass
+from anyorder.extras.rules.pc_sampler import PcSampler
+from anyorder.fast import freeze
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.rules import RULES
+from anyorder.generation.way import order_and_unmasking
+
+COUNTS = torch.tensor([1, 50, 7, 0, 3, 9, 200, 4, 20, 1, 5])
+SOME = ['decoder']
+SOME += [pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS if name not in SOME]
+
+
+# ---- the papers: [{blank: its law}] of the steps of a block so far -> the blanks of this step
+
+
+def klass(laws, confidence=0.16, limit=0.06):
+    """Kim et al. 2025, arXiv 2511.05664, by two comparisons."""
+    ranked = sorted(laws[-1], key=lambda i: -laws[-1][i].max())
+    ready = []
+    for i in ranked:
+        kept = itertools.pairwise(some[i] for some in laws[-3:])
+        kl = [float((q * (q / p).log()).nansum()) for p, q in kept]
+        if laws[-1][i].max() > confidence and len(kl) == 2 and max(kl) < limit:
+            ready.append(i)
+    return ready or ranked[:1]
+
+
+def pc_sampler(laws):
+    """Huang et al. 2025, arXiv 2508.13021, with lambda 0.1 and alpha 0.5."""
+    share = (COUNTS + 1) / (COUNTS + 1).sum()
+    score = {}
+    for i, p in laws[-1].items():
+        nats = -float(p.max()) * math.log(share[p.argmax()])
+        score[i] = math.exp(-0.1 * i) * min(0.5, nats)
+    return [max(score, key=score.get)]
+
+
+def dilated(laws):
+    """Luxembourg et al. 2025, arXiv 2506.19037."""
+    gap = max(1, len(laws[0]) >> len(laws))
+    return [i for i in [*laws[0]][::gap] if i in laws[-1]]
+
+
+def by_paper(model, text, order, known, rule, length, allowed):
+    """(step of each position, log-probability) of a text (9,), in blocks of some length."""
+    visits = order[:known].tolist()
+    blanks = order[known:].tolist()
+    step = [-1] * 9
+    nats = n_steps = 0
+    for start in range(0, len(blanks), length):
+        laws = []
+        while left := [i for i in blanks[start : start + length] if i not in visits]:
+            rest = [i for i in blanks if i not in visits]
+            now = torch.tensor([[*visits, *rest]])
+            logits = model.predict(text[None], now, len(visits), len(rest))[0]
+            law = dict(zip(rest, logits.masked_fill(~allowed, -torch.inf).softmax(-1)))
+            laws.append({i: law[i] for i in left})
+            for i in rule(laws):
+                step[i] = n_steps
+                nats += float(law[i][text[i]].log())
+                visits.append(i)
+            n_steps += 1
+    return step, nats
+
+
+PAPERS = [
+    (Klass(threshold=0.16, kl_limit=0.06), klass),
+    (Klass(threshold=0.16, kl_limit=0.06, block_length=5), klass),
+    (PcSampler(n_steps=9, decay=0.1, most=0.5), pc_sampler),
+    (Dilated(4), dilated),
+    (Dilated(8), dilated),
+]
+
+
+@pytest.mark.parametrize('network', SOME)
+@pytest.mark.parametrize('it, rule', PAPERS)
+def test_a_rule_is_that_of_its_paper(batch, network, it, rule):
+    """Behind prompts, in rows that end after each other, where not every token is allowed."""
+    model = make_model(**NETWORKS[network])
+    model.register_buffer('counts', COUNTS)
+    model.lm_head.weight.mul_(0.25)
+    allowed = torch.arange(11).expand(9, 11) < 9
+    _, order = batch
+    known = torch.tensor([0, 6, 2, 4, 1])
+    canvas = Canvas(*batch, known, range(5), allowed=allowed)
+    fill(model, canvas, it, Drawing())
+    for r, n in enumerate(known.tolist()):
+        asked = order[r], n, rule, it.block_length or 9, allowed[0]
+        step, nats = by_paper(model, canvas.idx[r], *asked)
+        assert canvas.step[r].tolist() == step
+        assert float(canvas.logprob[r].sum()) == pytest.approx(nats, abs=1e-10)
+    if rule is klass:
+        assert (canvas.step.max(1).values < 8 - known).any()  # some steps reveal more than one
+
+
+# ---- drawn, on three positions
+
+THREE = torch.tensor([*itertools.product(range(3), repeat=3)])
+ORDER = torch.tensor([2, 0, 1])
+
+
+def small(network):
+    """In `equal` all tokens are: the first blanks win."""
+    model = make_model(3, block_size=3, vocab_size=3, **NETWORKS.get(network, {}))
+    for p in model.lm_head.parameters():
+        p.mul_(0.3 if network != 'equal' else 0)
+    return model
+
+
+def outcomes(model, text, visits, k, temperature=1.0):
+    """{(blanks of a step, the surest first; their tokens): its probability}, by all draws."""
+    left = [i for i in ORDER.tolist() if i not in visits]
+    now = torch.tensor([[*visits, *left]])
+    logits = model.predict(torch.tensor([text]), now, len(visits), len(left))[0]
+    sure = logits.softmax(-1)
+    law = (logits / temperature).softmax(-1)
+    found = {}
+    for tokens in itertools.product(range(3), repeat=len(left)):
+        ranked = sorted(range(len(left)), key=lambda j: -sure[j, tokens[j]])[:k]
+        key = tuple(left[j] for j in ranked), tuple(tokens[j] for j in ranked)
+        found[key] = found.get(key, 0) + math.prod(float(law[j, v]) for j, v in enumerate(tokens))
+    return found
+
+
+def by_drawn(model, texts, n_steps, **drawing):
+    """The canvas of texts (n, 3)."""
+    canvas = Canvas(texts, ORDER.expand(texts.shape), 0, range(len(texts)))
+    fill(model, canvas, Drawn(n_steps=n_steps), Drawing(**drawing))
+    return canvas
+
+
+@pytest.mark.parametrize('network', [*SOME, 'equal'])
+@pytest.mark.parametrize('sizes', [[1, 1, 1], [1, 2], [3]])
+def test_a_step_of_drawn_is_priced_by_all_draws_that_reveal_true_tokens(network, sizes):
+    """Along the sets that the score has drawn."""
+    model = small(network)
+    canvas = by_drawn(model, THREE, len(sizes), temperature=0.7, scores=True)
+    for text, order, logprob in zip(THREE.tolist(), canvas.order.tolist(), canvas.logprob.sum(1)):
+        p = 1.0
+        visits = []
+        for size in sizes:
+            found = outcomes(model, text, visits, size, 0.7).items()
+            p *= sum(q for (some, tokens), q in found if [*tokens] == [text[i] for i in some])
+            visits = order[: len(visits) + size]
+        assert float(logprob.exp()) == pytest.approx(p, abs=1e-12)
+
+
+@pytest.mark.parametrize('network', ['encoder', 'equal'])
+@pytest.mark.parametrize('n_steps', [3, 2])
+def test_drawn_writes_as_often_as_it_scores(network, n_steps):
+    """A blank that stays is drawn anew at the next step. The score of a way that is drawn has the
+    probability of the text as its mean: hence the mean of the logarithms is a bound."""
+    model = small(network)
+    counts = counts_of(by_drawn(model, torch.zeros(2000, 3).long(), n_steps).idx)
+    p = by_drawn(model, THREE.repeat(100, 1), n_steps, scores=True).logprob.sum(1).exp()
+    law = p.view(100, 27).mean(0)
+    assert float(law.sum()) == pytest.approx(1, abs=0.05)
+    assert chi2_of(counts, law / law.sum()) < limit(26)
+
+
+# ---- options
+
+NAMED = [
+    ('klass', 'random', Klass(threshold=0.9, kl_limit=0.01)),
+    ('klass/16:0.7', 'l2r', Klass(threshold=0.7, block_length=16)),
+    ('pc_sampler', 'random', PcSampler(decay=0.25, most=10.0)),
+    ('pc_sampler/8', 'l2r', PcSampler(block_length=8)),
+    ('dilated', 'l2r', Dilated(32)),
+    ('dilated:8', 'l2r', Dilated(8)),
+]
+
+
+@pytest.mark.parametrize('text, order, noun', NAMED)
+def test_a_rule_is_one_text(text, order, noun):
+    assert order_and_unmasking(text) == (order, noun)
+
+
+BAD = {
+    'factor:-1 factor/x': 'factor/BLOCK_LENGTH',
+    'factor:0': 'a factor above 0',
+    'factor/0 dilated:0': 'block_length',
+    'factor+0.5 klass+1': 'noise',
+    'eb:x eb:-0.1': 'eb/BLOCK_LENGTH',
+    'klass:2': 'a confidence from 0 to 1',
+    'pc_sampler:3 drawn:3': 'no number',
+    'dilated/8 dilated:8.5 dilated+1': 'dilated:BLOCK_LENGTH',
+    'facto': 'factor',
+}
+
+
+@pytest.mark.parametrize('texts', BAD)
+def test_what_is_no_rule_is_one_line(texts):
+    for text in texts.split():
+        with one_line(BAD[texts]):
+            order_and_unmasking(text)
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_rules_do_not_go_with_what_says_how_many(rule):
+    with one_line(rule):
+        unmasking_of(policy=rule, unmask='lossless')
+    if rule not in ('pc_sampler', 'drawn'):  # they have a schedule
+        with one_line(rule):
+            unmasking_of(policy=rule, unmask='binomial', n_steps=3)
+
+
+def test_what_no_network_can_is_one_line():
+    slots = make_model().slots
+    with one_line('block_length'):
+        Drawn(block_length=10).check_network(slots, 9)
+    with one_line('no probability of a text but a bound'):
+        Drawn().check_network(slots, 9, scores=True)
+
+
+def test_pc_sampler_wants_the_counts_of_a_checkpoint(tmp_path):
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', counts=torch.arange(257))
+    opened = Checkpoint(tmp_path / 'c.pt').model('raw')
+    assert opened.state_dict().keys() == model.state_dict().keys()
+    order = torch.arange(32)[None]
+    canvas = Canvas(order, order, 3, [0])
+    with one_line('pc_sampler wants to know'):
+        fill(model, canvas, PcSampler(n_steps=4), Drawing())
+    fill(freeze(opened), canvas, PcSampler(n_steps=4), Drawing())
+    assert not canvas.n_blanks.any()
