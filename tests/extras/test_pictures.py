@@ -1,125 +1,173 @@
-"""Curves of runs: what a line is, where it ends, and a picture that is one."""
+"""Pictures of runs: what a line is, where it ends, a picture that is one; and the page that replays
+how a text was written."""
 
 import json
+import math
+import re
 import resource
 
 import pytest
 from conftest import one_line
 
 import anyorder.extras.pictures.__main__ as pictures
+from anyorder.extras.pictures.replay import kendall_tau, write_replay, written_in_words
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
 
-ENTRIES = [
-    {'iter': 10, 'tokens': 600, 'loss': 3.0},
-    {'iter': 30, 'tokens': 1800, 'loss': 2.0, 'val_any': 2.5},
-]
-ROWS = [
-    {'way': 'fixed', 'passes': 8, 'nats': 2.0},
-    {'way': 'fixed', 'passes': 2, 'nats': 3.0},
-    {'way': 'margin', 'passes': 8, 'nats': 1.0},
-    {'way': 'margin', 'passes': 4, 'nats': None},
-]
-SOLVED = [{'order': 'random', 'solved': 0.5}, {'order': 'margin', 'solved': 1.0}]
-
-
-def main(args):
-    pictures.main(configure(vars(pictures), [*args]))
-
-
-def write_log(path, entries, rest=''):
-    path.parent.mkdir(exist_ok=True)
-    lines = [json.dumps(entry) + '\n' for entry in entries]
-    path.write_text(''.join(lines) + rest)
+LOG = """{"iter": 10, "tokens": 600, "loss": %s}
+{"iter": 30, "tokens": 1800, "loss": %s, "val_any": 2.5}
+"""
+FILES = {
+    'a_seed1/log.jsonl': LOG % (3.0, 2.0) + '{"tokens": 2400, "loss": 9.0}\n{"iter": 40, "lo',
+    'a_seed22/log.jsonl': '{"iter": 10, "tokens": 50}\n' + LOG % (4.0, 3.0),
+    'b/log.jsonl': LOG % (5.0, 4.0),
+    'l2r.jsonl': '{"tokens": 2, "val_l2r": 1.0}\n{"tokens": 1, "val_l2r": 3.0}\n',
+    'ways.json': """{"config": {}, "results": [
+        {"way": "fixed", "passes": 8, "nats": 2.0},
+        {"way": "fixed", "passes": 2, "nats": 3.0},
+        {"way": "margin", "passes": 8, "nats": 1.0},
+        {"way": "margin", "passes": 4, "nats": null}]}""",
+    'solved.json': """{"results": [
+        {"order": "random", "solved": 0.5},
+        {"order": "margin", "solved": 1.0}]}""",
+    'cut.json': '{"results": [',
+}
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """A folder with runs of two seeds, one without a seed, and JSON files of rows."""
+def plot(tmp_path, monkeypatch):
+    """plot(words) in a folder with FILES."""
     monkeypatch.chdir(tmp_path)
-    for number, name in enumerate(('a_seed1', 'a_seed22', 'b')):
-        entries = [entry | {'loss': entry['loss'] + number} for entry in ENTRIES]
-        write_log(tmp_path / name / 'log.jsonl', entries, '{"iter": 40, "lo')
-    write_log(tmp_path / 'l2r.jsonl', [{'iter': 1, 'tokens': 1, 'val_l2r': 1.0}])
-    (tmp_path / 'ways.json').write_text(json.dumps({'config': {}, 'results': ROWS}))
-    (tmp_path / 'solved.json').write_text(json.dumps({'results': SOLVED}))
-    return tmp_path
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return lambda words: pictures.main(configure(vars(pictures), words.split()))
 
 
-BOTH = ('--x=passes', '--y=nats')
-BY_ORDER = ('--x=order', '--y=solved')
+ENDS = [  # a line by its name, mean, error, number of runs and place
+    ('b --y=loss', ['b 4.0000 1 1800']),
+    ('b b/log.jsonl ./b/ --y=loss', ['b 4.0000 1 1800']),
+    ('b --x=iter --y=val_any', ['b 2.5000 1 30']),
+    (
+        'a_seed1 a_seed22 b --y=loss --labels=_1,$x^$',
+        ['_1 2.5000 0.5000 2 1800', '$x^$ 4.0000 1 1800'],
+    ),
+    ('b l2r.jsonl --y=val_own', ['b 2.5000 1 1800', 'l2r 1.0000 1 2']),
+    ('ways.json --x=passes --y=nats --by=way', ['fixed 2.0000 1 8', 'margin 1.0000 1 8']),
+    ('solved.json --x=order --y=solved', ['solved 0.5000 1 random', 'solved 1.0000 1 margin']),
+]
 
 
-@pytest.mark.parametrize(
-    'args, ends',
-    [
-        # a line by its name, mean, error, number of runs and place
-        (['b', '--y=loss'], ['b 4.0000 1 1800']),
-        (['b', 'b/log.jsonl', './b/', '--y=loss'], ['b 4.0000 1 1800']),
-        (['b', '--x=iter', '--y=val_any'], ['b 2.5000 1 30']),
-        (
-            ['a_seed1', 'a_seed22', 'b', '--y=loss', '--labels=_1,$x^$'],
-            ['_1 2.5000 0.5000 2 1800', '$x^$ 4.0000 1 1800'],
-        ),
-        (['b', 'l2r.jsonl', '--y=val_own'], ['b 2.5000 1 1800', 'l2r 1.0000 1 1']),
-        (['ways.json', *BOTH, '--by=way'], ['fixed 2.0000 1 8', 'margin 1.0000 1 8']),
-        (['solved.json', *BY_ORDER], ['solved 0.5000 1 random', 'solved 1.0000 1 margin']),
-    ],
-)
-def test_a_line_is_a_run_and_ends_in_the_table(runs, capsys, args, ends):
-    main(args)
-    heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[1:3] == ['mean', 'error']
-    assert [' '.join(line.split()) for line in lines[:-2]] == ends
-    assert (runs / 'loss.png').read_bytes().startswith(b'\x89PNG')
+@pytest.mark.parametrize('words, ends', ENDS)
+def test_a_line_is_a_run_and_ends_in_the_table(plot, tmp_path, capsys, words, ends):
+    """The mean is of what all runs have. A picture is written through a link."""
+    (tmp_path / 'shared').mkdir()
+    (tmp_path / 'loss.png').symlink_to('shared/x.png')
+    plot(words)
+    lines = capsys.readouterr().out.splitlines()
+    assert [' '.join(line.split()) for line in lines[1:-2]] == ends
+    assert (tmp_path / 'shared/x.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_the_mean_is_of_what_all_runs_have():
-    first = [{'iter': 2, 'loss': 1.0}, {'iter': 1, 'loss': 3.0, 'val_any': 9.0}]
-    second = [{'iter': 1, 'loss': 5.0}, {'iter': 3, 'loss': 0.0}]
-    assert pictures.mean_of([first, second], 'iter', 'loss') == {1: [3.0, 5.0]}
-    assert pictures.mean_of([first], 'iter', 'loss') == {1: [3.0], 2: [1.0]}
-    assert pictures.mean_of([first, second], 'iter', 'val_any') == {}
-
-
-@pytest.mark.parametrize(
-    'args', [['b', 'l2r.jsonl', '--out=x.svg'], ['ways.json', *BOTH, '--by=way', '--out=x.svg']]
-)
-def test_a_picture_is_written_through_a_link(runs, args):
-    (runs / 'shared').mkdir()
-    (runs / 'x.svg').symlink_to('shared/x.svg')
-    main(args)
-    assert (runs / 'x.svg').is_symlink()
-    assert '</svg>' in (runs / 'shared' / 'x.svg').read_text()
-
-
-def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_the_older_one(runs, forked):
-    (runs / 'x.pdf').write_bytes(b'older')
+def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_the_older_one(
+    plot, tmp_path, forked
+):
+    (tmp_path / 'x.pdf').write_bytes(b'older')
 
     def plot_on_a_full_disk():  # the kernel refuses what is longer, as it would on a full disk
         with one_line_errors():
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-            main(['b', '--out=x.pdf'])
+            plot('b --out=x.pdf')
 
     (finished,) = forked(plot_on_a_full_disk)
     assert (finished.code, finished.said.splitlines()[-1][:6]) == (1, 'error:')
-    assert (runs / 'x.pdf').read_bytes() == b'older'
-    assert not list(runs.glob('*.tmp'))
+    assert (tmp_path / 'x.pdf').read_bytes() == b'older'
+    assert not [*tmp_path.glob('*.tmp')]
+    plot('b --out=x.pdf')
+    assert (tmp_path / 'x.pdf').read_bytes().startswith(b'%PDF')
 
 
-@pytest.mark.parametrize(
-    'args, said',
-    [
-        (['cut.json'], 'cut.json cannot be read'),
-        (['b', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
-        (['ways.json'], 'they have: nats, passes, way'),
-        ([], 'name the runs'),
-        (['b', '--labels=x,y'], 'must name 1: b; got x,y'),
-        (['b', '--out=x.jpg'], 'x.jpg'),
-        (['b', '--out=none/x.png'], 'none/x.png'),
-    ],
-)
-def test_wrong_input_is_one_line(runs, args, said):
-    (runs / 'cut.json').write_text('{"results": [')
-    with one_line(said):
-        main(args)
+BAD = {
+    'cut.json': 'cut.json cannot be read',
+    'b --y=val_l2r': 'they have: iter, loss',
+    'ways.json': 'they have: nats, passes, way',
+    '': 'name the runs',
+    'b --labels=x,y': 'must name 1: b; got x,y',
+    'b --out=x.jpg': 'x.jpg',
+    'b --out=none/x.png': 'none/x.png',
+}
+
+
+@pytest.mark.parametrize('words', BAD)
+def test_wrong_input_is_one_line(plot, words):
+    with one_line(BAD[words]):
+        plot(words)
+
+
+# ---- the replay
+
+
+TAUS = {(0, 1, 2): 1, (2, 1, 0): -1, (1, 0, 3, 2): 1 / 3, (0, 0): None, (): None}
+TAUS[0, 0, 1, 2, 1] = (7 - 1) / (8 * 10) ** 0.5  # of ten pairs seven rise, one falls
+
+
+@pytest.mark.parametrize('steps', TAUS)
+def test_kendall_tau_by_hand(steps):
+    assert kendall_tau(steps) == (TAUS[steps] and pytest.approx(TAUS[steps]))
+
+
+def test_an_order_is_named_in_words():
+    assert written_in_words('l2r:9') == 'Written from left to right'
+    assert written_in_words('blocks') == 'Written in the order blocks'
+
+
+def sample_of(text, *steps):
+    """Token i has probability 1 / (i + 1); steps of -1 are known."""
+    logprob = [0.0 if step < 0 else -math.log(i + 1) for i, step in enumerate(steps)]
+    return {'tokens': [*text.encode()], 'step': [*steps], 'logprob': logprob}
+
+
+@pytest.fixture
+def page(tmp_path):
+    """page(samples) writes a page and returns (its text, what it holds)."""
+
+    def write(samples, title='x'):
+        write_replay(tmp_path / 'p.html', samples, Bytes(), title)
+        text = (tmp_path / 'p.html').read_text(encoding='utf-8')
+        data = '<script id="data" type="application/json">(.*)</script>'
+        return text, json.loads(re.search(data, text)[1])
+
+    return write
+
+
+def test_the_page_is_whole_and_needs_no_network(page):
+    sample = sample_of('a</script><b>"é', -1, *range(15))
+    text, data = page([sample, sample], 'a </script> title\nin 15 steps\nof one')
+    assert not re.search(r'(https?:)?//\w|src=', text)
+    assert text.count('</script>') == 2
+    assert data['title'] == 'a </script> title'
+    assert data['details'] == ['in 15 steps', 'of one']
+    assert data['columns'] == 0
+    first, _ = data['samples']
+    assert ''.join(first['text']) == 'a</script><b>"é'
+    assert first['rank'] == [*range(16)]
+    assert first['p'][:4] == [1, 0.5, 0.333, 0.25]
+
+
+def test_ranks_count_the_steps_in_which_something_was_written(page):
+    """As the steps that wrote only what a stop has cut do not count."""
+    (row,) = page([sample_of('abcde', 7, -1, 3, 7, 9)])[1]['samples']
+    assert row['rank'] == [2, 0, 1, 2, 3]
+    assert row['n_steps'] == 3
+    nats = math.log(1 * 3 * 4 * 5) / 4  # over the four that were drawn
+    tau = (4 - 1) / (5 * 6) ** 0.5  # four of six pairs rise, one ties
+    said = ['4 tokens in 3 steps', f'{nats:.2f} nats a token', f"Kendall's tau {tau:.2f}"]
+    assert row['facts'] == said
+
+
+def test_beside_a_sample_is_the_next_with_the_same_known_tokens(page):
+    samples = [sample_of('abc', -1, 0, 1), sample_of('xbc', -1, 0, 1), sample_of('ayz', -1, 1, 0)]
+    samples += [sample_of('abc', 0, -1, 1), sample_of('aaa', -1, 0, 0)]
+    rows = page(samples)[1]['samples']
+    assert [row['beside'] for row in rows] == [2, None, 4, None, None]
