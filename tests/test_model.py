@@ -21,10 +21,11 @@ from model import AOGPT, ATTENTION, EMA, TARGET_POSITIONS, AOGPTConfig, KVCache,
 
 MIXED = dict(attention='mixed')
 DECODERS = VARIANTS + TWO_STREAM
-BLANKS = [dict(variant, **kind) for kind in (ENCODER, MIXED) for variant in VARIANTS]
+BLANKS = [dict(variant, **ENCODER) for variant in VARIANTS[::2]]
+BLANKS += [dict(variant, **MIXED) for variant in VARIANTS[1::2]]
 KNOWN = torch.tensor([0, 3, 8, 5, 1])
 
-each_decoder = pytest.mark.parametrize('network', DECODERS, ids=name_of)
+some_decoders = pytest.mark.parametrize('network', DECODERS[::2], ids=name_of)
 each_cached = pytest.mark.parametrize('network', VARIANTS + FINAL, ids=name_of)
 
 
@@ -46,12 +47,13 @@ def nats_of(logits, idx, order):
 def test_a_network_is_its_definition(network, batch):
     """In rows of unequal n_known; a masked loss scores what is not known, and weights it."""
     model = make_model(**network)
-    idx, order = batch
+    idx, order = (x[:3] for x in batch)
+    known = KNOWN[:3]
     is_masked = model.slots.masked_loss
-    nll = model(idx, order, KNOWN if is_masked else None)
-    logits = model.predict(idx, order, KNOWN)
-    assert logits.shape == (5, 9, 11)
-    for r, k in enumerate(KNOWN.tolist()):
+    nll = model(idx, order, known if is_masked else None)
+    logits = model.predict(idx, order, known)
+    assert logits.shape == (3, 9, 11)
+    for r, k in enumerate(known.tolist()):
         wanted = [defined(model, idx[r], order[r], k, d) for d in range(k, 9)]
         assert_close(logits[r, : 9 - k], torch.stack(wanted))
         if is_masked:
@@ -63,7 +65,7 @@ def test_a_network_is_its_definition(network, batch):
         assert_close(nll[r, start:], nats * 9 / len(wanted))
 
 
-@each_decoder
+@some_decoders
 def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch):
     model = make_model(**network)
     idx, order = batch
@@ -74,7 +76,7 @@ def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch
         assert_close(model(idx, order, columns=columns), nll.gather(1, columns))
 
 
-@each_decoder
+@some_decoders
 @pytest.mark.parametrize('cached', [True, False])
 def test_the_first_columns_may_score_known_visits(network, batch, cached):
     """Column j of a row is visit first + j.
@@ -103,7 +105,7 @@ def test_the_first_columns_may_score_known_visits(network, batch, cached):
         assert_close(logits[[0, 1, 3, 4]], model.predict(idx, order, known, 1)[[0, 1, 3, 4]])
 
 
-@each_decoder
+@some_decoders
 def test_columns_that_only_score_leave_the_cache_at_their_end(network, batch):
     model = make_model(**network)
     idx, order = batch
@@ -437,7 +439,7 @@ def gradients(model, nats):
 @pytest.mark.parametrize(
     'network', [VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]], ids=name_of
 )
-@pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
+@pytest.mark.parametrize('rows_at_a_time', [7, 100])
 def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
     network, batch, monkeypatch, rows_at_a_time
 ):
@@ -546,7 +548,7 @@ def test_on_a_gpu_cudnn_attends_where_a_gradient_is_wanted_alone(monkeypatch):
 # fast paths: to write and measure with
 
 
-@pytest.mark.parametrize('network', VARIANTS + FINAL, ids=name_of)
+@pytest.mark.parametrize('network', [*VARIANTS[::2], *FINAL], ids=name_of)
 @pytest.mark.parametrize(
     'own, dtype, tolerance',
     [
