@@ -45,12 +45,13 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """Two processes share the tests where xdist is there, unless the command line says otherwise:
-    a debugger and a device are for one."""
+    a debugger and a device are for one, and pytest-cov has looked for processes before."""
     option = config.option
     if hasattr(config, 'workerinput') or not hasattr(option, 'numprocesses'):  # a worker; or none
         return
     if option.numprocesses is None:
-        option.numprocesses = 2 if option.device == 'cpu' and not option.usepdb else 0
+        for_one = option.device != 'cpu' or option.usepdb or getattr(option, 'cov_source', None)
+        option.numprocesses = 0 if for_one else 2
     if option.dist == 'no':
         option.dist = 'worksteal'
 
