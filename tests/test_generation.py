@@ -211,7 +211,7 @@ CUTS = [
 def test_drawn_frequencies_are_the_law(how):
     logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
     law = cut(logits, **how).softmax(-1)
-    n = 20_000
+    n = 6_000
     drawn = sample_tokens(logits.expand(n, 7), **how, generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=7)
     deviation = (n * law * (1 - law)).sqrt()
@@ -507,27 +507,12 @@ def test_rows_leave_and_come_back(batch):
         assert torch.equal(getattr(canvas, name), table)
 
 
-def test_samples_are_rows_without_their_padding():
-    texts = [([97, 0], [True, False]), ([0, 98, 0], [False, True, False])]
-    canvas = Canvas.of_texts(texts, Order('l2r'), 0)
-    canvas.idx[0, 1] = 100
-    canvas.step[0, 1] = 0
-    canvas.logprob[0, 1] = -2.0
-    canvas.idx[1, [0, 2]] = torch.tensor([99, 101])
-    canvas.step[1, [0, 2]] = torch.tensor([1, 0])
-    canvas.logprob[1, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
-    first, second = [sample_of(*row, Bytes()) for row in canvas.lists()]
-    assert first == {
-        'text': 'ad',
-        'tokens': [97, 100],
-        'nats': 2.0,
-        'blanks': 1,
-        'passes': 1,
-        'order': [0, 1],
-        'step': [-1, 0],
-        'logprob': [0.0, -2.0],
-    }
-    assert second == {
+def test_a_sample_is_a_row_without_its_padding():
+    canvas = Canvas.of_texts([([0, 98, 0], [False, True, False]), TEXTS[1]], Order('l2r'), 0)
+    canvas.idx[0, [0, 2]] = torch.tensor([99, 101])
+    canvas.step[0, [0, 2]] = torch.tensor([1, 0])
+    canvas.logprob[0, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
+    assert sample_of(*canvas.lists()[0], Bytes()) == {
         'text': 'cbe',
         'tokens': [99, 98, 101],
         'nats': 0.75,
@@ -537,7 +522,7 @@ def test_samples_are_rows_without_their_padding():
         'step': [1, -1, 0],
         'logprob': [-0.5, 0.0, -0.25],
     }
-    assert math.copysign(1, sample_of([97], [0], [-1], [0.0], Bytes())['nats']) == 1
+    assert str(sample_of([97], [0], [-1], [0.0], Bytes())['nats']) == '0.0'
 
 
 # ---- steps
@@ -594,16 +579,14 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
 
 def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
     model = make_model().float()
-    assert product_dtype(model) == torch.float32
-    runs = []
-    for autocast, use_cache in ((False, True), (True, True), (True, False)):
-        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
-            how = dict(temperature=0, use_cache=use_cache, return_trace=True)
-            runs.append(generate(model, *batch, 2, 4, **how)[1])
-            assert product_dtype(model) == (torch.bfloat16 if autocast else torch.float32)
-    first = runs[0]['step'] == 0  # later steps may have drawn other tokens
-    for run in runs[1:]:
-        assert (run['logprob'] - runs[0]['logprob'])[first].abs().max() < 0.1
+    how = dict(temperature=0, return_trace=True)
+    exact = generate(model, *batch, 2, 4, **how)[1]
+    first = exact['step'] == 0  # later steps may have drawn other tokens
+    with torch.autocast('cpu', torch.bfloat16):
+        assert product_dtype(model) == torch.bfloat16
+        for use_cache in (True, False):
+            run = generate(model, *batch, 2, 4, use_cache=use_cache, **how)[1]
+            assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
 
 
 # ---- the penalty
