@@ -31,7 +31,7 @@ from anyorder import datasets
 from anyorder.extras.hub.folders import whole_folder
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.journal import Journal
-from anyorder.machine import files, locks, processes
+from anyorder.machine import devices, files, locks, processes
 from anyorder.machine.terminal import one_line_errors, progress, say, surviving
 from anyorder.order_options import read_order
 from anyorder.tokens import prepared
@@ -231,6 +231,23 @@ def test_what_is_checked_before_the_work(links, monkeypatch, word):
         with one_line(word or given):
             CHECKS[word](given)
     assert os.listdir() == before
+
+
+COMPILING = [  # as asked, on which device, floating point operations, whether there is a compiler
+    (False, 'cpu', 1e20, True, False),
+    ('auto', 'cpu', 1e10, True, False),
+    ('auto', 'cpu', 1e20, True, True),
+    ('auto', 'cuda', 1, True, True),
+    ('auto', 'cpu', 1e20, False, False),
+]
+
+
+@pytest.mark.parametrize('asked, device, n_flops, has_compiler, compiled', COMPILING)
+def test_compiling_is_for_long_runs(monkeypatch, asked, device, n_flops, has_compiler, compiled):
+    monkeypatch.setattr('shutil.which', lambda tool: tool if has_compiler else None)
+    monkeypatch.setattr(devices, 'find_spec', lambda name: name)
+    found, _ = devices.resolve_compile(asked, torch.device(device), n_flops, 10**5)
+    assert found is compiled
 
 
 # ---- a terminal

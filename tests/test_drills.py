@@ -1,0 +1,435 @@
+"""Drills: runs that are killed, lost, requeued, split, and spread over processes and programs."""
+
+import glob
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torture
+from conftest import HANGS, ROOT
+from test_training import BLOCKS, NOTHING, TOKENS, learner, options, start
+from toy_runs import TOY, TWO, assert_alike, interrupted, log, resume, run
+
+import train
+from anyorder.checkpoint import entries_of, load_checkpoint, model_from_checkpoint
+from anyorder.fast import lean
+from anyorder.likelihood.nll import block_nll
+from anyorder.machine.processes import start_processes
+from anyorder.orders import sample_order
+from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.sets import Split
+from anyorder.training.data import Data
+from anyorder.training.sharding import recompute
+from anyorder.training.start import entries_to_resume
+from anyorder.training.update import update
+from anyorder.training.validation import validate
+from configurator import configure
+
+pytestmark = pytest.mark.slow
+LONG = ['--max_iters=100000', '--eval_interval=100000', '--lr_decay_iters=100000']
+SHARED = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--max_iters=9', '--log_interval=3']
+SHARED += ['--eval_interval=100']
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    """The folder of the toy run that nobody disturbs."""
+    return tmp_path_factory.mktemp('shared') / 'whole'
+
+
+@pytest.fixture
+def shared(data, whole):
+    """The folder `whole` beside data has the toy run of SHARED."""
+    if not whole.exists():
+        run(*SHARED)
+        shutil.move('out', whole)
+    os.symlink(whole, 'whole')
+
+
+def torchrun(*options, agent=('--standalone', '--nproc_per_node=2'), **how):
+    """Start `torchrun train.py` in the current folder; `how` as of Popen."""
+    command = [sys.executable, '-m', 'torch.distributed.run', *agent, f'{ROOT}/train.py', *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, **how)
+
+
+def n_updates():
+    """Return how many updates the log says."""
+    return log()[-1]['iter'] if os.path.exists('out/log.jsonl') else 0
+
+
+def wait_for_updates(p, n):
+    """Wait until a run has so many."""
+    end = time.monotonic() + HANGS
+    while n_updates() < n:
+        assert p.poll() is None, p.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+# ---- several processes
+
+
+@pytest.mark.parametrize('n_machines', [1, 2])
+def test_torchrun_is_one_process(shared, n_machines):
+    """By an agent for two processes; or by two, as on two machines, that find each other."""
+    agents = [('--standalone', '--nproc_per_node=2')]
+    if n_machines == 2:
+        with socket.create_server(('127.0.0.1', 0)) as s:
+            place = ('--master_addr=127.0.0.1', f'--master_port={s.getsockname()[1]}')
+        agents = [('--nnodes=2', '--nproc_per_node=1', *place, f'--node_rank={n}') for n in (0, 1)]
+    started = [torchrun(*TOY, *SHARED, agent=agent) for agent in agents]
+    for p in started:
+        _, said = p.communicate(timeout=HANGS)
+        assert p.returncode == 0, said
+    assert_alike('whole', 'out')
+
+
+def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkeypatch):
+    """One of two is asked to end amid a line of the log, and again when they go on and split the
+    state. Then a lone one goes on. The checkpoint reads as any other."""
+
+    def ask_second():
+        if os.environ['RANK'] == '1':
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stopped_at(iteration, go):
+        monkeypatch.setattr(train, 'update', interrupted(iteration - 1, ask_second))
+        go()
+
+    way_on = f'torchrun ... {ROOT}/train.py --init_from=resume --out_dir=out'
+    split = partial(resume, '--save_memory=shard,recompute')
+    for n, n_logged, go in ((4, 3, partial(run, *SHARED)), (8, 6, split)):
+        first, second = forked(*[partial(stopped_at, n, go) for _ in range(2)])
+        assert (first.code, second.code) == (1, 1), first.said
+        assert f'stopped and saved; go on from iteration {n} with: {way_on}' in first.said
+        assert 'stopped and saved' not in second.said
+        assert (load_checkpoint('out/ckpt.pt')['iter_num'], n_updates()) == (n, n_logged)
+    assert load_checkpoint('out/ckpt.pt')['config']['save_memory'] == 'shard,recompute'
+    resume()  # a lone process has nobody to share with
+    assert_alike('whole', 'out')
+    one, out = (load_checkpoint(f'{name}/ckpt.pt') for name in ('whole', 'out'))
+    for name in ('model', 'optimizer', 'ema_model', 'n_seen', 'logged'):
+        assert_close(out[name], one[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('order', ['few:3', 'sorted_subset'])
+def test_two_processes_draw_what_one_draws(data, forked, order):
+    typed = [*TWO, f'--order={order}', '--max_iters=5']
+    for out_dir, n in (('one', 1), ('out', 2)):
+        body = partial(run, *typed, f'--out_dir={out_dir}')
+        first, *others = forked(*[body for _ in range(n)])
+        assert [p.code for p in (first, *others)] == [0 for _ in range(n)]
+        assert 'python sample.py' in first.said
+        assert not [p for p in others if 'validation' in p.said]
+    assert_alike('one', 'out')
+
+
+def test_two_processes_that_are_asked_to_end_save_first(data):
+    offline = os.environ | {'WANDB_MODE': 'offline'}
+    p = torchrun(*TOY, *TWO, *LONG, '--wandb_log=True', env=offline)
+    wait_for_updates(p, 3)
+    p.send_signal(signal.SIGTERM)
+    _, said = p.communicate(timeout=HANGS)
+    saved = load_checkpoint('out/ckpt.pt')['iter_num']
+    assert p.returncode != 0
+    assert saved == n_updates()
+    command = f'torchrun --standalone --nproc_per_node=2 {ROOT}/train.py --init_from=resume'
+    assert f'go on from iteration {saved} with: {command}' in said
+    (rows,) = glob.glob('wandb/offline-run-*/*.wandb')
+    assert os.path.getsize(rows) > 1000
+
+
+def test_a_process_that_is_lost_ends_the_other(data):
+    run(*TWO, '--max_iters=1')
+    p = torchrun('--init_from=resume', *LONG)
+    wait_for_updates(p, 2)
+    workers = Path(f'/proc/{p.pid}/task/{p.pid}/children').read_text().split()
+    os.kill(int(workers[1]), signal.SIGKILL)
+    p.communicate(timeout=HANGS)
+    assert p.returncode != 0
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+    assert not any(os.path.exists(f'/proc/{pid}') for pid in workers)
+
+
+# ---- a state that is split
+
+
+NETWORKS = {
+    'decoder': {},
+    'sigma-gpt': {'gpt2_blocks': True, 'target_position': 'input'},
+    'layer': {'target_position': 'layer', 'rotary': True},
+    'shared': {'target_position': 'layer_shared', 'bias': False},
+    'two-stream': {'target_position': 'two_stream'},
+    'encoder': {'attention': 'bidirectional'},
+    'mixed': {'attention': 'mixed', 'rotary': True},
+}
+RUNS = [*zip(NETWORKS.values(), itertools.cycle(('muon', 'adamw')))]
+
+
+def after_updates(network, optimizer, way='', n=2, **more):
+    """Return the state after some updates in float64, its checkpoint, and what validation says."""
+    model = lean(learner(**network, dropout=0.1).train())
+    if way:
+        recompute(model)
+    state = start(model, optimizer, way)
+    config = options(l2r_ratio=0.0, **more)
+    for _ in range(n):
+        update(state, Split(TOKENS), 1e-2, config)
+    val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], config)
+    entries = entries_of(state.model, state.ema, **entries_to_resume(state))
+    return state, entries, val
+
+
+def assert_close(got, want, **tolerance):
+    """Two trees have the same names and values, and tensors that are close."""
+    if isinstance(want, dict):
+        assert list(got) == list(want)
+        for key in want:
+            assert_close(got[key], want[key], **tolerance)
+    elif isinstance(want, list | tuple):
+        for a, b in zip(got, want, strict=True):
+            assert_close(a, b, **tolerance)
+    elif isinstance(want, torch.Tensor):
+        torch.testing.assert_close(got, want, **tolerance)
+    else:
+        assert got == want
+
+
+def assert_split(wanted, *asked, **more):
+    """A split run has the checkpoint and the validation of the whole one, and holds half of it."""
+    state, entries, val = after_updates(*asked, **more)
+    assert_close(val, wanted[2], rtol=0, atol=1e-9)
+    if dist.get_rank() == 0:
+        nothing = {'totals': torch.zeros(3)}  # each has its own losses
+        assert_close(entries | nothing, wanted[1] | nothing, rtol=0, atol=1e-9)
+    moments = [
+        x for o in state.optimizers for of_weight in o.state.values() for x in of_weight.values()
+    ]
+    for tensors in (state.model.parameters(), state.ema.model.parameters(), moments):
+        split_ones = [x for x in tensors if x.dim()]
+        whole = sum(x.numel() for x in split_ones)
+        assert 0.4 < sum(x.to_local().numel() for x in split_ones) / whole < 0.6
+
+
+def test_a_split_run_is_the_whole_run(forked):
+    """AdamW, and Muon, which multiplies the whole matrices in bfloat16."""
+    wanted = [after_updates(*asked) for asked in RUNS]
+
+    def both():
+        start_processes()
+        for asked, of_one in zip(RUNS, wanted):
+            assert_split(of_one, *asked, 'shard')
+
+    for p in forked(both, both):
+        assert p.code == 0, p.said
+
+
+def in_node(body, local_rank, size):
+    """Call the body in a process of a node of this size."""
+    os.environ |= {'LOCAL_RANK': str(local_rank), 'LOCAL_WORLD_SIZE': str(size)}
+    start_processes()
+    body()
+
+
+def test_nodes_that_each_split_a_copy_are_one_process(forked, monkeypatch):
+    """Ten updates of eight micro-batches: a process of four has two. The nodes exchange gradients
+    once an update."""
+    asked = {'n': 10, 'gradient_accumulation_steps': 8}
+    wanted = after_updates({}, 'muon', **asked)
+    all_reduce = dist.all_reduce
+
+    def counted():
+        calls = []
+        monkeypatch.setattr(
+            dist, 'all_reduce', lambda *x, **how: calls.append(all_reduce(*x, **how))
+        )
+        counts = []
+        for n in (2, 6):  # micro-batches of an update, of each process one and three
+            before = len(calls)
+            after_updates({}, 'adamw', 'hybrid', n=1, gradient_accumulation_steps=n)
+            counts.append(len(calls) - before)
+        assert counts[0] == counts[1] >= 3  # of two blocks and what is outside
+
+    nodes_of_two = [
+        partial(in_node, lambda: assert_split(wanted, {}, 'muon', 'hybrid', **asked), n % 2, 2)
+        for n in range(4)
+    ]
+    nodes_of_one = [partial(in_node, counted, 0, 1) for _ in range(2)]
+    for bodies in (nodes_of_two, nodes_of_one):
+        for p in forked(*bodies):
+            assert p.code == 0, p.said
+
+
+# ---- kills, and a scheduler
+
+
+@pytest.mark.parametrize('n_processes', [1, 2])
+def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n_processes):
+    assert 'equal bit for bit' in torture.drill(4, n_processes)
+
+
+SRUN = '''#!{python}
+"""In place of SLURM's: two tasks here, to which signals are passed on; the largest exit code."""
+import os, signal, subprocess, sys
+command = sys.argv[next(n for n, word in enumerate(sys.argv[1:], 1) if not word.startswith('--')):]
+own = [{{'SLURM_PROCID': n, 'SLURM_LOCALID': n}} for n in '01']
+tasks = [subprocess.Popen(command, env=os.environ | names) for names in own]
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, lambda number, _: [task.send_signal(number) for task in tasks])
+sys.exit(max(abs(task.wait()) for task in tasks))
+'''
+SCONTROL = """#!/bin/sh
+case $1 in show) echo 127.0.0.1;; *) echo "$@" >> requests;; esac
+"""
+
+
+def write_program(name, text):
+    Path(name).write_text(text)
+    Path(name).chmod(0o755)
+
+
+@pytest.fixture
+def slurm(data):
+    """The environment that finds stand-ins for SLURM's commands in the folder bin."""
+    os.mkdir('bin')
+    write_program('bin/srun', SRUN.format(python=sys.executable))
+    write_program('bin/scontrol', SCONTROL)
+    os.symlink(f'{ROOT}/train.py', 'train.py')
+    os.symlink(f'{ROOT}/config', 'config')
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        job = str(s.getsockname()[1])
+    path = f'{data}/bin:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
+    names = {'PATH': path, 'SLURM_JOB_ID': job, 'SLURM_JOB_NODELIST': 'here'}
+    return os.environ | names | {'SLURM_NTASKS': '2', 'SLURM_CPUS_PER_TASK': '1'}
+
+
+def job(slurm, *typed, **how):
+    """Start the batch script."""
+    command = ['bash', 'config/train.sbatch', *typed]
+    pipe = subprocess.PIPE
+    how |= {'env': slurm, 'text': True, 'stdout': pipe, 'stderr': subprocess.STDOUT}
+    return subprocess.Popen(command, **how)
+
+
+def test_the_batch_script_saves_at_its_limit_and_is_requeued(slurm):
+    """The limit, SIGUSR1 to the shell, asks to be requeued.
+
+    SIGTERM to all, of preemption or scancel, and the end do not."""
+    requests = Path('requests')
+    saved = [0]
+    for end, number in ((os.kill, signal.SIGUSR1), (os.killpg, signal.SIGTERM), (None, 0)):
+        typed = [*TOY, *TWO, *LONG]
+        if end is None:
+            typed.append(f'--max_iters={saved[-1] + 2}')
+        p = job(slurm, *typed, start_new_session=True)
+        if end:
+            wait_for_updates(p, saved[-1] + 1)
+            end(p.pid, number)
+        said, _ = p.communicate(timeout=HANGS)
+        assert p.returncode == bool(end), said
+        assert ('stopped and saved' in said) == bool(end)
+        saved.append(load_checkpoint('out/ckpt.pt')['iter_num'])
+        assert [entry['iter'] for entry in log()] == [*range(1, saved[-1] + 1)]
+        assert requests.read_text() == f'requeue {slurm["SLURM_JOB_ID"]}\n'
+    assert saved[1] < saved[2] == saved[3] - 2
+
+
+@pytest.mark.parametrize(
+    'words, given',
+    [
+        (['config/adapt_gpt2.py'], []),
+        (['--max_iters=9', 'config/finetune.py'], []),
+        (['config/quickstart.py'], []),
+        (['config/bytes256.py'], ['--init_from=auto']),
+        (['--max_iters=9'], ['--init_from=auto']),
+        (['c.py'], None),
+    ],
+)
+def test_the_batch_script_leaves_a_config_its_weights(slurm, words, given):
+    """It refuses one that would begin anew each time."""
+    Path('c.py').write_text("init_from = 'gpt2'\n")
+    write_program('bin/srun', '#!/bin/sh\nfor word; do echo "$word"; done\n')
+    p = job(slurm, *words)
+    said, _ = p.communicate()
+    if given is None:
+        assert 'write auto:WEIGHTS' in said
+        assert (p.returncode, said.count('\n')) == (1, 1)
+    else:
+        assert said.splitlines()[-len(given + words) - 1 :] == ['-', *given, *words]
+
+
+# ---- programs
+
+
+TINY = [
+    *TOY[1:],
+    '--block_size=4',
+    '--batch_size=2',
+    '--max_iters=1',
+    '--eval_iters=1',
+    '--warmup_iters=0',
+    '--n_embd=16',
+    '--dataset=x',
+    '--data_dir=.',
+]
+MADE = {  # a file, and what makes it
+    'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
+    'out/ckpt.pt': f'train.py {" ".join(TINY)}',
+    's.json': 'sample.py --device=cpu --prompt=a[[2]] --watch=True --out=s.json',
+}
+
+
+@pytest.mark.parametrize('streams', ['>&- 2>&- <&-', '>/dev/full 2>/dev/full'])
+def test_programs_do_their_work_without_a_terminal(data, streams):
+    """Each leaves its file and ends with 0, but for a sample that a full disk has lost."""
+    Path('x.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
+    for made, command in MADE.items():
+        line = f'{sys.executable} {ROOT}/{command} {streams}'
+        finished = subprocess.run(['bash', '-c', line], check=False)
+        assert finished.returncode == ('full' in streams and made == 's.json'), command
+        assert os.path.exists(made), command
+
+
+ODD = [*range(1, 16, 2), *range(0, 16, 2)]
+ORDERS = {  # the option, what the order is called, and it
+    'l2r': ('left to right', sample_order(16, 16, 'l2r')),
+    'block:5@3': ('own order (block:5@3)', sample_order(16, 16, 'block', seed=3, parameter=5)),
+    'odd.json': ('own order (listed)', torch.tensor(ODD).expand(16, 16)),
+}
+
+
+@pytest.mark.parametrize('option', ORDERS)
+def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, option):
+    name, own = ORDERS[option]
+    Path('odd.json').write_text(json.dumps(ODD))
+    run(f'--order={option}', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32')
+    os.remove('odd.json')  # the checkpoint knows
+    model = model_from_checkpoint('out/ckpt.pt')
+    blocks, _ = all_blocks(Data(configure(vars(train), TOY)).parts[0].val, 16, 16)
+    orders = {'left to right': ORDERS['l2r'][1], name: own}
+    nats = {row: float(block_nll(model, blocks, orders[row], 16).sum()) / 256 for row in orders}
+    kinds = {'left to right': 'val_l2r', name: 'val_l2r' if option == 'l2r' else 'val_own'}
+    found = {key: value for key, value in log()[-1].items() if key.startswith('val_')}
+    assert found == pytest.approx({kinds[row]: nats[row] for row in nats}, abs=1e-6)
+
+    score = ['--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json']
+    assert name in script('eval_ppl.py', *score).stdout
+    rows = json.loads(Path('ppl.json').read_text())['results']
+    assert {row['estimate']: row['nats_per_token'] for row in rows} == pytest.approx(nats, abs=1e-6)
+    script('eval_ppl.py', *score, '--estimates=any,l2r')  # adds to the journal
+    for n in (16, 9):
+        script('sample.py', '--ckpt=out/ckpt.pt', '--out=s.json', f'--length={n}')
+        samples = json.loads(Path('s.json').read_text())['samples']
+        assert samples[0]['order'] == [p for p in own[0].tolist() if p < n]
