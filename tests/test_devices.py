@@ -398,7 +398,7 @@ def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how
     want = []
     for known, k in asked:
         canvas, several = begun(freeze(make(CPU)), CPU, how, known, k)
-        assert len([*several]) > 2
+        assert len([*several]) > 1
         want.append(canvas)
 
     def body(device):
