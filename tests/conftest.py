@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from types import SimpleNamespace
+from unittest import mock
 
 os.environ['HF_HUB_OFFLINE'] = (
     '1'  # read when huggingface_hub is imported: no test reaches for the network
@@ -128,11 +129,11 @@ def data(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
-    monkeypatch.setattr(
-        p, 'DATA_SETS', {'pydocs': p.DataSet(lambda: texts, 'bytes', 0.1, True, '')}
-    )
-    p.prepare('pydocs', 'data')
-    return tmp_path
+    quick = p.DataSet(lambda: texts, 'bytes', 0.1, '', offline=True)
+    # in the table itself, which a module has that is imported meanwhile
+    with mock.patch.dict(p.DATA_SETS, pydocs=quick):
+        p.prepare('pydocs', 'data')
+        yield tmp_path
 
 
 @pytest.fixture(scope='session')
