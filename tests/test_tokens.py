@@ -767,6 +767,7 @@ def test_texts_stand_on_lines_of_three_columns(texts, runs):
         ('[[=a\nb]]', 20, 'A\nB'),
         ('abcde', 5, 'abcde'),
         ('[[2-4]]a[[?]]b', 9, '__a_b'),
+        ('a[[1-3]]b', 5, 'a_b'),
         ('<|endoftext|>ab[[=c<|endoftext|>]]', 9, 'ĀabCĀ'),
     ],
 )
