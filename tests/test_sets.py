@@ -30,6 +30,7 @@ from toy_runs import assert_same_runs, log, resume, run
 from anyorder.checkpoint import Checkpoint, load_checkpoint
 from anyorder.datasets import name_of_run, names_of_run, open_split, prepared_anew
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
@@ -653,6 +654,11 @@ def test_what_is_written_is_read_and_what_was_changed_is_refused(four, name, kin
                 read_meta(name)
 
 
+def test_a_plan_names_the_tokens_of_a_set(four, script):
+    of_set = ['--dataset=rows', '--block_size=6', '--data_dir=.']
+    assert 'own, as rows was prepared' in script('train.py', '--plan=H100', *of_set).stdout
+
+
 # a line of a shell, the set and split that is opened behind it, and what is said
 DAMAGED = [
     (':', 'books train', 'python data/prepare.py text --name=books --source=FILE'),
@@ -842,6 +848,7 @@ def test_to_open_and_check_a_set_takes_no_memory_of_its_size(monkeypatch, peak, 
 def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
     marked = np.array([[0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1]], '<u2')
     assert Split(marked, marked=True).counts(5).tolist() == [2, 1, 3, 1, 0]
+    assert token_counts(np.arange(8) % 5, 7).tolist() == [2, 2, 2, 1, 1, 0, 0]
     monkeypatch.setattr(sets, 'CHECKED', 640)
     monkeypatch.setattr(sets, 'COUNTED', 640)
     for part in (0, 15, 49):
@@ -1009,6 +1016,16 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     said = script('eval_ppl.py', '--n_blocks=2').stdout
     assert 'train and val of digits;' in said
     assert 'of pydocs;' not in said
+
+
+def test_a_run_of_several_puzzles_names_the_command_that_solves_each(data, capsys):
+    for seed, name in enumerate(('easy', 'hard')):
+        prepare_puzzles('sudoku4', 'data', name, n_rows={'train': 9, 'val': 5}, seed=seed)
+    run('--dataset=easy:1,hard:3', '--max_iters=1', '--l2r_ratio=0')
+    said = capsys.readouterr().out
+    for name in ('easy', 'hard'):
+        command = f'-m anyorder.extras.puzzles solve --dataset={name} --ckpt=out/ckpt.pt'
+        assert command in said
 
 
 def test_a_mixture_of_one_is_this_set(data):

@@ -717,7 +717,7 @@ def test_a_pattern_is_matched_by_the_text_at_the_end(writer):
     blank = ' a ?a' if has_space else 'a ?a'  # else the space before a word is none of the blank's
     part = begin + ' a ?a[ abx]*'
     for order in ('l2r', 'margin', 'random'):
-        for seed in range(3):
+        for seed in range(2):
             how = {'length': 9, 'order': order, 'seed': seed}
             text = writer.infill('ab', pattern=whole, **how)
             assert re.fullmatch(whole, text)
