@@ -1,5 +1,4 @@
 import contextlib
-import functools
 import gc
 import importlib
 import io
@@ -134,26 +133,6 @@ def data(tmp_path, monkeypatch):
     with mock.patch.dict(p.DATA_SETS, pydocs=quick):
         p.prepare('pydocs', 'data')
         yield tmp_path
-
-
-@pytest.fixture(scope='session')
-def folders(tmp_path_factory):
-    """folders(kind): a masked model of others as (oracle, folder), made once."""
-    from masked_kinds import KINDS
-
-    from anyorder.tokens.tokenizers import GPT2
-
-    @functools.cache
-    def made(kind):
-        if kind == 'mdlm':
-            try:
-                GPT2()
-            except ValueError:
-                pytest.skip('the GPT-2 vocabulary is not cached')
-        folder = tmp_path_factory.mktemp(kind)
-        return KINDS[kind](folder), folder
-
-    return made
 
 
 def program_of(words):
