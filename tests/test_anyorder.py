@@ -2,11 +2,9 @@
 
 All tests run in an empty folder of their own, which is the home folder, too."""
 
-import argparse
 import collections
 import itertools
 import json
-import math
 import os
 import pathlib
 import subprocess
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, make_model, one_line
+from oracle import chi2_of, limit
 
 from anyorder.checkpoint import (
     Checkpoint,
@@ -106,8 +105,8 @@ def test_few_orders_and_sorted_subsets_have_their_laws():
     for order, n, law in ((few, 7, of_few), (subset, 3, of_subset)):
         counts = Counter(tuples(order.draw(12_000, n, stream('law'))))
         assert counts.keys() == law.keys()
-        for row, p in law.items():  # 5 standard deviations
-            assert abs(counts[row] - 12_000 * p) < 5 * (12_000 * p * (1 - p)) ** 0.5
+        n_each = torch.tensor([counts[row] for row in law])
+        assert chi2_of(n_each, torch.tensor([*law.values()])) < limit(len(law) - 1)
     part = replace(few, parameter=2, length=7).draw(99, 4, stream('few'))
     assert {*tuples(part)} == {tuple(p for p in order if p < 4) for order in [*of_few][:2]}
     assert torch.equal(replace(few, parameter=1).draw(2, 4), torch.arange(4).expand(2, 4))
@@ -186,17 +185,14 @@ BLOCK = Order('block', 2, seed=3, length=8)
     'text, run, order',
     [
         ('own', {}, Order('random')),
-        ('own', {'seed': 9}, Order()),
         ('own', RUN, BLOCK),
         ('block:4', RUN, replace(BLOCK, parameter=4)),
         ('own', RUN | {'order': 'block:4'}, replace(BLOCK, parameter=4, seed=0)),
-        ('own', RUN | {'order': [1, 0]}, Order('listed', (1, 0), length=8)),
         ([1, 0], RUN, Order('listed', (1, 0), seed=3, length=8)),
         ('rows', RUN | {'shape': [2, 4]}, Order('rows', seed=3, length=8, shape=(2, 4))),
         ('block', {'order': 'block:2'}, Order('block', 2)),
         ('swaps', {'order': 'block:2'}, Order('swaps', 16)),
         ('swaps', {'order': 'swaps:9'}, Order('swaps', 9)),
-        ('swaps', {'order': [1, 0]}, Order('swaps')),
     ],
 )
 def test_a_text_and_the_options_of_a_run_give_an_order(text, run, order):
@@ -208,9 +204,7 @@ def test_a_text_and_the_options_of_a_run_give_an_order(text, run, order):
     [
         (Order(), 'random', 'any', 'random'),
         (Order('l2r', seed=2), 'one', 'l2r', 'l2r'),
-        (Order('r2l'), 'one', 'own', 'r2l'),
         (Order('fixed', seed=2), 'several', 'own', 'fixed@2'),
-        (Order('swaps', 0), 'one', 'own', 'swaps:0'),
         (Order('swaps', 1), 'several', 'own', 'swaps:1'),
         (Order('few', 1, seed=5), 'one', 'own', 'few:1@5'),
         (Order('few'), 'several', 'own', 'few:2'),
@@ -289,15 +283,11 @@ def test_a_text_that_is_no_order_is_one_line():
 
 NOUNS = [
     ({}, Given()),
-    (dict(n_steps=4, schedule='cosine'), Given(4, 'cosine')),
     (dict(n_steps=4, unmask='binomial'), Given(4, binomial=True)),
     (dict(schedule=[2, 9], unmask='binomial'), Given(schedule=[2, 9])),
-    (dict(policy='margin+0.5', n_steps=4), Adaptive('margin', 4, noise=0.5)),
     (dict(policy='margin/8:0.9+2'), Adaptive('margin', block_length=8, threshold=0.9, noise=2.0)),
-    (dict(policy='top_prob:.5'), Adaptive('top_prob', threshold=0.5)),
     (dict(policy='margin', unmask='binomial'), Adaptive('margin', binomial=True)),
     (dict(unmask='lossless:64', n_steps=9, schedule='cosine'), Lossless(64)),
-    (dict(revise=2), Revised(Given(), 2)),
     (dict(policy='margin', revise=1), Revised(Adaptive('margin'), 1)),
 ]
 
@@ -330,10 +320,8 @@ def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
 
 def check_alike(values, n):
     """Each of n values is about as often as the others, by chi-square."""
-    counts = values.flatten().bincount(minlength=n).double()
-    mean = counts.mean()
-    chi2 = ((counts - mean) ** 2 / mean).sum()
-    assert abs(chi2 - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
+    chi2 = chi2_of(values.flatten().bincount(minlength=n), 1 / n)
+    assert abs(chi2 - (n - 1)) < 5 * (2 * (n - 1)) ** 0.5
 
 
 def test_seeds_are_a_function_of_their_names():
@@ -350,14 +338,6 @@ def test_seeds_are_a_function_of_their_names():
     assert seeds_of([4, np.int64(4)], 2) == [4, 4]
     with one_line('each of 3 texts'):
         seeds_of([4, 4], 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('n_updates, n_micros', [(250_000, 1), (4096, 64), (3, 70_000)])
-def test_no_two_micro_batches_of_a_run_share_what_a_generator_on_the_cpu_reads(n_updates, n_micros):
-    numbers = itertools.product(range(n_updates), range(n_micros))
-    states = {derive_seed(1337, *pair) % 2**32 for pair in numbers}
-    assert len(states) == n_updates * n_micros
 
 
 def test_runs_of_other_seeds_take_their_states_in_other_orders():
@@ -555,7 +535,6 @@ for value, name in (
     (np.array([None]), 'numpy'),
     (np.zeros(2, 'i4,O'), 'numpy'),
     (np.float32, 'numpy.float32'),
-    (argparse.Namespace(lr=1), 'argparse.Namespace'),
     (Bomb(), 'mkdir'),
 ):
     held = {'model': {}, 'model_args': {}, 'more': [value]}
@@ -582,14 +561,11 @@ PLAIN = [  # (what a training loop keeps, what is read)
     (np.float64(3.2), 3.2),
     (np.int64(-3), -3),
     (np.bool_(True), True),
-    (np.str_('best'), 'best'),
     (np.arange(6).reshape(2, 3), [[0, 1, 2], [3, 4, 5]]),
-    (np.array(0.5), [0.5]),
     (np.asfortranarray(np.arange(6.0).reshape(2, 3)), [[0, 1, 2], [3, 4, 5]]),
     (np.arange(3, dtype='>i2'), [0, 1, 2]),
     (np.bytes_(b''), b''),
     (collections.OrderedDict(a=1), {'a': 1}),
-    (torch.Size([2]), (2,)),
     ((1, b'x', None, 2**70), (1, b'x', None, 2**70)),
 ]
 
@@ -702,10 +678,7 @@ def test_reading_a_checkpoint_does_not_import_the_compiler():
 TENSORS = {
     'a': torch.tensor([[1.5, -2.0, 3.0]]),
     'scale': torch.tensor(0.25, dtype=torch.bfloat16),
-    'half': torch.tensor([-1.0, 65504.0], dtype=torch.float16),
-    'double': torch.tensor([1 / 3]).double(),
     'ids': torch.tensor([[3, -1], [2**40, 0]]),
-    'int': torch.tensor([7, -8], dtype=torch.int32),
     'mask': torch.tensor([True, False, True]),
     'empty': torch.zeros(0, 4),
 }
@@ -775,12 +748,9 @@ WHOLE = header(('a', 0, 8))
 BROKEN = [  # a header that does not give each number to one tensor
     header(('a', -8, -4)),
     header(('a', 0, 4), ('b', 2, 8)),
-    header(('a', 0, 8), ('b', 0, 8)),
     header(('a', 0, 2), ('b', 4, 8)),
-    header(('a', 2, 8)),
     header(('a', 0, 6)),
     '{}',
-    header(('a', 0, 9)),
     header(('a', 0, 8), ('b', 8, 4)).replace('[-4]', '[0]'),
     header(('a', 0, 4), ('a', 4, 8)),
     WHOLE.replace('[8]', '[2, -1]'),
@@ -863,11 +833,10 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
     def snapshot(repo, allow_patterns):
         asked.append((repo, allow_patterns[-1]))
         assert {'config.json', 'tokenizer.json', 'merges.txt'} <= {*allow_patterns}
-        folder = tmp_path / repo.replace('/', '_')
-        folder.mkdir(exist_ok=True)
-        if repo == 'openai-community/gpt2-xl':
-            (folder / 'model.safetensors').touch()
-        return str(folder)
+        os.makedirs(repo, exist_ok=True)
+        if 'xl' in repo:
+            (tmp_path / repo / 'model.safetensors').touch()
+        return repo
 
     def fail(repo, file):
         raise OSError('a\nb')
@@ -876,8 +845,8 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
     assert local_path('a/b.pt') == 'a/b.pt'
     assert local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
-    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl')
-    assert local_path('hf:me/mine').endswith('me_mine')
+    assert local_path('gpt2-xl') == 'openai-community/gpt2-xl'
+    assert local_path('hf:me/mine') == 'me/mine'
     safe, pickled = ('model*.safetensors*', 'pytorch_model*.bin*')
     assert asked == [('openai-community/gpt2-xl', safe), ('me/mine', safe), ('me/mine', pickled)]
     os.makedirs('gpt2')  # what is here comes first
