@@ -344,8 +344,15 @@ def test_a_number_within_an_option_has_digits_alone():
     assert not any(map(number_in, ['1_0', '1_0.5', 'nan', 'inf', '1.0.0', 'ten', '']))
     assert number_in('10', int) == 10
     assert number_in('1_0', int) is None
-    with one_line("steps must be numbers from 1 .*'4,1_0'"):
-        numbers({'steps': '4,1_0'}, 'steps', least=1)
+    assert numbers({'steps': '4, 8'}, 'steps', least=4, most=8) == [4, 8]
+    for text, bounds, said in (
+        ('4,1_0', dict(least=1), 'numbers from 1 with'),
+        ('9', dict(most=8), 'numbers from 0 to 8 with'),
+        ('3', dict(least=4), 'numbers from 4 with'),
+        ('', {}, 'numbers from 0 with'),
+    ):
+        with one_line(said):
+            numbers({'steps': text}, 'steps', **bounds)
 
 
 @pytest.mark.parametrize(
