@@ -328,10 +328,20 @@ ENDS = [  # what a command does, whether it prints results, the exit code, and t
     (lambda: print('a result'), False, 0, 0),
     (lambda: print('a result'), True, 0, LOST),
     (end_together, True, 0, 1),
-    (lambda: raise_all(ValueError('x must be 3')), True, 'error: x must be 3', ''),
-    (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', ''),
-    (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', ''),
-    (lambda: raise_all(MemoryError('a\nb')), True, 'error: out of memory: ', ''),
+    (
+        lambda: raise_all(ValueError('x must be 3')),
+        True,
+        'error: x must be 3',
+        'error: x must be 3',
+    ),
+    (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', 'interrupted'),
+    (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', 'terminated'),
+    (
+        lambda: raise_all(MemoryError('a\nb')),
+        True,
+        'error: out of memory: ',
+        'error: out of memory: ',
+    ),
 ]
 
 
@@ -352,7 +362,7 @@ def test_a_command_ends_with_one_line_or_none(
     if 'memory' in str(code):
         assert found.endswith('--dtype=bfloat16, may fit (a b)')
         found = found[: len(code)]
-    assert found == ((is_full and code_if_full) or code)
+    assert found == (code_if_full if is_full else code)
     if is_full:
         stream.flush()  # at the end of a process it stumbles over nothing
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
