@@ -25,6 +25,7 @@ from anyorder.generation import (
     drawing,
     fill,
     generate,
+    noise,
     sample_tokens,
     scores,
     unmask_schedule,
@@ -306,12 +307,12 @@ def test_argmax_in_chunks_is_the_first_largest():
 
 def test_noise_is_standard_gumbel():
     """That of tokens, and that of scores: the quantile of a uniform number, and finite."""
-    noise = drawing.token_noise(keys_of([5]), torch.tensor([3]), 20_000)[0].double()
+    of_tokens = drawing.token_noise(keys_of([5]), torch.tensor([3]), 20_000)[0].double()
     u = numbers(0, n=20_000)
     of_scores = gumbel_noise(torch.cat([torch.zeros(1), u]))
     close(of_scores[1:], -(-u.log()).log(), atol=1e-9)
     assert -torch.inf < of_scores[0] < of_scores[1:].min()
-    for found in (noise, of_scores[1:]):
+    for found in (of_tokens, of_scores[1:]):
         cdf = (-(-found.sort().values).exp()).exp()  # uniform if it is
         uniform = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
         assert (cdf - uniform).abs().max() < 1.95 / 20_000**0.5  # Kolmogorov, p = 0.001
@@ -337,11 +338,11 @@ def test_noise_belongs_to_seed_position_and_token():
     """Whatever else is drawn beside it, and however many tokens there are."""
     seeds = [8, 8, 9, 8 + 2**70]
     position = torch.tensor([4, 2, 4, 4])
-    noise = drawing.token_noise(keys_of(seeds), position, 7)
-    assert len({*noise.flatten().tolist()}) == 28
+    found = drawing.token_noise(keys_of(seeds), position, 7)
+    assert len({*found.flatten().tolist()}) == 28
     for r, seed in enumerate(seeds):
         alone = drawing.token_noise(keys_of([seed]), position[r : r + 1], 5)
-        assert torch.equal(alone[0], noise[r, :5])
+        assert torch.equal(alone[0], found[r, :5])
 
 
 def test_texts_of_different_seeds_are_independent():
@@ -797,8 +798,16 @@ def test_a_lossless_round_is_one_pass_over_the_window_and_passes_never_exceed_to
     model = freeze(make_model(block_size=12))
     costs = Costs(model, monkeypatch)
     order = sample_order(6, 12, generator=torch.Generator().manual_seed(3))
+    drawn = []
+
+    def noise_counted(keys, position, vocab_size):
+        drawn.append(len(position))
+        return drawing.token_noise(keys, position, vocab_size)
+
+    monkeypatch.setattr(noise, 'token_noise', noise_counted)
     for window in (1, 4, 12):
         costs.take()
+        drawn.clear()
         how = dict(unmask=f'lossless:{window}', seeds=range(6), return_trace=True)
         _, trace = generate(model, order % 11, order, 0, **how)
         passes = trace['step'].amax(1) + 1  # (B,)
@@ -806,6 +815,7 @@ def test_a_lossless_round_is_one_pass_over_the_window_and_passes_never_exceed_to
         assert len(costs.passes) == passes.max()
         assert sum(rows for rows, *_ in costs.passes) == passes.sum()  # rows leave when done
         assert all(n_slots <= window and n <= window for _, n_slots, n in costs.passes)
+        assert sum(drawn) == order.numel()  # the noise of a blank once
 
 
 def test_generation_runs_on_one_frozen_copy(monkeypatch):
