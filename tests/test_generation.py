@@ -1008,6 +1008,7 @@ BAD = [
     (order_and_unmasking, dict(order='l2r/8'), 'l2r/8'),
     (order_and_unmasking, dict(order='margin+x'), 'BLOCK_LENGTH'),
     *[(Page(length=n).check, dict(block_size=9, n_tokens=5), 'length') for n in (-1, 2**31)],
+    (Page(top_logprobs=6).check, dict(block_size=9, n_tokens=5), 'top_logprobs'),
     *[(Page(context=n).check, dict(block_size=9, n_tokens=5), 'context') for n in (-1, 9)],
 ]
 
