@@ -371,6 +371,13 @@ def test_numbers_of_a_row_are_those_that_it_has_alone_and_every_bit_of_a_seed_co
     assert len({*uniform(keys_of(seeds), 'tokens', 0).tolist()}) == 81
 
 
+def test_a_device_without_float64_has_the_first_24_bits_of_a_number(monkeypatch):
+    keys = keys_of(range(999))
+    exact = uniform(keys, 'tokens')
+    monkeypatch.setattr('anyorder.seeds.widest', lambda device: torch.float32)
+    assert torch.equal(uniform(keys, 'tokens').double(), (exact * 2**24).floor() / 2**24)
+
+
 def test_numbers_are_uniform_and_independent_of_their_neighbours():
     rows = keys_of(range(2000)).unsqueeze(1)
     columns = torch.arange(200)
@@ -472,8 +479,12 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     assert opened.order == Order('block', 2, seed=3)
     assert opened.weights == 'ema'
     assert opened.about('ema') == 'c.pt: ema weights, iteration 7'
-    assert torch.equal(opened.model('raw').counts, counts)
-    assert digest(opened.model('raw')) == digest(model)
+    opened.tokenizer.special = {'<a>': 7, '<b>': 3}
+    found = opened.model('raw')
+    assert torch.equal(found.counts, counts)
+    assert found.exempt.tolist() == [3, 7, 256]  # for which a penalty is not
+    assert found.state_dict().keys() == model.state_dict().keys()
+    assert digest(found) == digest(model)
     save_checkpoint('c.pt', model, tokenizer='bytes')
     opened = Checkpoint('c.pt')
     assert (opened.weights, opened.counts) == ('raw', None)
