@@ -19,11 +19,13 @@ from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.extras.puzzles.solve import ids_of, open_puzzles
 from anyorder.generation.fill import generate
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.nll import block_nll
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 from anyorder.writer import Writer
+from configurator import Config
 from model import KVCache
 
 CONFIG = 'config.json'
@@ -125,7 +127,9 @@ def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_han
     )
     written = generate(model, row, visits, 3, 1, temperature=0)[0, visits[0, 3:]]
     assert torch.equal(written, law(2, 3)[3:].argmax(-1))
-    drawn = generate(model, row.expand(20, -1), visits.expand(20, -1), 2, 1, temperature=9.0)
+    rows = row.expand(20, -1), visits.expand(20, -1)
+    drawn = generate(model, *rows, 2, 1, temperature=9.0, cfg_scale=0.5)
+    assert len(drawn.unique()) > 20
     assert not {*c.banned, c.mask_id} & {*drawn.flatten().tolist()}
 
 
@@ -148,6 +152,7 @@ def test_a_callable_sees_prefix_masks_and_suffix_and_rows_of_one_length_at_a_tim
     config = MaskedConfig(4, 6, mask_id=5, banned=(0,), prefix=(0, 1), suffix=(2,))
     model = MaskedModel(network_of(calls), config)
     assert not model.training
+    assert MaskedModel(torch.nn.Linear(2, 2), config).training
     idx = torch.tensor([[3, 4, 3, 4], [4, 4, 3, 3]])
     order = torch.tensor([[2, 0, 1, 3], [1, 0, 2, 3]])
     logits = model.predict(idx, order, 2)
@@ -300,6 +305,20 @@ def test_commands_take_a_masked_model(kinds, script, tmp_path):
     prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
     how = ['--dataset=sudoku4', '--data_dir=data', '--orders=margin', '--n_steps=3']
     assert 'margin' in script('anyorder.extras.puzzles', 'solve', which, *how).stdout
+
+
+def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, tmp_path):
+    checkpoint = kinds('bert')[2]
+    n_rows = {'train': 1, 'val': 1, 'test': 4}
+    prepare_puzzles('nae_sat', tmp_path, n_rows=n_rows, n_latents=3, n_observations=1)
+    options = Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0, blanks='')
+    puzzles = open_puzzles(checkpoint, options)
+    assert ids_of(get_tokenizer('zebra4'), checkpoint.tokenizer) is None
+    answers = torch.tensor(
+        [checkpoint.tokenizer.encode(row) for row in ('0000', '0101', '0001', '01x1')]
+    )
+    for idx, right in ((puzzles.tokens, [1, 1, 1, 1]), (answers, [1, 1, 0, 0])):
+        assert puzzles.check_answer(idx)[1][:, 3].tolist() == right
 
 
 def test_a_writer_says_what_is_unknown_and_begins_once(kinds, capsys):
