@@ -157,8 +157,7 @@ def test_what_matches_is_what_a_tokenizer_shows(kind, within):
     for token in {getattr(tokenizer, 'unknown', None), tokenizer.eos} - {None}:
         assert Pattern('(?s).*').table(tokenizer).read([token]) < 0
     shown = tokenizer.decode(tokenizer.encode('a'))  # in most without a space before it
-    for text in ('a', ' a| *'):
-        assert Pattern(text).matches('a', tokenizer) == bool(re.fullmatch(text, shown))
+    assert Pattern('a').matches('a', tokenizer) == (shown == 'a')
 
 
 def test_special_tokens_and_numbers_without_a_token_are_no_text():
@@ -301,9 +300,7 @@ def test_what_is_written_matches(writer, how):
     for text in writer.infill(prompt, n=2, seed=2, **how):
         whole = rf'a {DATE}, (?s:.*)((bc)+|[x/]{{5}})\./[^]]{{2}}]'
         assert re.fullmatch(whole, shown(text))
-        first, last, pattern = text.sample['patterns'][0]
-        assert re.fullmatch(DATE, shown(text, first, last))
-        assert pattern == DATE
+        assert text.sample['patterns'][0] == [2, 9, DATE]
     pattern = 'The [a-z ]+'
     for text in writer.infill('The [[4]] is', n=2, pattern=Pattern(pattern), **how):
         assert re.fullmatch(pattern, text)
@@ -380,7 +377,6 @@ WRONG = [
     ('ab[[3]]', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('ab[[2-3]]c', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('a[[=b]]', {'pattern': 'aa', 'score': True}, 'row 0 contradicts'),
-    ('[[3]]', {'pattern': r'(?=a)a+'}, 'look'),
     ('[[3]]', {'pattern': 'a+', **LOSSLESS}, 'lossless'),
     ('[[3/a+/]]', LOSSLESS, 'lossless'),
     ('[[..]]', {'pattern': 'a+', 'stop': 'b'}, 'leave out stop'),

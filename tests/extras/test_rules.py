@@ -10,7 +10,7 @@ from conftest import make_model, one_line
 from oracle import NETWORKS, chi2_of, counts_of, limit
 
 from anyorder.checkpoint import Checkpoint, save_checkpoint
-from anyorder.extras.rules.dilated import Dilated
+from anyorder.extras.rules.dilated import Dilated, dilated_groups
 from anyorder.extras.rules.drawn import Drawn
 from anyorder.extras.rules.klass import Klass
 from anyorder.extras.rules.pc_sampler import PcSampler
@@ -108,6 +108,11 @@ def test_a_rule_is_that_of_its_paper(batch, network, it, rule):
         assert float(canvas.logprob[r].sum()) == pytest.approx(nats, abs=1e-10)
     if rule is klass:
         assert (canvas.step.max(1).values < 8 - known).any()  # some steps reveal more than one
+
+
+def test_dilated_blocks_by_hand():
+    blocks = [[0, 3, 6], [1, 2, 4, 5], [7, 10, 13], [8, 9, 11, 12], [14, 16], [15, 17]]
+    assert dilated_groups(18, 7) == blocks
 
 
 # ---- drawn, on three positions
