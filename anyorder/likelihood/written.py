@@ -94,7 +94,10 @@ class Written(Along):
     def language(self, canvas):
         """Return the Language of a canvas whose rows match the pattern."""
         stand_in = stand_in_of(self.checkpoint)
-        parts = [(r, 0, tokens, self.pattern) for r, tokens in enumerate(known_tokens(canvas))]
+        parts = []
+        for row, n in enumerate(canvas.n_visits.tolist()):
+            blanks = [-1 for _ in range(n)]  # what is known is read from the canvas
+            parts.append((row, 0, blanks, self.pattern))
         return self.pattern.language(parts, canvas, self.checkpoint.tokenizer, stand_in)
 
     def measure(self, model, text, journal):
@@ -145,18 +148,6 @@ class Written(Along):
                 'step, paired by block, in {passes:.1f} passes'
             )
         return super().remarks(rows, text) + [line.format(**row) for line in said]
-
-
-def known_tokens(canvas):
-    """Return the tokens of each row of a canvas in natural order, -1 in its blanks."""
-    rows = zip(canvas.idx.tolist(), canvas.order.tolist())
-    found = []
-    for (idx, order), known, n in zip(rows, canvas.known.tolist(), canvas.n_visits.tolist()):
-        tokens = [-1 for _ in range(n)]
-        for position in order[:known]:
-            tokens[position] = idx[position]
-        found.append(tokens)
-    return found
 
 
 def row_of_cut(row, kept, cut):
