@@ -1123,8 +1123,12 @@ def test_a_journal_goes_on_where_it_was(tmp_path, monkeypatch):
     """Begun, cut off, gone on with by two at once, of another evaluation, damaged."""
     path = tmp_path / 'j.jsonl'
     counted = []
-    bar = SimpleNamespace(update=counted.append)
-    monkeypatch.setattr(estimates, 'progress', lambda **_: nullcontext(bar))
+
+    def progress(total, disable, **_):
+        counted.append((total, disable))
+        return nullcontext(SimpleNamespace(update=counted.append))
+
+    monkeypatch.setattr(estimates, 'progress', progress)
     model = make_model()
     (it,) = made('--estimates=any', '--batch_size=3')
     text = text_of(torch.arange(63).view(7, 9) % 11)
@@ -1135,7 +1139,7 @@ def test_a_journal_goes_on_where_it_was(tmp_path, monkeypatch):
         path.write_text(''.join(lines[:kept]) + '["half' * (kept > 0))
         counted.clear()
         assert it.measure(model, text, Journal(str(path), evaluation)).equal(want)
-        assert counted == again
+        assert counted == [(sum(again), not again), *again]
         lines = path.read_text().splitlines(True)
         assert len(lines) == 8
     name = text.label, text.digest, 'orders'
