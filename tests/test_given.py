@@ -49,12 +49,11 @@ def split_of(kind):
     return split
 
 
-def options(kind, model, order='random'):
-    """The options of a training on such a set."""
+def options(model, order='random'):
+    """The options of a training."""
     l2r_ratio = 0.0 if model.slots.masked_loss else 0.3
-    documents = 'together' if kind == 'prompts' else 'apart'
     sizes = {'batch_size': 6, 'block_size': 9, 'dtype': 'float32', 'seed': 3, 'grad_clip': 0.0}
-    return Config(sizes, l2r_ratio=l2r_ratio, documents=documents, order=order)
+    return Config(sizes, l2r_ratio=l2r_ratio, documents='apart', order=order)
 
 
 def texts_of(row, begins):
@@ -123,6 +122,7 @@ def test_documents_begin_behind_an_end():
     assert found == [[0, 2, 4, 4], [0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
     assert begins_of(tokens[2:], EOS).tolist() == [[0], [0]]
     assert begins_of(torch.zeros(2, 320, dtype=torch.long), EOS).shape == (2, 10)
+    assert begins_in(tokens, split_of('documents'), 'together') is None
 
 
 @pytest.mark.parametrize('order', ['random', 'few:3', 'block:4@2'])
@@ -132,7 +132,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     """What is given comes first and costs nothing, also where all of a part is given."""
     model = make_model(**variant)
     split = split_of(kind)
-    config = options(kind, model, order)
+    config = options(model, order)
     torch.manual_seed(2)
     batch = draw_batch(split, config, model)
     nats = blank_nll(model, batch)
@@ -189,7 +189,7 @@ def test_an_update_weighs_all_blanks_alike(variant):
     state = TrainState(
         model, make_optimizers(model, 'adamw', 1e-3, 0, 0, (0.9, 0.95)), EMA(model, 0.9)
     )
-    config = options('prompts', model) | {'gradient_accumulation_steps': 2}
+    config = options(model) | {'gradient_accumulation_steps': 2}
     seen = []
 
     def draw(*args):

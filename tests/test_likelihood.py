@@ -29,7 +29,9 @@ from anyorder.likelihood.measured import Corpus, Cut, open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, score_visits
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed, numbered_keys, uniform
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import PADDING
+from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.prompts import Template
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, tokenizer_of_set
@@ -1188,13 +1190,32 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     assert text.origin == {'source': str(path), 'sha256': digest}
 
 
-@pytest.mark.parametrize(
-    'name, tokenizer, word',
-    [('words', 'sudoku4', '--tokenizer=sudoku4'), ('{folder}/words.txt', 'sudoku4', 'sudoku4')],
-)
-def test_a_text_of_another_tokenizer_is_one_line(folder, name, tokenizer, word):
-    with one_line(word):
-        open_corpus(name.format(folder=folder), Cut(16), get_tokenizer(tokenizer), folder)
+def test_a_text_of_another_tokenizer_is_one_line(folder, tmp_path):
+    np.save(tmp_path / 'ids.npy', np.arange(60) % 3)
+    (tmp_path / 'names.txt').write_text('a\nb\nc\n')
+    how = {'source': f'{tmp_path}/ids.npy', 'vocabulary': f'{tmp_path}/names.txt'}
+    meta = prepare_tokens(str(folder), 'named', **how)
+    kind = kind_of(meta)
+    assert open_corpus('named', Cut(2), tokenizer_of_set(kind), folder).n_bytes is None
+    sudoku = get_tokenizer('sudoku4')
+    for name, tokenizer, word in (
+        ('words', sudoku, '--tokenizer=sudoku4'),
+        (f'{folder}/words.txt', sudoku, 'sudoku4'),
+        ('named', Bytes(), '--tokenizer=bytes'),
+        ('named', tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), 'another vocabulary'),
+    ):
+        with one_line(word):
+            open_corpus(name, Cut(2), tokenizer, folder)
+
+
+def test_a_zero_shot_set_is_read_in_the_tokens_of_the_model(folder):
+    pytest.importorskip('tokenizers')
+    tokenizer = masked_kinds.tokenizer_like('bytes')
+    ours, theirs = (open_corpus('wikitext2', Cut(4), t, folder) for t in (Bytes(), tokenizer))
+    assert theirs.origin['source'] == f'{ours.origin["source"]}, in bytes tokens'
+    assert len(theirs.origin['sha256']) == 64
+    text = Bytes().decode([token for token in ours.tokens.tolist() if token != 256])
+    assert tokenizer.decode(theirs.tokens[: len(text)].tolist())[:50] == text[:50]
 
 
 LETTERS = unicodedata.normalize('NFD', 'é ü ñ å')
