@@ -257,9 +257,9 @@ def test_one_group_of_each_part_of_an_order_is_evaluated(sizes, edges):
 
 
 def test_a_batch_holds_contexts_of_like_lengths_and_few_slots():
-    pieces = [torch.zeros(3, length) for length in (2, 3, 12, 40, 41, 64)]
+    pieces = [torch.zeros(3, length) for length in (2, 3, 11, 40, 41, 64)]
     for n_tokens, want in (
-        (100, [[2, 3], [12], [40], [40], [41], [41], [64], [64], [64]]),
+        (100, [[2, 3], [11], [40], [40], [41], [41], [64], [64], [64]]),
         (1, [[piece.size(1)] for piece in pieces for _ in range(3)]),
     ):
         found = []
@@ -422,7 +422,7 @@ ROWS = [
     ('', 'l2r', 'decoder', 'l2r left to right'),
     ('', 'r2l', 'mixed', 'own own order (r2l)'),
     ('', '', 'encoder', 'any any order'),
-    ('--estimates=iw,l2r', '', 'decoder', 'l2r left to right, iw any order'),
+    ('--estimates=iw,l2r --n_positions=1', '', 'decoder', 'l2r left to right, iw any order'),
     (
         '--orders=l2r,swaps,random',
         'block:2@3',
@@ -550,6 +550,7 @@ def test_a_pass_has_at_most_batch_size_blocks():
         found = made('--estimates=l2r,any,ensemble', '--batch_size=6', f'--n_orders={n}')
         sizes += [it.n_at_once() for it in found]
     assert sizes == [6, 6, 1, 6, 1, 1, 6, 1, 1]
+    assert (found[-1].c.n_contexts, found[-1].c.ensemble_block) == (16, 1)
 
 
 def test_tables_by_hand():
@@ -1025,10 +1026,10 @@ def test_a_run_is_measured_by_the_law_of_its_validation(
 BAD = {
     '--estimates=l2r,best': "'l2r,best'",
     '--estimates=any:4': "'any:4'",
-    '--estimates=ensemble:0': 'n_contexts',
-    '--estimates=ensemble/0': 'ensemble_block',
-    '--n_positions=-1': 'n_positions',
-    '--n_positions=1 --estimates=ensemble/2': 'n_positions',
+    '--estimates=ensemble:0': 'n_contexts must',
+    '--estimates=ensemble/0': 'ensemble_block must',
+    '--n_positions=-1': 'n_positions must',
+    '--n_positions=1 --estimates=ensemble/2': 'n_positions must',
     '--estimates=accuracy': 'lambada',
     '--orders=l2r,up': "'up' is no order",
     '--orders=swaps:x': "'swaps:x' is no order",
@@ -1059,10 +1060,10 @@ BAD = {
     '--datasets=broken': 'token 257',
     '--datasets={folder}/void.txt': 'no text',
     '--datasets={folder}/short.txt': '--block_size=6',
-    '--documents=near': 'documents',
+    '--documents=near': 'documents must',
     '--n_blocks=-1': 'n_blocks',
     '--batch_size=0': 'batch_size',
-    '--n_orders=0': 'n_orders',
+    '--n_orders=0': 'n_orders must',
     '--block_size=17': '2 to 16',
     '--block_size=1': '2 to 16',
     '--datset=x': "'datasets'",
@@ -1073,15 +1074,15 @@ BAD = {
     '--n_blocks=3 --ckpt={folder}/large.pt': 'not finite',
     '--ckpt={folder}/large.pt --datasets=lambada --estimates=accuracy': 'not finite',
     # of another evaluation than the one that is there
-    '--seed=1': 'seed',
-    '--weights=ema': 'weights',
-    '--n_orders=2': 'n_orders',
-    '--estimates=ensemble:8/2': 'n_contexts',
-    '--estimates=ensemble/4': 'ensemble_block',
-    '--n_positions=6': 'n_positions',
-    '--dtype=bfloat16': 'dtype',
-    '--block_size=3': 'block_size',
-    '--ckpt={folder}/rotary.pt': 'model',  # of equal weights
+    '--seed=1': '(seed differ)',
+    '--weights=ema': '(weights differ)',
+    '--n_orders=2': '(n_orders differ)',
+    '--estimates=ensemble:8/2': '(n_contexts differ)',
+    '--estimates=ensemble/4': '(ensemble_block differ)',
+    '--n_positions=6': '(n_positions differ)',
+    '--dtype=bfloat16': '(dtype differ)',
+    '--block_size=3': '(block_size differ)',
+    '--ckpt={folder}/rotary.pt': '(model differ)',  # of equal weights
 }
 
 
@@ -1206,6 +1207,18 @@ def test_a_text_of_another_tokenizer_is_one_line(folder, tmp_path):
     ):
         with one_line(word):
             open_corpus(name, Cut(2), tokenizer, folder)
+
+
+def test_a_set_of_another_tokenizer_of_its_name_is_one_line(folder, tmp_path):
+    pytest.importorskip('tokenizers')
+    one, _ = (
+        prepare('text', tmp_path, name, source=f'{folder}/{name}.txt', tokenizer='bpe:270')
+        for name in ('words', 'test')
+    )
+    tokenizer = tokenizer_of_set(kind_of(one))
+    assert open_corpus('words', Cut(2), tokenizer, tmp_path).blocks.size(1) == 2
+    with one_line('another vocabulary'):
+        open_corpus('test', Cut(2), tokenizer, tmp_path)
 
 
 def test_a_zero_shot_set_is_read_in_the_tokens_of_the_model(folder):
