@@ -511,33 +511,33 @@ BAD = [
     ('a.jsonl', EIGHT + '{"prompt": "a", "text": ""}', '', 'row 17 of .* empty'),
     ('a.jsonl', EIGHT + '{"prompt": 5, "text": "b"}', '', 'prompt in row 17 of .* a string'),
     ('a.jsonl', EIGHT + '{"prompt": "a", "text": null}', '', 'text in row 17 of .* a string'),
-    ('a.jsonl', '{"prompt": "a", "text": "b"}', 'split=', 'cannot be divided'),
-    ('a.jsonl', EIGHT, 'text_key=', "row 1 .* is ..prompt', ''."),
-    ('a.jsonl', EIGHT, 'prompt_key=ask', 'row 1 of a.jsonl has the fields'),
+    ('a.jsonl', '{"prompt": "a", "text": "b"}', '--split=', 'cannot be divided'),
+    ('a.jsonl', EIGHT, '--text_key=', "row 1 .* is ..prompt', ''."),
+    ('a.jsonl', EIGHT, '--prompt_key=ask', 'row 1 of a.jsonl has the fields'),
     ('a.jsonl', '{"prompt": "a", "text": "b<|endoftext|>c"}', '', 'row 1 .*endoftext'),
     ('a.jsonl', '{"prompt": "a<|endoftext|>", "text": "b"}', '', 'row 1 .*endoftext'),
     ('a.csv', 'text\na\nb, c\n', '', 'row 2 of .* in quotes'),
-    ('a.csv', 'text,x\na,b\nc\n', 'text_key=x', 'x in row 2'),
+    ('a.csv', 'text,x\na,b\nc\n', '--text_key=x', 'x in row 2'),
     ('a.csv', 'text\n"a\n', '', 'cannot be read as text'),
     ('a.jsonl.xz', lzma.compress(os.urandom(30000))[:9000], '', 'cannot be read'),
     ('a.parquet', 'PAR1 and no more', '', 'a.parquet cannot be read as a .parquet'),
     ('a.yaml', '', '', 'must end in .txt'),
-    ('a/b.txt', '', 'source=a', 'no file a'),
-    ('a/b.txt', 'text', 'source=a prompt_key=x', 'without fields'),
-    ('a.txt', '', 'source=missing.txt', 'no file'),
-    ('a.txt', '', 'source= split=', '--source=FILE'),
-    ('a.txt', '', 'source=hf:owner/none', 'cannot load owner/none'),
-    ('a.txt', 'a', 'split=../x', 'plain name'),
-    ('a.txt', 'a', 'name=a/b', 'plain name'),
-    ('a.txt', 'a', 'tokenizer=char', 'tokenizer must be bytes, gpt2, tiktoken:NAME'),
-    ('a.txt', 'a', 'data_dir=', '--data_dir must name a folder'),
-    ('a.txt', 'a', 'data_set=pydocs', 'no --source'),
-    ('a.txt', 'a', 'data_set=pydocs source= split=test', 'leave out --split=test$'),
-    ('a.txt', 'a', 'data_set=openwebtext source= split=test', 'test, or name a --source'),
-    ('a.txt', 'a', 'data_set=pydocs source= end=3', 'end is for other data sets'),
-    ('a.txt', 'a', 'data_set=pydocs source= shape=8x8', 'shape is for other data sets'),
-    ('a.txt', 'a', 'vocabulary=a.txt', 'vocabulary is for other data sets than text'),
-    ('a.npy', GRIDS, 'source=', '--source=FILE, .npy'),
+    ('a/b.txt', '', '--source=a', 'no file a'),
+    ('a/b.txt', 'text', '--source=a --prompt_key=x', 'without fields'),
+    ('a.txt', '', '--source=missing.txt', 'no file'),
+    ('a.txt', '', '--source= --split=', '--source=FILE'),
+    ('a.txt', '', '--source=hf:owner/none', 'cannot load owner/none'),
+    ('a.txt', 'a', '--split=../x', 'plain name'),
+    ('a.txt', 'a', '--name=a/b', 'plain name'),
+    ('a.txt', 'a', '--tokenizer=char', 'tokenizer must be bytes, gpt2, tiktoken:NAME'),
+    ('a.txt', 'a', '--data_dir=', '--data_dir must name a folder'),
+    ('a.txt', 'a', 'pydocs', 'no --source'),
+    ('a.txt', 'a', 'pydocs --source= --split=test', 'leave out --split=test$'),
+    ('a.txt', 'a', 'openwebtext --source= --split=test', 'test, or name a --source'),
+    ('a.txt', 'a', 'pydocs --source= --end=3', 'end is for other data sets'),
+    ('a.txt', 'a', 'pydocs --source= --shape=8x8', 'shape is for other data sets'),
+    ('a.txt', 'a', '--vocabulary=a.txt', 'vocabulary is for other data sets than text'),
+    ('a.npy', GRIDS, '--source=', '--source=FILE, .npy'),
     ('a.npy', GRIDS - 1, '', 'array of a.npy must hold integers from 0 to 16,777,215, got -1'),
     ('a.npy', GRIDS + 2**24 - 6, '', 'from 0 to 16,777,215, got 16777216'),
     ('a.npy', GRIDS / 2, '', 'integers, got float64'),
@@ -548,25 +548,25 @@ BAD = [
     ('a.npy', np.array([{}, 1], object), '', 'a.npy cannot be read as integers: .*pickled'),
     ('a.npy', 'no array', '', 'cannot be read as integers'),
     ('a.npy.txt', 'no array', '', 'must end in .npy or .npz'),
-    ('a.npy', GRIDS, 'shape=2x4', r'rows of 8 tokens, by --shape, got an array \(4, 6\)'),
-    ('a.npy', GRIDS[0], 'shape=2x3', r'rows of 6 tokens, by --shape, got an array \(6,\)'),
-    ('a.npy', GRIDS, 'shape=2', 'HxW, as 8x8'),
-    ('a.npy', GRIDS, 'shape=0x6', 'HxW, as 8x8'),
-    ('a.npy', GRIDS, 'end=9', 'of a stream, got 9 for rows of 6'),
-    ('a.npy', GRIDS[0], 'end=-1', 'got -1 for a stream'),
-    ('a.npy', GRIDS[0], 'end=16777216', 'got 16777216 for a stream'),
-    ('a.npy', GRIDS, 'end=x', 'end must be an integer'),
-    ('a.npy', GRIDS, 'tokenizer=bytes', 'tokenizer is for other data sets'),
+    ('a.npy', GRIDS, '--shape=2x4', r'rows of 8 tokens, by --shape, got an array \(4, 6\)'),
+    ('a.npy', GRIDS[0], '--shape=2x3', r'rows of 6 tokens, by --shape, got an array \(6,\)'),
+    ('a.npy', GRIDS, '--shape=2', 'HxW, as 8x8'),
+    ('a.npy', GRIDS, '--shape=0x6', 'HxW, as 8x8'),
+    ('a.npy', GRIDS, '--end=9', 'of a stream, got 9 for rows of 6'),
+    ('a.npy', GRIDS[0], '--end=-1', 'got -1 for a stream'),
+    ('a.npy', GRIDS[0], '--end=16777216', 'got 16777216 for a stream'),
+    ('a.npy', GRIDS, '--end=x', 'end must be an integer'),
+    ('a.npy', GRIDS, '--tokenizer=bytes', 'tokenizer is for other data sets'),
     ('a.npy', GRIDS[:1], '', 'holds one row, which cannot be divided'),
     ('a.npy', GRIDS[0, :1], '', 'train of a.npy, sha256 .* would be empty'),
-    ('a.npy', GRIDS, 'vocabulary=few.txt', 'has the token 6, and there are only 3 names'),
-    ('a.npy', GRIDS, 'vocabulary=twice.txt', "each once and without blanks or .*got 'a'"),
-    ('a.npy', GRIDS, 'vocabulary=blank.txt', "without blanks or .*got 'a b'"),
-    ('a.npy', GRIDS, 'vocabulary=none.txt', "got 'nothing'"),
+    ('a.npy', GRIDS, '--vocabulary=few.txt', 'has the token 6, and there are only 3 names'),
+    ('a.npy', GRIDS, '--vocabulary=twice.txt', "each once and without blanks or .*got 'a'"),
+    ('a.npy', GRIDS, '--vocabulary=blank.txt', "without blanks or .*got 'a b'"),
+    ('a.npy', GRIDS, '--vocabulary=none.txt', "got 'nothing'"),
     ('a.npz', {'train': GRIDS, 'val': GRIDS[:, :5]}, '', "got {'train': 6, 'val': 5}"),
     ('a.npz', {'train': GRIDS, 'val': GRIDS[0]}, '', "got {'train': 6, 'val': None}"),
     ('a.npz', {'train': GRIDS, 'val': GRIDS[:0]}, '', 'val of a.npz is empty'),
-    ('a.npz', {'train': GRIDS}, 'split=train', 'names its splits itself'),
+    ('a.npz', {'train': GRIDS}, '--split=train', 'names its splits itself'),
     ('a.npz', {'x': GRIDS}, '', 'the arrays train, val, test, .* got x'),
     ('a.npz', {'train': GRIDS, 'x': GRIDS}, '', 'got train, x'),
     ('a.npz', {}, '', 'got nothing'),
@@ -583,16 +583,12 @@ def test_a_wrong_source_is_one_line_and_leaves_nothing(script, name, content, ty
     write(name, content)
     for file, names in NAMES_OF_TOKENS.items():
         write(f'{file}.txt', names)
-    options = {'data_set': 'tokens'}
-    if '.np' not in name:
-        options = {'data_set': 'text', 'tokenizer': 'bytes', 'split': 'train'}
-    options |= {'source': name, 'data_dir': 'out'}
-    options |= dict(word.split('=') for word in typed.split())
-    data_set = options.pop('data_set')
-    if data_set == 'pydocs':
-        del options['tokenizer']
-    words = [f'--{option}={value}' for option, value in options.items()]
-    found = script('data/prepare.py', data_set, *words, code=1).stderr
+    usual = 'tokens' if '.np' in name else 'text --tokenizer=bytes --split=train'
+    if typed[:1].isalpha():  # which names the data set
+        usual = ''
+    words = f'{usual} {typed}'.split()
+    words[1:1] = [f'--source={name}', '--data_dir=out']
+    found = script('data/prepare.py', *words, code=1).stderr
     assert re.search(said, found, re.MULTILINE)
     assert found.count('\n') == 1
     assert not glob.glob('out/*')
@@ -859,13 +855,12 @@ def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
 
 def test_rows_of_a_batch_keep_their_padding():
     blocks = torch.tensor([[1, 2, 3], [4, PADDING, PADDING], [5, 6, PADDING]])
-    given = blocks == PADDING
-    batch = Batch.of(blocks, torch.tensor([[2, 0, 1]]).expand(3, 3), given)
+    batch = Batch.of(blocks, torch.tensor([[2, 0, 1]]).expand(3, 3), blocks == PADDING)
     assert batch.n_visits.tolist() == batch.is_blank.sum(1).tolist() == [3, 1, 2]
-    assert batch.rows([2, 1]).n_visits.tolist() == [2, 1]
-    assert batch.rows([0, 1]).n_visits.tolist() == [3, 1]
-    assert batch.rows([0]).n_visits is None
-    assert (batch.count_tokens(), batch.rows([0]).count_tokens()) == (6, 3)
+    for numbers, n_visits in (([2, 1], [2, 1]), ([0, 1], [3, 1]), ([0], None)):
+        found = batch.rows(numbers)
+        assert (found.n_visits if n_visits is None else found.n_visits.tolist()) == n_visits
+        assert found.count_tokens() == sum(n_visits or [3])
     assert batch.to('cpu').idx.tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
 
 
