@@ -32,6 +32,7 @@ from anyorder.tokens.tokenizers import (
     Begun,
     Bytes,
     Symbols,
+    batches,
     encode_documents,
     get_tokenizer,
     tokenizer_of_set,
@@ -362,12 +363,14 @@ def test_a_signal_ends_what_is_learned_in_a_thread():
         heard(list, (1 / 0 for _ in 'a'))
 
 
-def test_nothing_ends_a_document_where_no_token_does():
+def test_documents_are_read_together_and_nothing_ends_one_where_no_token_does():
     tok = like('letters')
     for tok.n_tokens, dtype in ((2**16, '<u2'), (2**16 + 1, '<u4')):
         ((tokens, n_bytes),) = encode_documents([Begun('a'), Begun('b'), 'b'], tok)
         assert tokens.tolist() == [0, 1, 1]
         assert (tokens.dtype, n_bytes) == (dtype, 3)
+    documents = ['ab', 'cd', 'efgh', 'i', ('jk', 'lm'), 'n', 'o', 'p']
+    assert [len(batch) for batch in batches(documents, 3, 4)] == [2, 1, 2, 3]
 
 
 # --------------------------------------------------------------------------------------------------
