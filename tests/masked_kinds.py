@@ -43,7 +43,7 @@ def made(model, **parts):
     return found
 
 
-# ---- tokenizers as ours: each is a function of the second word of its kind
+# ---- tokenizers as ours: each is a function of what stands behind the first word of its kind
 
 
 def of_bytes(how):
@@ -53,7 +53,7 @@ def of_bytes(how):
         normalizer=getattr(normalizers, how)()
         if how in ('NFC', 'NFKC', 'NFD', 'Lowercase')
         else None,
-        pre_tokenizer=pre_tokenizers.ByteLevel(how == 'behind'),
+        pre_tokenizer=pre_tokenizers.ByteLevel(how == 'behind a space'),
         decoder=decoders.ByteLevel(),
     )
 
@@ -76,7 +76,7 @@ def of_sentences(how):
             numbered(words),
             [('▁', 'a'), ('▁', 'b'), ('▁', 'd')],
             unk_token='<unk>',
-            byte_fallback=how == 'and',
+            byte_fallback=how == 'and bytes',
             fuse_unk=True,
         ),
         normalizer=normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')]),

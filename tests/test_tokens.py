@@ -457,6 +457,7 @@ def prepared(tokenizer, name='a', text=TEXT * 40, **more):
 
 
 def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder):
+    pytest.importorskip('tokenizers')
     meta = prepared('bpe:280')
     shutil.move('a', 'b')
     moved = read_meta('b')
