@@ -66,7 +66,7 @@ TESTS = {
     'anyorder/extras/lm_eval': 'lm_eval',
     'anyorder/extras/masked': 'masked',
     'anyorder/extras/patterns': 'patterns|language',
-    'anyorder/extras/pictures': 'pictures|replay',
+    'anyorder/extras/pictures': 'pictures',
     'anyorder/extras/puzzles': 'puzzles',
     'anyorder/extras/rules': 'rules',
     'anyorder/extras/speed': 'speed',
