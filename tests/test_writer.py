@@ -322,6 +322,24 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
     assert [text.logprob for text in found] == [0] * 3
     assert (1, 13) in asked
     assert max(asked) == (2, 9)
+    only_a = np.arange(26) == np.zeros((8, 1))
+    only_a[0] = False  # known tokens are not asked about, and scored ones are
+    assert letters().infill('b[[3]]', length=4, allowed=only_a) == 'baaa'
+    with one_line('scored is not allowed at position 2 of row 0'):
+        letters().infill('b[[=ab]]', score=True, allowed=only_a)
+
+
+def test_patterns_stand_where_they_are_then(letters):
+    """A blank that ends at its stop moves those behind it."""
+    writer = letters(block_size=20)
+    prompt = '[[2/[ab]+/]]c[[..]]d[[2-4/[xy]+/]]e'
+    text = writer.infill(prompt, order='l2r', length=20, stop=[*LETTERS])
+    (before, behind) = text.sample['patterns']
+    assert before == [0, 2, '[ab]+']
+    start, end, _ = behind
+    assert (start, end) == (5, len(text) - 1)
+    assert re.fullmatch('[ab]{2}c[a-z]d[xy]{2,4}e', text)
+    assert writer.infill('ab[[3]]', pattern='abc*', order='random') == 'abccc'
 
 
 SHUT = ALLOWED[:9].clone()
@@ -549,6 +567,7 @@ def test_the_first_text_of_each_batch_is_watched(write, shown):
     how = '--length=40', '--order=random', '--n_samples=3'
     _, result = write(*how, '--batch_size=2', '--watch')
     samples = result['samples']
+    assert samples[0]['stretches'] == [[0, 32], [16, 40]]
     assert [step for _, _, step, _ in shown] == [*range(40)] * 2
     for i, (tokens, steps, step, logprob) in enumerate(shown):
         sample = samples[2 * (i >= 40)]
@@ -594,10 +613,10 @@ def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
 
 def test_the_command_scores_what_the_model_says(write, ckpt):
     put('p.jsonl', {'prompt': 'ab[[=cd]]e'}, {'prompt': '[[=abcdefg]]'})
-    how = ['--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--n_samples=1', '--watch']
+    how = ['--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--watch']
     model = Writer(ckpt).model.requires_grad_(False)
     save_checkpoint('judge.pt', model, EMA(model, 0.9), tokenizer='bytes')
-    _, result = write(*how, '--html=o.html', '--metrics=judge.pt')
+    _, result = write(*how, '--n_samples=1', '--html=o.html', '--metrics=judge.pt')
     assert os.path.getsize('o.html')
     assert (result['order'], result['tokenizer']) == ('r2l', 'bytes')
 
@@ -608,8 +627,14 @@ def test_the_command_scores_what_the_model_says(write, ckpt):
     assert math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5)
     assert [second[key] for key in ('prompt', 'blanks')] == ['[[=abcdefg]]', 7]
     assert second['order'] == [*range(6, -1, -1)]
-    assert result['metrics']['judge']['tokens'] == 9
+    judged = result['metrics']['judge']
+    assert judged['tokens'] == 9
     assert result['metrics']['distinct_1'] == 7 / 9
+
+    # Errors are over prompts, of which each has its samples
+    _, twice = write(*how, '--n_samples=2', '--metrics=judge.pt')
+    assert twice['metrics']['judge']['tokens'] == 18
+    assert twice['metrics']['judge']['stderr'] == pytest.approx(judged['stderr'])
 
 
 # ---- the program
@@ -690,6 +715,7 @@ def test_a_text_is_a_str_that_knows_more(ckpt):
     back = pickle.loads(pickle.dumps(text))
     assert (back, back.logprob) == (text, sum(text.sample['logprob']))
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
+    assert writer.infill('ab[[..]]', stop='c', cfg_scale=1.0).startswith('ab')
 
 
 @pytest.mark.parametrize(
@@ -951,6 +977,8 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("infill('a', stop=['4', 5])", 'list of texts'),
         ("infill('a', stop=np.array(['4']))", 'list of texts'),
         ("infill('a', stop=None)", 'list of texts'),
+        ("infill('xb[[3]]', pattern='ab.*')", 'pattern'),
+        ("infill('[[=xb]]', pattern='ab', score=True)", 'pattern'),
         ('infill([])', 'a list of prompts'),
         ("infill(['a', 1])", r"\['a', 1\]"),
         ("infill(['a', '[[0]]'])", 'prompt 2 of 2'),
@@ -1097,6 +1125,7 @@ def test_a_frame_stands_in_place_of_the_last_one(watched):
     first, second, third = watched(Bytes(), TEXT, frames)
     assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
     assert re.findall(r'\x1b\[7m(.*?)\x1b\[0m', first) == ['b', 'd']
+    assert first.startswith('\x1b[J')
     assert second.startswith('\x1b[4F\x1b[J')  # back over the four lines
     assert re.findall(r'\x1b\[7m(.*?)\x1b\[0m', second)[:2] == ['c', 'x' * 77]
     assert 'step 3 · 123 of 123 tokens' in second
@@ -1113,11 +1142,11 @@ def test_what_is_no_terminal_stays_silent():
     'environ', [dict(TERM='xterm-256color'), dict(TERM='x', COLORTERM='24bit')]
 )
 def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched, environ):
-    logprob = [0.0, -9.0, math.log(0.5), 0.0, 0.0]
-    frames = [-1, 0, 1, 2, None], [-1, 0, 1, 2, 3]
-    _, last = watched(Bytes(), [*b'abcde'], frames, logprob=logprob, **environ)
+    logprob = [0.0, -9.0, math.log(0.3), math.log(0.5), math.log(0.7), 0.0, 0.0]
+    frames = [-1, 0, 1, 2, 3, 4, None], [-1, 0, 1, 2, 3, 4, 5]
+    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, **environ)
     colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
-    assert colours == [('189', 'b'), ('117', 'c'), ('33', 'd'), ('214', 'e')]
+    assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
     assert not has_colours(environ | {'NO_COLOR': '1'})
     assert not has_colours({'TERM': 'dumb'})
 
