@@ -177,7 +177,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
                 if model.slots.masked_loss:
                     n = 1 if begins is None else begins.size(1)
                     counts = torch.tensor([first] * n).view(1, n, 1)
-                    known = draw_known([r], e - b - counts, n_given=counts)[0, p]
+                    known = draw_known([r], e - b - counts, 1, n_given=counts)[0, p]
                 want[r] += alone(model, row[b:e], torch.tensor(own), first, known).sum()
         close(nats, torch.stack(want))
 
