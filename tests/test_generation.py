@@ -910,6 +910,7 @@ def test_a_way_is_made_of_options_and_may_score():
     assert way == Way(Order('r2l'), Given(4), Drawing(**how))
     assert way.to_score == Way.of({'order': 'r2l'}, n_steps=4, score=True, **how)
     assert way.to_score.drawing == Drawing(**how, scores=True)
+    assert (way.drawing.n_passes, Drawing(cfg_scale=0.5).n_passes) == (1, 2)
 
 
 def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
