@@ -142,6 +142,7 @@ def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
         assert devices.peak_flops(gpu(name=name), 'bfloat16') == flops
     assert devices.peak_flops(gpu(name='NVIDIA H200'), 'float32') == torch.float32
     assert devices.peak_flops(CPU, 'bfloat16') == torch.bfloat16
+    assert 0 <= devices.seconds(lambda: None, CPU, 2) < 10
 
 
 # ---- the simulated GPU: what a card would say of waits, copies and graphs
