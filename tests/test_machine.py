@@ -635,10 +635,13 @@ def test_two_processes_share_what_they_have(forked):
             for _ in range(2 * rank):
                 os.kill(os.getpid(), signal.SIGINT)
             assert asked()
+        sys.stdout = open(f'said by {rank}', 'w')
+        print('a result')
         with contextlib.suppress(SystemExit):  # gloo's threads would abort an interpreter's end
             processes.end_processes(3)
 
     assert [p.code for p in forked(body, body)] == [3, 3]
+    assert Path('said by 1').read_text() == 'a result\n'
 
 
 @pytest.mark.parametrize('hangup', [signal.SIG_IGN, signal.SIG_DFL])

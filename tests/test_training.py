@@ -510,6 +510,16 @@ def test_nodes_must_be_of_one_size(monkeypatch, places, is_right):
         sharding.check_nodes()
 
 
+def test_two_streams_run_what_serves_the_content_twice():
+    """Of the last of three layers the content has keys alone, which c_attn gives; half of all pairs
+    of slots see each other."""
+    model = make_model(target_position='two_stream', n_layer=3)
+    square = 16 * 16
+    matrices = 3 * 12 * square + 11 * 16 + (2 * 12 + 3) * square
+    pairs = 5 * 9 * 16 / 2
+    assert training_flops(model, 5) == 6 * 5 * 9 * (matrices + 2 * pairs)
+
+
 def test_four_updates_take_six_seconds(monkeypatch):
     """Each of two times 3 blocks of 9 tokens, of which half are padding here, on a device of 1e6
     FLOP/s."""
