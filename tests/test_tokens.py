@@ -363,6 +363,13 @@ def test_a_signal_ends_what_is_learned_in_a_thread():
         heard(list, (1 / 0 for _ in 'a'))
 
 
+def test_only_the_first_word_of_a_text_begins_it():
+    """A word behind the end of a document does not."""
+    tok = opened('metaspace first')
+    shown = ids_of(tok.shown_spans(f'a{END_OF_TEXT}b'))
+    assert [*map(tok.backend.id_to_token, shown)] == ['▁a', END_OF_TEXT, 'b']
+
+
 def test_documents_are_read_together_and_nothing_ends_one_where_no_token_does():
     tok = like('letters')
     for tok.n_tokens, dtype in ((2**16, '<u2'), (2**16 + 1, '<u4')):
