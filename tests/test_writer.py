@@ -954,6 +954,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("infill('a', stop=None)", 'list of texts'),
         ("infill('xb[[3]]', pattern='ab.*')", 'pattern'),
         ("infill('[[=xb]]', pattern='ab', score=True)", 'pattern'),
+        ('infill(5)', 'no blank'),
         ('infill([])', 'a list of prompts'),
         ("infill(['a', 1])", r"\['a', 1\]"),
         ("infill(['a', '[[0]]'])", 'prompt 2 of 2'),
