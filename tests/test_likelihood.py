@@ -1262,3 +1262,22 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, monkeypatch, kind
     path = tmp_path / 'my.txt'
     path.write_text(f'{LETTERS}<|endoftext|>{LETTERS}' * 3)
     assert open_corpus(str(path), Cut(1), tokenizer, '').n_bytes == 6 * len(LETTERS.encode())
+
+
+# --------------------------------------------------------------------------------------------------
+# what sample.py says
+
+SAID = {
+    '--order=margin': '\norder           margin, 3 steps for 3 tokens, ',
+    '--order=block:2': '\norder           block:2',
+    '--presence_penalty=1': '(untempered model with the penalty)\n',
+    '--presence_penalty=1 --prompt=a[[=bc]] --score=True': '(this drawing)\n',
+    '--stop=e': '0 of 1 texts stopped at ',
+}
+
+
+@pytest.mark.parametrize('asked, words', SAID.items())
+def test_a_sample_is_said_with_the_way_it_was_written(ckpt, script, asked, words):
+    how = f'--ckpt={ckpt}', '--weights=raw', '--n_samples=1', '--prompt=a[[3]]b'
+    said = script('sample.py', *how, *asked.split()).stdout
+    assert words in said
