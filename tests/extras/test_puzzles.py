@@ -13,8 +13,8 @@ from toy_runs import log, run
 from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles import make, sets, solve
-from anyorder.extras.puzzles.rules import SHARES, TASKS, make_task, task_of
-from anyorder.extras.puzzles.sets import fractions, make_puzzles, prepare_puzzles
+from anyorder.extras.puzzles.rules import TASKS, make_task, task_of
+from anyorder.extras.puzzles.sets import make_puzzles, prepare_puzzles
 from anyorder.extras.puzzles.solve import Puzzles, only_blank, read_runs, score
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.extras.puzzles.zebra import Zebra, true_clues, zebra_names
@@ -45,38 +45,27 @@ def rng(seed=0):
 # ---- the rules, by plain search
 
 
-def sudokus_by_hand(grid, n):
-    """All solutions of one grid, a list of n n digits, by plain backtracking."""
-    b = int(n**0.5)
-    for i, j in itertools.combinations(range(n * n), 2):
-        same_box = (i // n // b, i % n // b) == (j // n // b, j % n // b)
-        if grid[i] == grid[j] > 0 and (i // n == j // n or i % n == j % n or same_box):
-            return []
-    if 0 not in grid:
-        return [tuple(grid)]
-    i = grid.index(0)
-    found = []
-    for d in range(1, n + 1):
-        found += sudokus_by_hand([*grid[:i], d, *grid[i + 1 :]], n)
-    return found
-
-
-def test_the_sudoku_solver_counts_what_backtracking_counts():
+def test_the_sudoku_solver_counts_the_grids_that_agree():
+    """Among all 288: of four rows of the digits those whose columns and boxes have all digits."""
+    rows = np.array([*itertools.product(itertools.permutations(range(1, 5)), repeat=4)])
+    boxes = rows.reshape(-1, 2, 2, 2, 2).swapaxes(2, 3).reshape(-1, 4, 4)
+    has_all = [(2**part).sum(2) == 2 + 4 + 8 + 16 for part in (rows.swapaxes(1, 2), boxes)]
+    every_grid = rows[np.all(has_all, (0, 2))].reshape(-1, 16)
     grids = Sudoku(4).random_grids(40, rng())
     shown = rng(1).random(grids.shape) > 0.7 * rng(2).random((40, 1))
     grids[~shown] = 0
     grids[:8, :2] = 1  # contradictions
+    truth = [every_grid[((every_grid == g) | (g == 0)).all(1)].tolist() for g in grids]
     counts, solutions = Sudoku(4).solve(grids)
-    truth = [sudokus_by_hand(grid, 4) for grid in grids.tolist()]
     assert counts.tolist() == [min(2, len(found)) for found in truth]
     assert {*counts.tolist()} == {0, 1, 2}
-    assert all(tuple(s) in found for s, found in zip(solutions.tolist(), truth) if found)
+    assert all(one in found for one, found in zip(solutions.tolist(), truth) if found)
     counts, found = Sudoku(9).solve(np.array([[*map(int, HARD)]]))
     assert counts == 1
     assert ''.join(map(str, found[0])) == SOLVED
 
 
-@pytest.mark.parametrize('n, low, high', [(4, 4, 8), (9, 24, 36)])
+@pytest.mark.parametrize('n, low, high', [(4, 4, 16), (9, 24, 48)])
 def test_sudokus_have_one_solution_and_so_have_their_variants(n, low, high):
     rules = Sudoku(n)
     tokens, given = rules.make(60, rng(1), every)
@@ -85,10 +74,7 @@ def test_sudokus_have_one_solution_and_so_have_their_variants(n, low, high):
     counts, solutions = rules.solve(puzzles)
     assert (counts == 1).all()
     assert (solutions == grids).all()
-    n_clues = given.sum(1)
-    assert len(tokens) >= 60
-    assert low <= n_clues.min() and n_clues.max() < high + 12
-    assert len(np.unique(n_clues)) > 2
+    assert low <= given.sum(1).min() and given.sum(1).max() < high
     turned, answers = rules.symmetric(puzzles, grids, rng(2))
     assert (rules.solve(turned)[1] == answers).all()
     assert (answers != grids).any(1).mean() > 0.9
@@ -115,29 +101,20 @@ def houses_by_hand(clues, n, k):
     return found
 
 
-def random_houses(n_puzzles, n, k):
-    """The houses of all items (n_puzzles, (k + 1) n), each attribute in a random order."""
-    values = rng().random((n_puzzles, k, n)).argsort(2).reshape(n_puzzles, -1)
-    return np.column_stack([np.tile(np.arange(n), (n_puzzles, 1)), values])
-
-
 @pytest.mark.parametrize('n', [3, 4])
 def test_the_zebra_solver_counts_what_every_arrangement_counts(n):
-    n_made = 20 - 4 * n
-    items = rng(1).integers(0, 4 * n, (2, n_made, 14))
-    clues = np.stack(
-        [rng(2).integers(0, 5, items[0].shape), *items], 2
-    )  # mostly without a solution
-    house = random_houses(n_made, n, 3)
-    few = np.pad(true_clues(house, n, 4, rng()), ((0, 0), (0, 10), (0, 0)))
-    many = true_clues(house, n, 14, rng())
-    clues = np.concatenate([clues, few, many])
+    """Of 2 n clues, and of half of the clues of two puzzles."""
+    values = rng().random((8, 3, n)).argsort(2).reshape(8, -1)
+    house = np.column_stack([np.tile(np.arange(n), (8, 1)), values])
+    clues = true_clues(house, n, 2 * n, rng())
+    mixed = np.concatenate([clues[:, :n], clues[::-1, n:]], 1)
+    clues = np.concatenate([clues, mixed])
     counts, solutions = Zebra(6).solve(clues, n, 3)
     truth = [houses_by_hand(c, n, 3) for c in clues.tolist()]
     assert counts.tolist() == [min(2, len(found)) for found in truth]
     assert {*counts.tolist()} == {0, 1, 2}
-    assert all(s in found for s, found in zip(solutions.tolist(), truth) if found)
-    assert all(h in found for h, found in zip([*house.tolist(), *house.tolist()], truth[n_made:]))
+    assert all(one in found for one, found in zip(solutions.tolist(), truth) if found)
+    assert all(one in found for one, found in zip(house.tolist(), truth))
 
 
 def read_clue(text, n):
@@ -151,7 +128,6 @@ def read_clue(text, n):
 def test_zebra_rows_say_one_grid_with_no_clue_too_many(n, k):
     rows = Zebra(6).make_size(3, n, k, rng(3), every)
     texts = TASKS['zebra'].symbols
-    assert len(rows)
     for row in rows.tolist():
         grid = np.array(row[30:]).reshape(6, 6)
         padding = np.ones((6, 6), bool)
@@ -165,8 +141,6 @@ def test_zebra_rows_say_one_grid_with_no_clue_too_many(n, k):
         assert found == [zebra_names(6)[h] for h in house[n:]]
         fewer = [clues[:i] + clues[i + 1 :] for i in range(len(clues))]
         assert (Zebra(6).solve(np.array(fewer), n, k)[0] == 2).all()
-        if n == 4:
-            assert houses_by_hand(clues, n, k) == [house.tolist()]
 
 
 def test_zebra_sizes_are_mixed_and_padding_is_given():
@@ -180,45 +154,27 @@ NUMBERS = TASKS['countdown3'].symbols
 ARITHMETIC = {'+': operator.add, '-': operator.sub, '*': operator.mul, '/': operator.truediv}
 
 
-def is_derived(row, n):
-    """Whether the tokens of a row are a derivation of its target from its n numbers."""
-    words = [NUMBERS[token] if token >= 0 else '' for token in row]
+def is_derived(words, n):
+    """Whether the texts of a row are a derivation of its target from its n numbers."""
     left = words[:n]
     first = -(-(n + 1) // 5) * 5
     for a, sign, b, equals, result in np.reshape(words[first:], (-1, 5)).tolist():
-        if equals != '=' or sign not in ARITHMETIC:
-            return False
-        for word in (a, b):
-            if not word.isdigit() or word not in left:
-                return False
-            left.remove(word)
-        if not result.isdigit() or ARITHMETIC[sign](int(a), int(b)) != int(result):
-            return False
+        left.remove(a)
+        left.remove(b)
+        assert equals == '='
+        assert ARITHMETIC[sign](int(a), int(b)) == int(result)
         left.append(result)
     return left == [words[first - 1]]
 
 
 @pytest.mark.parametrize('name, largest', [('countdown3', 25), ('countdown4', 100)])
-def test_countdown_is_judged_as_arithmetic_by_hand(name, largest):
-    """Rows as they were made, and some whose tokens are changed or whose numbers change places."""
+def test_countdown_is_arithmetic(name, largest):
     task = make_task({'task': name, 'largest': largest})
-    tokens, given = task.make(1600, rng(), every)
-    answer = tokens.copy()
-    other = rng(1).integers(-1, 26, tokens.shape)
-    changed = ~given & (rng(2).random(tokens.shape) < 0.06)
-    answer[changed] = other[changed]
-    turned = rng(3).random(len(tokens)) < 0.5
+    tokens, given = task.make(400, rng(), every)
+    assert all(is_derived([NUMBERS[token] for token in row], task.n) for row in tokens.tolist())
+    counts, right = task.check_answer(tokens, given, tokens)
+    assert (counts == ~given).all() and right.all()
     first = task.n_question
-    answer[turned, first : first + 3] = answer[turned, first : first + 3][:, ::-1]
-    for rows in (tokens, answer):
-        counts, right = task.check_answer(tokens, given, rows)
-        assert (counts == ~given).all()
-        solved = (right | ~counts).all(1)
-        assert solved.tolist() == [is_derived(row, task.n) for row in rows.tolist()]
-        if rows is tokens:
-            assert solved.all()
-    assert 0.1 < solved.mean() < 0.9
-    assert (solved & (answer != tokens).any(1)).any()  # right in another way
     question = tokens[:, :first] - 5
     assert question[:, : task.n].min() >= 1 and question.max() <= largest
     assert question[:, -1].min() >= 10
@@ -291,27 +247,20 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
     monkeypatch.setattr(sets, 'PART', 60)
     monkeypatch.setattr(sets, 'N_ROWS', {'val': 8, 'test': 7})
     words = [f'--{name}={value}' for name, value in options.items()]
-    for name in ('one', 'again'):
-        where = [f'--data_dir={tmp_path}', f'--name={name}', '--n_train=40', '--n_test=9']
-        make.main(configure(vars(make), [task, *words, *where]))
+    where = [f'--data_dir={tmp_path}', '--name=one', '--n_train=40', '--n_test=9']
+    make.main(configure(vars(make), [task, *words, *where]))
     meta = read_meta(tmp_path / 'one')
     kept = {name: value for name, value in options.items() if name in TASKS[task].options}
     assert meta.puzzle == {'task': task} | kept
     made = [f'--{name}={value}' for name, value in options.items() if name != 'seed' or kept]
     assert meta.made_by.split()[5:] == [*made]
-    found = {}
+    found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
-        assert meta.splits[name] == read_meta(tmp_path / 'again').splits[name]
         split, _ = open_split(tmp_path, 'one', name)
         tokens, _ = split.unpack(split.packed.astype(int))
         assert len(tokens) == n
-        keys = make_task(meta.puzzle).key(tokens)
-        u = fractions(keys)
-        low, high = SHARES[name]
-        assert ((u >= low) & (u < high)).all()
-        found[name] = {key.tobytes() for key in keys}
-    assert not found['train'] & found['val'] | found['train'] & found['test']
-    assert not found['val'] & found['test']
+        found.append({key.tobytes() for key in make_task(meta.puzzle).key(tokens)})
+    assert len(set().union(*found)) == sum(map(len, found))
 
 
 @pytest.mark.slow
@@ -356,17 +305,12 @@ def test_a_set_is_made_again_where_it_is_damaged_and_replaced_by_force_alone(sud
 
 BAD_SETS = [
     (['sudoku4', '--n_val=-1'], 'n_val'),
-    (['sudoku4', '--split=all'], 'split'),
     (['sudoku4', '--largest=3'], 'largest changes nothing'),
-    (['countdown3', '--n_latents=3'], 'n_latents changes nothing'),
     (['zebra', '--largest=2'], 'largest must be 3 to 6'),
     (['countdown3', '--largest=101'], '20 to 100'),
-    (['countdown4', '--largest=-5'], '20 to 100'),
     (['countdown5'], 'countdown4'),
-    (['countdown3', '--n_train=many'], 'n_train'),
     (['nae_sat', '--n_latents=2'], '3 latents'),
     (['nae_sat', '--n_latents=4', '--n_observations=5'], 'as many observations'),
-    (['sudoku4', '--name=../other'], 'plain name'),
 ]
 
 
@@ -423,8 +367,6 @@ def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, 
         alone, trace = generate(model, blank, torch.tensor([visits]), n_given, 16, **how)
         assert torch.equal(alone[0], idx[r])
         assert torch.equal(trace['step'][0], step[r])
-    if order == 'l2r':
-        assert all((s[~known].diff() > 0).all() for s, known in zip(step, given))
 
 
 def test_every_run_is_a_row_of_order_and_steps():
@@ -434,7 +376,6 @@ def test_every_run_is_a_row_of_order_and_steps():
     assert runs[2].way.unmasking == Adaptive('margin', 4, block_length=4, noise=0.5)
     assert runs[2].way.order.kind == 'l2r'  # blocks go from left to right
     assert runs[1].way.unmasking.ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]]
-    assert [run.order for run in runs_of()] == ['random', 'l2r', *SCORES]
 
 
 def test_scores_by_hand(tiny):
@@ -448,7 +389,6 @@ def test_scores_by_hand(tiny):
     found = score(*puzzles.check_answer(wrong))
     assert found['solved'] == 1 / 6
     assert found['right'] == pytest.approx(float((blanks[0] + 1) / blanks.sum()))
-    assert found['right_stderr'] > 0
     assert found['solved_stderr'] == share_error(1, 6) == pytest.approx((3 * 7 / 10**3) ** 0.5)
     whole = score(*puzzles.check_answer(tokens))
     assert whole['solved'] == whole['right'] == 1
@@ -528,10 +468,9 @@ def test_the_command_solves_along_files_families_and_scores(solved, tmp_path):
     (tmp_path / 'short.json').write_text('[1, 0]')
     orders = ['r2l', 'back.json', 'swaps:5', 'entropy+0.5']
     how = ('--n_steps=0,2', '--temperature=1')
-    said, found = solved('sudoku4', *how, f'--orders={",".join(orders)}', '--batch_size=4')
+    _, found = solved('sudoku4', *how, f'--orders={",".join(orders)}', '--batch_size=4')
     rows = found['results']
     assert [row['order'] for row in rows] == [order for order in orders for _ in range(2)]
-    assert 'swaps:5' in said.stdout
     right = [row['right'] for row in rows]
     assert right[:2] == right[2:4]
     assert len({*right}) > 2
@@ -544,7 +483,6 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(solved):
     for name, option, temperature in (('sudoku4', 'auto', 0), ('nae_sat', 'auto', 1)):
         _, found = solved(name, '--orders=l2r', f'--temperature={option}')
         assert found['config']['temperature'] == temperature
-        assert found['results'][0]['puzzles'] == 6
     _, found = solved('nae_sat', '--orders=l2r', '--blanks=13')  # one blank a row
     (row,) = found['results']
     assert row['solved'] == row['right']
@@ -556,18 +494,12 @@ BAD = [
     (['--dataset=words'], 'text without prompts'),
     (['--dataset=nae_sat'], 'other puzzles'),
     (['--dataset=hard'], 'hard'),
-    (['--split=valid'], 'split'),
     (['--orders=margins'], 'nearest'),
-    (['--n_steps=-1'], 'n_steps'),
     (['--orders=margin:x'], 'margin:x'),
     (['--orders=l2r/2'], 'no order'),
     (['--orders=margin/17'], '16 positions'),
-    (['--orders=margin/0'], 'from 1'),
-    (['--policies=margin'], 'no option'),
     (['--temperature=hot'], 'temperature'),
     (['--temperature=-1'], 'temperature'),
-    (['--n_puzzles=-1'], 'n_puzzles'),
-    (['--out=t.bin'], '.json'),
 ]
 
 
