@@ -1,4 +1,4 @@
-"""The door of anyorder/: orders and how options name them, seeds, checkpoint files and weights.
+"""The door of anyorder/: orders, also of grids and of a user, seeds, checkpoint files and weights.
 
 All tests run in an empty folder of their own, which is the home folder, too."""
 
@@ -11,13 +11,16 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, make_model, one_line
 from oracle import chi2_of, limit
+from toy_runs import resume, run
 
+import train
 from anyorder.checkpoint import (
     Checkpoint,
     config_from_checkpoint,
@@ -28,10 +31,13 @@ from anyorder.checkpoint import (
     open_checkpoint,
     save_checkpoint,
 )
+from anyorder.extras import orders as orders_of_grids
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
+from anyorder.functions import LOADED, names_of
 from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.revise import Revised
+from anyorder.generation.scores import SCORES, confidence
 from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.generation.way import order_and_unmasking
 from anyorder.order_options import read_order
@@ -46,8 +52,11 @@ from anyorder.seeds import (
     stream,
     uniform,
 )
+from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.training.start import start_checkpoint
 from anyorder.weights import local_path, padded, tie, unwrapped
 from anyorder.writer import Writer
+from configurator import configure
 from model import AOGPT, EMA, AOGPTConfig
 
 
@@ -866,3 +875,144 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
     for name in ('hf:me/it/x.pt', 'hf:x.pt'):
         with one_line(name):
             local_path(name)
+
+
+# --------------------------------------------------------------------------------------------------
+# orders of a grid
+
+# a family, its number, and the cells of (3, 4) by 24 numbers, 0 7 14 21 4 11 ..: cells are sorted
+# by the first 12, and behind them are those of blocks
+GRIDS = [
+    ('by_rows', None, '0 1 2 3 7 4 5 6 11 8 9 10'),
+    ('by_columns', None, '0 4 8 1 5 9 2 6 10 7 11 3'),
+    ('spiral', None, '0 1 2 3 7 11 10 9 8 4 5 6'),
+    ('by_squares', 1, '2 9 6 3 10 0 7 4 11 1 8 5'),
+    ('by_squares', 2, '8 9 11 10 0 4 1 5 7 2 6 3'),
+    ('by_squares', 3, '0 4 1 8 5 2 9 6 10 7 11 3'),
+    ('by_squares', 9, '0 7 4 11 1 8 5 2 9 6 3 10'),
+]
+
+
+def test_the_cells_of_a_grid_come_in_an_order_by_hand():
+    u = torch.arange(24) * 7 % 24 / 24
+    for family, number, cells in GRIDS:
+        of_row = u[None] if number else u[None, :12]
+        order = getattr(orders_of_grids, family)(of_row, (3, 4), number)
+        assert order.tolist() == [[*map(int, cells.split())]]
+
+
+@pytest.mark.parametrize('kind', ['rows', 'columns', 'spiral', 'blocks2d'])
+def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
+    Order(kind, shape=(3, 4)).check(12, 99)
+    for n, shape in ((12, None), (11, (3, 4))):
+        with one_line('prepare the set with --shape=HxW'):
+            Order(kind, shape=shape).check(n, 99)
+    with one_line('at least 1 cell wide, got 0'):
+        Order('blocks2d', 0, shape=(3, 4)).check(12)
+
+
+# --------------------------------------------------------------------------------------------------
+# functions of a user
+
+MINE = """
+import torch
+open('marker', 'a').write('x')
+def rows(u, shape, _):
+    return (torch.arange(u.size(1)) // shape[1] + u).argsort(-1)
+def shifted(u, n, by):
+    return (torch.arange(n) + (by or 0)).expand(len(u), -1) % n
+def gap(logits):
+    top = logits.softmax(-1).topk(2).values
+    return top[:, 0] - top[:, 1]
+"""
+
+
+@pytest.fixture
+def marker(empty_folder):
+    """The working folder has mine.py, which writes a letter into this file when it is run."""
+    pathlib.Path('mine.py').write_text(MINE)
+    with mock.patch.dict(SCORES):
+        yield pathlib.Path('marker')
+
+
+def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
+    own, built_in = [Order.of(read_order(t), {'shape': [3, 4]}) for t in ('mine.py:rows', 'rows')]
+    assert torch.equal(*(order.draw(5, 12, stream(1)) for order in (own, built_in)))
+    # a number is the third argument, and the one of the run if it is left out
+    kept = read_order('mine.py:shifted:3')
+    order = Order.of('own', {'order': kept})
+    assert order.draw(1, 5).tolist() == [[3, 4, 0, 1, 2]]
+    assert (order.kept, order.name) == (kept, 'mine.py:shifted:3')
+    plain, digest = kept[:-2], kept[-14:-2]
+    assert Order.of(plain, {'order': kept.replace(digest, '0' * 12)}) == order  # of an edited file
+    assert order_and_unmasking('mine.py:shifted:3') == (kept, Given())
+    asked, score = order_and_unmasking('mine.py:gap/8:0.9+2')
+    how = dict(block_length=8, threshold=0.9, noise=2.0)
+    assert (asked, score) == ('l2r', Adaptive(f'mine.py:gap@{digest}', **how))
+    assert marker.read_text() == 'x'
+
+
+WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
+    ('def f(u, n, by): return u', r'return int64 \(1, 4\), .*0 to 3 once, got t'),
+    ('def f(u, n, by): return (u * 0).long()', r'got tensor\(\[\[0, 0, 0, 0\]\]\)'),
+    ('def f(u, n, by): return u.argsort(-1)[:, 1:]', 'return int64'),
+    ('def f(u, n, by): return None', 'got None'),
+    ('def f(u, n, by): raise KeyError("two\\nlines")', r"^the order .*KeyError\('two"),
+    ('def f(logits): return logits', r'a float for each row of logits, \(3,\)'),
+    ('def f(logits): return logits.argmax(-1)', 'must return a float'),
+    ('def f(logits): return logits[:, 0].tolist()', 'must return a float'),
+    ('def f(logits): return logits[:, 0] * float("nan")', 'none of them NaN, got t'),
+    ('def f(): return 1', 'mine.py has no order f.*a score'),
+    ('x = 3', "KeyError.*'f'"),
+    ('def f(:', 'SyntaxError'),
+]
+
+
+@pytest.mark.parametrize('content, said', WRONG_FUNCTIONS)
+def test_a_function_that_is_none_is_one_line(marker, content, said):
+    pathlib.Path('mine.py').write_text(content)
+    with one_line(said):
+        order, unmasking = order_and_unmasking('mine.py:f')
+        Order.of(order, {}).check(4)
+        confidence(torch.zeros(3, 5), unmasking.score)
+
+
+def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
+    """Only a command that is told to runs it; to open and write in other orders does not."""
+    kept = read_order('mine.py:shifted:3')
+    marker.unlink()
+    LOADED.clear()
+    names_of.cache_clear()
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint('c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32})
+    sample = ['sample.py', '--ckpt=c.pt', '--weights=raw', '--length=9']
+    evaluate = ['eval_ppl.py', *sample[1:3], '--datasets=a.txt', '--n_blocks=2']
+    pathlib.Path('a.txt').write_text('a few words of text ' * 9)
+    pathlib.Path('c.py').write_text("order = 'mine.py:shifted'")
+    with one_line('a config file runs no code: .* type --order=mine.py:shifted'):
+        start_checkpoint(configure(vars(train), ['c.py']))
+    script(*sample, '--order=l2r')
+    for command in (sample, evaluate):
+        refused = script(*command, code=1).stderr
+        assert f'in the order {kept[:-2]}, which no checkpoint runs: add --order=' in refused
+        assert refused.count('\n') == 1
+    assert not marker.exists()
+    assert 'mine.py:shifted:3' in script(*evaluate, '--orders=mine.py:shifted').stdout
+    assert '\norder           mine.py:gap, ' in script(*sample, '--order=mine.py:gap').stdout
+
+
+def test_a_run_has_the_shape_of_its_set_and_goes_on_with_its_file(data, marker):
+    typed = '--order=mine.py:rows'
+    with one_line('16 positions and shape=None: prepare the set'):
+        run(typed)
+    write_meta('data/pydocs', replace(read_meta('data/pydocs'), shape=[2, 8]))
+    run(typed, '--max_iters=1')
+    LOADED.clear()
+    with one_line('add --order=PATH/mine.py:rows '):
+        resume('--max_iters=2')
+    resume('--max_iters=2', typed)
+    sample = Writer('out/ckpt.pt').infill('').sample
+    assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8
+    pathlib.Path('mine.py').write_text(MINE + '# another file')
+    _, config, changed = start_checkpoint(configure(vars(train), ['--init_from=resume', typed]))
+    assert changed == [f'order {Checkpoint("out/ckpt.pt").run["order"]} -> {config.order}']
