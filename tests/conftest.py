@@ -2,6 +2,7 @@ import contextlib
 import gc
 import importlib
 import io
+import json
 import os
 import runpy
 import signal
@@ -78,6 +79,34 @@ def make_model(seed=0, **config):
 def numbers(seed, *names, n=9):
     """(n,) uniform numbers of a row with this seed, by position."""
     return uniform(keys_of([seed]), *names, torch.arange(n))
+
+
+def library(kind):
+    """A tiny tokenizer of the package tokenizers: that of the first word of its kind in
+    reference/tokenizers.json, changed as the other words say (HOW there)."""
+    tokenizers = pytest.importorskip('tokenizers')
+    name, _, how = kind.partition(' ')
+    scheme, *of_words = how.split(' of words')
+    with open(os.path.join(REFERENCE, 'tokenizers.json'), encoding='utf-8') as f:
+        parts = json.loads(f.read().replace('HOW', scheme))[name]
+    if how == 'behind a space':
+        parts['pre_tokenizer']['add_prefix_space'] = True
+    elif how == 'and bytes':
+        parts['model']['byte_fallback'] = True
+    elif name == 'bytes' and how:
+        parts['normalizer'] = {'type': how}
+    elif of_words:
+        both = [{'type': 'WhitespaceSplit'}, parts['pre_tokenizer']]
+        parts['pre_tokenizer'] = {'type': 'Sequence', 'pretokenizers': both}
+    return tokenizers.Tokenizer.from_str(json.dumps({'added_tokens': [], **parts}))
+
+
+def tokenizer_like(kind):
+    """A `library`, as one of ours: that of somebody else's model."""
+    found = library(kind)
+    from anyorder.extras.masked.tokenizer import HuggingFace
+
+    return HuggingFace(kind, found)
 
 
 @pytest.fixture(scope='session')

@@ -1,173 +1,52 @@
-"""Tiny masked models of others: a folder as its authors write it, beside each a slow oracle; and
-their tokenizers.
+"""Tiny masked models of others: a folder as its authors write it, beside each a slow oracle.
 
 An oracle is a function of tokens (S,), a text with all that stands around it, that gives logits
 (S, V)."""
 
 import json
-import os
 
 import torch
 import torch.nn.functional as F
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from conftest import library
 
-TEXT = (
-    'If value is true, the value is returned. '
-    'The quick brown fox returns the value of the lazy dog.'
-)
-SPECIAL = {'pad': '[PAD]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]', 'unk': '[UNK]'}
-LETTERS = 'abcdefghijklmnopqrstuvwxyz.()'
 C = 16  # width
 H = 2  # heads
+SPECIAL = ['<|mdm_mask|>', '<|begin|>', '<|endoftext|>', '<|user|>', '<|eot|>', '<|ai|>']
 
 
-def numbered(words):
-    return {word: i for i, word in enumerate(words)}
-
-
-def made(model, **parts):
-    """A Tokenizer with these parts, of which None are left out."""
-    found = Tokenizer(model)
-    for name, part in parts.items():
-        if part is not None:
-            setattr(found, name, part)
-    return found
-
-
-# ---- tokenizers as ours: each is a function of what stands behind the first word of its kind
-
-
-def of_bytes(how):
-    ids = numbered([*sorted(pre_tokenizers.ByteLevel.alphabet()), 'Ġa', 'ef'])
-    return made(
-        models.BPE(ids, [('Ġ', 'a'), ('e', 'f')]),
-        normalizer=getattr(normalizers, how)()
-        if how in ('NFC', 'NFKC', 'NFD', 'Lowercase')
-        else None,
-        pre_tokenizer=pre_tokenizers.ByteLevel(how == 'behind a space'),
-        decoder=decoders.ByteLevel(),
-    )
-
-
-def of_metaspace(scheme):
-    words = ['<unk>', '▁', *LETTERS, *(f'▁{letter}' for letter in 'abcdef'), 'cd']
-    scores = [-2.0 if len(word) == 1 else -1.0 for word in words]
-    return made(
-        models.Unigram([*zip(words, scores)], unk_id=0),
-        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme=scheme),
-        decoder=decoders.Metaspace(prepend_scheme=scheme),
-    )
-
-
-def of_sentences(how):
-    words = ['<unk>', '▁', *LETTERS, '▁a', '▁b', '▁d', *(f'<0x{byte:02X}>' for byte in range(256))]
-    spaces = decoders.Replace('▁', ' ')
-    return made(
-        models.BPE(
-            numbered(words),
-            [('▁', 'a'), ('▁', 'b'), ('▁', 'd')],
-            unk_token='<unk>',
-            byte_fallback=how == 'and bytes',
-            fuse_unk=True,
-        ),
-        normalizer=normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')]),
-        decoder=decoders.Sequence(
-            [spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
-        ),
-    )
-
-
-def tokenizer_like(kind):
-    """A tiny tokenizer of this kind, as one of ours."""
-    from anyorder.extras.masked.tokenizer import HuggingFace
-
-    name, _, how = kind.partition(' ')
-    if name == 'bytes':
-        backend = of_bytes(how)
-    elif name == 'metaspace':
-        backend = of_metaspace(how.split()[0])
-    elif name == 'sentences':
-        backend = of_sentences(how)
-    elif name == 'wordpiece':
-        words = ['[UNK]', *LETTERS, *(f'##{letter}' for letter in LETTERS), 'ef', '##ef']
-        backend = made(
-            models.WordPiece(numbered(words), unk_token='[UNK]'),
-            normalizer=normalizers.BertNormalizer(),
-            pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-            decoder=decoders.WordPiece(),
-        )
-    elif name == 'ends':
-        ids = numbered(['<unk>', *LETTERS, *(f'{letter}</w>' for letter in LETTERS)])
-        backend = made(
-            models.BPE(ids, [], unk_token='<unk>', end_of_word_suffix='</w>'),
-            pre_tokenizer=pre_tokenizers.Whitespace(),
-            decoder=decoders.BPEDecoder('</w>'),
-        )
-    elif name == 'words':
-        ids = numbered(['[UNK]', 'a', 'b', 'ab', '[', 'x'])
-        model = models.WordLevel(ids, unk_token='[UNK]')
-        backend = made(model, pre_tokenizer=pre_tokenizers.WhitespaceSplit())
-    elif name == 'letters':
-        backend = made(models.BPE(numbered('ab'), []))
-    else:
-        assert name == 'nothing'
-        backend = made(models.WordLevel(numbered('ab'), unk_token='[UNK]'))
-    if how.endswith('of words'):
-        both = [pre_tokenizers.WhitespaceSplit(), backend.pre_tokenizer]
-        backend.pre_tokenizer = pre_tokenizers.Sequence(both)
-    return HuggingFace(kind, backend)
-
-
-# ---- tokenizers in a folder
-
-
-def write_tokenizer(folder, words=None, **special):
-    """Write a tokenizer.json of byte pairs, or of `words`, a letter each, between [CLS] and [SEP].
-
-    Returns ({what: id} of the special tokens, size)."""
+def write_tokenizer(folder, tokenizer, **special):
+    """Write a tokenizer of the package tokenizers, and which of its tokens are special."""
     from transformers import PreTrainedTokenizerFast
 
-    if words:
-        special = SPECIAL
-        ids = numbered([*SPECIAL.values(), *words])
-        tokenizer = made(
-            models.WordLevel(ids, unk_token='[UNK]'),
-            pre_tokenizer=pre_tokenizers.Split(Regex('.'), 'isolated'),
-            decoder=decoders.Fuse(),
-            post_processor=processors.BertProcessing(('[SEP]', 2), ('[CLS]', 1)),
-        )
-    else:
-        split = pre_tokenizers.ByteLevel(False)
-        tokenizer = made(models.BPE(), pre_tokenizer=split, decoder=decoders.ByteLevel())
-        how = dict(initial_alphabet=split.alphabet(), show_progress=False)
-        tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=270, **how))
-        tokenizer.add_special_tokens([*special.values()])
     named = {f'{what}_token': text for what, text in special.items()}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
-    ids = {what: tokenizer.token_to_id(text) for what, text in special.items()}
-    return ids, tokenizer.get_vocab_size()
 
 
-def as_older_files(folder):
-    """Put vocab.json and merges.txt, as Dream has them, in place of tokenizer.json."""
-    file = json.loads((folder / 'tokenizer.json').read_text())
-    config = json.loads((folder / 'tokenizer_config.json').read_text())
-    (folder / 'vocab.json').write_text(json.dumps(file['model']['vocab']))
-    (folder / 'merges.txt').write_text('\n'.join(map(' '.join, file['model']['merges'])))
-    config['added_tokens_decoder'] = {str(token.pop('id')): token for token in file['added_tokens']}
-    config['tokenizer_class'] = 'DreamTokenizer'
-    config['auto_map'] = {'AutoTokenizer': ['evil.Tokenizer', None]}
+def write_llada_tokenizer(folder):
+    """Write one that begins each text, and has tokens for 'th', 'the', '10', '100' and turns."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = library('texts')
+    tokenizer.add_special_tokens(SPECIAL)
+    begin = SPECIAL[1]
+    tokenizer.post_processor = TemplateProcessing(f'{begin} $A', special_tokens=[(begin, 261)])
+    write_tokenizer(folder, tokenizer, **dict(zip(('mask', 'bos', 'eos'), SPECIAL)))
+
+
+def write_dream_tokenizer(folder):
+    """Write vocab.json and merges.txt, and a class that is code of the folder."""
+    model = json.loads(library('texts').to_str())['model']
+    (folder / 'vocab.json').write_text(json.dumps(model['vocab']))
+    (folder / 'merges.txt').write_text('\n'.join(map(' '.join, model['merges'])))
+    texts = ['<|endoftext|>', '<|beginoftext|>', '<|mask|>']
+    added = {260 + i: {'content': text, 'special': True} for i, text in enumerate(texts)}
+    config = {
+        **dict(zip(('eos_token', 'bos_token', 'mask_token'), texts)),
+        'added_tokens_decoder': added,
+        'tokenizer_class': 'DreamTokenizer',
+        'auto_map': {'AutoTokenizer': ['evil.Tokenizer', None]},
+    }
     (folder / 'tokenizer_config.json').write_text(json.dumps(config))
-    os.remove(folder / 'tokenizer.json')
 
 
 # ---- folders
@@ -239,10 +118,11 @@ LLADA = {
 
 
 def write_llada(folder):
-    special, n = write_tokenizer(folder, eos='<|endoftext|>', mask='<|mdm_mask|>')
-    V = n + 5  # padding of the vocabulary
-    rope = dict(rope_parameters={'rope_theta': 500000.0, 'rope_type': 'default'})
-    network = of_transformers('LlamaForCausalLM', vocab_size=V, rms_norm_eps=1e-5, **rope)
+    write_llada_tokenizer(folder)
+    V = 270  # some are padding of the vocabulary
+    rope = {'rope_theta': 500000.0, 'rope_type': 'default'}
+    sizes = dict(vocab_size=V, num_key_value_heads=1, rms_norm_eps=1e-5, rope_parameters=rope)
+    network = of_transformers('LlamaForCausalLM', **sizes)
     weights = {}
     for name, p in network.state_dict().items():
         for theirs, its in LLADA.items():
@@ -253,29 +133,25 @@ def write_llada(folder):
         'd_model': C,
         'n_layers': 2,
         'n_heads': H,
-        'n_kv_heads': H,
+        'n_kv_heads': 1,
         'mlp_hidden_size': 24,
         'embedding_size': V,
-        'vocab_size': V,
-        'max_sequence_length': 40,
+        'max_sequence_length': 41,
         'rope_theta': 500000.0,
         'rms_norm_eps': 1e-5,
-        'weight_tying': False,
         'block_type': 'llama',
-        'mask_token_id': special['mask'],
-        'eos_token_id': special['eos'],
+        'mask_token_id': 260,
     }
     write_folder(folder, config, weights)
     return shown_all(network)
 
 
 def write_dream(folder):
-    tokens = {'eos': '<|endoftext|>', 'bos': '<|beginoftext|>', 'mask': '<|mask|>'}
-    special, n = write_tokenizer(folder, **tokens)
-    as_older_files(folder)
-    rope = dict(rope_parameters={'rope_theta': 1e6, 'rope_type': 'default'})
-    sizes = dict(vocab_size=n + 3, num_key_value_heads=1, rms_norm_eps=1e-6)
-    network = of_transformers('Qwen2ForCausalLM', tie_word_embeddings=False, **sizes, **rope)
+    write_dream_tokenizer(folder)
+    sizes = dict(vocab_size=266, num_key_value_heads=1, rms_norm_eps=1e-6)
+    rope = {'rope_theta': 1e6, 'rope_type': 'default'}
+    more = dict(tie_word_embeddings=False, rope_parameters=rope)
+    network = of_transformers('Qwen2ForCausalLM', **sizes, **more)
     config = {
         'model_type': 'Dream',
         'hidden_size': C,
@@ -285,9 +161,6 @@ def write_dream(folder):
         'max_position_embeddings': 131072,
         'rope_theta': 1e6,
         'tie_word_embeddings': False,
-        'mask_token_id': special['mask'],
-        'pad_token_id': special['eos'],
-        'bos_token_id': special['eos'],
     }
     write_folder(folder, config | sizes, network.state_dict())
     return shown_all(network)
@@ -302,7 +175,6 @@ def write_mdlm(folder):
     more = {'model_type': 'mdlm', 'model_length': 40, 'dropout': 0.1, 'time_conditioning': False}
     w = network.state_dict()
     write_folder(folder, sizes | more, w | {'backbone.rotary_emb.inv_freq': torch.ones(4)})
-    assert sum(p.numel() for p in w.values()) == 2 * C * V + V + 9536
 
     def linear(x, name):
         return F.linear(x, w[f'backbone.{name}.weight'], w.get(f'backbone.{name}.bias'))
@@ -338,8 +210,9 @@ def write_encoder(kind, **sizes):
     """The writer of a folder of a masked model that transformers has; it is its own oracle."""
 
     def write(folder):
-        special, n = write_tokenizer(folder, words='0123456789abcdefghijklmnopqrstuvwxyz ,.T')
-        more = dict(vocab_size=n, max_position_embeddings=42, pad_token_id=special['pad'])
+        names = ('pad', 'cls', 'sep', 'mask', 'unk')
+        write_tokenizer(folder, library('bert'), **{name: f'[{name.upper()}]' for name in names})
+        more = dict(vocab_size=45, max_position_embeddings=42, pad_token_id=0)
         network = of_transformers(f'{kind}ForMaskedLM', **more, **sizes)
         network.save_pretrained(folder)
         path = folder / 'config.json'

@@ -9,12 +9,11 @@ from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
 
-import masked_kinds
 import numpy as np
 import pytest
 import torch
 import toy_runs
-from conftest import make_model, one_line
+from conftest import make_model, one_line, tokenizer_like
 from oracle import ENCODER, FINAL, TWO_STREAM, ByDefinition, chi2_of, limit
 
 import eval_ppl
@@ -1222,8 +1221,7 @@ def test_a_set_of_another_tokenizer_of_its_name_is_one_line(folder, tmp_path):
 
 
 def test_a_zero_shot_set_is_read_in_the_tokens_of_the_model(folder):
-    pytest.importorskip('tokenizers')
-    tokenizer = masked_kinds.tokenizer_like('bytes')
+    tokenizer = tokenizer_like('bytes')
     ours, theirs = (open_corpus('wikitext2', Cut(4), t, folder) for t in (Bytes(), tokenizer))
     assert theirs.origin['source'] == f'{ours.origin["source"]}, in bytes tokens'
     assert len(theirs.origin['sha256']) == 64
@@ -1243,8 +1241,7 @@ DOCUMENTS = [
 @pytest.mark.parametrize('kind', ['', ' NFC', ' NFKC', ' NFD', ' Lowercase', ' behind a space'])
 def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, monkeypatch, kind):
     """Of its answers where it has prompts; of a large text those of its pieces together."""
-    pytest.importorskip('tokenizers')
-    tokenizer = masked_kinds.tokenizer_like(f'bytes{kind}')
+    tokenizer = tokenizer_like(f'bytes{kind}')
     path = tmp_path / 'my.jsonl'
     for rows in DOCUMENTS:
         path.write_text('\n'.join(map(json.dumps, rows)))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import make_model, one_line
+from conftest import make_model, one_line, tokenizer_like
 
 from anyorder import Pattern
 from anyorder.checkpoint import entries_of, save_checkpoint
@@ -44,7 +44,7 @@ from sample import parse_stop
 
 TEXT = 'It was the best of times, it was the worst of times. Grüße, 中文 🙂!\n\n'
 WORDS = 'ab x a b x ab'  # which every tokenizer below spells
-# what tokenizers of the package tokenizers are like, see masked_kinds.py
+# what tokenizers of the package tokenizers are like, see tokenizer_like
 LIKE = [
     'bytes',
     'bytes behind a space',
@@ -98,9 +98,6 @@ def gpt2():
 
 def like(kind):
     """A small tokenizer of this kind, of somebody else's model."""
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
     return tokenizer_like(kind)
 
 

@@ -1,7 +1,6 @@
 """Patterns: which texts match, by Python's re; patterns in prompts and in the commands; what is
 refused."""
 
-import importlib
 import itertools
 import json
 import math
@@ -11,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import make_model, one_line, tokenizer_like
 
 from anyorder import Pattern, Writer
 from anyorder.checkpoint import save_checkpoint
@@ -123,8 +122,7 @@ def tokenizer_of(kind):
     if kind == 'names':
         return Symbols(kind, ['end', 'a', 'ab', '##ef', '.', 'ef'], ' ', 0)
     if kind != 'gpt2':
-        pytest.importorskip('tokenizers')
-        return importlib.import_module('masked_kinds').tokenizer_like(kind)
+        return tokenizer_like(kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr('tiktoken.load.read_file', None)
         try:
