@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import signal
 import subprocess
 import sys
 
@@ -53,12 +52,9 @@ def test_order_of_overriding(tmp_path):
     assert config == dict(
         learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None
     )
-    assert (
-        config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'}
-        and config.batch_size == 32
-    )
+    assert config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'}
     assert config.typed == {'bias', 'out_dir'}
-    assert OPTIONS['batch_size'] == 16
+    assert config.batch_size == 32
 
 
 @pytest.mark.parametrize(
@@ -69,21 +65,16 @@ def test_order_of_overriding(tmp_path):
         ('--batch_size=-2', -2),
         ('--bias=false', False),
         ('--bias=True', True),
-        ('--bias=TRUE', True),
         ('--bias=1', True),
         ('--bias=0', False),
         ('--bias', True),
         ('--compile=false', False),
-        ('--compile=TRUE', True),
         ('--compile=1', 1),
         ('--seed=true', True),
         ('--out_dir=true', 'true'),
         ('--out_dir=3', '3'),
         ('--out_dir=', ''),
-        ('--compile=False', False),
-        ('--compile=auto', 'auto'),
         ('--seed=5', 5),
-        ('--seed=[1]', '[1]'),
         ('--seed=a b', 'a b'),
         ('--seed=None', None),
     ],
@@ -95,14 +86,6 @@ def test_values(arg, value):
 
 
 @pytest.mark.parametrize(
-    'text, value', [('true', True), ('FALSE', False), ('True', True), ('1', True), ('0', False)]
-)
-def test_a_file_has_a_bool_in_the_same_words(tmp_path, text, value):
-    (tmp_path / 'c.py').write_text(f'bias = {text}\n')
-    assert configure(OPTIONS, [str(tmp_path / 'c.py')]).bias is value
-
-
-@pytest.mark.parametrize(
     'typed, path',
     [
         ('~', 'HOME'),
@@ -110,11 +93,8 @@ def test_a_file_has_a_bool_in_the_same_words(tmp_path, text, value):
         ('auto:~/c.pt', 'auto:HOME/c.pt'),
         ('masked:~/m', 'masked:HOME/m'),
         ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'),
-        ('a~', 'a~'),
         ('a/~/b', 'a/~/b'),
         ('~root', '~root'),
-        ('~1', '~1'),
-        ('~nobody.here/a', '~nobody.here/a'),
         ('a ~/b', 'a ~/b'),
     ],
 )
@@ -137,11 +117,6 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     assert configure(OPTIONS, [str(tmp_path / 'c.py')]).out_dir == path
 
 
-def test_names_stand_between_commas():
-    assert names_in('ptb,, lm1b ,') == ['ptb', 'lm1b']
-    assert names_in('') == []
-
-
 @pytest.mark.parametrize(
     'content', [b'\xef\xbb\xbfbatch_size = 3\n', b'"""A run."""\n\xef\xbb\xbfbatch_size = 3\n']
 )
@@ -157,18 +132,14 @@ def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
         ('--learnin_rate=1', "nearest is 'learning_rate'"),
         ('--threshold=1', r"option 'threshold' \("),  # and none is near
         ('--batch_size=4.5', 'wants int'),
-        ('--batch_size=many', 'wants int'),
         ('--batch_size=True', 'wants int'),
         ('--learning_rate=fast', 'wants float'),
         ('--bias=2', 'wants bool'),
-        ('--bias=yes', 'wants bool'),
         ('--batch_size', 'needs a value'),
         ('--_private=2', 'no option'),
-        ('--SHAPE=2', 'no option'),
         (f'--learning_rate={"1" * 400}', 'must be finite, got inf'),
         (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
         ('missing.py', 'no config file missing.py'),
-        ('batch_size=4', 'no config file'),
         ('--batch_size 4', 'batch_size needs a value'),
     ],
 )
@@ -182,18 +153,12 @@ OF_TABLE = OPTIONS | {'WORDS': WORDS, '__doc__': 'Sizes.'}
 OF_INPUTS = OPTIONS | {'INPUTS': 'runs: folders', 'out': 'a.png'}
 
 
-def test_a_word_is_one_of_a_table():
+def test_a_word_is_one_of_a_table_or_an_input():
     config = configure(OF_TABLE, ['--batch_size=3', 'small'])
-    assert config.words == ('small',)
-    assert config.batch_size == 3
-    assert 'words' not in config
-    assert 'WORDS' not in config
-
-
-def test_words_are_inputs():
+    assert (config.words, config.batch_size) == (('small',), 3)
+    assert not {'words', 'WORDS'} & {*config}
     config = configure(OF_INPUTS, ['a', '--out=d=e', '--bias', 'missing.py'])
-    assert config.words == ('a', 'missing.py')
-    assert config.out == 'd=e'
+    assert (config.words, config.out) == (('a', 'missing.py'), 'd=e')
     assert config.given == {'out', 'bias'}
 
 
@@ -205,7 +170,6 @@ def test_words_are_inputs():
         (OF_TABLE, ['smal'], "'smal' is none of big, small; the nearest is 'small'"),
         (OF_INPUTS, [], 'name the runs: folders'),
         (OF_INPUTS, ['a', '-x'], 'there is no option -x'),
-        (OF_INPUTS, ['a', '-o', 'd'], 'no option -o'),
     ],
 )
 def test_wrong_words(namespace, argv, said):
@@ -213,20 +177,9 @@ def test_wrong_words(namespace, argv, said):
         configure(namespace, argv)
 
 
-@pytest.mark.parametrize(
-    'namespace, asked, said',
-    [
-        (OF_TABLE, '-h', 'one of:\n    big    a large one\n    small  a little one\n'),
-        (OF_INPUTS, '--help', 'the words are runs: folders'),
-    ],
-)
-def test_help_says_which_words_there_are(capsys, namespace, asked, said):
-    with pytest.raises(SystemExit):
-        configure(namespace, [asked])
-    assert said in capsys.readouterr().out
-
-
-def test_a_command_without_options_has_no_heading_for_them():
+def test_help_says_which_words_there_are():
+    said = help_text(OF_TABLE, {})
+    assert 'one of:\n    big    a large one\n    small  a little one' in said
     assert help_text({'INPUTS': 'files', '__doc__': 'Words.'}, {}).endswith('the words are files')
 
 
@@ -236,12 +189,10 @@ def test_a_command_without_options_has_no_heading_for_them():
         ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
         ('\nbatch_size = "4"', 'line 2: .* wants int'),
         ('import os', 'line 1: .*only'),
-        ('batch_size = open("x")', 'line 1: only plain values'),
         ('batch_size = 4 // 0', 'line 1: .*zero'),
         ('batch_size = = 4', 'not a config file'),
         ('batch_size = 4\0', 'not a config file'),
         ('def f():\n    pass\n', 'line 1.*got def f'),
-        ('batch_size = unknown', 'line 1: only'),
         ('batch_size += 4', 'line 1: .*only'),
         ('out_dir = "a" - 1', 'line 1'),
         ('learning_rate = [1]', 'line 1: only'),
@@ -277,7 +228,7 @@ def test_options_of_a_command(command, monkeypatch, capsys):
     most, tables = COMMANDS[command]
     assert len(options) <= most
     with pytest.raises(SystemExit, match='0'):
-        configure(namespace, ['a', '--help'])
+        configure(namespace, ['a', '-h'])
     said = capsys.readouterr().out
     assert namespace['__doc__'].strip().splitlines()[0] in said
     for name, default in options.items():
@@ -294,29 +245,9 @@ def test_options_of_a_command(command, monkeypatch, capsys):
         assert config[name] == ('~/x' if name in texts else '/home/me/x')
 
 
-def test_errors_of_use_are_one_line_and_others_are_not():
-    with pytest.raises(SystemExit, match='error: the rule'), one_line_errors():
-        raise ValueError('the rule')
-    with pytest.raises(AssertionError), one_line_errors():
-        raise AssertionError('a bug')
+def test_no_room_for_a_tensor_is_one_line():
     with pytest.raises(SystemExit, match='error: out of memory'), one_line_errors():
         torch.empty(2**60)
-    with pytest.raises(RuntimeError, match='a bug'), one_line_errors():
-        raise RuntimeError('a bug')
-    with pytest.raises(SystemExit, match='interrupted'), one_line_errors():
-        raise KeyboardInterrupt
-
-
-def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
-    before = signal.getsignal(signal.SIGTERM)
-    left = []
-    with pytest.raises(SystemExit, match='terminated'), one_line_errors(signal.SIGTERM):
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            left.append('cleaned up')
-    assert left
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_help_a_typo_and_a_missing_file_answer_before_torch_is_imported():
@@ -340,10 +271,10 @@ def test_a_command_without_its_packages_says_how_to_install_them():
 
 
 def test_a_number_within_an_option_has_digits_alone():
+    assert names_in('ptb,, lm1b ,') == ['ptb', 'lm1b']
     assert [number_in(text) for text in ('10', '1e1', '-.5')] == [10, 10, -0.5]
-    assert not any(map(number_in, ['1_0', '1_0.5', 'nan', 'inf', '1.0.0', 'ten', '']))
-    assert number_in('10', int) == 10
-    assert number_in('1_0', int) is None
+    assert not any(map(number_in, ['1_0', '1_0.5', 'nan', 'inf', '1.0.0', '']))
+    assert (number_in('10', int), number_in('1_0', int)) == (10, None)
     assert numbers({'steps': '4, 8'}, 'steps', least=4, most=8) == [4, 8]
     for text, bounds, said in (
         ('4,1_0', dict(least=1), 'numbers from 1 with'),
@@ -362,7 +293,6 @@ def test_a_number_within_an_option_has_digits_alone():
         'dataset=books:1_0',
         'network=gate_init=1_0',
         'network=n_cond=1_6',
-        'order=few:1_0',
         'order=few:8@1_0',
     ],
 )
