@@ -2,13 +2,10 @@
 
 All tests run in an empty folder of their own, which is the home folder, too."""
 
-import collections
 import itertools
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from unittest import mock
@@ -16,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, make_model, one_line
+from conftest import make_model, one_line
 from oracle import chi2_of, limit
 from toy_runs import resume, run
 
@@ -35,10 +32,8 @@ from anyorder.extras import orders as orders_of_grids
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
 from anyorder.functions import LOADED, names_of
-from anyorder.generation.options import check_keywords, unmasking_of
-from anyorder.generation.revise import Revised
 from anyorder.generation.scores import SCORES, confidence
-from anyorder.generation.unmasking import Adaptive, Given, Lossless
+from anyorder.generation.unmasking import Adaptive, Given
 from anyorder.generation.way import order_and_unmasking
 from anyorder.order_options import read_order
 from anyorder.orders import ORDERS, Family, Order, draw_orders, given_first, sample_order
@@ -116,11 +111,6 @@ def test_few_orders_and_sorted_subsets_have_their_laws():
         assert counts.keys() == law.keys()
         n_each = torch.tensor([counts[row] for row in law])
         assert chi2_of(n_each, torch.tensor([*law.values()])) < limit(len(law) - 1)
-    part = replace(few, parameter=2, length=7).draw(99, 4, stream('few'))
-    assert {*tuples(part)} == {tuple(p for p in order if p < 4) for order in [*of_few][:2]}
-    assert torch.equal(replace(few, parameter=1).draw(2, 4), torch.arange(4).expand(2, 4))
-    orders = subset.draw(50, 40, stream('long'))
-    assert (orders.diff(dim=-1) < 0).sum(1).max() == 1  # one step back, to the first of the rest
 
 
 @pytest.mark.parametrize('order', [Order('fixed'), Order('block'), Order('swaps', 9), Order('r2l')])
@@ -128,33 +118,24 @@ def test_a_shorter_sequence_leaves_out_what_lies_behind(order):
     whole = replace(order, seed=1).draw(1, 40)[0]
     part = replace(order, seed=1, length=40).draw(2, 13)
     assert torch.equal(part[1], whole[whole < 13])
-    assert not torch.equal(replace(order, seed=2).draw(1, 40)[0], whole) or order.kind == 'r2l'
 
 
-def rotation(u, n, _):
+def test_another_family_is_one_function(monkeypatch):
     """Left to right from a random position on, of one number."""
-    return (torch.arange(n) + (u * n).long()) % n
 
+    def rotation(u, n, _):
+        return (torch.arange(n) + (u * n).long()) % n
 
-@pytest.fixture
-def rotated(monkeypatch):
-    """An Order of a new family, which is drawn for each row."""
     family = Family(rotation, drawn=True, n_numbers=lambda n, _: 1)
     monkeypatch.setitem(ORDERS, 'rotated', family)
-    return Order('rotated')
-
-
-def test_another_family_is_one_function(rotated):
     u = torch.rand(4000, 2, dtype=torch.float64, generator=stream(1))
-    order = rotated.draw(4000, 50, stream(1), l2r_ratio=0.1)
+    order = Order('rotated').draw(4000, 50, stream(1), l2r_ratio=0.1)
     assert (order.diff(dim=1) % 50 == 1).all()
     assert torch.equal(order[:, 0], torch.where(u[:, 1] < 0.1, 0, (u[:, 0] * 50).long()))
 
 
-@pytest.mark.parametrize('kind', [*ORDERS, 'rotated'])
-def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, kind):
-    """Torch's own generator is neither read nor moved."""
-    before = torch.get_rng_state()
+@pytest.mark.parametrize('kind', ORDERS)
+def test_orders_of_blocks_depend_on_seed_and_number_alone(kind):
     order = Order(kind, shape=(5, 8), seed=3)
     orders = draw_orders(range(6), 40, 2, 7, order)
     assert orders.shape == (6, 2, 40)
@@ -164,24 +145,22 @@ def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, kind):
     own = [replace(order, seed=3 + k).draw(1, 40, keys=keys[k : k + 1]) for k in range(2)]
     if not order.drawn or kind != 'few':  # whose seed is of the orders
         assert torch.equal(orders[5], torch.cat(own))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize('n', [9, 300])
-def test_what_is_given_comes_first(n):
-    order = sample_order(50, n, generator=stream(0))
-    given = torch.rand(50, n, generator=stream(1)) < 0.4
+def test_what_is_given_comes_first():
+    order = sample_order(50, 300, generator=stream(0))
+    given = torch.rand(50, 300, generator=stream(1)) < 0.4
     given[:2] = torch.tensor([[True], [False]])
-    for ends in (None, torch.arange(50) % n + 1):
-        new, n_given, n_blanks = given_first(order, given, ends)
-        in_place = given_first(order, given, ends, left_to_right=True)[0]
-        for r, was in enumerate(order.tolist()):
-            end = n if ends is None else int(ends[r])
-            known = [p for p in was if p < end and given[r, p]]
-            rest = [p for p in was if p < end and p not in known] + [p for p in was if p >= end]
-            assert new[r].tolist() == known + rest
-            assert in_place[r].tolist() == sorted(known) + rest
-            assert (n_given[r], n_blanks[r]) == (len(known), end - len(known))
+    ends = torch.arange(50) * 6 + 1
+    new, n_given, n_blanks = given_first(order, given, ends)
+    in_place = given_first(order, given, ends, left_to_right=True)[0]
+    for r, was in enumerate(order.tolist()):
+        end = int(ends[r])
+        known = [p for p in was if p < end and given[r, p]]
+        rest = [p for p in was if p < end and p not in known] + [p for p in was if p >= end]
+        assert new[r].tolist() == known + rest
+        assert in_place[r].tolist() == sorted(known) + rest
+        assert (n_given[r], n_blanks[r]) == (len(known), end - len(known))
 
 
 # ---- names of orders
@@ -193,13 +172,11 @@ BLOCK = Order('block', 2, seed=3, length=8)
 @pytest.mark.parametrize(
     'text, run, order',
     [
-        ('own', {}, Order('random')),
         ('own', RUN, BLOCK),
         ('block:4', RUN, replace(BLOCK, parameter=4)),
         ('own', RUN | {'order': 'block:4'}, replace(BLOCK, parameter=4, seed=0)),
         ([1, 0], RUN, Order('listed', (1, 0), seed=3, length=8)),
         ('rows', RUN | {'shape': [2, 4]}, Order('rows', seed=3, length=8, shape=(2, 4))),
-        ('block', {'order': 'block:2'}, Order('block', 2)),
         ('swaps', {'order': 'block:2'}, Order('swaps', 16)),
         ('swaps', {'order': 'swaps:9'}, Order('swaps', 9)),
     ],
@@ -216,8 +193,6 @@ def test_a_text_and_the_options_of_a_run_give_an_order(text, run, order):
         (Order('fixed', seed=2), 'several', 'own', 'fixed@2'),
         (Order('swaps', 1), 'several', 'own', 'swaps:1'),
         (Order('few', 1, seed=5), 'one', 'own', 'few:1@5'),
-        (Order('few'), 'several', 'own', 'few:2'),
-        (Order('sorted_subset'), 'several', 'own', 'sorted_subset'),
         (Order('listed', (1, 0)), 'one', 'own', [1, 0]),
     ],
 )
@@ -244,83 +219,35 @@ def listed(text):
 
 def test_a_file_has_positions_of_the_model_or_fewer():
     assert listed('[2, 0, 1]') == [2, 0, 1] == read_order('~/order.json')
-    for positions in ([2, 0, 1], [3, 2, 0, 1, 4]):
-        assert Order.of(positions, {'block_size': 9}).draw(2, 3).tolist() == [[2, 0, 1]] * 2
+    assert Order.of([3, 2, 0, 1, 4], {'block_size': 9}).draw(2, 3).tolist() == [[2, 0, 1]] * 2
     order = Order('listed', (3, 2, 0, 1))
-    order.check(4)
     order.check(3, 4)
-    for asked, said in (((3,), 'at most the 3'), ((2, 3), 'at most the 3'), ((5,), '0 to 4, once')):
+    for asked, said in (((2, 3), 'at most the 3'), ((5,), '0 to 4, once')):
         with one_line(said):
             order.check(*asked)
 
 
 def test_a_text_that_is_no_order_is_one_line():
     """Also a file, and a number that a family refuses."""
-    names = ['rl', 'own', 'swaps:', 'swaps:-1', 'swaps:x', 'l2r:3', 'l2r@1', 'none.json', '', '.']
-    for wrong in names:
+    for wrong in ('own', 'swaps:', 'swaps:-1', 'l2r:3', 'l2r@1', 'none.json', '', '.'):
         with one_line(f'{wrong!r} is no order.*JSON file'):
             read_order(wrong)
     with one_line("nearest is 'random'"):
         read_order('randm')
     with one_line('below 2'):
         read_order(f'swaps:{2**31}')
-    wrong = ['{"order": [0]}', '3', 'null', '[]', '[0.5, 1]', '[0.0, 1]', '[false, 1]', '[[0]]']
-    for text in (
-        *wrong,
-        '["0"]',
-        '[0, 2]',
-        '[1, 2]',
-        '[0, 0]',
-        '[2, 0',
-        b'\xff\xfe\0',
-        '[' * 99999,
-    ):
+    wrong = ['{"order": [0]}', '3', '[]', '[0.0, 1]', '[false, 1]', '[[0]]', '[0, 2]', '[1, 2]']
+    for text in (*wrong, '[2, 0', b'\xff\xfe\0', '[' * 99999):
         with one_line('order.json cannot be read as a JSON list'):
             listed(text)
-    for make in (Order, lambda kind: sample_order(1, 8, kind), lambda kind: Order.of(kind, {})):
-        with one_line("order must be random, l2r, .*, got 'rl'"):
-            make('rl')
+    with one_line("order must be random, l2r, .*, got 'rl'"):
+        Order('rl')
     for kind in ('block', 'few'):
         with one_line('at least 1.*0'):
             sample_order(1, 8, kind, parameter=0)
-    for positions in ([0, 1], [0, 1, 1], [3, 1, 2], []):
+    for positions in ([0, 1, 1], [3, 1, 2], []):
         with one_line(f'from 0 to 2, once; got {len(positions)}'):
             Order.of(positions, {}).draw(1, 3)
-
-
-# ---- names of ways to write
-
-NOUNS = [
-    ({}, Given()),
-    (dict(n_steps=4, unmask='binomial'), Given(4, binomial=True)),
-    (dict(schedule=[2, 9], unmask='binomial'), Given(schedule=[2, 9])),
-    (dict(policy='margin/8:0.9+2'), Adaptive('margin', block_length=8, threshold=0.9, noise=2.0)),
-    (dict(policy='margin', unmask='binomial'), Adaptive('margin', binomial=True)),
-    (dict(unmask='lossless:64', n_steps=9, schedule='cosine'), Lossless(64)),
-    (dict(policy='margin', revise=1), Revised(Adaptive('margin'), 1)),
-]
-
-
-def test_options_name_an_unmasking():
-    for options, noun in NOUNS:
-        assert unmasking_of(**options) == noun
-    for text, order in (('own', 'own'), ('entropy+0.5', 'random'), ('margin/32', 'l2r')):
-        policy = 'given' if text == 'own' else text
-        assert order_and_unmasking(text) == (order, unmasking_of(policy=policy))
-
-
-def test_an_order_and_an_unmasking_that_do_not_go_together_are_one_line():
-    for wrong, said in (('margin/x', 'margin/x'), ('margin:1..2', '1..2'), ('l2r/8', 'l2r/8')):
-        with one_line(said):
-            order_and_unmasking(wrong)
-    with one_line('margin/32:0.9'):
-        order_and_unmasking('margin+x')
-
-
-def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
-    check_keywords({'kind': 'a', 'n_steps': 4}, sample_order)
-    with pytest.raises(TypeError, match="'n_step'; the nearest is 'n_steps'"):
-        check_keywords({'n_step': 4}, sample_order)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -329,44 +256,27 @@ def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
 
 def check_alike(values, n):
     """Each of n values is about as often as the others, by chi-square."""
-    chi2 = chi2_of(values.flatten().bincount(minlength=n), 1 / n)
-    assert abs(chi2 - (n - 1)) < 5 * (2 * (n - 1)) ** 0.5
+    assert chi2_of(values.flatten().bincount(minlength=n), 1 / n) < limit(n - 1)
 
 
 def test_seeds_are_a_function_of_their_names():
     assert derive_seed(1, 2) == hashed(1, 2) == 5142973159532490859
     assert derive_seed(1, 2, 3) == 2904650318594197935
-    assert derive_seed('x', 2**32, 3) == hashed('x', 2**32, 3)
-    seeds = {
-        derive_seed(*names) for names in itertools.product(range(20), (0, 1, 'order'), range(9))
-    }
-    assert len(seeds) == 540
-    one, same = (torch.rand(9, generator=stream(3, 'x')) for _ in range(2))
-    assert torch.equal(one, same)
+    names = itertools.product((1, 2, 'dropout'), range(5_000), range(2))
+    states = [derive_seed(*of_one) % 2**32 for of_one in names]
+    assert len({*states}) > 30_000 - 4  # as far as 32 bits reach
     assert seeds_of(5, 3) == [5, 6, 7]
     assert seeds_of([4, np.int64(4)], 2) == [4, 4]
     with one_line('each of 3 texts'):
         seeds_of([4, 4], 3)
 
 
-def test_runs_of_other_seeds_take_their_states_in_other_orders():
-    """As far as 32 bits reach: two runs of 5,000 updates have 0.006 states in common, at random."""
-    names = itertools.product((1, 2, 'dropout'), range(5_000), range(2))
-    states = [derive_seed(*of_one) % 2**32 for of_one in names]
-    assert len({*states[:10_000]}) == 10_000
-    assert len({*states}) > 30_000 - 4
-    check_alike(torch.tensor(states[:10_000]) >> 24, 256)
-
-
 def test_bits_are_those_of_splitmix64():
-    """Its published numbers for the seed 1234567, together and one by one."""
+    """Its published numbers for the seed 1234567."""
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     known += [4593380528125082431, 16408922859458223821]
-    seed = torch.tensor(1234567)
-    together = random_bits(seed, torch.arange(1, 6))
-    one_by_one = [random_bits(seed, n) for n in range(1, 6)]
-    for bits in (together, one_by_one):
-        assert [int(one) % 2**64 for one in bits] == known
+    bits = random_bits(torch.tensor(1234567), torch.arange(1, 6))
+    assert [int(one) % 2**64 for one in bits] == known
 
 
 def test_numbers_of_a_row_are_those_that_it_has_alone_and_every_bit_of_a_seed_counts():
@@ -375,7 +285,6 @@ def test_numbers_of_a_row_are_those_that_it_has_alone_and_every_bit_of_a_seed_co
     together = uniform(keys.unsqueeze(1), 'tokens', 3, columns)
     for r in range(3):
         assert torch.equal(uniform(keys[r : r + 1], 'tokens', 3, columns[:4]), together[r, :4])
-    assert len({*together.flatten().tolist()}) == 21
     seeds = [0, *(2**i for i in range(80))]
     assert len({*uniform(keys_of(seeds), 'tokens', 0).tolist()}) == 81
 
@@ -391,7 +300,6 @@ def test_numbers_are_uniform_and_independent_of_their_neighbours():
     rows = keys_of(range(2000)).unsqueeze(1)
     columns = torch.arange(200)
     u = uniform(rows, 'tokens', columns)
-    assert u.dtype == torch.float64
     assert 0 <= u.min() <= u.max() < 1
     cell = (16 * u).long()
     check_alike(cell[:, 1:] * 16 + cell[:, :-1], 256)
@@ -422,25 +330,19 @@ def averaged(**config):
     'network',
     [
         dict(gate_init=1.0, n_cond=24, n_tokens=7),
-        dict(target_position='layer', rotary=True),
         dict(SIGMA, bias=False),
-        dict(attention='mixed'),
         dict(target_position='two_stream', rotary=True),
     ],
 )
 def test_our_file_gives_the_model_back(network):
     model, ema = averaged(**network)
     save_checkpoint('c.pt', model, ema, iter_num=3)
-    assert os.listdir() == ['c.pt']
     for weights, origin in {'raw': model, 'ema': ema.model}.items():
         loaded = model_from_checkpoint('c.pt', weights)
         assert not loaded.training
         assert loaded.config == origin.config
-        assert digest(loaded) == digest(origin)
         torch.testing.assert_close(loaded.state_dict(), origin.state_dict(), rtol=0, atol=0)
-    checkpoint = load_checkpoint('c.pt')
-    assert checkpoint['iter_num'] == 3
-    average = checkpoint['ema_model']
+    average = load_checkpoint('c.pt')['ema_model']
     assert (average['num_updates'], average['decay']) == (2, 0.9)
 
 
@@ -458,7 +360,6 @@ def test_what_published_sizes_leave_out_is_inferred():
     assert (adaln.target_position, adaln.gpt2_blocks) == ('adaln', False)
     sigma = config_of(args, ln_f=torch.zeros(8))
     assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
-    assert config_of(args | {'n_tokens': 9}).n_real == 9
     assert [padded(n) for n in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
 
 
@@ -483,17 +384,14 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     more = dict(iter_num=7, tokenizer='bytes', config=run, counts=counts)
     save_checkpoint('c.pt', model, ema, **more)
     opened = Checkpoint('c.pt')
-    assert opened.config == model.config
     assert (opened.tokenizer.name, opened.run, opened.iter_num) == ('bytes', run, 7)
     assert opened.order == Order('block', 2, seed=3)
     assert opened.weights == 'ema'
-    assert opened.about('ema') == 'c.pt: ema weights, iteration 7'
     opened.tokenizer.special = {'<a>': 7, '<b>': 3}
     found = opened.model('raw')
     assert torch.equal(found.counts, counts)
     assert found.exempt.tolist() == [3, 7, 256]  # for which a penalty is not
     assert found.state_dict().keys() == model.state_dict().keys()
-    assert digest(found) == digest(model)
     save_checkpoint('c.pt', model, tokenizer='bytes')
     opened = Checkpoint('c.pt')
     assert (opened.weights, opened.counts) == ('raw', None)
@@ -512,7 +410,6 @@ def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
     os.symlink('c.pt', 'link.pt')
     save_checkpoint('~/link.pt', model, iter_num=3)
     assert load_checkpoint('c.pt')['iter_num'] == 1
-    assert not os.path.islink('link.pt')
     assert sorted(os.listdir()) == ['c.pt', 'link.pt']
 
 
@@ -520,12 +417,7 @@ def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
     os.mkdir('here')
     pathlib.Path('order.json').write_text('[2, 0, 1]')
     monkeypatch.chdir('here')
-    for opened in (
-        load_checkpoint(pathlib.Path('~/ckpt.pt')),
-        open_checkpoint('~/ckpt.pt').entries,
-        Checkpoint('~/ckpt.pt').entries,
-    ):
-        assert opened['iter_num'] == 7
+    assert open_checkpoint('~/ckpt.pt').entries['iter_num'] == 7
     writer = Writer(pathlib.Path('~/ckpt.pt'))
     assert len(writer.infill('a[[1-1]]b', order='~/order.json', length=3)) == 3
     with one_line('masked:.*/here must name a folder'):
@@ -542,11 +434,9 @@ FILES = [  # (what a file holds, what is said)
     (None, 'no checkpoint file'),
     (b'', '.0 bytes. cannot be read'),
     (HALF, 'cannot be read'),
-    (b'hello, world\n', 'cannot be read'),
     (bytes(range(7, 200)), 'cannot be read'),
     (Bomb(), 'cannot be read'),
     ([], 'is not a checkpoint'),
-    ({'model': {}}, 'is not a checkpoint'),
     ({'model': {'a': 3}, 'model_args': {}}, 'is not a checkpoint'),
     ({'model': {}, 'model_args': {}, 'tokenizer': 3}, 'is not a checkpoint'),
 ]
@@ -554,7 +444,6 @@ for value, name in (
     (np.datetime64('2020-01-01'), 'numpy'),
     (np.array([None]), 'numpy'),
     (np.zeros(2, 'i4,O'), 'numpy'),
-    (np.float32, 'numpy.float32'),
     (Bomb(), 'mkdir'),
 ):
     held = {'model': {}, 'model_args': {}, 'more': [value]}
@@ -585,7 +474,6 @@ PLAIN = [  # (what a training loop keeps, what is read)
     (np.asfortranarray(np.arange(6.0).reshape(2, 3)), [[0, 1, 2], [3, 4, 5]]),
     (np.arange(3, dtype='>i2'), [0, 1, 2]),
     (np.bytes_(b''), b''),
-    (collections.OrderedDict(a=1), {'a': 1}),
     ((1, b'x', None, 2**70), (1, b'x', None, 2**70)),
 ]
 
@@ -611,19 +499,14 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
     'weights, change, said',
     [
         ('ema', {}, 'no EMA'),
-        ('ema', {'ema_model': None}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
         ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
         ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'first is zz'),
-        ('raw', {'model_args': {'n_embd': 32}}, 'differ'),
         ('raw', {'model_args': {'n_layer': 1}}, 'differ .*h.1'),
         ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'),
-        ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
-        ('raw', {'model_args': {'attention': 'no'}}, 'attention'),
         ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
         ('both', {}, "weights must be 'ema' or 'raw'"),
         ('raw', {'wnonee': float('nan')}, 'diverged: 1 weights .*wnonee'),
-        ('raw', {'wnonee': float('inf')}, 'diverged: 1 weights .*wnonee'),
         ('raw', {'wnonee': 3e38}, 'diverged: 1 weights .*wnonee'),  # its logits are not finite
     ],
 )
@@ -643,7 +526,6 @@ TIES = [
     (EMBEDDING, 'names'),
     (HEAD, 'list'),
     ('both', 'list of all'),
-    ('module.', 'names'),
     ('module._orig_mod.', 'names'),
 ]
 
@@ -671,67 +553,31 @@ def test_weights_in_a_file_of_others(store, average):
     assert digest(model_from_checkpoint('c.pt', 'ema')) == digest(ema.model)
 
 
-def test_a_head_that_was_trained_apart_is_refused():
-    for which, other in (('raw', 'ema'), ('ema', 'raw')):
-        entries = entries_of(*averaged(**SIGMA))
-        weights = {'raw': entries['model'], 'ema': entries['ema_model']['shadow_params']}[which]
-        weights[HEAD] = weights[EMBEDDING] + 1e-3
-        with one_line('a head of its own'):
-            model_from_checkpoint(entries, which)
-        model_from_checkpoint(entries, other)
-
-
-@pytest.mark.slow
-def test_reading_a_checkpoint_does_not_import_the_compiler():
-    """Which takes longer than all else that one token needs."""
-    code = (
-        'import sys; from anyorder.checkpoint import model_from_checkpoint; '
-        'model_from_checkpoint("tests/reference/adaln_small.ckpt.pt"); '
-        'assert not {"torch._dynamo", "sympy"} & {*sys.modules}'
-    )
-    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
-
-
 # --------------------------------------------------------------------------------------------------
 # weights of others
 
-TENSORS = {
-    'a': torch.tensor([[1.5, -2.0, 3.0]]),
-    'scale': torch.tensor(0.25, dtype=torch.bfloat16),
-    'ids': torch.tensor([[3, -1], [2**40, 0]]),
-    'mask': torch.tensor([True, False, True]),
-    'empty': torch.zeros(0, 4),
-}
-INDEX = pathlib.Path('model.safetensors.index.json')
 
-
-@pytest.fixture
-def save_file():
-    return pytest.importorskip('safetensors.torch').save_file
-
-
-def check_same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def test_a_folder_of_weights(save_file, monkeypatch):
+def test_a_folder_of_weights(monkeypatch):
     """Safetensors come before pickles, both give the tensors, and stay when a file is overwritten;
     parts are read from the folder alone."""
+    save_file = pytest.importorskip('safetensors.torch').save_file
+    tensors = {'a': torch.tensor([1.5, -2.0]), 'ids': torch.tensor([[3, -1], [2**40, 0]])}
     assert read_weights('.') == {}
     torch.save({'a': torch.zeros(1), 'step': 3}, 'pytorch_model.bin')
-    check_same(read_weights('.'), {'a': torch.zeros(1)})
-    save_file(TENSORS, 'model.safetensors')
+    assert [*read_weights('.')] == ['a']
+    save_file(tensors, 'model.safetensors')
     weights = read_weights('.')
-    check_same(weights, TENSORS)
     with open('model.safetensors', 'rb+') as f:
         f.write(b'\xff' * os.path.getsize('model.safetensors'))
-    check_same(weights, TENSORS)
+    torch.testing.assert_close(weights, tensors, rtol=0, atol=0)
+    with one_line('cannot be read as weights'):
+        read_weights('.')
     os.remove('model.safetensors')
-    parts = {name: f'model-{len(name) % 2}.safetensors' for name in TENSORS}
-    INDEX.write_text(json.dumps({'weight_map': {n: f'../else/{x}' for n, x in parts.items()}}))
-    for part in {*parts.values()}:
-        save_file({name: p for name, p in TENSORS.items() if parts[name] == part}, part)
-    check_same(read_weights('.'), TENSORS)
+    places = {'a': '../else/1.safetensors', 'ids': '/etc/2.safetensors'}
+    pathlib.Path('model.safetensors.index.json').write_text(json.dumps({'weight_map': places}))
+    for name, place in places.items():
+        save_file({name: tensors[name]}, os.path.basename(place))
+    assert read_weights('.').keys() == places.keys()
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     for call in (read_weights, lambda path: write_exported(path, make_model(), {}, None, 'raw')):
         with one_line('needs safetensors: pip install'):
@@ -739,74 +585,17 @@ def test_a_folder_of_weights(save_file, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'parts, said',
-    [
-        (['a'], 'weight_map'),
-        (None, 'weight_map'),
-        ({'a': 5}, 'weight_map'),
-        ({'a': 'there', 'b': '/etc/passwd', 'c': '..'}, 'lacks 2 of its 3 .* first is [.][.]'),
-        ({'a': 'there', 'b': 'model-2.safetensors'}, 'lacks 1 of its 2 .* model-2.safetensors'),
-    ],
-)
-def test_parts_that_are_not_there_are_one_line(parts, said):
-    pathlib.Path('there').touch()
-    INDEX.write_text(json.dumps({'weight_map': parts}))
-    with one_line(said):
-        read_weights('.')
-
-
-def header(*parts):
-    """The JSON of tensors of bytes, each a name and where its numbers start and end."""
-    entries = []
-    for name, start, end in parts:
-        entry = f'{{"dtype": "U8", "shape": [{end - start}], "data_offsets": [{start}, {end}]}}'
-        entries.append(f'"{name}": {entry}')
-    return f'{{{", ".join(entries)}}}'
-
-
-WHOLE = header(('a', 0, 8))
-BROKEN = [  # a header that does not give each number to one tensor
-    header(('a', -8, -4)),
-    header(('a', 0, 4), ('b', 2, 8)),
-    header(('a', 0, 2), ('b', 4, 8)),
-    header(('a', 0, 6)),
-    '{}',
-    header(('a', 0, 8), ('b', 8, 4)).replace('[-4]', '[0]'),
-    header(('a', 0, 4), ('a', 4, 8)),
-    WHOLE.replace('[8]', '[2, -1]'),
-    WHOLE.replace('U8', 'U12'),
-    WHOLE.replace('"a"', '"__metadata__": [], "a"'),
-    '\ufeff' + WHOLE,
-    '',
-]
-
-
-def test_a_broken_header_is_one_line(save_file):
-    for text in (WHOLE, *BROKEN):
-        head = text.encode()
-        data = len(head).to_bytes(8, 'little') + head + bytes(range(8))
-        pathlib.Path('model.safetensors').write_bytes(data)
-        if text == WHOLE:
-            assert read_weights('.')['a'].tolist() == [*range(8)]
-            continue
-        with one_line('cannot be read as weights'):
-            read_weights('.')
-
-
-@pytest.mark.parametrize(
     'wrapped',
     [
         'module.h.0.weight',
         '_orig_mod.module.h.0.weight',
-        'module._orig_mod.h.0.weight',
-        'h.0._orig_mod.weight',
         '_fsdp_wrapped_module.h.0._checkpoint_wrapped_module.weight',
     ],
 )
 def test_what_wrappers_put_into_names_is_left_out(wrapped):
     weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
     own = {'h.0.weight': torch.arange(3.0), 'modules.weight': torch.ones(1)}
-    check_same(unwrapped(weights), own)
+    torch.testing.assert_close(unwrapped(weights), own, rtol=0, atol=0)
     unwrapped(weights | {'h.0.weight': torch.arange(3.0)})  # twice, and the same
     with one_line('two different weights h.0.weight'):
         unwrapped(weights | {'h.0.weight': torch.ones(3)})
@@ -819,43 +608,34 @@ def test_a_weight_is_a_tensor_of_real_numbers():
             unwrapped({'head': ones, 'module.head': value})
 
 
-WTE = torch.tensor([1.5, float('nan')])  # of a run that diverged model_from_checkpoint says so
-EIGHT = torch.tensor([0.5, 1.1]).to(torch.float8_e4m3fn)
-
-
 def test_a_tied_matrix_has_one_name_or_two_and_one_value():
     """In any dtypes."""
+    wte = torch.tensor([1.1, float('nan')])  # of a run that diverged model_from_checkpoint says so
+    eight = wte.to(torch.float8_e4m3fn)
     for weights in (
-        {'wte': WTE},
-        {'head': WTE},
-        {'wte': WTE, 'head': WTE.double()},
-        {'wte': EIGHT.float(), 'head': EIGHT},
+        {'wte': wte},
+        {'head': wte},
+        {'wte': wte, 'head': wte.double()},
+        {'wte': eight.float(), 'head': eight},
     ):
-        names = [*weights]
+        first = next(iter(weights.values()))
         found = tie(weights, 'head', 'wte', '/x')
-        assert torch.equal(found['wte'].nan_to_num(), weights[names[0]].nan_to_num())
-        assert [*weights] == names
+        assert torch.equal(found['wte'].nan_to_num(), first.nan_to_num())
     assert tie({}, 'head', 'wte', '/x') == {}
-    for head in ([1.0, 2.5], [1.0, 2.0, 0.0], EIGHT):
+    for head in (wte + 1e-3, wte[:1], eight):
         with one_line('/x has a head of its own'):
-            tie(
-                {'wte': torch.tensor([0.5, 1.1]), 'head': torch.as_tensor(head)},
-                'head',
-                'wte',
-                '/x',
-            )
+            tie({'wte': wte, 'head': head}, 'head', 'wte', '/x')
 
 
-def test_names_of_the_hub(tmp_path, monkeypatch):
+def test_names_of_the_hub(monkeypatch):
     hub = pytest.importorskip('huggingface_hub')
     asked = []
 
     def snapshot(repo, allow_patterns):
         asked.append((repo, allow_patterns[-1]))
-        assert {'config.json', 'tokenizer.json', 'merges.txt'} <= {*allow_patterns}
         os.makedirs(repo, exist_ok=True)
         if 'xl' in repo:
-            (tmp_path / repo / 'model.safetensors').touch()
+            pathlib.Path(repo, 'model.safetensors').touch()
         return repo
 
     def fail(repo, file):
@@ -872,9 +652,8 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
     os.makedirs('gpt2')  # what is here comes first
     assert local_path('gpt2') == 'gpt2'
     monkeypatch.setattr(hub, 'hf_hub_download', fail)
-    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
-        with one_line(name):
-            local_path(name)
+    with one_line('hf:me/it/x.pt'):
+        local_path('hf:me/it/x.pt')
 
 
 # --------------------------------------------------------------------------------------------------
