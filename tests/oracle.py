@@ -1,11 +1,12 @@
 """What the tests compare with: a slow network, a slow writer, how far counts may be from a law.
 
-They are written from the definitions and share no code with what they check."""
+They are written from the definitions."""
 
 import math
 
 import torch
 from conftest import numbers
+from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
 from anyorder.generation.drawing import token_noise
 from anyorder.generation.options import choice_in
@@ -61,17 +62,19 @@ class Definition:
     def logits(self, tokens, order, n_known, d):
         """Logits (V,) for visit d of a row: those of the last slot."""
         reads, stands, targets = self.slots(order, n_known, d)
-        vectors = [self.vector(p, tokens) for p in reads]
-        x = torch.stack(vectors) + self.w['transformer.wpe.weight'][stands]
+        x = torch.stack([self.vector(p, tokens) for p in reads])
+        x = x + self.w['transformer.wpe.weight'][stands]
         if self.kind == 'input':
             x = x + self.w['transformer.wtpe.weight'][targets]
         for i in range(self.config.n_layer):
             x = self.block(x, f'transformer.h.{i}.', stands, targets, n_known)
-        if self.kind != 'adaln':
-            return self.linear(self.norm(x, 'transformer.ln_f'), 'lm_head')[-1]
-        final = 'transformer.final_layer.'
-        shift, scale = self.adaln(final + 'adaLN_final.1', targets, 2)
-        return self.linear(self.norm(x, final + 'ln_f') * (1 + scale) + shift, 'lm_head')[-1]
+        final = 'transformer.'
+        shift = scale = 0
+        if self.kind == 'adaln':
+            final = 'transformer.final_layer.'
+            shift, scale = self.adaln(final + 'adaLN_final.1', targets, 2)
+        x = self.norm(x, final + 'ln_f') * (1 + scale) + shift
+        return self.linear(x, 'lm_head')[-1]
 
     def slots(self, order, n_known, d):
         """What the slots read, where they stand (0 is the place of [None]) and what they predict.
@@ -98,28 +101,22 @@ class Definition:
         return self.w['transformer.wte.weight'][tokens[read]]
 
     def block(self, x, h, stands, targets, n_known):
-        if self.kind == 'layer':
-            x = x + self.w[h + 'wtpe.weight'][targets]
-        if self.kind == 'layer_shared':
-            x = x + self.w['transformer.wtpe.weight'][targets]
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(h, x, targets)
+        if self.kind in ('layer', 'layer_shared'):
+            place = h if self.kind == 'layer' else 'transformer.'
+            x = x + self.w[place + 'wtpe.weight'][targets]
+        parts = 0, 0, 1, 0, 0, 1
+        if self.kind == 'adaln':
+            parts = self.adaln(h + 'adaLN.1', targets, 6)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = parts
         y = self.norm(x, h + 'ln_1') * (1 + scale_a) + shift_a
         x = x + gate_a * self.attention(y, h + 'attn.', stands, targets, n_known)
         y = self.norm(x, h + 'ln_2') * (1 + scale_m) + shift_m
         y = self.linear(y, h + 'mlp.c_fc')
-        gelu = y * 0.5 * (1 + torch.erf(y / 2**0.5))
-        return x + gate_m * self.linear(gelu, h + 'mlp.c_proj')
-
-    def modulation(self, h, x, targets):
-        if self.kind == 'adaln':
-            return self.adaln(h + 'adaLN.1', targets, 6)
-        zero = torch.zeros_like(x)
-        one = torch.ones_like(x)
-        return zero, zero, one, zero, zero, one
+        return x + gate_m * self.linear(gelu(y), h + 'mlp.c_proj')
 
     def adaln(self, name, targets, n_parts):
         e = self.w['transformer.wtpe.weight'][targets]
-        return self.linear(e * torch.sigmoid(e), name).chunk(n_parts, -1)
+        return self.linear(silu(e), name).chunk(n_parts, -1)
 
     def attention(self, x, h, stands, targets, n_known):
         """A loop over heads, plainly causal or full; some networks have a mask between."""
@@ -127,34 +124,30 @@ class Definition:
         D = C // self.config.n_head
         q, k, v = self.linear(x, h + 'c_attn').split(C, -1)
         heads = []
-        for start in range(0, C, D):
-            own = slice(start, start + D)
-            q_own = self.turned(self.norm(q[:, own], h + 'q_norm'), [p + 1 for p in targets])
-            k_own = self.turned(self.norm(k[:, own], h + 'k_norm'), stands)
+        for q_own, k_own, v_own in zip(q.split(D, -1), k.split(D, -1), v.split(D, -1)):
+            q_own = self.turned(self.norm(q_own, h + 'q_norm'), [p + 1 for p in targets])
+            k_own = self.turned(self.norm(k_own, h + 'k_norm'), stands)
             score = q_own @ k_own.T / D**0.5
             self.hide(score, n_known)
-            heads.append(score.softmax(-1) @ v[:, own])
+            heads.append(score.softmax(-1) @ v_own)
         return self.linear(torch.cat(heads, -1), h + 'c_proj')
 
     def hide(self, score, n_known):
         """Set the scores (slots, slots) of what a slot does not see to -inf."""
-        n = len(score)
         # in the mixed network a known slot sees no slot behind it
-        n_causal = {'causal': n, 'bidirectional': 0, 'mixed': n_known}[self.config.attention]
-        for query in range(n_causal):
+        n_causal = {'causal': len(score), 'bidirectional': 0, 'mixed': n_known}
+        for query in range(n_causal[self.config.attention]):
             score[query, query + 1 :] = -math.inf
         if self.kind == 'two_stream':
             score[:, -1] = -math.inf  # nothing sees a query, not even itself
 
     def norm(self, x, name):
-        if f'{name}.weight' not in self.w:
+        weight = self.w.get(f'{name}.weight')
+        if weight is None:
             return x
-        weight = self.w[f'{name}.weight']
         if not self.config.gpt2_blocks:
-            return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
-        std = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-        x = (x - x.mean(-1, keepdim=True)) / std
-        return x * weight + self.w.get(f'{name}.bias', 0)
+            return rms_norm(x, weight.shape, weight, 1e-5)
+        return layer_norm(x, weight.shape, weight, self.w.get(f'{name}.bias'))
 
     def linear(self, x, name):
         return x @ self.w[name + '.weight'].T + self.w.get(name + '.bias', 0)
@@ -187,34 +180,32 @@ SLOW_SCORES = {
     'top_prob': lambda p, i: p.max(),
     'margin': lambda p, i: -p.topk(2).values.diff(),
     'entropy': lambda p, i: (p * p.log()).nansum(),
+    'zero': lambda p, i: p[0],
 }
-SLOW_SCORES['zero'] = lambda p, i: p[0]
 SLOW_SCORES |= {'factor': SLOW_SCORES['top_prob'], 'eb': SLOW_SCORES['entropy']}
 
 
-def factor(score, f):
-    """Wu et al. 2025, arXiv 2505.22618: the blanks, by their scores, that are sure together."""
-    ranked = sorted(score, key=score.get, reverse=True)
-    n = max((n for n, p in enumerate(ranked, 1) if score[p] >= 1 - f / (n + 1)), default=0)
-    return ranked[:n]
+# of scores, the largest first, and the number of a rule: how many blanks are sure
 
 
-def entropy_bounded(score, gamma):
+def factor(ranked, f):
+    """Wu et al. 2025, arXiv 2505.22618."""
+    return max((n for n, p in enumerate(ranked, 1) if p >= 1 - f / (n + 1)), default=0)
+
+
+def entropy_bounded(ranked, gamma):
     """Ben-Hamu et al. 2025, arXiv 2505.24857."""
-    ranked = sorted(score, key=score.get, reverse=True)
-    entropy = [-float(score[p]) for p in ranked]
-    n = max(n for n in range(1, len(ranked) + 1) if sum(entropy[: n - 1]) <= gamma)
-    return ranked[:n]
+    return max(n for n in range(1, len(ranked) + 1) if -sum(ranked[: n - 1]) <= gamma)
 
 
-def reached(score, threshold):
-    return [p for p in score if score[p] >= threshold]
+def reached(ranked, threshold):
+    return sum(score >= threshold for score in ranked)
 
 
 SLOW_RULES = {'factor': factor, 'eb': entropy_bounded}
 
 
-def cut(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+def cut(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **others):
     """Logits (V,) by the temperature, -inf for what is cut."""
     logits = logits / temperature
     ranked = logits.argsort(descending=True)[: top_k or None]
@@ -236,10 +227,11 @@ class ByDefinition:
         self.model = model
         self.seed = seed
         self.allowed = allowed
-        self.how = dict(n_steps=9, schedule='linear', unmask='fixed') | how
-        policy = self.how.get('policy', 'given')
-        given = {'policy': policy, 'block_length': None, 'threshold': None, 'noise': 0.0}
-        self.choice = given | choice_in(policy)
+        usual = {'n_steps': 9, 'schedule': 'linear', 'unmask': 'fixed', 'policy': 'given'}
+        usual |= {'revise': 0, 'cfg_scale': 0, 'presence_penalty': 0, 'temperature': 1.0}
+        self.how = usual | how
+        given = {'policy': 'given', 'block_length': None, 'threshold': None, 'noise': 0.0}
+        self.choice = given | choice_in(self.how['policy'])
         self.is_lossless = self.how['unmask'].startswith('lossless')
         self.prompt = order[:known].tolist()
         self.visits = [*self.prompt]
@@ -251,16 +243,15 @@ class ByDefinition:
         self.logprob = torch.zeros(len(idx), dtype=torch.float64)
         self.drawn_logprob = self.logprob.clone()
         self.n_steps = 0
-        n_steps = len(idx) if self.is_lossless else self.how['n_steps']
-        self.write(order[known:n_visits].tolist(), n_steps, self.choice['block_length'])
-        for n_round in range(self.how.get('revise', 0)):
+        blanks = order[known:n_visits].tolist()
+        self.write(blanks, self.how['n_steps'], self.choice['block_length'])
+        for n_round in range(self.how['revise']):
             before = self.text.clone()
             self.revise(n_round)
             if torch.equal(self.text, before):
                 break
 
     def write(self, blanks, n_steps, block_length, *names):
-        """Write the blanks in blocks."""
         u = numbers(self.seed, 'tokens', *names, n=len(self.text))
         for block, ends in self.blocks(blanks, n_steps, block_length, *names):
             for end in ends:
@@ -270,7 +261,7 @@ class ByDefinition:
                     break
                 logits = self.logits(self.visits, rest)
                 n_new = end - len(block) + len(left)
-                for p in self.chosen(block, {p: logits[p] for p in left}, n_new):
+                for p in self.chosen(block, left, logits, n_new):
                     self.reveal(p, logits[p], u[p])
                 self.n_steps += 1
 
@@ -284,13 +275,12 @@ class ByDefinition:
         for start in range(0, n, length):
             block = blanks[start : start + length]
             end = start + len(block)
-            # k n / n_steps blanks after step k: the steps that end in this block
-            n_here = sum(start * n_steps < k * n <= end * n_steps for k in range(1, n_steps + 1))
-            n_here = max(1, n_here)
+            # its steps: all up to its end less all up to its start
+            n_here = max(1, n_steps * end // n - n_steps * start // n)
             if self.choice['threshold'] is not None:
                 ends = block
             elif isinstance(schedule, list):
-                ends = [min(end, n) for end in schedule]
+                ends = schedule
             elif self.how['unmask'] == 'binomial':
                 ends = binomial_schedule(u[start:end], n_here, schedule)
             else:
@@ -300,43 +290,44 @@ class ByDefinition:
     def logits(self, visits, blanks):
         """{blank: logits (V,)} given the visits, of which some may be a prompt."""
         logits = self.predicted(visits, blanks)
-        scale = self.how.get('cfg_scale', 0)
+        scale = self.how['cfg_scale']
         if scale:
-            written = visits[len(self.prompt) :]
-            without = self.predicted(written, [*blanks, *self.prompt])[: len(blanks)]
+            unknown = [*blanks, *self.prompt]
+            without = self.predicted(visits[len(self.prompt) :], unknown)[: len(blanks)]
             mixed = (1 + scale) * logits - scale * without
             logits = mixed.where(logits > -math.inf, -math.inf)
-        logits[:, [*{*self.text[visits].tolist()}]] -= self.how.get('presence_penalty', 0)
+        logits[:, self.text[visits].unique()] -= self.how['presence_penalty']
         if self.allowed is not None:
             logits[:, : self.allowed.size(1)].masked_fill_(~self.allowed[blanks], -math.inf)
         return dict(zip(blanks, logits))
 
     def predicted(self, visits, blanks):
-        n = len(visits) + len(blanks)
         order = torch.tensor([[*visits, *blanks, *self.padding]])
-        return self.model.predict(self.text[None], order, len(visits), len(blanks), n_visits=n)[0]
+        sizes = len(visits), len(blanks)
+        return self.model.predict(self.text[None], order, *sizes, n_visits=sum(sizes))[0]
 
-    def chosen(self, block, logits, n_new):
-        """The blanks of a block, of which some are left {blank: logits}, that a step reveals."""
+    def chosen(self, block, left, logits, n_new):
+        """The blanks of a block, of which some are left, that a step reveals, by their logits."""
         policy, _, threshold, noise = self.choice.values()
         slow = SLOW_SCORES['zero' if is_own(policy) else policy]
-        score = {p: slow(x.softmax(-1), block.index(p)) for p, x in logits.items()}
+        score = {p: float(slow(logits[p].softmax(-1), block.index(p))) for p in left}
         sure = []
         if threshold is not None:
-            sure = SLOW_RULES.get(policy, reached)(score, threshold)
+            ranked = sorted(left, key=score.get, reverse=True)
+            rule = SLOW_RULES.get(policy, reached)
+            sure = ranked[: rule([score[p] for p in ranked], threshold)]
             n_new = max(1, len(sure))
         u = numbers(self.seed, 'noise', self.n_steps, n=len(self.text))
         gumbel = -(-u.log()).log()
-        rank = {p: (p in sure, float(score[p] + noise * gumbel[p])) for p in score}
-        return sorted(score, key=rank.get, reverse=True)[:n_new]
+        rank = {p: (p in sure, score[p] + noise * float(gumbel[p])) for p in left}
+        return sorted(left, key=rank.get, reverse=True)[:n_new]
 
     def reveal(self, p, logits, u):
-        cuts = {name: self.how[name] for name in ('top_k', 'top_p', 'min_p') if name in self.how}
-        temperature = self.how.get('temperature', 1.0)
-        law = cut(logits, temperature, **cuts) if temperature else logits
+        is_greedy = self.how['temperature'] == 0
+        law = logits if is_greedy else cut(logits, **self.how)
         if self.truth is not None:
             token = self.truth[p]
-        elif temperature == 0:
+        elif is_greedy:
             token = law.argmax()
         elif self.is_lossless:
             noise = token_noise(keys_of([self.seed]), torch.tensor([p]), len(law))
@@ -353,9 +344,8 @@ class ByDefinition:
         """Write the eighth of the tokens again that fits the tokens of other groups least."""
         written = [p for p in range(len(self.text)) if self.step[p] >= 0]
         number = numbers(self.seed, 'groups', n=len(self.text))
-        group = {}
-        for rank, p in enumerate(sorted(written, key=lambda p: number[p])):
-            group[p] = rank * 8 // len(written)
+        ranked = sorted(written, key=lambda p: number[p])
+        group = {p: rank * 8 // len(written) for rank, p in enumerate(ranked)}
         beaten = {}  # by how many nats
         for p in written:
             same = [q for q in written if group[q] == group[p]]
@@ -369,7 +359,7 @@ class ByDefinition:
 
 def counts_of(drawn):
     """How often each of the 27 sequences of three tokens is among `drawn` (n, 3)."""
-    return torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
+    return (drawn @ torch.tensor([9, 3, 1])).bincount(minlength=27)
 
 
 def chi2_of(counts, law):

@@ -66,27 +66,19 @@ WAYS = [
     Feature(dict(policy=f'{oracle.__file__}:zero', n_steps=4), PLANNED),
     Feature(dict(policy='margin', n_steps=4), PLANNED, EVERYWHERE),
     Feature(dict(policy='entropy+2.0', n_steps=5, schedule='cosine'), PLANNED),
-    Feature(dict(policy='margin+0.5'), BY_STEP),
-    Feature(dict(policy='top_prob:0.4'), {}, EVERYWHERE),
+    Feature(dict(policy='top_prob:0.4'), {}, ('decoder', 'mixed')),
     Feature(dict(policy='margin:0.2+0.1'), BY_STEP),
-    Feature(dict(policy='margin/2'), BLOCKS),
     Feature(dict(policy='entropy/3', n_steps=4), PLANNED),
     Feature(dict(policy='top_prob/3', n_steps=6, schedule='cosine'), PLANNED),
-    Feature(dict(policy='margin/1', n_steps=3)),
-    Feature(dict(policy='top_prob/3:0.4'), BLOCKS),
     Feature(dict(policy='margin/3:0.2'), BLOCKS),
-    Feature(dict(policy='margin/3+1.0'), BY_STEP),
     Feature(dict(policy='margin/3', n_steps=4, unmask='binomial', schedule='cosine'), PLANNED),
-    Feature(dict(policy='entropy/2+0.5', n_steps=6, unmask='binomial'), PLANNED),
-    Feature(dict(policy='factor:2.5')),
     Feature(dict(policy='factor/3:2.0'), BLOCKS),
-    Feature(dict(policy='eb:2.5')),
     Feature(dict(policy='eb/3:2.0'), BLOCKS),
     Feature(dict(policy='klass:0.2'), OUTSIDE | dict(resumed='it compares with steps before')),
     Feature(dict(policy='pc_sampler', n_steps=4), OUTSIDE | PLANNED),
     Feature(dict(policy='dilated:4'), OUTSIDE | PLANNED),
     Feature(dict(policy='drawn', n_steps=4), OUTSIDE | BOUND | PLANNED),
-    Feature(dict(n_steps=4, revise=3), REVISED | PLANNED, EVERYWHERE),
+    Feature(dict(n_steps=4, revise=2), REVISED | PLANNED, ('decoder', 'encoder')),
     Feature(dict(policy='margin/3+1.0', n_steps=6, revise=2), REVISED | PLANNED),
     Feature(dict(n_steps=9, unmask='binomial', revise=2), REVISED | PLANNED),
 ]
@@ -114,17 +106,16 @@ COMBINED = [
     Feature(dict(temperature=0.0, presence_penalty=1.5), GREEDY),
     Feature(dict(allowed=True), {}, ('decoder', 'encoder')),
     Feature(dict(presence_penalty=1.5)),
-    Feature(dict(cfg_scale=1.5), GUIDED, EVERYWHERE),
+    Feature(dict(cfg_scale=1.5), GUIDED, ('decoder', 'mixed')),
     Feature(dict(policy='margin/3:0.2', allowed=True), BLOCKS),
     Feature(dict(policy='margin/3+1.0', cfg_scale=1.5), BY_STEP),
     Feature(dict(policy='eb/3:2.0', presence_penalty=1.5), BLOCKS),
     Feature(dict(policy='factor:2.5', cfg_scale=1.5), GUIDED),
     Feature(dict(n_steps=4, revise=2, presence_penalty=1.5), REVISED | PLANNED),
     Feature(dict(policy='margin', n_steps=4, revise=2, allowed=True), REVISED | PLANNED),
-    Feature(dict(n_steps=3, revise=9, temperature=0.0), GREEDY | PLANNED),  # until all fit
+    Feature(dict(n_steps=3, revise=5, temperature=0.0), GREEDY | PLANNED),  # until all fit
 ]
-PAIRS = [(BY_MARGIN, drawn) for drawn in DRAWINGS]
-PAIRS += [(LOSSLESS, drawn) for drawn in DRAWINGS[::2]]
+PAIRS = zip(itertools.cycle([LOSSLESS, BY_MARGIN]), DRAWINGS)
 DRAWN = [Feature(way.how | drawn.how, way.lacks | drawn.lacks) for way, drawn in PAIRS]
 FEATURES = {str(feature.how): feature for feature in WAYS + DRAWN + COMBINED}
 
@@ -183,11 +174,11 @@ def run(model, how, idx, order, known, seeds, n_visits=None, use_cache=True, sco
     return canvas
 
 
-def write(network, name, rows=slice(4), **options):
+def write(network, name, rows=slice(4)):
     """The canvas of these rows."""
     tables = [x[rows] for x in (*batch(), KNOWN)]
     how = FEATURES[name].how
-    return run(model_of(network), how, *tables, SEEDS[rows], N_VISITS[rows], **options)
+    return run(model_of(network), how, *tables, SEEDS[rows], N_VISITS[rows])
 
 
 @cache
@@ -214,13 +205,9 @@ def assert_same(one, other, rows=slice(None), names=('idx', 'order', 'step', 'lo
 # ---- the laws
 
 
-@holds('cached')
-def test_what_is_written_without_a_cache_is_the_same(network, name):
-    assert_same(write(network, name, use_cache=False), written(network, name))
-
-
 @holds('definition')
 def test_it_is_the_definition_written_and_scored(network, name):
+    """Which has no cache."""
     model = model_of(network)
     feature = FEATURES[name]
     canvas = written(network, name)
@@ -303,12 +290,10 @@ def test_the_probabilities_of_all_texts_sum_to_1(network, name):
 @pytest.mark.parametrize(
     'network, known, how',
     [
-        ('decoder', 0, {}),
         ('decoder', 1, dict(policy='margin', n_steps=2) | ALL),
         ('decoder', 1, dict(policy='top_prob:0.5') | CUT),
         ('two streams', 0, dict(unmask='lossless:3', presence_penalty=1.5)),
         ('decoder', 1, dict(unmask='lossless:2') | CUT),
-        ('mixed', 0, dict(policy='margin', n_steps=2) | CUT),
         ('encoder', 0, dict(policy='entropy/2', n_steps=2)),
     ],
 )
@@ -325,7 +310,7 @@ def test_texts_are_written_as_often_as_they_score(network, known, how):
 
 
 @pytest.mark.parametrize('network', DECODERS)
-@pytest.mark.parametrize('how', [{}, dict(temperature=0.0), CUT, ALL], ids=str)
+@pytest.mark.parametrize('how', [dict(temperature=0.0), CUT, ALL], ids=str)
 def test_a_lossless_text_is_that_of_one_token_a_step_in_fewer_steps(network, how):
     model = make_model(**NETWORKS[network])
     model.lm_head.weight.mul_(3)  # drafts are right about half of the time
@@ -366,7 +351,7 @@ def test_a_text_that_is_given_in_part_goes_on_as_it_would_have(network, name):
 @pytest.mark.parametrize('variant', VARIANTS + FINAL, ids=name_of)
 def test_every_network_writes_the_same_with_a_cache(variant):
     model = make_model(**variant)
-    ways = [dict(policy='margin/3:0.2'), dict(policy='margin', n_steps=4, unmask='binomial')]
+    ways = [dict(policy='margin/3:0.2') | ALL, dict(n_steps=4, unmask='binomial')]
     if not model.slots.masked_loss:
         ways.append(dict(unmask='lossless:4'))
     for how in ways:
@@ -378,8 +363,6 @@ def test_every_network_writes_the_same_with_a_cache(variant):
     'network, how',
     [
         ('decoder', dict(n_steps=6)),
-        ('decoder', dict(policy='margin', n_steps=6, cfg_scale=1.5)),
-        ('mixed', dict(policy='margin', n_steps=6)),
         ('mixed', dict(n_steps=6, cfg_scale=1.5)),
         ('two streams', dict(policy='margin', n_steps=6, cfg_scale=1.5)),
         ('two streams', dict(unmask='lossless:16')),
@@ -392,7 +375,7 @@ def test_prompts_that_are_read_in_groups_change_nothing(network, how):
     order = torch.rand(5, 80, generator=g).argsort(-1)
     known = torch.tensor([40, 3, 75, 70, 0])
     together = run(model, how, order % 11, order, known, range(5))
-    for r in range(5):
+    for r in range(3):
         row = slice(r, r + 1)
         rows = order[row] % 11, order[row], known[row], [r]
         assert_same(run(model, how, *rows, use_cache=r % 2 == 0), together, row)
