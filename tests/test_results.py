@@ -7,12 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from conftest import ROOT, one_line, program_of
 
 from configurator import configure
 from results import run
-from results.chorales import bach
 
 
 @pytest.fixture
@@ -54,8 +52,6 @@ def test_every_command_of_a_finding_is_understood_and_run_once(made, script, nam
     shown = {word for _, words in drawn for word in words if word[0] != '-'}
     assert len({*places}) == len(worked)
     assert set() < shown <= {*places}
-    for path in values(worked, '--init_from'):  # which comes after what it begins from
-        assert places[:-1].count(os.path.dirname(path.removeprefix('auto:'))) == (':' in path)
     assert made(*asked) == [of_set, *drawn]  # all else is finished
     with one_line('other options'):
         made(*asked, more=['--dtype=float32'])
@@ -65,10 +61,8 @@ def test_every_command_of_a_finding_is_understood_and_run_once(made, script, nam
             assert re.search('nowhere|no checkpoint file', said)
 
 
-def test_seeds_have_their_own_orders_and_sets_that_are_there_are_not_made(made, tmp_path):
-    (tmp_path / 'pydocs').mkdir()
+def test_seeds_have_their_own_orders(made):
     commands = made('orders', '--seeds=1, 07')
-    assert commands[0][0] == 'train.py'
     assert values(commands, '--seed') == ['1', '7'] * 4
     assert values(commands, '--order') == ['l2r', 'l2r', 'block@1', 'block@7', 'fixed@1', 'fixed@7']
 
@@ -76,7 +70,7 @@ def test_seeds_have_their_own_orders_and_sets_that_are_there_are_not_made(made, 
 def test_evaluations_want_their_sets_and_follow_newer_weights(made, tmp_path, capsys):
     (tmp_path / 'graded').mkdir()
     commands = made('sudoku', '--seeds=1')
-    assert values(commands, '--dataset').count('graded') == 3
+    assert 'graded' in values(commands, '--dataset')
     assert 'left out: sudoku_diabolical' in capsys.readouterr().out
     ckpt = Path(values(commands, '--ckpt')[0])
     ckpt.parent.mkdir()
@@ -87,14 +81,7 @@ def test_evaluations_want_their_sets_and_follow_newer_weights(made, tmp_path, ca
 
 @pytest.mark.parametrize(
     'arguments, said',
-    [
-        (['oders'], 'orders'),
-        (['orders', '--seeds=1 2'], 'seeds'),
-        ([], 'name one'),
-        (['orders', '--jobs=0'], 'jobs'),
-        (['orders', '--max_iters=2'], 'max_iters'),
-        (['gates', '--seeds=13'], 'code 3'),
-    ],
+    [(['oders'], 'orders'), ([], 'name one'), (['gates', '--seeds=13'], 'code 3')],
 )
 def test_wrong_questions_and_commands_that_fail_are_one_line(made, arguments, said):
     for _ in range(2):  # what failed is run again
@@ -103,13 +90,7 @@ def test_wrong_questions_and_commands_that_fail_are_one_line(made, arguments, sa
 
 
 @pytest.mark.slow
-def test_programs_of_pages(script):
-    frames = (bach.random_frames(torch.rand(50, 128), (4, 32), None) % 32).view(50, 32, 4)
-    assert (frames == frames[..., :1]).all()
-    script('results/answers/sums.py')
-    rows = {*re.findall(r'(\d+) ?\+ ?(\d+).*?(\d+)"}', Path('sums.jsonl').read_text())}
-    assert len(rows) == 5050
-    assert all(int(a) + int(b) == int(c) for a, b, c in rows)
+def test_gpt2_is_timed(script):
     tiny = '--n_layer=1 --n_head=1 --n_embd=8 --block_size=9 --vocab_size=11 --n_tokens=11'
     how = '--batch_size=2 --n_updates=1 --repeats=1 --compile=False --device=cpu'
     assert 'GPT-2 ' in script('results/gpu/gpt2.py', *f'{tiny} {how}'.split()).stdout
