@@ -76,7 +76,7 @@ TESTS = {
     'anyorder/tokens': 'tokens|sets|given',
     'anyorder/training': 'training',
     'results': 'results',
-    'tests': 'laws|equalities|devices|on_device|house|readme|finetune',
+    'tests': 'laws|equalities|devices|on_device|house|readme',
 }
 
 # where the core names a room of extras, which it imports when it is asked for
