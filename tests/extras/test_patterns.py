@@ -154,12 +154,9 @@ def test_what_matches_is_what_a_tokenizer_shows(kind, within):
     assert n_found > 10
     for token in {getattr(tokenizer, 'unknown', None), tokenizer.eos} - {None}:
         assert Pattern('(?s).*').table(tokenizer).read([token]) < 0
-    shown = tokenizer.decode(tokenizer.encode('a'))  # in most without a space before it
-    assert Pattern('a').matches('a', tokenizer) == (shown == 'a')
 
 
 def test_special_tokens_and_numbers_without_a_token_are_no_text():
-    """And letters stand side by side, whatever stands between them where they are shown."""
     tokenizers = pytest.importorskip('tokenizers')
     from anyorder.extras.masked.tokenizer import HuggingFace
 
@@ -169,24 +166,20 @@ def test_special_tokens_and_numbers_without_a_token_are_no_text():
     backend.add_tokens(['c d'])
     table = Pattern('(?s).*').table(HuggingFace('some', backend))
     assert {i for i in range(table.classes.size) if table.read([i]) >= 0} == {0, 3, 5}
-    for kind in ('letters', 'nothing else'):
-        assert Pattern('ab').table(tokenizer_of(kind)).read([0, 1]) >= 0
 
 
 # ---- tables
 
 
 def test_a_table_is_small_and_kept(monkeypatch):
-    """By its pattern and its tokenizer; the oldest makes room."""
+    """By its pattern and its tokenizer, whose letters stand side by side."""
     monkeypatch.setattr(patterns, 'TABLES', {})
-    monkeypatch.setattr(patterns, 'MOST_TABLES', 2)
     assert Pattern(DATE).table(BYTES).next.shape == (10, 7)
-    names = ['a', 'b', 'end']
-    table = Pattern('^a+b$').table(Symbols('own', names, ' ', 2))
-    assert table.final[table.read([0, 0, 1])]  # letters stand side by side
-    assert Pattern('a+b').table(Symbols('own', names, ' ', 2)) is table
-    Pattern('a+b').table(Symbols('own', names, '', 2))
-    assert [text for text, *_ in patterns.TABLES] == ['a+b', 'a+b']
+    table, other, again = (
+        Pattern('a+b').table(Symbols('own', ['a', 'b', end], ' ', 2)) for end in ('end', 'x', 'end')
+    )
+    assert table.final[table.read([0, 0, 1])]
+    assert again is table is not other
 
 
 # ---- what is refused
@@ -227,8 +220,6 @@ def test_what_is_no_pattern_is_one_line(said):
 def test_tokens_that_do_not_serve_are_one_line(monkeypatch):
     with one_line('own'):
         Pattern('[ab]c').table(Symbols('own', 'ab', ' '))
-    with one_line('row 0 contradicts'):
-        Pattern('ba').check([0, -1], Symbols('own', 'ab'))
     monkeypatch.setattr(automaton, 'MOST_CELLS', 9)
     with one_line('too large for these tokens'):
         Pattern('abcd').table(Symbols('own', 'abcd'))
@@ -293,22 +284,19 @@ WAYS = [
 
 @pytest.mark.parametrize('how', WAYS)
 def test_what_is_written_matches(writer, how):
-    """In blanks beside others, and a whole text behind its beginning."""
+    """In blanks beside others."""
     prompt = f'a [[/{DATE}/]], [[2]][[3-6/(bc)+|[x/]{{5}}/]].[[4/\\/[^]]{{2}}]/]]'
     for text in writer.infill(prompt, n=2, seed=2, **how):
         whole = rf'a {DATE}, (?s:.*)((bc)+|[x/]{{5}})\./[^]]{{2}}]'
         assert re.fullmatch(whole, shown(text))
         assert text.sample['patterns'][0] == [2, 9, DATE]
-    pattern = 'The [a-z ]+'
-    for text in writer.infill('The [[4]] is', n=2, pattern=Pattern(pattern), **how):
-        assert re.fullmatch(pattern, text)
 
 
 @pytest.mark.parametrize('order', ['l2r', pytest.param('margin', marks=slow)])
 def test_a_whole_text_matches_stretch_by_stretch(writer, order):
     """80 tokens for a model of 32: the state and what stands behind go from stretch to stretch."""
     pattern = r'(ab[cd]|e){3,20}x{30,60}(yz)*!'
-    text = writer.infill('abc[[..]]!', length=80, context=6, pattern=pattern, order=order)
+    text = writer.infill('abc[[..]]!', length=80, context=6, pattern=Pattern(pattern), order=order)
     assert re.fullmatch(pattern, text) and len(text) == 80
     assert len(text.sample['stretches']) > 2
 
@@ -320,7 +308,6 @@ def test_blanks_that_decide_each_other_come_in_the_order_that_is_given(writer):
     how = {'n': 4, 'order': 'margin', 'pattern': DATE}
     for cached, plain in zip(*(one.infill('[[7]]', **how) for one in (writer, slow_writer))):
         assert cached.sample['order'] == plain.sample['order']
-        assert cached.sample['log_weight'] == pytest.approx(plain.sample['log_weight'], abs=1e-3)
 
 
 def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
@@ -332,25 +319,14 @@ def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
         assert [bool(re.fullmatch(DATE, one)) for one in found] == [True] * 3
 
 
-@pytest.mark.parametrize('order', ['l2r', 'margin', pytest.param('eb:1', marks=slow)])
-def test_a_text_does_not_depend_on_its_batch(writer, order):
-    """Though one of its patterns is finished before that of another text."""
-    prompts = ['[[3/[a-z]+/]][[5/[0-9]+/]]', '[[9/[a-z]+/]]x[[4/[0-9]+/]]']
-    alone = [writer.infill(prompt, order=order, seed=7 + r) for r, prompt in enumerate(prompts)]
-    assert writer.infill(prompts, order=order, seed=7) == alone
-
-
 def test_a_text_is_scored_as_it_was_written(writer):
-    """The likeliest tokens are those that the pattern leaves; the weight is p / q."""
+    """The likeliest tokens are those that the pattern leaves."""
     how = {'order': 'l2r', 'pattern': DATE}
     text = writer.infill('1[[6]]', top_logprobs=12, **how)
     for place in text.top_logprobs[1:]:
         assert sum(math.exp(one['logprob']) for one in place['top']) == pytest.approx(1, abs=1e-5)
     prompt = f'1[[={text[1:]}]]'
     assert writer.logprob(prompt, **how) == pytest.approx(text.logprob, abs=1e-4)
-    p = writer.logprob(prompt)
-    assert text.sample['log_weight'] == pytest.approx(p - text.logprob, abs=1e-3)
-    assert writer.infill('[[5]]', pattern='abcde').logprob == pytest.approx(0, abs=1e-6)
 
 
 def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):
@@ -369,16 +345,12 @@ LOSSLESS = {'unmask': 'lossless', 'order': 'l2r'}
 WRONG = [
     ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .*: 3 and 7'),
     ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .*: 3$'),
-    ('[[/a{40}/]]', {}, 'no text of 1 to 32 tokens .*: 40'),
     ('[[/a+/]]', {}, 'no text follows'),
     ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .*: 4'),
-    ('ab[[3]]', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('ab[[2-3]]c', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('a[[=b]]', {'pattern': 'aa', 'score': True}, 'row 0 contradicts'),
-    ('[[3]]', {'pattern': 'a+', **LOSSLESS}, 'lossless'),
     ('[[3/a+/]]', LOSSLESS, 'lossless'),
     ('[[..]]', {'pattern': 'a+', 'stop': 'b'}, 'leave out stop'),
-    ('[[3/a+/]]', {'stop': 'b'}, 'leave out stop'),
     ('[[3/a+/]]', {'pattern': 'a+'}, 'leave out pattern'),
     ('[[3/a+/]]', {'score': True}, 'wants the text'),
 ]
@@ -396,11 +368,10 @@ def test_wrong_input_is_one_line_before_the_first_pass(writer, monkeypatch, prom
 # ---- the commands
 
 
-def test_sample_says_the_pattern_and_keeps_the_weights(writer, script, tmp_path):
+def test_sample_writes_what_matches_and_keeps_the_weights(writer, script, tmp_path):
     ckpt = f'--ckpt={writer.checkpoint.name}'
     how = [f'--pattern={DATE}', '--prompt=[[7]]', '--n_samples=2', '--n_steps=3', '--weights=raw']
-    said = script('sample.py', ckpt, '--order=random', '--out=o.json', *how).stdout
-    assert f'pattern         {DATE}\n' in said
+    script('sample.py', ckpt, '--order=random', '--out=o.json', *how)
     for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
         assert re.fullmatch(DATE, sample['text'])
         assert sample['log_weight'] < 0
@@ -439,16 +410,4 @@ NO_ROWS = [
 @pytest.mark.parametrize('options, said', NO_ROWS)
 def test_what_does_not_match_is_one_line(measured, options, said):
     found = measured(*options.split(), code=1).stderr
-    assert re.search(said, found) and found.count('\n') == 1
-
-
-@pytest.mark.parametrize(
-    'options, said',
-    [('--pattern=a+ --order=l2r --unmask=lossless', 'lossless'), ('--pattern=(?=a)a', 'look')],
-)
-def test_wrong_options_are_one_line_before_the_checkpoint_is_opened(
-    script, tmp_path, options, said
-):
-    (tmp_path / 'none.pt').write_text('no checkpoint')
-    found = script('sample.py', '--ckpt=none.pt', *options.split(), code=1).stderr
     assert re.search(said, found) and found.count('\n') == 1
