@@ -8,15 +8,15 @@ import itertools
 import json
 import math
 import os
-import pickle
 import re
+from functools import partial
 from string import ascii_lowercase as LETTERS
 
 import numpy as np
 import pytest
 import torch
 from conftest import REFERENCE, make_model, one_line
-from oracle import NETWORKS, cut
+from oracle import NETWORKS
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
@@ -24,7 +24,7 @@ from anyorder.generation import fill, generate
 from anyorder.generation.scroll import end_of
 from anyorder.generation.watch import Watch, has_colours, visible
 from anyorder.generation.way import Page, Way
-from anyorder.likelihood.ensemble import ensemble_nll
+from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import sample_order
 from anyorder.seeds import derive_seed
@@ -83,38 +83,27 @@ def row_of(prompt):
     return [LETTERS.find(letter) for letter in shown]
 
 
-def story(sample, start=0, n_steps=0):
-    """[(position, step, likeliest tokens, nats)] of what was written, in turn."""
+close = partial(np.testing.assert_allclose, atol=1e-4)
+
+
+def story(sample):
+    """[[position, step, nats, nats of the two likeliest]] of what was written, in turn."""
     found = []
     for p in sample['order']:
         if sample['step'][p] >= 0:
-            ids = [one['token'] for one in sample['top_logprobs'][p]['top']]
-            found.append((start + p, n_steps + sample['step'][p], ids, sample['logprob'][p]))
+            nats = [one['logprob'] for one in sample['top_logprobs'][p]['top']]
+            found.append([p, sample['step'][p], sample['logprob'][p], *nats])
     return found
-
-
-def n_steps_of(whole):
-    return 1 + max((step for _, step, *_ in whole), default=-1)
-
-
-def assert_same(one, other):
-    """Two stories are the same, up to rounding."""
-    assert [three for *three, _ in one] == [three for *three, _ in other]
-    nats = [nats for *_, nats in other]
-    assert [nats for *_, nats in one] == pytest.approx(nats, abs=1e-4)
 
 
 # ---- long texts: stretch by stretch, and part by part
 
 WAYS = [
     dict(order='l2r'),
-    dict(order='random'),
-    dict(order='block:2', top_k=3),
-    dict(order='margin'),
-    dict(order='margin/4'),  # blocks begin anew in each stretch
-    dict(order='l2r', unmask='lossless:3'),
-    dict(order='entropy', n_steps=3, revise=1),
+    dict(order='margin/4', top_k=3),  # blocks begin anew in each stretch
+    dict(order='random', unmask='lossless:3'),
     dict(order='r2l', allowed=torch.rand(20, 26, generator=torch.manual_seed(2)) < 0.3),
+    dict(order='entropy', n_steps=3, revise=1),
 ]
 CONTEXTS = [
     (0, [[0, 8], [4, 12], [8, 16], [12, 20]]),
@@ -123,77 +112,53 @@ CONTEXTS = [
 ]
 
 
-def by_stretches(writer, row, seed, context, allowed=None, **how):
-    """(tokens, story) of a row that is written by hand: each stretch is a row that fits."""
-    whole = []
-    row = [*row]
-    while -1 in row:
-        blank = row.index(-1)
-        start = blank - context if blank >= 8 else 0
-        own = derive_seed(seed, 'stretch', start) if start else seed
-        if allowed is not None:
-            how['allowed'] = allowed[start : start + 8]
-        part = writer.infill(row[start : start + 8], seed=own, **how).samples[0]
-        whole += story(part, start, n_steps_of(whole))
-        row[start : start + 8] = part['tokens']
-    return row, whole
-
-
 @pytest.mark.parametrize('how, given', [*zip(WAYS, itertools.cycle(CONTEXTS))], ids=str)
 def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
-    """Each stretch knows its context, and nothing before; rows slide apart, and each is a function
-    of its seed."""
+    """Each is a row that fits, and knows its context, and nothing before; rows slide apart, and
+    each is a function of its seed."""
     writer = letters()
     context, stretches = given
-    prompts = ['ab[[7]]cd[[7]]e[[1]]', '[[20]]', 17 * 'x' + '[[3]]', 'ab[[2]]']
+    prompts = ['ab[[7]]cd[[7]]e[[1]]', '[[20]]', 'ab[[2]]']
     how = how | dict(length=20, top_logprobs=2)
     found = writer.infill(prompts, context=context, seed=5, **how)
-    for r, (prompt, text) in enumerate(zip(prompts, found)):
-        row, whole = by_stretches(writer, row_of(prompt), 5 + r, context or 4, **how)
-        assert text.sample['tokens'] == row
-        assert_same(story(text.sample), whole)
-        assert text.sample['passes'] == len({step for _, step, *_ in whole})
-    first = writer.infill(row_of(prompts[0])[:8], **how).samples[0]
-    assert found[0].sample['order'][:5] == [*first['order'][:2], 9, 10, 18]
     assert found[1].sample['stretches'] == stretches
-    assert 'stretches' not in found[3].sample
+    for seed, (prompt, text) in enumerate(zip(prompts, found), 5):
+        row = row_of(prompt)
+        whole = []
+        n_steps = 0
+        for start, end in text.sample.get('stretches', [[0, 8]]):
+            own = derive_seed(seed, 'stretch', start) if start else seed
+            if 'allowed' in how:
+                how['allowed'] = WAYS[3]['allowed'][start:end]
+            part = writer.infill(row[start:end], seed=own, **how).samples[0]
+            whole += [[start + p, n_steps + step, *nats] for p, step, *nats in story(part)]
+            n_steps += 1 + max(part['step'])
+            row[start:end] = part['tokens']
+        assert text.sample['tokens'] == row
+        close(story(text.sample), whole)
 
 
-def by_parts(writer, pieces, seed, **how):
-    """(tokens, story) of a text whose parts are written by hand: each but the last up to its
-    stop."""
-    whole = []
+@pytest.mark.parametrize('how', [*WAYS[:3], dict(order='margin/4')], ids=str)
+def test_open_blanks_are_written_part_by_part(letters, how):
+    """Each ends at its stop or at its share; a row beside it has fewer parts."""
+    writer = letters()
+    how = how | dict(length=25)
+    free = writer.infill('ab[[9]]', seed=5, **how)
+    how['stop'] = [free[5:7], 'nowhere']
+    _, text = writer.infill(['x[[9]]', 'ab[[..]]cd[[..]]fg[[1]]h'], seed=[4, 5], **how)
     row = []
-    for piece in pieces:
+    nats = []
+    seed = 5
+    for piece in ('ab[[9]]', 'cd[[8]]', 'fg[[1]]h'):
         row += row_of(piece)
-        if piece == pieces[-1]:
+        if 'f' in piece:
             how['stop'] = ''
         part = writer.infill(row, seed=seed, **how).samples[0]
         row = part['tokens']
-        whole += story(part, 0, n_steps_of(whole))
+        nats += part['logprob'][len(nats) :]
         seed = derive_seed(seed, 'part')
-    return row, whole
-
-
-@pytest.mark.parametrize('how', [WAYS[0], *WAYS[4:6]], ids=str)
-def test_open_blanks_are_written_part_by_part(letters, how):
-    """Each ends at its stop or at its share; a row beside it that has fewer parts changes
-    nothing."""
-    writer = letters()
-    how = how | dict(length=25, top_logprobs=1)
-    stops = ['nowhere']
-    for i in (5, 13, None):
-        how['stop'] = stops
-        prompts = ['x[[9]]', 'ab[[..]]cd[[..]]fg[[1]]h']
-        beside, text = writer.infill(prompts, seed=[4, 5], **how)
-        row, whole = by_parts(writer, ('ab[[9]]', 'cd[[8]]', 'fg[[1]]h'), 5, **how)
-        assert text.sample['tokens'] == row
-        assert_same(story(text.sample), whole)
-        assert_same(story(beside.sample), story(writer.infill('x[[9]]', seed=4, **how).sample))
-        if i:
-            stops.append(text[i : i + 2])
-    assert text.sample['stopped']
-    assert len(text) < 24
+    assert text.sample['tokens'] == row
+    close(text.sample['logprob'], nats)
 
 
 def test_without_a_stop_open_blanks_share_the_length(letters):
@@ -207,25 +172,22 @@ def test_without_a_stop_open_blanks_share_the_length(letters):
 # ---- where a text ends
 
 
-@pytest.mark.parametrize('how', [*WAYS[:2], *WAYS[4:6], WAYS[7]], ids=str)
+@pytest.mark.parametrize('how', WAYS[:4], ids=str)
 def test_a_text_ends_with_its_first_stop(letters, how):
-    """What was known by then stays as it is, and costs no pass behind it."""
+    """What was known by then stays as it is."""
     writer = letters()
-    how = how | dict(length=20, seed=5, top_logprobs=1)
+    how = how | dict(length=20, seed=5)
     prompts = ['ab[[18]]', '[[..]]', '[[9]]']
     whole = writer.infill(prompts, **how)
     stops = [whole[1][13:15], whole[1][7:9], whole[0][:2]]  # over a seam; as in a prompt
     found = writer.infill(prompts, stop=stops, **how)
     for blank, text, short in zip((2, 0, 0), whole, found):
-        ends = [text.find(stop, blank) + 2 for stop in stops]
-        n = min((end for end in ends if end > 1), default=len(text))
-        assert short == text[:n]
-        assert short.sample['stopped'] == (n < len(text))
-        assert_same(story(short.sample), [one for one in story(text.sample) if one[0] < n])
-        assert short.logprob == pytest.approx(sum(short.sample['logprob']))
-    *shown, last = writer.stream('[[..]]', stop=stops, **how | {'seed': 6})
-    assert last == found[1]
-    assert len(shown) == n_steps_of(story(last.sample)) < whole[1].sample['passes']
+        first = re.compile('|'.join(stops)).search(text, blank)
+        n = first.end() if first else 20
+        assert (short, short.sample['stopped']) == (text[:n], bool(first))
+        assert short.sample['order'] == [p for p in text.sample['order'] if p < n]
+        for key in ('step', 'logprob'):
+            close(short.sample[key], text.sample[key][:n])
 
 
 TWO_OPEN = '[[2]]bc[[..]]d[[..]][[3]]e'
@@ -244,17 +206,13 @@ TWO_OPEN = '[[2]]bc[[..]]d[[..]][[3]]e'
     ],
 )
 def test_where_a_stop_is_looked_for(letters, prompt, length, stop, text, stopped):
+    """What stands behind it costs no pass."""
     writer = letters(is_sure=True)
     *seen, last = writer.stream(
         prompt, order='l2r', temperature=0, length=length, stop=stop, context=1
     )
-    assert last == text
-    assert last.sample['stopped'] == stopped
-    given = [p for p, step in enumerate(last.sample['step']) if step < 0]
-    assert last.sample['order'] == [*given, *(p for p in range(len(text)) if p not in given)]
-    assert sorted(last.sample['step'])[len(given) :] == [*range(len(seen))]
-    if stop == 'a' and length == 18:  # the text as it is then
-        assert [len(one) for one in seen] == [18, 18, 18, 14, 11, 11, 11]
+    assert (last, last.sample['stopped']) == (text, stopped)
+    assert [step for step in last.sample['step'] if step >= 0] == [*range(len(seen))]
 
 
 def test_a_stop_is_whole_before_it_is_found():
@@ -263,10 +221,7 @@ def test_a_stop_is_whole_before_it_is_found():
         (Bytes(), [97, 195, 169, 98], ['é'], 3),
         (Bytes(), [97, 195], ['é'], None),
         (Bytes(), [97, 256, 98, 256], ['<|endoftext|>'], 2),
-        (Bytes(), [10, 97, 10, 10, 10], ['\n\n'], 4),
         (Bytes(), [97, 98, 99], ['c', 'ab', 'x'], 2),
-        (Bytes(), [], ['a'], None),
-        (Bytes(), [97], [], None),
         (names, [11, 12], ['1'], None),  # a name stands alone
         (names, [11, 1, 12], ['1'], 2),
     ):
@@ -279,10 +234,8 @@ def test_a_stop_is_a_token_however_it_is_written():
     texts = writer.infill('', n=4, order='l2r', stop='4')
     for stop in (' 4', '<|endoftext|>'):
         assert writer.infill('', n=4, order='l2r', stop=stop) == texts
-    for text in [*texts, *writer.infill('', n=4, order='l2r', stop=['4', ' 2'])]:
-        assert text.sample['stopped']
-        assert text[-1] in '42'
-        assert '4' not in text[:-1]
+    for text in texts:
+        assert re.fullmatch('[^4]*4', text)
 
 
 # ---- what may stand where
@@ -303,26 +256,12 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
     found = letters().infill(prompts, allowed=allowed, **how)
     assert found == ['abcd', 'abmncdqrstuvwx', 'uvwxyzabcd']
     assert [text.logprob for text in found] == [0] * 3
-    assert (1, 13) in asked
     assert max(asked) == (2, 9)
     only_a = np.arange(26) == np.zeros((8, 1))
     only_a[0] = False  # known tokens are not asked about, and scored ones are
     assert letters().infill('b[[3]]', length=4, allowed=only_a) == 'baaa'
     with one_line('scored is not allowed at position 2 of row 0'):
         letters().infill('b[[=ab]]', score=True, allowed=only_a)
-
-
-def test_patterns_stand_where_they_are_then(letters):
-    """A blank that ends at its stop moves those behind it."""
-    writer = letters(block_size=20)
-    prompt = '[[2/[ab]+/]]c[[..]]d[[2-4/[xy]+/]]e'
-    text = writer.infill(prompt, order='l2r', length=20, stop=[*LETTERS])
-    (before, behind) = text.sample['patterns']
-    assert before == [0, 2, '[ab]+']
-    start, end, _ = behind
-    assert (start, end) == (5, len(text) - 1)
-    assert re.fullmatch('[ab]{2}c[a-z]d[xy]{2,4}e', text)
-    assert writer.infill('ab[[3]]', pattern='abc*', order='random') == 'abccc'
 
 
 SHUT = ALLOWED[:9].clone()
@@ -362,72 +301,41 @@ CHOICES = [
     dict(order='r2l', schedule='cosine', n_steps=3),
     dict(order='random', unmask='binomial', n_steps=3),
     dict(order='margin/3', unmask='binomial', n_steps=4),
-    dict(order='entropy+0.5'),
+    dict(order='random', unmask='lossless:4'),
+    dict(order='entropy'),
     dict(order='top_prob/4:0.3'),
     dict(order='klass:0.2'),
-    dict(order='factor:2.0'),
+    dict(order='l2r', n_steps=2),
     dict(order='eb:2.0'),
     dict(order='pc_sampler', n_steps=3),
-    dict(order='drawn', n_steps=3),
-    dict(order='dilated:4'),
-    dict(order='margin', n_steps=4, revise=1),
-    dict(order='random', unmask='lossless:4'),
 ]
 
 
-def law_of(logits, known, presence_penalty=0.0, temperature=1.0, **cuts):
-    """log p (V,) of the law that draws a token behind known ones; at temperature 0 that of 1."""
-    logits = logits.clone()
-    logits[[*{*known}]] -= presence_penalty
-    return cut(logits, temperature or 1.0, **cuts).log_softmax(-1)
-
-
-def assert_likeliest(writer, sample, is_lossless=False, since=0, **cuts):
-    """What is said of each place is that of a pass of its own, given what its step knew."""
-    visits = sample['order']
-    for d, p in enumerate(visits):
-        place = sample['top_logprobs'][p]
-        now = sample['step'][p]
-        assert (place is None) == (now < 0)
-        if now < since:
-            continue
-        known = visits[:d] if is_lossless else [q for q in visits if sample['step'][q] < now]
-        rest = [q for q in visits if q not in (*known, p)]
-        idx = torch.tensor([sample['tokens']])
-        logits = writer.model.predict(idx, torch.tensor([[*known, p, *rest]]), len(known), 1)[0, 0]
-        law = law_of(logits, [sample['tokens'][q] for q in known], **cuts)
-        best = law.topk(min(4, int(law.isfinite().sum())))
-        assert [one['token'] for one in place['top']] == best.indices.tolist()
-        nats = [one['logprob'] for one in place['top']]
-        assert nats == pytest.approx(best.values.tolist(), abs=1e-4)
-        assert place['token'] == sample['tokens'][p]
-        assert place['logprob'] == pytest.approx(float(law[place['token']]), abs=1e-4)
-        assert place['text'] == LETTERS[place['token']]
-
-
 @pytest.mark.parametrize('how, cuts', [*zip(CHOICES, itertools.cycle(CUTS))], ids=str)
-def test_a_token_has_the_law_that_wrote_it(letters, how, cuts):
+def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how, cuts):
+    """All tokens that the law keeps, at temperature 0 that of 1."""
     writer = letters()
     writer.model.register_buffer('counts', torch.arange(26), persistent=False)
-    prompts = ['ab[[6]]', '[[3]]cd[[2]]']
-    plain = writer.infill(prompts, **how | cuts | {'revise': 0})
-    found = writer.infill(prompts, top_logprobs=4, **how | cuts)
-    for text, before in zip(found, plain):
-        since = before.sample['passes'] if 'revise' in how else 0  # it began with these
-        is_lossless = how.get('unmask') == 'lossless:4'
-        assert_likeliest(writer, text.sample, is_lossless, since, **cuts)
-        assert text.top_logprobs is text.sample['top_logprobs']
-        assert text == before or 'revise' in how
-        assert before.top_logprobs is None
+    how = how | cuts
+    text = writer.infill('[[4]]', top_logprobs=26, **how)
+    assert text == writer.infill('[[4]]', **how)
+    how['temperature'] = how['temperature'] or 1.0
+    for p, place in enumerate(text.top_logprobs):
+        nats = [one['logprob'] for one in place['top']]
+        others = [f'[[={text[:p]}{one["text"]}{text[p + 1 :]}]]' for one in place['top']]
+        scored = writer.infill(others, score=True, seed=[1337] * len(others), **how)
+        close(nats, [other.sample['logprob'][p] for other in scored])
+        assert nats == sorted(nats, reverse=True)
+        close(sum(map(math.exp, nats)), 1)
+        assert {key: place[key] for key in ('token', 'text', 'logprob')} in place['top']
+        assert place['text'] == text[p]
 
 
-def test_a_scored_text_has_the_law_by_which_it_is_scored(letters):
-    writer = letters()
-    how = dict(order='margin', n_steps=2, **CUTS[2])
-    text = writer.infill('ab[[=cdefgh]]', score=True, top_logprobs=4, **how)
-    assert_likeliest(writer, text.sample, **CUTS[2])
-    nats = [place['logprob'] for place in text.top_logprobs[2:]]
-    assert nats == text.sample['logprob'][2:]
+@pytest.mark.parametrize('how', [dict(revise=1), dict(score=True, top_k=3)])
+def test_so_is_one_that_is_revised_or_scored(letters, how):
+    text = letters().infill('ab[[=cdefgh]]', order='margin', n_steps=2, top_logprobs=2, **how)
+    nats = [place and place['logprob'] for place in text.top_logprobs]
+    assert nats == [None, None, *text.sample['logprob'][2:]]
 
 
 def test_the_likeliest_reach_the_table_the_file_and_the_page(write):
@@ -435,12 +343,10 @@ def test_the_likeliest_reach_the_table_the_file_and_the_page(write):
     with open('o.html') as f:
         page = f.read()
     shown = json.loads(page.split('type="application/json">')[1].split('</script>')[0])
-    sample = result['samples'][0]
-    assert shown['samples'][0]['top'] == sample['top_logprobs']
-    lines = iter(said.splitlines())
-    assert any(line.startswith('position') for line in lines)
-    for line, place in zip(lines, filter(None, sample['top_logprobs'])):
-        assert all(f'{one["logprob"]:.3f}' in line for one in place['top'])
+    likeliest = result['samples'][0]['top_logprobs']
+    assert shown['samples'][0]['top'] == likeliest
+    for place in likeliest[2:5]:
+        assert all(f'{one["logprob"]:.3f}' in said for one in place['top'])
 
 
 # ---- the command
@@ -466,7 +372,6 @@ def options_of(how):
 @pytest.mark.parametrize(
     'how',
     [
-        dict(order='margin:0.5+1', n_steps=5),
         dict(order='l2r', length=50, stop=['\n', '"a', '3'], context=8, top_p=0.9, seed=3),
         dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_k=9),
     ],
@@ -475,14 +380,10 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     said, result = write('--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2', *options_of(how))
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **how)
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
-        assert text == sample['text']
-        assert text.logprob == -sample['nats']
-        assert sample['seed'] == how.get('seed', 1337) + r
-        for key in ('order', 'step', 'stretches', 'stopped'):
-            assert text.sample.get(key) == sample.get(key)
+        assert (text, text.logprob) == (sample['text'], -sample['nats'])
+        assert sample == {'prompt': 'ab[[..]]c', 'seed': how.get('seed', 1337) + r} | text.sample
     assert '32 positions, bytes tokens' in said
     assert 'iteration 7' in said
-    assert said.count('--- sample') == 3
     if 'unmask' in how:
         rate = 27 / sum(sample['passes'] for sample in result['samples'])
         assert f'window 4: {rate:.1f} tokens a pass' in said
@@ -498,7 +399,6 @@ def test_each_option_reaches_the_drawing(write):
     for option in ('--top_k=1', '--top_p=1e-9', '--min_p=1'):
         assert sample(option)['tokens'] == greedy != plain['tokens']
     assert plain['tokens'] != sample('--seed=9')['tokens']
-    assert sorted(plain['step']) == [*range(9)]
     steps = sample('--n_steps=4', '--schedule=cosine')['step']
     # 9 (1 - cos(k pi / 8)) = 0.7, 2.6, 5.6, 9
     assert [steps.count(k) for k in range(4)] == [1, 1, 3, 4]
@@ -507,9 +407,7 @@ def test_each_option_reaches_the_drawing(write):
     given = sample('--prompt=ab[[7]]')['tokens']
     for option in ('--cfg_scale=3', '--presence_penalty=9', '--revise=2'):
         assert sample('--prompt=ab[[7]]', option)['tokens'] != given
-    table = np.zeros((9, 257), bool)
-    table[:, [98, 100]] = True
-    np.save('a.npy', table)
+    np.save('a.npy', np.isin(range(257), [98, 100]) & np.ones((9, 1), bool))
     assert {*sample('--allowed=a.npy')['text']} == {*'bd'}
 
 
@@ -520,53 +418,30 @@ def test_the_checkpoint_says_what_the_name_of_an_order_means(write):
     save_checkpoint('c.pt', model, tokenizer='bytes', config={'order': 'block:5@3'})
     positions = [*range(0, 12, 2), *range(1, 12, 2)]
     put('order.json', positions)
-
-    def orders(name):
-        _, result = write('--length=12', f'--order={name}', ckpt='c.pt')
-        return [sample['order'] for sample in result['samples']], result['order']
-
     own = sample_order(1, 12, 'block', seed=3, parameter=5)[0].tolist()
     fixed = sample_order(1, 12, 'fixed', seed=3)[0].tolist()
-    named = {'kind': 'block', 'parameter': 5, 'seed': 3, 'length': None}
-    assert orders('own') == ([own] * 2, named)
-    assert orders('block') == ([own] * 2, 'block')
-    assert orders('fixed')[0] == [fixed] * 2
-    assert orders('order.json')[0] == [positions] * 2
-    one, other = orders('margin')[0]
-    assert one != other
+    names = {'own': own, 'block': own, 'fixed': fixed, 'order.json': positions, 'margin': None}
+    for name, order in names.items():
+        _, result = write('--length=12', f'--order={name}', ckpt='c.pt')
+        one, other = [sample['order'] for sample in result['samples']]
+        assert one == other == order if order else one != other
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    """What --watch shows: a list of (tokens, steps, step, logprob)."""
-    found = []
-    monkeypatch.setattr(Watch, '__call__', lambda self, *what: found.append(what))
-    return found
-
-
-def test_the_first_text_of_each_batch_is_watched(write, shown):
-    how = '--length=40', '--order=random', '--n_samples=3', '--batch_size=2'
-    _, result = write(*how, '--watch')
-    samples = result['samples']
-    assert samples[0]['stretches'] == [[0, 32], [16, 40]]
-    assert [step for _, _, step, _ in shown] == [*range(40)] * 2
-    for i, (tokens, steps, step, logprob) in enumerate(shown):
-        sample = samples[2 * (i >= 40)]
-        for p, last in enumerate(sample['step']):
-            if last <= step:
-                now = tokens[p], steps[p], logprob[p]
-                assert now == (sample['tokens'][p], last, sample['logprob'][p])
-            else:
-                assert steps[p] is None
-
-
-def test_a_first_text_that_is_done_early_is_watched_to_its_end(write, shown):
-    put('p.jsonl', {'prompt': 'a[[1]]'}, {'prompt': 'b[[40]]'})
-    _, result = write('--prompt=FILE:p.jsonl', '--length=41', '--watch')
-    samples = result['samples']
-    assert [s['prompt'] for s in samples] == ['a[[1]]'] * 2 + ['b[[40]]'] * 2
-    assert [s['text'][0] for s in samples] == [*'aabb']
-    assert [(tokens, step) for tokens, _, step, _ in shown] == [(samples[0]['tokens'], 0)]
+def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
+    """To its end, if it is done early."""
+    shown = []
+    monkeypatch.setattr(Watch, '__call__', lambda self, *what: shown.append(what))
+    put('p.jsonl', *({'prompt': prompt} for prompt in ('a[[1]]', 'b[[39]]', '[[40]]')))
+    how = '--length=40', '--order=random', '--n_samples=1', '--batch_size=2'
+    _, result = write('--prompt=FILE:p.jsonl', *how, '--watch')
+    first, _, last = result['samples']
+    assert [step for _, _, step, _ in shown] == [0, *range(40)]
+    assert shown.pop(0)[0] == first['tokens']
+    for tokens, steps, step, logprob in shown:
+        assert steps == [written if written <= step else None for written in last['step']]
+        for p, written in enumerate(steps):
+            if written is not None:
+                assert (tokens[p], logprob[p]) == (last['tokens'][p], last['logprob'][p])
 
 
 def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
@@ -591,28 +466,37 @@ def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
 
 def test_the_command_scores_what_the_model_says(write, ckpt):
     put('p.jsonl', {'prompt': 'ab[[=cd]]e'}, {'prompt': '[[=abcdefg]]'})
-    how = ['--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--watch']
+    how = ['--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--watch', '--metrics=judge.pt']
     model = Writer(ckpt).model.requires_grad_(False)
     save_checkpoint('judge.pt', model, EMA(model, 0.9), tokenizer='bytes')
-    _, result = write(*how, '--n_samples=1', '--html=o.html', '--metrics=judge.pt')
-    assert os.path.getsize('o.html')
-    assert (result['order'], result['tokenizer']) == ('r2l', 'bytes')
+    _, result = write(*how, '--n_samples=1')
 
     # The known tokens are first, and the nats are the model's
-    first, second = result['samples']
-    nll = model(torch.tensor([[*b'abcde']]), torch.tensor([first['order']]))
+    first = result['samples'][0]
     assert [first[key] for key in ('text', 'blanks', 'order')] == ['abcde', 2, [4, 1, 0, 3, 2]]
-    assert math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5)
-    assert [second[key] for key in ('prompt', 'blanks')] == ['[[=abcdefg]]', 7]
-    assert second['order'] == [*range(6, -1, -1)]
-    judged = result['metrics']['judge']
-    assert judged['tokens'] == 9
+    nll = model(torch.tensor([[*b'abcde']]), torch.tensor([first['order']]))
+    assert first['nats'] == pytest.approx(float(nll[0, 3:].sum()), rel=1e-5)
     assert result['metrics']['distinct_1'] == 7 / 9
 
     # Errors are over prompts, of which each has its samples
-    _, twice = write(*how, '--n_samples=2', '--metrics=judge.pt')
-    assert twice['metrics']['judge']['tokens'] == 18
-    assert twice['metrics']['judge']['stderr'] == pytest.approx(judged['stderr'])
+    judged = result['metrics']['judge']
+    twice = write(*how, '--n_samples=2')[1]['metrics']['judge']
+    assert (judged['tokens'], twice['tokens']) == (9, 18)
+    assert twice['stderr'] == pytest.approx(judged['stderr'])
+
+
+def test_the_command_says_what_a_cut_excludes(write):
+    put('p.jsonl', *({'prompt': f'a[[={letter}b]]'} for letter in LETTERS))
+    how = '--order=entropy/2', '--top_k=150', '--score', '--n_samples=1', '--html=o.html'
+    said, result = write('--prompt=FILE:p.jsonl', *how)
+    samples = result['samples']
+    assert 0 < [sample['nats'] for sample in samples].count(None) < 26
+    n_cut = sum(sample['logprob'].count(None) for sample in samples)
+    assert re.search(f'cut off +{n_cut} tokens', said)
+    assert 'blocks of 2' in said
+    assert '-log p = inf' in said
+    with open('o.json') as f, open('o.html') as page:
+        assert 'Infinity' not in f.read() + page.read()
 
 
 # ---- the program
@@ -637,63 +521,41 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script):
     for source, out in (('rows.npy', 'o.json'), ('rows.jsonl', 'o.npy'), ('rows.npy', 'o.jsonl')):
         how = [f'--prompt=FILE:{source}', '--order=margin', '--n_samples=2', f'--out={out}']
         script('sample.py', '--ckpt=grids.pt', *how)
+    tokens = np.load('o.npy').tolist()
+    assert (np.where(asked < 0, -1, tokens) == asked).all()
     samples = read('o.json')['samples']
-    tokens = [sample['tokens'] for sample in samples]
     assert [sample['prompt'] for sample in samples] == asked.tolist()
-    assert np.load('o.npy').tolist() == tokens
+    assert [sample['tokens'] for sample in samples] == tokens
     with open('o.jsonl') as f:
         assert [json.loads(line) for line in f] == tokens
-    assert (np.where(asked < 0, -1, tokens) == asked).all()
 
-    # The program writes the same rows, in the shape of the prompt
-    same = writer.infill(asked, order='margin')
+    # The program writes the same rows, in the shape of the prompt, and texts that fill one
+    same = writer.infill(asked, order='margin', top_logprobs=1)
     assert same.tolist() == tokens
     assert same.logprob.tolist() == [-sample['nats'] for sample in samples]
-    assert [len(places) for places in writer.infill(rows, top_logprobs=1).top_logprobs] == [6] * 3
-    assert writer.infill(rows[0].tolist(), order='margin').tolist() == tokens[0]
+    assert [len(places) for places in same.top_logprobs] == [6] * 6
     several = writer.infill(rows, n=2, seed=[*range(6)])
-    assert several.shape == (2, 3, 6)
-    assert several.logprob.shape == (2, 3)
-    assert several[1, 0].tolist() == writer.infill(rows[0], seed=3).tolist()
-    assert writer.infill(rows[2:], length=6, stop='c', order='l2r').shape == (1, 6)
-
-    # And texts of names, which fill a row
+    assert (several.shape, several.logprob.shape) == ((2, 3, 6), (2, 3))
+    assert several[1, 0].tolist() == writer.infill(rows[0].tolist(), seed=3).tolist()
     assert writer.infill('a [[1]] b [[1]] c [[1]]', order='margin').sample['tokens'] == tokens[0]
-    assert writer.infill('ab [[..]]', length=4).split()[0] == 'ab'
 
 
 PROMPTS = ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
 
 
-@pytest.mark.parametrize('how', [{}, dict(order='margin', n_steps=2), dict(order='l2r')])
+@pytest.mark.parametrize('how', [dict(order='margin', n_steps=2), dict(order='l2r', n_steps=None)])
 def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     writer = Writer(ckpt)
     alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(PROMPTS * 2)]
-    for prompts in (PROMPTS, (*PROMPTS,), np.array(PROMPTS)):  # or a column of a table
-        assert writer.infill(prompts, seed=7, **how) == alone[:3]
-    assert writer.infill(PROMPTS, seed=[7, 8, 9], batch_size=1, **how) == alone[:3]
-    twice = [PROMPTS[0], PROMPTS[0], PROMPTS[1]]
-    several = writer.infill(twice, n=2, seed=[7, 10, 7, 10, 8, 11], **how)
-    assert several == [[alone[0], alone[3]]] * 2 + [[alone[1], alone[4]]]
-    assert len(writer.infill('a', n=1)) == 1
-
-    stepwise = how | {'n_steps': how.get('n_steps')}
-    scored = writer.infill(PROMPTS, score=True, **how)
-    found = writer.logprob(PROMPTS, **stepwise)
-    assert found == [text.logprob for text in scored]
-    alone = [writer.logprob(prompt, seed=1337 + r, **stepwise) for r, prompt in enumerate(PROMPTS)]
+    assert writer.infill((*PROMPTS,), seed=7, **how) == alone[:3]
+    column = np.array(PROMPTS[:2])  # of a table
+    several = writer.infill(column, n=2, seed=[7, 10, 8, 11], batch_size=3, **how)
+    assert several == [[alone[0], alone[3]], [alone[1], alone[4]]]
+    assert len(writer.infill('ab[[..]]', n=1, stop='c', cfg_scale=1.0)) == 1
+    found = writer.logprob(PROMPTS, **how)
+    assert found == [text.logprob for text in writer.infill(PROMPTS, score=True, **how)]
     # in float32 a batch may round otherwise, as torch 2.11's does
-    assert found == pytest.approx(alone, rel=1e-6)
-
-
-def test_a_text_is_a_str_that_knows_more(ckpt):
-    writer = Writer(ckpt)
-    text = writer.infill('a[[3]]b')
-    assert isinstance(text, str)
-    back = pickle.loads(pickle.dumps(text))
-    assert (back, back.logprob) == (text, sum(text.sample['logprob']))
-    assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
-    assert writer.infill('ab[[..]]', stop='c', cfg_scale=1.0).startswith('ab')
+    assert writer.logprob(PROMPTS[2], seed=1339, **how) == pytest.approx(found[2], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -707,13 +569,12 @@ def test_a_text_is_a_str_that_knows_more(ckpt):
 def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, monkeypatch):
     writer, _ = grids
     monkeypatch.delitem(writer.checkpoint.set, 'row_length')
-    *shown, last = writer.stream('a [[1]] b [[..]] c', **how)
-    text = writer.infill('a [[1]] b [[..]] c', **how)
-    assert (last, last.sample, last.logprob) == (text, text.sample, text.logprob)
-    written = text.sample['step'][:-1]  # what is given behind it may move up to it
-    for step, seen in enumerate(shown):
-        words = [word if s <= step else '·' for word, s in zip(text.split(), written)]
-        assert seen.split()[: len(written)] == words
+    *shown, last = writer.stream('a [[1]] b [[..]]', **how)
+    text = writer.infill('a [[1]] b [[..]]', **how)
+    assert (last, last.sample) == (text, text.sample)
+    for now, seen in enumerate(shown):
+        words = [word if s <= now else '·' for word, s in zip(text.split(), text.sample['step'])]
+        assert seen.split()[: len(words)] == words
     assert len(shown) == text.sample['passes']
 
 
@@ -728,86 +589,33 @@ def test_no_answer_depends_on_others(grids):
     assert writer.logprob('a [[=b c]]') == before != Writer('grids.pt').logprob('a [[=b c]]')
 
 
-def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
-    writer = Writer(ckpt)
-    torch.nn.init.zeros_(writer.model.lm_head.weight)
-    chosen = writer.infill('a[[8]]b', order='margin').sample['order']
-    assert chosen == writer.infill('a[[8]]b', order='random').sample['order'] != sorted(chosen)
-    in_blocks = writer.infill('a[[8]]b', order='margin/3')  # from left to right
-    assert in_blocks.sample['order'] == [0, 9, *range(1, 9)]
-
-
 @pytest.mark.parametrize('network', NETWORKS)
 def test_a_logprob_is_the_score_from_left_to_right(letters, network):
     writer = letters(**NETWORKS[network])
-    score = writer.logprob('ab[[=cd]]e[[=f]]', n_steps=8)
-    assert writer.logprob('ab[[=cd]]e[[=f]]') == pytest.approx(score, rel=1e-5)
+    for prompt in ('ab[[=cd]]e[[=f]]', '[[=a]]'):
+        score = writer.logprob(prompt, n_steps=8)
+        assert writer.logprob(prompt) == pytest.approx(score, rel=1e-5)
 
 
-def test_logprob_of_a_part_given_another(letters):
-    """What is in neither is not read, and the probabilities of several orders are averaged."""
+@pytest.mark.parametrize('n_orders', [0, 3])
+def test_logprob_of_a_part_given_another(letters, n_orders):
+    """What is in neither is not read, and each row has the orders of its seed."""
     writer = letters()
-
-    def nats(*order, n=2):
-        """Nats of the last n visits."""
-        return -float(writer.model(idx, torch.tensor([order]))[0, -n:].sum())
-
+    found = writer.logprob(['a[[2]][[=bc]]d'] * 2, n_orders, seed=5)
     idx = torch.tensor([[0, 9, 9, 1, 2, 3]])
-    prompt = 'a[[2]][[=bc]]d'
-    assert writer.logprob(prompt) == pytest.approx(nats(0, 5, 3, 4))
-    assert writer.logprob('[[=a]]') == pytest.approx(nats(0, n=1))
-    values = [writer.logprob(prompt, n_orders=1, seed=seed) for seed in range(20)]
-    every = [nats(*b, *a) for b in ((0, 5), (5, 0)) for a in ((3, 4), (4, 3))]
-    assert sorted({*values}) == pytest.approx(sorted(every), rel=1e-5)
-    assert writer.logprob([prompt] * 3, n_orders=1, seed=7) == values[7:10]
-    mean = writer.logprob(prompt, n_orders=400)
-    assert math.isclose(mean, -float(ensemble_nll(torch.tensor(every))), abs_tol=0.1)
-
-
-@pytest.mark.parametrize(
-    'how',
-    [
-        dict(order='entropy/2', n_steps=2, temperature=0.6, top_p=0.8),
-        dict(order='margin', presence_penalty=1.5, min_p=0.2),
-        dict(order='margin', cfg_scale=0.5),
-        dict(order='l2r', n_steps=2, top_k=2),
-    ],
-    ids=str,
-)
-def test_a_way_of_writing_gives_all_texts_together_probability_one(write, how):
-    """The command and the program say the same."""
-    kind = {'n_tokens': 3, 'vocabulary': ['a', 'b', 'c']}
-    save('abc.pt', kind, block_size=6, vocab_size=16, n_tokens=3)
-    prompts = [f'[[={x} {y}]] a [[={z}]] b' for x, y, z in itertools.product('abc', repeat=3)]
-    found = Writer('abc.pt').infill(prompts, score=True, **how)
-    p = np.exp([text.logprob for text in found])
-    assert p.sum() == pytest.approx(1, abs=1e-5)
-
-    put('p.jsonl', *({'prompt': prompt} for prompt in prompts))
-    options = ['--prompt=FILE:p.jsonl', '--score', '--n_samples=1', '--html=o.html']
-    said, result = write(*options, *options_of(how), ckpt='abc.pt')
-    with open('o.json') as f, open('o.html') as page:
-        assert 'Infinity' not in f.read() + page.read()
-    samples = result['samples']
-    of_command = [0 if sample['nats'] is None else math.exp(-sample['nats']) for sample in samples]
-    assert of_command == pytest.approx(p, abs=1e-5)
-    n_cut = sum(sample['logprob'].count(None) for sample in samples)
-    assert bool(n_cut) == bool({'top_p', 'top_k', 'min_p'} & {*how})
-    assert re.search(f'cut off +{n_cut} tokens', said)
-    assert ('blocks of 2' in said) == ('/2' in how['order'])
-    assert ('-log p = inf' in said) == (0 in of_command)
+    for seed, nats in enumerate(found, 5):
+        want = conditional_logprob(writer.network, idx, [3, 4], [0, 5], n_orders, seed=seed)
+        assert nats == pytest.approx(float(want))
 
 
 def test_the_average_weights_are_used_where_there_are_any(ckpt):
-    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    model = Writer(ckpt).model.requires_grad_(False)
     ema = EMA(model, 0.9)
-    for p in ema.model.parameters():
-        p.data.mul_(0.5)
+    ema.model.lm_head.weight.data.mul_(0.5)
     save_checkpoint('both.pt', model, ema, tokenizer='bytes')
-    raw = Writer('both.pt', 'raw').logprob('[[=ab]]')
-    assert raw == Writer(ckpt).logprob('[[=ab]]')
-    assert Writer('both.pt').logprob('[[=ab]]') != raw
-    assert Writer('both.pt', 'ema').logprob('[[=ab]]') == Writer('both.pt').logprob('[[=ab]]')
+    how = ([ckpt], ['both.pt', 'raw'], ['both.pt'], ['both.pt', 'ema'])
+    plain, raw, default, average = [Writer(*given).logprob('[[=ab]]') for given in how]
+    assert plain == raw != default == average
 
 
 def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
@@ -815,15 +623,10 @@ def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
     of_way = dict(order='margin', n_steps=5, temperature=0.5)
     way = Way.of(writer.checkpoint.run, **of_way)
     page = Page(length=20, stop='\n')
-    text = writer.infill('ab[[..]]', way=way, page=page, seed=2)
-    assert text == writer.infill('ab[[..]]', seed=2, length=20, stop='\n', **of_way)
-    assert text == [*writer.stream('ab[[..]]', way, page, seed=2)][-1]
+    text = writer.infill('ab[[..]]', length=20, stop='\n', **of_way)
+    assert text == writer.infill('ab[[..]]', way=way, page=page)
+    assert text == [*writer.stream('ab[[..]]', way, page)][-1]
     assert writer.logprob('ab[[=cd]]', way=way) == writer.logprob('ab[[=cd]]', **of_way)
-    for wrong in (dict(way=way, order='l2r'), dict(page=page, length=9)):
-        with one_line('is a part of'):
-            writer.infill('ab[[..]]', **wrong)
-    with one_line('a part of way'):
-        writer.logprob('ab[[=cd]]', order='random', way=way)
 
 
 # ---- wrong input
@@ -831,9 +634,7 @@ def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
 HUGE = 99999999999999999999
 BAD = [  # of command and program: prompt, options, a word
     ('a', 'temperature=-1', 'temperature'),
-    ('a', 'top_logprobs=-1', 'top_logprobs'),
     ('a', 'top_logprobs=258', 'top_logprobs'),
-    ('a', 'cfg_scale=-1', 'cfg_scale'),
     ('', 'cfg_scale=1', 'gives nothing'),
     ('a', 'cfg_scale=1, length=33', 'at most 32'),
     ('a[[..]]b', "cfg_scale=1, stop='c'", 'leave out stop'),
@@ -846,23 +647,15 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', 'length=-1', 'length'),
     ('a', 'length=HUGE', 'below'),
     ('a', 'context=32', '1 to 31'),
-    ('a', 'context=-1', '1 to 31'),
-    ('a', "order='up'", 'top_prob'),
-    ('a', "order=f'block:{HUGE}'", 'below'),
-    ('a', "order='margin:abc'", 'margin:abc'),
     ('a', "order='margins'", "nearest is 'margin'"),
+    ('a', "order=f'block:{HUGE}'", 'below'),
     ('a', "order='margin/0'", 'from 1'),
     ('a[[3]]', "order='margin/5'", '4 positions'),
-    ('a', "order='margin/33', length=50", '32 positions'),
     ('a', "unmask=f'lossless:{HUGE}'", 'below'),
     ('a', "unmask='lossless', order='margin'", 'order that is given'),
-    ('a[[x]]', '', 'a blank is'),
     ('a[[0]]', '', 'a blank is'),
-    ('a[[=]]', '', 'a blank is'),
-    ('a[[3', '', 'a blank is'),
     ('[[33]]', '', '33 tokens'),
     ('[[9999999999]]', '', 'does not fit'),
-    ('x' * 33, '', 'does not fit'),
     ('ab', 'length=2', 'no blank'),
     ('a[[3]]', 'score=True', 'score'),
     ('a\udcff', '', 'UTF-8'),
@@ -872,7 +665,7 @@ BAD = [  # of command and program: prompt, options, a word
 def call(writer, what):
     """What a call of the writer returns, which is given as text."""
     names = {name: getattr(writer, name) for name in ('infill', 'stream', 'logprob')}
-    return eval(what, dict(generate=generate, np=np, **names))
+    return eval(what, dict(generate=generate, np=np, Way=Way, Page=Page, **names))
 
 
 def refused(*options):
@@ -902,7 +695,6 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
     'options, word',
     [
         ('--n_samples=0', 'n_samples'),
-        ('--batch_size=0', 'batch_size'),
         ('--stop=["a", "b"', 'JSON list'),
         ('--order=margin --threshold=.9', 'margin:0.9'),
         ('--block_length=32', 'margin/32'),
@@ -916,16 +708,12 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--allowed=pickled.npy', 'pickled.npy'),
         ('--allowed=several.npz', 'several.npz'),
         ('--allowed=table.npy', r'(positions, 257), got float64 (9, 257)'),
-        ('--allowed=none.npy', 'none.npy'),
         ('--html=x.txt', 'must end in'),
-        ('--html=no/x.html', '--html=no/x.html'),
         ('--out=no/where.json', '--out=no/where.json'),
         (f'--out={PUBLISHED} --metrics={PUBLISHED}', 'would overwrite'),
         ('--metrics=x.pt', 'x.pt'),
-        ('--metrics=gpt2-large', 'give its path'),
         ('--tempratur=1', "'temperature'"),
         ('--device=cuda:99', 'device'),
-        ('--device=meta', 'device'),
         ('--ckpt=none.pt', 'none.pt'),
         ('--weights=ema', 'EMA'),
         (f'--ckpt={PUBLISHED}', 'another tokenizer'),
@@ -937,8 +725,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
     np.savez('several.npz', np.ones((32, 257), bool))
     put('p.jsonl', {'prompt': '[[3]]'}, {'prompt': '[[4]]'})
     put('order.json', [0, 2, 1])
-    options = options.split(' --')
-    options[1:] = ['--' + option for option in options[1:]]
+    options = re.split(' (?=--)', options)
     assert word in refused(f'--ckpt={ckpt}', '--weights=raw', '--out=o.json', *options)
 
 
@@ -946,35 +733,32 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
     'what, said',
     [
         ("infill('a', n=0)", 'at least 1'),
-        ("infill('a', batch_size=0)", 'at least 1'),
         ("infill('[[9]]', order=[0, 2])", 'every position'),
         ("infill('a', top_logprobs=True)", 'top_logprobs'),
         ("infill('a', stop=['4', 5])", 'list of texts'),
         ("infill('a', stop=np.array(['4']))", 'list of texts'),
-        ("infill('a', stop=None)", 'list of texts'),
         ("infill('xb[[3]]', pattern='ab.*')", 'pattern'),
         ("infill('[[=xb]]', pattern='ab', score=True)", 'pattern'),
         ('infill(5)', 'no blank'),
+        ("infill('a', way=Way.of({}), order='l2r')", 'is a part of'),
+        ("infill('a', page=Page(), length=9)", 'is a part of'),
+        ("logprob('[[=a]]', way=Way.of({}), order='random')", 'a part of way'),
         ('infill([])', 'a list of prompts'),
         ("infill(['a', 1])", r"\['a', 1\]"),
         ("infill(['a', '[[0]]'])", 'prompt 2 of 2'),
         ("infill(['a', ''], cfg_scale=1)", 'prompt 2 of 2 gives nothing'),
-        ("infill([''], cfg_scale=1)", 'the prompt gives nothing'),
         ("infill(['a', 'b'], seed=[1])", '2 texts, got 1'),
         ("infill('a', allowed=np.ones((32, 256), bool))", r'257\), got bool \(32, 256\)'),
         ("infill('a', allowed=np.ones((9, 257), bool))", 'position 9, a blank'),
         ("[*stream(['a'])]", 'one text'),
         ("[*stream('a', n=1)]", 'one text'),
-        ("logprob('abc')", r'\[\[=text\]\]'),
         ("logprob(['[[=a]]', 'b'])", r'\[\[=text\]\]'),
         ('logprob([1])', r'\[\[=text\]\]'),
         ("logprob('[[=a]][[?]]b')", 'known lengths'),
         ("logprob('[[=a]][[2/b+/]]')", 'known lengths'),
         ("logprob('[[=a]]', n=1)", 'n and score'),
         ("logprob(['[[=a]]'], score=1)", 'n and score'),
-        ("logprob('[[=a]][[2]]', context=0)", 'every blank'),
         ("logprob('[[=a]][[2]]', order='margin')", 'every blank'),
-        ("logprob('[[=' + 'a' * 33 + ']]')", '33 tokens'),
         ("logprob('[[=a]]', n_orders=-1)", 'at least 0'),
         ("logprob('[[=a]]', n_orders=2, top_k=3)", 'orders of its own'),
         ("logprob('[[=a]]', order='margin+0.5')", 'noise=0.5'),
@@ -992,13 +776,11 @@ def test_wrong_input_of_a_program_is_one_line(ckpt, what, said):
     'row, said',
     [
         ([0, 1, 2], '6 tokens, got a row of 3'),
-        ('ab', '6 tokens, got a row of 9'),
         ('a [[4-5]] b', '6 tokens, got a row of 9'),
         ([0] * 6, 'no blank'),
         ([0, 5, -1, 0, 0, 0], 'from 0 to 4, .* got 5$'),
         ([0, -2, 0, 0, 0, 0], 'for a blank'),
-        ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
-        ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
+        ([np.nan, -1], 'integers from 0 to 4'),
         ([{}, -1], 'integers from 0 to 4'),
         ([[[0]]], 'integers from 0 to 4'),
         ([-1] * 10, 'a larger length'),
@@ -1016,28 +798,19 @@ def test_wrong_rows_are_one_line(grids, row, said):
     'what, said',
     [
         ("infill('a', allow=1)", "infill.* 'allow'; the nearest is 'allowed'; help"),
-        ("infill('a', policy='margin')", "'policy'"),
         ("next(stream('a', top=1))", 'the nearest'),
         ("logprob('[[=a]]', n_order=2)", "logprob.* 'n_order'; .* 'n_orders'"),
         ('generate(None, None, None, 0, n_step=1)', "generate.* 'n_step'; .* 'n_steps'"),
     ],
 )
 def test_of_an_unknown_option_the_nearest_is_named(ckpt, what, said):
-    with pytest.raises(TypeError, match=said) as e:
+    with pytest.raises(TypeError, match=said):
         call(Writer(ckpt), what)
-    assert '\n' not in str(e.value)
 
 
 def test_a_model_that_is_not_there_is_one_line(ckpt):
-    for args, said in (
-        (['none.pt'], 'none.pt'),
-        ([ckpt, None, 'meta'], 'device'),
-        ([ckpt, 'emma'], 'emma'),
-    ):
-        with one_line(said):
-            Writer(*args)
-    with one_line('no EMA'):
-        Writer(ckpt, 'ema').logprob('[[=a]]')
+    with one_line('emma'):
+        Writer(ckpt, 'emma')
     save('digits.pt', {'tokenizer': 'sudoku4', 'n_tokens': 4}, vocab_size=64, n_tokens=4)
     for wrong in ('<|endoftext|>', '5'):  # which are no tokens of it
         with one_line('sudoku4 has the tokens'):
@@ -1045,18 +818,6 @@ def test_a_model_that_is_not_there_is_one_line(ckpt):
 
 
 # ---- the terminal
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-    def frame(self):
-        """What was written since the last call, with its escapes."""
-        text = self.getvalue()
-        self.seek(0)
-        self.truncate()
-        return text
 
 
 def test_nothing_written_controls_a_terminal():
@@ -1070,7 +831,8 @@ def plain(text):
 @pytest.fixture
 def watched(monkeypatch):
     """watched(tokenizer, text, frames, columns=..., TERM=...) shows a text by frames, each of which
-    is the steps of its tokens, a second apart; returns the frames, with their escapes."""
+    is the steps of its tokens, some seconds apart. Returns what was written of each, with its
+    escapes."""
     clock = [100.0]
     monkeypatch.setattr('time.perf_counter', lambda: clock[0])
 
@@ -1079,14 +841,16 @@ def watched(monkeypatch):
             monkeypatch.delenv(name, raising=False)
         for name, value in environ.items():
             monkeypatch.setenv(name, str(value))
-        out = Terminal()
+        out = io.StringIO()
+        out.isatty = lambda: True
         watch = Watch(tokenizer, out, columns)
         found = []
         for steps in frames:
             clock[0] += seconds
             now = max(step for step in steps if step is not None)
+            before = len(out.getvalue())
             watch(tokens[: len(steps)], steps, now, logprob or [0.0] * len(steps))
-            found.append(out.frame())
+            found.append(out.getvalue()[before:])
         return found
 
     return show
@@ -1100,31 +864,21 @@ def test_a_frame_stands_in_place_of_the_last_one(watched):
     frames = [-1, 0, -1, None, 1] + [None] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
     first, second, third = watched(Bytes(), TEXT, frames)
     assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
-    assert re.findall(r'\x1b\[7m(.*?)\x1b\[0m', first) == ['b', 'd']
     assert first.startswith('\x1b[J')
     assert second.startswith('\x1b[4F\x1b[J')  # back over the four lines
-    assert re.findall(r'\x1b\[7m(.*?)\x1b\[0m', second)[:2] == ['c', 'x' * 77]
     assert 'step 3 · 123 of 123 tokens' in second
-    assert re.findall(r'\x1b\[7m(.*?)\x1b\[0m', third) == ['b', 'c']
+    new = [re.findall(r'\x1b\[7m(.*?)\x1b\[0m', frame)[:2] for frame in (first, second, third)]
+    assert new == [['b', 'd'], ['c', 'x' * 77], ['b', 'c']]
 
 
-def test_what_is_no_terminal_stays_silent():
-    silent = io.StringIO()
-    Watch(Bytes(), silent)(TEXT, [0] * 125, 0, [0.0] * 125)
-    assert silent.getvalue() == ''
-
-
-@pytest.mark.parametrize(
-    'environ', [dict(TERM='xterm-256color'), dict(TERM='x', COLORTERM='24bit')]
-)
-def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched, environ):
-    logprob = [0.0, -9.0, math.log(0.3), math.log(0.5), math.log(0.7), 0.0, 0.0]
+def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched):
+    logprob = [0.0, -9.0, *map(math.log, (0.3, 0.5, 0.7)), 0.0, 0.0]
     frames = [-1, 0, 1, 2, 3, 4, None], [-1, 0, 1, 2, 3, 4, 5]
-    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, **environ)
+    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, TERM='xterm-256color')
     colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
     assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
-    assert not has_colours(environ | {'NO_COLOR': '1'})
-    assert not has_colours({'TERM': 'dumb'})
+    assert has_colours({'TERM': 'x', 'COLORTERM': '24bit'})
+    assert not has_colours({'TERM': 'xterm-256color', 'NO_COLOR': '1'})
 
 
 def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
@@ -1135,18 +889,10 @@ def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
 
 def test_a_text_that_is_too_high_is_shown_from_what_is_new(watched):
     text = [97 + i // 20 for i in range(200)]  # ten lines; three fit
-    frames = []
-    for step, place in enumerate((0, 199, 100, 90, 0)):
-        frames.append([-1] * 200)
-        frames[-1][place] = step
-    frames.append([-1] * 79 + [9])  # another text, of four lines
-    frames.append([-1] * 40)  # with nothing new
-    *shown, last = watched(Bytes(), text, frames, COLUMNS=21, LINES=6)
-    tops = [plain(frame)[0] for frame in shown]
-    assert tops == ['a' * 20, 'h' * 20, 'f' * 20, 'e' * 20, 'a' * 20, 'b' * 20]
-    assert all('\x1b[7m' in frame for frame in shown)
-    assert plain(shown[4]) == ['a' * 20, 'b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
-    assert [len(line) for line in plain(last)[:-1]] == [20, 20]
+    frames = [[-1] * n + [step] + [-1] * (199 - n) for step, n in enumerate((0, 199, 100, 90, 0))]
+    shown = watched(Bytes(), text, frames, COLUMNS=21, LINES=6)
+    assert [plain(frame)[0] for frame in shown] == [letter * 20 for letter in 'ahfea']
+    assert plain(shown[4])[1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
 
 
 def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
