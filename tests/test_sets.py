@@ -3,12 +3,10 @@
 All tests run in an empty folder of their own."""
 
 import bz2
-import contextlib
 import glob
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import lzma
 import os
@@ -17,7 +15,6 @@ import shutil
 import subprocess
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -25,22 +22,21 @@ import pytest
 import torch
 from conftest import one_line
 from oracle import chi2_of, limit
-from toy_runs import assert_same_runs, log, resume, run
+from toy_runs import log, run
 
-from anyorder.checkpoint import Checkpoint, load_checkpoint
-from anyorder.datasets import name_of_run, names_of_run, open_split, prepared_anew
+from anyorder.checkpoint import load_checkpoint
+from anyorder.datasets import name_of_run, names_of_run, open_split
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
-from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, uniform_below
-from anyorder.tokens.meta import Meta, SplitMeta, kind_of, read_meta, write_meta
+from anyorder.tokens.blocks import all_blocks, random_blocks, uniform_below
+from anyorder.tokens.meta import SplitMeta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
 from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, document_lengths
 from anyorder.tokens.sources import name_source, open_source, pydocs
-from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
+from anyorder.tokens.tokenizers import Bytes
 from anyorder.training.data import Part, read_as_one, set_shares
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
@@ -108,15 +104,15 @@ def read(split, folder='text'):
 # ---- what a source may be
 
 
-@pytest.mark.parametrize('prompt', ['prompt', 'question', ''])
-@pytest.mark.parametrize('text', ['text', 'question'])
+@pytest.mark.parametrize(
+    'text, prompt', [('text', 'prompt'), ('question', 'prompt'), ('text', 'question'), ('text', '')]
+)
 def test_all_kinds_of_rows_are_the_same_documents(text, prompt):
     keys = {'text_key': text, 'prompt_key': 'auto' if prompt == 'prompt' else prompt}
     wanted = [(row[prompt], row[text]) if prompt else row[text] for row in ROWS]
     for name in NAMES.split():
         origin, documents = open_source(write_rows(name), '', **keys)
-        other = open_source(name, '', text, 'text')[0]
-        assert origin != other != open_source(name, '', 'prompt', 'text')[0]
+        assert origin != open_source(name, '', 'prompt', 'text')[0]
         found = documents['']
         assert [*found] == [*found] == wanted  # read anew
         assert len(found) == len(wanted)
@@ -160,19 +156,18 @@ def test_a_link_in_a_folder_to_nothing_is_an_error():
 LONG = 'The end \n\n  of it.\r\n' * 9
 
 
-@pytest.mark.parametrize(
-    'text, documents',
-    [
-        ('a<|endoftext|>b', ['a', 'b']),
-        ('<|endoftext|>a<|endoftext|>\n', ['a']),
-        ('a\n<|endoftext|>\n b', ['a\n', '\n b']),
-        (f'{LONG}<|endoftext|>{LONG}<|endoftext|>', [LONG, LONG]),
-        ('<|endoftext|>' * 3 + 'a', ['a']),
-        ('a <|endoftext> b<|endoftext', ['a <|endoftext> b<|endoftext']),
-        (' \n', [' \n']),
-        (LONG, [LONG]),
-    ],
-)
+ENDED = {
+    'a<|endoftext|>b': ['a', 'b'],
+    '<|endoftext|>a<|endoftext|>\n': ['a'],
+    'a\n<|endoftext|>\n b': ['a\n', '\n b'],
+    f'{LONG}<|endoftext|>{LONG}<|endoftext|>': [LONG, LONG],
+    '<|endoftext|><|endoftext|>a': ['a'],
+    'a <|endoftext> b<|endoftext': ['a <|endoftext> b<|endoftext'],
+    ' \n': [' \n'],
+}
+
+
+@pytest.mark.parametrize('text, documents', ENDED.items())
 def test_an_end_of_text_ends_a_document(monkeypatch, text, documents):
     write('a.jsonl', lines_of({'text': text}))
     write('a.txt.xz', lzma.compress(text.encode()))
@@ -180,10 +175,8 @@ def test_an_end_of_text_ends_a_document(monkeypatch, text, documents):
     for piece in (1, 40):
         monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
         for name in ('a.jsonl', 'a.txt.xz', 'a'):
-            found = open_source(name, '')[1]['']
-            assert ''.join(found) == ''.join(documents)
             meta = prepare(name, split='test', force=True)
-            assert meta.splits['test'].rows == len(found) == len(documents)
+            assert meta.splits['test'].rows == len(documents)
             assert read('test') == documents
 
 
@@ -284,19 +277,15 @@ def sources():
 def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(sources):
     meta = prepare('a.jsonl')
     val = read('val')
-    assert sorted(read('train') + val) == sorted(TEXTS)
-    assert len(val) == 2
-    assert read_meta('text') == meta == prepare('~/a.jsonl', data_dir='~/elsewhere')
-    open_split('~/elsewhere', 'text', 'train')
+    assert (len(val), sorted(read('train') + val)) == (2, sorted(TEXTS))
     for split, info in meta.splits.items():
         raw = Path(f'text/{split}.bin').read_bytes()
-        n = len(raw) // 2
-        n_rows = len(read(split))
+        n, n_rows = len(raw) // 2, len(read(split))
         sha256 = hashlib.sha256(raw).hexdigest()
         assert info == SplitMeta(n_rows, n, n - n_rows, sha256, name_source('a.jsonl'))
 
     before = state()
-    prepare('a.jsonl', tokenizer='')
+    assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
     assert state() == before
     refused(
         ('a.jsonl', '--force', {'tokenizer': 'gpt2'}),
@@ -305,10 +294,7 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         ('bad.jsonl', 'row 31 .* in valid Unicode', {'force': True}),
     )
     write('text/val.bin', b'')
-    refused(
-        ('a.jsonl', 'is the source of train already', {'split': 'val'}),
-        ('a.jsonl', 'holds train already', {}),
-    )
+    refused(('a.jsonl', 'is the source of train already', {'split': 'val'}))
     prepare('a.jsonl', force=True)
     assert read('val') == val
 
@@ -320,22 +306,7 @@ def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(source
     n = os.path.getsize('theirs')
     prepare('other/a.jsonl', split='val', force=True)
     assert os.path.getsize('theirs') == n
-    assert read('val') == ['other', 'texts']
-    assert len(read('train')) == 18
-    prepare('other/a.jsonl', force=True)
-    assert len(read('train')) == 1
-
-
-def test_a_second_split_is_added_not_written_over(sources):
-    prepare('a.jsonl', split='train')
-    other = {'split': 'val', 'tokenizer': 'gpt2'}
-    refused(
-        ('a.jsonl', 'holds train already', {}),
-        ('a.jsonl', 'is the source of train already', {'split': 'val'}),
-        ('other/a.jsonl', 'holds train in the tokenizer bytes', other),
-    )
-    prepare('other/a.jsonl', split='val', tokenizer='')
-    assert (read('train'), read('val')) == (TEXTS, ['other', 'texts'])
+    assert (read('val'), len(read('train'))) == (['other', 'texts'], 18)
 
 
 # ---- data sets of the hub
@@ -356,20 +327,20 @@ def save_sets(names):
     found.save_to_disk('set')
 
 
-@pytest.mark.parametrize(
-    'names, split, wanted',
-    [
-        ('train test', '', {'': 'train'}),
-        ('train validation test', '', {'train': 'train', 'val': 'validation'}),
-        ('train validation', 'val', {'val': 'validation'}),
-        ('extra', '', {'': 'extra'}),
-        ('train test', 'test', {'test': 'test'}),
-        ('train test', 'val', {}),
-        ('test validation', '', {}),
-    ],
-)
-def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, split, wanted):
+SPLITS = {  # those of a data set, the one that is asked for, and ours
+    'train test': {'': 'train'},
+    'train validation test': {'train': 'train', 'val': 'validation'},
+    'train validation=val': {'val': 'validation'},
+    'extra': {'': 'extra'},
+    'train test=val': {},
+    'test validation': {},
+}
+
+
+@pytest.mark.parametrize('names, wanted', SPLITS.items())
+def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+    names, _, split = names.partition('=')
     save_sets(names)
     for source in ('set', 'hf:owner/set'):
         if not wanted:
@@ -378,18 +349,9 @@ def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, split, wa
             continue
         origin, found = open_source(source, split)
         assert origin.startswith(f'{source}, fingerprint ')
-        assert origin == open_source(source, split)[0]
-        assert found.keys() == wanted.keys()
-        for s, name in wanted.items():
-            assert [*found[s]] == texts_of(name)
-
-
-def test_splits_of_one_data_set_stand_beside_each_other():
-    save_sets('train test')
-    prepare('set')
-    prepare('set', split='test')
-    assert read('test') == texts_of('test')
-    refused(('set', 'is the source of val already', {'split': 'train', 'force': True}))
+        assert {s: [*rows] for s, rows in found.items()} == {
+            s: texts_of(name) for s, name in wanted.items()
+        }
 
 
 def test_named_sets_go_through_datasets(monkeypatch):
@@ -413,41 +375,16 @@ def test_named_sets_go_through_datasets(monkeypatch):
     of_wikitext = [f'wikitext-2-raw-v1 {split} None' for split in ('test None', 'train 3')]
     assert asked == [*of_wikitext, 'None train 3 None', 'None train 3 refs/convert/parquet']
     assert read('train', 'wikitext2') == ['', ' = train =\n']
-    assert len(read('val', 'openwebtext')) == 1
-    assert sorted(read('train', 'openwebtext') + read('val', 'openwebtext')) == sorted(TEXTS)
-    for typed in ('openwebtext', 'wikitext2', 'wikitext2 --split=train'):
-        data_set, _, split = typed.partition(' --split=')
-        with one_line(f'python data/prepare.py {typed}, or'):
-            prepare('', data_set, split=split, force=True)
+    found = read('train', 'openwebtext'), read('val', 'openwebtext')
+    assert (sorted(sum(found, [])), len(found[1])) == (sorted(TEXTS), 1)
+    with one_line('python data/prepare.py wikitext2 --split=train, or'):
+        prepare('', 'wikitext2', split='train', force=True)
 
 
 # ---- arrays of integers
 
 GRIDS = np.arange(24).reshape(4, 6) % 7
 LETTERS = 'a\nb\nc\nd\ne\nf\ng'
-
-
-def test_a_set_through_arrays_is_the_same_files(made):
-    arrays = {}
-    for split in ('train', 'val', 'test'):
-        tokens, given = all_blocks(open_split(made, 'nae_sat', split)[0], 8)
-        arrays |= {split: tokens.numpy(), f'given_{split}': given.numpy()}
-    prepare_tokens('.', source=write('mine.npz', arrays))
-    for name in os.listdir('tokens'):
-        if name != 'meta.json':
-            assert Path('tokens', name).read_bytes() == (made / 'nae_sat' / name).read_bytes()
-
-
-@pytest.mark.parametrize('name', ['a.npy', 'a.Npz', 'caf\udce9.NPY'])
-def test_both_kinds_of_file_hold_the_same_rows(name):
-    is_npz = name.lower().endswith('z')
-    write(name, {'test': GRIDS} if is_npz else GRIDS)
-    names = write('names.txt', LETTERS)
-    meta = prepare_tokens('.', 'mine', name, '' if is_npz else 'test', vocabulary=names)
-    split, _ = open_split('.', 'mine', 'test')
-    assert split.packed.tolist() == GRIDS.tolist()
-    assert not split.marked
-    assert tokenizer_of_set(kind_of(meta)).decode([0, 6, 2]) == 'a g c'
 
 
 @pytest.mark.parametrize('rows, form', [(GRIDS, {}), (GRIDS[0], {}), (GRIDS[0], {'end': 9})])
@@ -458,38 +395,31 @@ def test_an_array_is_divided_as_a_whole_into_rows_or_a_stream(rows, form):
     assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
 
 
-@pytest.mark.parametrize('most, is_wide', [(2**15 - 1, False), (2**15, True), (2**24 - 1, True)])
-def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, is_wide):
+@pytest.mark.parametrize('most, dtype', [(2**15 - 1, '<u2'), (2**15, '<u4'), (2**24 - 1, '<u4')])
+def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, dtype):
     rows = np.array([[0, most, 3], [most, 1, 2]])
-    given = np.array([True, False, False])
-    write('a.npz', {'train': rows, 'val': rows[:1], 'given': given, 'given_val': ~given[None]})
-    assert prepare_tokens('.', source='a.npz').n_tokens == most + 1
-    for name, where in (('train', given), ('val', ~given)):
+    where = np.array([[True, False, False], [False, True, True]])
+    write('a.Npz', {'train': rows, 'val': rows, 'given': where[0], 'given_val': where})
+    assert prepare_tokens('.', source='a.Npz').n_tokens == most + 1
+    for name, of_rows in (('train', where[[0, 0]]), ('val', where)):
         split, _ = open_split('.', 'tokens', name)
-        assert split.packed.dtype == ('<u4' if is_wide else '<u2')
-        tokens, is_given = all_blocks(split, 3)
-        assert (tokens.numpy() == rows[: len(tokens)]).all()
-        assert (is_given.numpy() == where).all()
+        tokens, given = all_blocks(split, 3)
+        assert (split.packed.dtype, tokens.tolist()) == (dtype, rows.tolist())
+        assert given.tolist() == of_rows.tolist()
 
 
 def test_a_split_of_arrays_is_added_only_to_its_kind():
-    write('a.npy', GRIDS)
-    write('b.npy', GRIDS[:1] % 3)
-    write('wide.npy', GRIDS[:, :4])
-    write('large.npy', GRIDS + 1)
-    mine = prepare('a.npy', shape='2x3')
-    assert prepare('a.npy', shape='2x3') == read_meta('text') == mine
+    for name, rows in (('a', GRIDS), ('b', GRIDS[:1] % 3), ('large', GRIDS + 1)):
+        write(f'{name}.npy', rows)
+    assert prepare('a.npy', shape='2x3') == prepare('a.npy', shape='2x3')
     test = {'split': 'test', 'shape': '2x3'}
     refused(
         ('b.npy', '--force replaces it', {'shape': '2x3'}),
-        ('a.npy', '--force replaces it', {'shape': '3x2'}),
-        ('wide.npy', 'another kind .row_length, shape.', test | {'shape': '2x2'}),
         ('b.npy', r'another kind \(shape\)', test | {'shape': '3x2'}),
         ('large.npy', 'token 7, and there are only 7 in ./text', test),
         ('a.npy', 'is the source of train already', test),
     )
-    meta = prepare('b.npy', **test)
-    assert (meta.n_tokens, [*meta.splits]) == (7, ['train', 'val', 'test'])
+    assert [*prepare('b.npy', **test).splits] == ['train', 'val', 'test']
 
 
 # ---- wrong input
@@ -498,84 +428,49 @@ EIGHT = 8 * '{"prompt": "a", "text": "b"}\n\n'  # so that the next one is row 17
 NO_GIVEN = np.zeros((4, 6), bool)
 
 # (name of a source, what is in it, options, what is said)
+# (name of a source, what is in it, options, what is said)
 BAD = [
     ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', '', 'row 2'),
-    ('a.jsonl', 'not json\n', '', 'row 1'),
     ('a.jsonl', '[' * 20000, '', 'row 1'),
-    ('a.jsonl', '{"text": ""}\n', '', 'no text'),
     ('a.jsonl', '{"text": "a\\ud800"}\n', '', 'Unicode'),
     ('a.jsonl', b'\xff\xfe\n', '', 'cannot be read'),
-    ('a.jsonl', '', '', 'no text'),
     ('a.jsonl', EIGHT + '{"text": "b"}', '', "row 17 .* ..text'., .* is ..prompt', 'text'."),
-    ('a.jsonl', '{"text": "b"}\n' + EIGHT, '', "row 2 .* ..prompt', 'text'., .* is ..text'."),
     ('a.jsonl', EIGHT + '{"prompt": "a", "text": ""}', '', 'row 17 of .* empty'),
     ('a.jsonl', EIGHT + '{"prompt": 5, "text": "b"}', '', 'prompt in row 17 of .* a string'),
-    ('a.jsonl', EIGHT + '{"prompt": "a", "text": null}', '', 'text in row 17 of .* a string'),
     ('a.jsonl', '{"prompt": "a", "text": "b"}', '--split=', 'cannot be divided'),
-    ('a.jsonl', EIGHT, '--text_key=', "row 1 .* is ..prompt', ''."),
     ('a.jsonl', EIGHT, '--prompt_key=ask', 'row 1 of a.jsonl has the fields'),
     ('a.jsonl', '{"prompt": "a", "text": "b<|endoftext|>c"}', '', 'row 1 .*endoftext'),
-    ('a.jsonl', '{"prompt": "a<|endoftext|>", "text": "b"}', '', 'row 1 .*endoftext'),
     ('a.csv', 'text\na\nb, c\n', '', 'row 2 of .* in quotes'),
-    ('a.csv', 'text,x\na,b\nc\n', '--text_key=x', 'x in row 2'),
-    ('a.csv', 'text\n"a\n', '', 'cannot be read as text'),
     ('a.jsonl.xz', lzma.compress(os.urandom(30000))[:9000], '', 'cannot be read'),
     ('a.parquet', 'PAR1 and no more', '', 'a.parquet cannot be read as a .parquet'),
     ('a.yaml', '', '', 'must end in .txt'),
-    ('a/b.txt', '', '--source=a', 'no file a'),
-    ('a/b.txt', 'text', '--source=a --prompt_key=x', 'without fields'),
-    ('a.txt', '', '--source=missing.txt', 'no file'),
-    ('a.txt', '', '--source= --split=', '--source=FILE'),
     ('a.txt', '', '--source=hf:owner/none', 'cannot load owner/none'),
     ('a.txt', 'a', '--split=../x', 'plain name'),
-    ('a.txt', 'a', '--name=a/b', 'plain name'),
-    ('a.txt', 'a', '--tokenizer=char', 'tokenizer must be bytes, gpt2, tiktoken:NAME'),
     ('a.txt', 'a', '--data_dir=', '--data_dir must name a folder'),
     ('a.txt', 'a', 'pydocs', 'no --source'),
     ('a.txt', 'a', 'pydocs --source= --split=test', 'leave out --split=test$'),
-    ('a.txt', 'a', 'openwebtext --source= --split=test', 'test, or name a --source'),
-    ('a.txt', 'a', 'pydocs --source= --end=3', 'end is for other data sets'),
-    ('a.txt', 'a', 'pydocs --source= --shape=8x8', 'shape is for other data sets'),
-    ('a.txt', 'a', '--vocabulary=a.txt', 'vocabulary is for other data sets than text'),
     ('a.npy', GRIDS, '--source=', '--source=FILE, .npy'),
     ('a.npy', GRIDS - 1, '', 'array of a.npy must hold integers from 0 to 16,777,215, got -1'),
     ('a.npy', GRIDS + 2**24 - 6, '', 'from 0 to 16,777,215, got 16777216'),
-    ('a.npy', GRIDS / 2, '', 'integers, got float64'),
-    ('a.npy', GRIDS * 1j, '', 'integers, got complex128'),
-    ('a.npy', GRIDS > 2, '', 'integers, got bool'),
     ('a.npy', GRIDS[None], '', r'rows \(rows, N\) or a stream \(n,\), got .* \(1, 4, 6\)'),
-    ('a.npy', GRIDS[:0], '', 'is empty'),
     ('a.npy', np.array([{}, 1], object), '', 'a.npy cannot be read as integers: .*pickled'),
-    ('a.npy', 'no array', '', 'cannot be read as integers'),
-    ('a.npy.txt', 'no array', '', 'must end in .npy or .npz'),
     ('a.npy', GRIDS, '--shape=2x4', r'rows of 8 tokens, by --shape, got an array \(4, 6\)'),
     ('a.npy', GRIDS[0], '--shape=2x3', r'rows of 6 tokens, by --shape, got an array \(6,\)'),
-    ('a.npy', GRIDS, '--shape=2', 'HxW, as 8x8'),
     ('a.npy', GRIDS, '--shape=0x6', 'HxW, as 8x8'),
     ('a.npy', GRIDS, '--end=9', 'of a stream, got 9 for rows of 6'),
     ('a.npy', GRIDS[0], '--end=-1', 'got -1 for a stream'),
-    ('a.npy', GRIDS[0], '--end=16777216', 'got 16777216 for a stream'),
-    ('a.npy', GRIDS, '--end=x', 'end must be an integer'),
-    ('a.npy', GRIDS, '--tokenizer=bytes', 'tokenizer is for other data sets'),
     ('a.npy', GRIDS[:1], '', 'holds one row, which cannot be divided'),
     ('a.npy', GRIDS[0, :1], '', 'train of a.npy, sha256 .* would be empty'),
     ('a.npy', GRIDS, '--vocabulary=few.txt', 'has the token 6, and there are only 3 names'),
     ('a.npy', GRIDS, '--vocabulary=twice.txt', "each once and without blanks or .*got 'a'"),
-    ('a.npy', GRIDS, '--vocabulary=blank.txt', "without blanks or .*got 'a b'"),
-    ('a.npy', GRIDS, '--vocabulary=none.txt', "got 'nothing'"),
     ('a.npz', {'train': GRIDS, 'val': GRIDS[:, :5]}, '', "got {'train': 6, 'val': 5}"),
-    ('a.npz', {'train': GRIDS, 'val': GRIDS[0]}, '', "got {'train': 6, 'val': None}"),
-    ('a.npz', {'train': GRIDS, 'val': GRIDS[:0]}, '', 'val of a.npz is empty'),
     ('a.npz', {'train': GRIDS}, '--split=train', 'names its splits itself'),
-    ('a.npz', {'x': GRIDS}, '', 'the arrays train, val, test, .* got x'),
     ('a.npz', {'train': GRIDS, 'x': GRIDS}, '', 'got train, x'),
-    ('a.npz', {}, '', 'got nothing'),
     ('a.npz', {'train': GRIDS, 'given_train': NO_GIVEN[:2]}, '', r'bools of shape \(4, 6\)'),
-    ('a.npz', {'train': GRIDS, 'given': NO_GIVEN + 0}, '', 'bools'),
     ('a.npz', {'train': GRIDS, 'given': ~NO_GIVEN[0]}, '', 'row 0 .* is given as a whole'),
     ('a.npz', {'train': GRIDS, 'val': GRIDS, 'given_train': NO_GIVEN}, '', 'add given_val'),
 ]
-NAMES_OF_TOKENS = {'few': 'a\nb\nc', 'twice': 'a\nb\na', 'blank': 'a b\nc', 'none': ''}
+NAMES_OF_TOKENS = {'few': 'a\nb\nc', 'twice': 'a\nb\na'}
 
 
 @pytest.mark.parametrize('name, content, typed, said', BAD)
@@ -583,10 +478,9 @@ def test_a_wrong_source_is_one_line_and_leaves_nothing(script, name, content, ty
     write(name, content)
     for file, names in NAMES_OF_TOKENS.items():
         write(f'{file}.txt', names)
-    usual = 'tokens' if '.np' in name else 'text --tokenizer=bytes --split=train'
-    if typed[:1].isalpha():  # which names the data set
-        usual = ''
-    words = f'{usual} {typed}'.split()
+    words = typed.split()
+    if not typed[:1].isalpha():  # which names the data set
+        words[:0] = ['tokens'] if '.np' in name else ['text', '--tokenizer=bytes', '--split=train']
     words[1:1] = [f'--source={name}', '--data_dir=out']
     found = script('data/prepare.py', *words, code=1).stderr
     assert re.search(said, found, re.MULTILINE)
@@ -642,19 +536,15 @@ def test_what_is_written_is_read_and_what_was_changed_is_refused(four, name, kin
     write_meta(name, meta)
     assert path.read_bytes() == whole
     for place in range(0, len(whole), 11):
-        changed = bytearray(whole)
-        changed[place] ^= 1
-        path.write_bytes(changed)
         if not whole[place : place + 1].isspace():
+            changed = bytearray(whole)
+            changed[place] ^= 1
+            path.write_bytes(changed)
             with one_line('damaged|cannot be read'):
                 read_meta(name)
 
 
-def test_a_plan_names_the_tokens_of_a_set(four, script):
-    of_set = ['--dataset=rows', '--block_size=6', '--data_dir=.']
-    assert 'own, as rows was prepared' in script('train.py', '--plan=H100', *of_set).stdout
-
-
+# a line of a shell, the set and split that is opened behind it, and what is said
 # a line of a shell, the set and split that is opened behind it, and what is said
 DAMAGED = [
     (':', 'books train', 'python data/prepare.py text --name=books --source=FILE'),
@@ -662,20 +552,12 @@ DAMAGED = [
     (':', 'ptb train', 'python data/prepare.py ptb --data_dir=. --split=train'),
     (':', 'sudoku train', 'python -m anyorder.extras.puzzles make sudoku --data_dir=.$'),
     (':', 'pydocs test', 'prepare.py pydocs .* --split=test'),
-    (':', 'nae_sat valid', ' --name=nae_sat .* --split=valid'),
     (':', '../x val', 'plain name'),
-    ('mv text mine', 'mine test', 'text --name=mine --source=FILE .* --split=test'),
     ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine .* --split=val'),
     ('mv rows mine; rm mine/val.bin', 'mine val', 'tokens --name=mine --source=FILE'),
-    (
-        'mv nae_sat mine; rm mine/val.bin',
-        'mine val',
-        'nae_sat --seed=0 --n_latents=4 --n_observations=4 --name=mine .* --split=val',
-    ),
+    ('rm nae_sat/val.bin', 'nae_sat val', 'nae_sat --seed=0 --n_latents=4 --n_observations=4 '),
     ('printf x >> text/val.bin', 'text val', 'bytes, .* expected: prepare text again with --force'),
-    (': > text/meta.json', 'text val', 'text/meta.json cannot be read'),
     ('echo [] > text/meta.json', 'text val', 'cannot be read'),
-    ('echo 3 > text/meta.json', 'text val', 'cannot be read'),
     ("""printf '{"tokenizer": "by' > text/meta.json""", 'text val', 'cannot be read'),
     (r"printf '\377' > text/meta.json", 'text val', 'cannot be read'),
     ('printf "%100000s" | tr " " [ > text/meta.json', 'text val', 'cannot be read'),
@@ -696,10 +578,7 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
 @pytest.mark.parametrize(
     'name, place, token, said',
     [
-        ('text', 0, 256, ''),
         ('text', -1, 257, 'val.bin has the token 257, .*--force'),
-        ('text', 9, 65535, 'the token 65535'),
-        ('nae_sat', -1, GIVEN + 1, ''),
         ('nae_sat', 0, 2, 'the token 2,'),
         ('nae_sat', 9, GIVEN + 2, 'the token 2,'),
         ('qa', -1, GIVEN + 256, 'does not end'),
@@ -710,90 +589,56 @@ def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, 
     tokens = np.fromfile(path, '<u2')
     tokens[place] = token
     tokens.tofile(path)
-    with one_line(said) if said else contextlib.nullcontext():
-        split, _ = open_split('.', name, 'val')
-        assert split.packed.flat[place] == token
-
-
-ANEW = {'data': 'other', 'val_data': 'other'}
-
-
-@pytest.mark.parametrize(
-    'changed, dataset, said',
-    [
-        ({}, 'text', '^$'),
-        ({'data': 'other'}, 'text', ': train of text;'),
-        ({'val_data': 'other'}, 'text', ': val of text;'),
-        (ANEW, 'text', ': train and val of text;'),
-        ({'data': None, 'val_data': None}, 'text', '^$'),  # of an older checkpoint
-        (ANEW, 'another set', '^$'),
-        (ANEW, '', '^$'),
-    ],
-)
-def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(made, changed, dataset, said):
-    splits = read_meta(made / 'text').splits
-    entries = {'data': splits['train'].sha256, 'val_data': splits['val'].sha256} | changed
-    checkpoint = SimpleNamespace(run={'dataset': dataset}, entries=entries)
-    assert re.search(said, prepared_anew(checkpoint, made, 'text'))
-    assert prepared_anew(checkpoint, made, 'gone') == ''
+    with one_line(said):
+        open_split('.', name, 'val')
 
 
 # ---- blocks
 
 
-@pytest.mark.parametrize('n', [5, 3 * 2**30, 250_000_000, 9_035_582_198])
+@pytest.mark.parametrize('n', [5, 3 * 2**30, 9_035_582_198])
 def test_offsets_are_uniform_at_every_size(n):
     """By chi-square. 32 bits modulo 3 * 2^30 would fall twice as often into the first third."""
     torch.manual_seed(0)
     found = torch.from_numpy(uniform_below(n, 300_000))
-    assert 0 <= found.min() and found.max() < n
+    assert 0 <= found.min() <= found.max() < n
     n_cells = min(n, 60)
-    counts = torch.bincount(found * n_cells // n, minlength=n_cells)
-    assert chi2_of(counts, torch.full((n_cells,), 1 / n_cells)) < limit(n_cells - 1)
+    counts = (found * n_cells // n).bincount(minlength=n_cells)
+    assert chi2_of(counts, 1 / n_cells) < limit(n_cells - 1)
 
 
-def test_blocks_of_a_stream_start_everywhere_and_those_of_rows_are_rows(made):
+def test_blocks_of_a_stream_start_everywhere():
     split = Split(np.arange(1003, dtype='<u2'))
-    blocks, given = all_blocks(split, 10)
-    assert blocks.flatten().tolist() == [*range(1000)]
-    assert not given.any()
+    assert all_blocks(split, 10)[0].flatten().tolist() == [*range(1000)]
     assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
-    assert len(all_blocks(split, 10, 999)[0]) == 100
     torch.manual_seed(0)
     drawn = random_blocks(split, 20_000, 10)
     assert (drawn.diff(dim=1) == 1).all()
     assert {*drawn[:, 0].tolist()} == {*range(994)}
-    split, _ = open_split(made, 'rows', 'train')
-    rows = split.packed.tolist()
-    assert all_blocks(split, 6)[0].tolist() == rows
-    drawn = random_blocks(split, 99, 6).tolist()
-    assert sorted(map(list, {*map(tuple, drawn)})) == sorted(rows)
 
 
 @pytest.mark.parametrize('group, part', [(1, 1), (4, 6), (64, 7), (1000, 1000)])
 def test_documents_are_found_piece_by_piece(monkeypatch, group, part):
     """Lengths, spans, blocks that are given as a whole and given runs, by loops over documents."""
-    monkeypatch.setattr(sets, 'GROUP', group)
-    monkeypatch.setattr(sets, 'PART', part)
-    monkeypatch.setattr(sets, 'DOCUMENTS', 3)
-    for seed in range(20):
+    for name, size in (('GROUP', group), ('PART', part), ('DOCUMENTS', 3)):
+        monkeypatch.setattr(sets, name, size)
+    for seed in range(9):
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 12, 40)
-        n_given = rng.integers(0, lengths)
-        rows = [[1] * n + [0] * (length - n) for n, length in zip(n_given, lengths)]
-        given = np.concatenate(rows)
+        rows = ['1' * rng.integers(0, n) for n in lengths]
+        rows = [row.ljust(n, '0') for row, n in zip(rows, lengths)]
         ends = lengths.cumsum()
-        tokens = rng.integers(0, 9, len(given)).astype('<u2') | (GIVEN * given).astype('<u2')
+        given = ''.join(rows)
+        tokens = np.array([*map(int, given)], '<u2') * GIVEN
         tokens[ends - 1] = 9  # the end of a document
         split = Split(tokens, True, document_lengths(tokens, 9))
-        assert np.array_equal(split.lengths, lengths)
+        assert split.lengths.tolist() == lengths.tolist()
         numbers = rng.integers(0, 40, 30)
         assert np.array_equal(split.spans(numbers), [(ends - lengths)[numbers], ends[numbers]])
-        for N in (2, 5, 11):
-            full = (i for i, row in enumerate(rows) if all(row[:N]))
-            assert sets.first_full(split, N) == next(full, None)
-        runs = ''.join(map(str, given)).split('0')
-        assert sets.longest_given(Split(tokens, True)) == max(map(len, runs))
+        for n in (2, 5, 11):
+            full = (i for i, row in enumerate(rows) if '0' not in row[:n])
+            assert sets.first_full(split, n) == next(full, None)
+        assert sets.longest_given(Split(tokens, True)) == max(map(len, given.split('0')))
 
 
 @pytest.mark.parametrize('longest, n_bytes', [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
@@ -801,67 +646,31 @@ def test_lengths_take_as_few_bytes_as_the_longest_document_needs(longest, n_byte
     tokens = np.zeros(longest + 2, '<u2')
     tokens[[longest - 1, -1]] = 9
     lengths = document_lengths(tokens, 9)
-    assert lengths.tolist() == [longest, 2]
-    assert lengths.itemsize == n_bytes
-
-
-@pytest.fixture
-def peak():
-    """peak() is how many bytes were taken at most."""
-    tracemalloc.start()
-    yield lambda: tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    assert (lengths.tolist(), lengths.itemsize) == ([longest, 2], n_bytes)
 
 
 @pytest.mark.parametrize('name', ['a.txt', 'a.raw', 'a.npy'])
-def test_to_prepare_a_set_takes_no_memory_of_its_size(peak, name):
+def test_to_prepare_and_open_a_set_takes_no_memory_of_its_size(name):
     line = 'The quick brown fox jumps over the lazy dog again. ' * 200 + '\n'
     if name == 'a.npy':
         np.lib.format.open_memmap(name, 'w+', '<u2', (10**7,))
     else:
-        with open(name, 'w') as f:
-            f.writelines(itertools.repeat(line, 1000))
+        write(name, line * 1000)
+    tracemalloc.start()
     prepare(name, 'wikitext2' if name == 'a.raw' else 'text')
-    assert peak() < 0.5 * os.path.getsize(name)
-
-
-@pytest.mark.parametrize('kind', [{'prompts': True, 'eos': 9}, {'row_length': 50}, {}])
-def test_to_open_and_check_a_set_takes_no_memory_of_its_size(monkeypatch, peak, kind):
-    """What is kept of a set with prompts are two bytes a document, and some a piece."""
-    monkeypatch.setattr(sets, 'PART', 1 << 12)
-    monkeypatch.setattr(sets, 'DOCUMENTS', 1 << 8)
-    row = np.repeat([1 + GIVEN, 2, 9], [20, 29, 1]).astype('<u2')
-    with open('train.bin', 'wb') as f:
-        f.writelines(itertools.repeat(row, 10_000))
-    there = {'train': SplitMeta(10_000, 500_000, 0, '0', 'x')}
-    meta = Meta('x', 'own', 10, splits=there, given=True, **{'eos': None} | kind)
-    split = sets.read_split('.', meta, 'train')
-    check_length(split, 50, 'x')
-    random_blocks(split, 2, 50)
-    assert peak() < 0.2 * os.path.getsize('train.bin')
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.5 * os.path.getsize(name)
 
 
 def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
-    marked = np.array([[0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1]], '<u2')
+    marked = np.array([0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1], '<u2')
     assert Split(marked, marked=True).counts(5).tolist() == [2, 1, 3, 1, 0]
-    assert token_counts(np.arange(8) % 5, 7).tolist() == [2, 2, 2, 1, 1, 0, 0]
     monkeypatch.setattr(sets, 'CHECKED', 640)
     monkeypatch.setattr(sets, 'COUNTED', 640)
-    for part in (0, 15, 49):
-        assert sets.largest_id(np.arange(100_000) // 2000 == part, 0xFFFF) == 1
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
+    assert [sets.largest_id(parts == part, 0xFFFF) for part in (0, 15, 63)] == [1, 1, 1]
     assert (Split(parts.astype('<u2')).counts(64) == 10).all()
-
-
-def test_rows_of_a_batch_keep_their_padding():
-    blocks = torch.tensor([[1, 2, 3], [4, PADDING, PADDING], [5, 6, PADDING]])
-    batch = Batch.of(blocks, torch.tensor([[2, 0, 1]]).expand(3, 3), blocks == PADDING)
-    assert batch.n_visits.tolist() == batch.is_blank.sum(1).tolist() == [3, 1, 2]
-    for numbers, n_visits in (([2, 1], [2, 1]), ([0, 1], [3, 1]), ([0], None)):
-        found = batch.rows(numbers)
-        assert (found.n_visits if n_visits is None else found.n_visits.tolist()) == n_visits
-        assert found.count_tokens() == sum(n_visits or [3])
-    assert batch.to('cpu').idx.tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
 
 
 def is_given(*marks):
@@ -873,8 +682,7 @@ def is_given(*marks):
     [
         (Split(np.arange(9)), 9, 10, 'block_size=10 is beyond the data: mine takes --block_size=9'),
         (Split(np.zeros((2, 6))), 6, 8, 'the rows of mine are 6 tokens: block_size must be 6'),
-        (is_given(0, 1, 1, 0, 1), 3, 2, 'has 2 given tokens in a row: block_size must be larger'),
-        (is_given(0, 1, 0, 1, 1), 3, 2, 'has 2 given tokens in a row'),
+        (is_given(0, 1, 0, 1, 1), 3, 2, 'has 2 given tokens in a row: block_size must be larger'),
         (is_given(1, 1, 0), 3, 2, 'has 2 given tokens in a row'),
     ],
 )
@@ -935,10 +743,10 @@ def test_rows_are_blocks_of_their_parts_by_their_shares_of_the_tokens(name):
     for k, part in enumerate(mixture.parts):
         mine = owner == k
         assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
-        alone = torch.cat(part.unpack(random_blocks(part, 300, N)), 1)
+        alone = torch.cat(part.unpack(random_blocks(part, 300, N)), 1).unique(dim=0)
         width = alone.size(1) // 2
-        found = torch.cat([tokens[mine, :width], given[mine, :width]], 1)
-        assert {*map(tuple, found.tolist())} == {*map(tuple, alone.tolist())}
+        found = torch.cat([tokens[mine, :width], given[mine, :width]], 1).unique(dim=0)
+        assert torch.equal(found, alone)
         assert (tokens[mine, width:] == PADDING).all()
 
 
@@ -956,19 +764,14 @@ def test_a_large_vocabulary_has_room_for_the_mark():
     large = Split(np.full(N, 40_000, '<u2'))
     small = Split(np.full(N, GIVEN | 7, '<u2'), True)
     tokens, given, _ = drawn_from(Mixture([large, small], SHARES[:1].repeat(2), N))
-    assert {*tokens[given].tolist()} == {7}
-    assert {*tokens[~given].tolist()} == {40_000}
+    assert [tokens[given].unique(), tokens[~given].unique()] == [7, 40_000]
 
 
 def test_counts_are_by_the_shares():
-    parts = [
-        Split(np.frombuffer(text, 'u1')) for text in (b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3')
-    ]
+    texts = b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3'
+    parts = [Split(np.frombuffer(text, 'u1')) for text in texts]
     counts = Mixture(parts, np.array([0.9, 0.1]), N).counts(5)
     assert counts.tolist() == [162, 18, 20, 1, 0]
-
-
-BOTH = '--dataset=pydocs:0.7,digits:0.3'
 
 
 def prepare_digits(digits, **options):
@@ -978,75 +781,41 @@ def prepare_digits(digits, **options):
 
 def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     prepare_digits('3.1415926535 8979323846 ')
-    options = [BOTH, '--dropout=0.1', '--gradient_accumulation_steps=2', '--lr_decay_iters=6']
-    run(*options, '--max_iters=6', '--out_dir=whole')
-    run(*options, '--max_iters=4')
-
+    run('--dataset=pydocs:0.7,digits:0.3', '--max_iters=1')
     last = log()[-1]
-    kept = {}
+    kept = load_checkpoint('out/ckpt.pt')['sets']
     for name, share in (('pydocs', 0.7), ('digits', 0.3)):
         meta = read_meta(f'data/{name}')
         hashes = {'data': meta.splits['train'].sha256, 'val_data': meta.splits['val'].sha256}
-        kept[name] = {'share': pytest.approx(share), 'set': kind_of(meta)} | hashes
-    assert load_checkpoint('out/ckpt.pt')['sets'] == kept
+        of_set = {'share': pytest.approx(share), 'set': kind_of(meta)} | hashes
+        assert kept[name] == of_set
     for kind in ('any', 'l2r'):
         mean = 0.7 * last[f'val_pydocs_{kind}'] + 0.3 * last[f'val_digits_{kind}']
         assert last[f'val_{kind}'] == pytest.approx(mean, rel=1e-12)
-    counts = Checkpoint('out/ckpt.pt').counts
-    assert float(counts[[*b'0123456789']].sum() / counts.sum()) == pytest.approx(0.2625, abs=0.01)
+
+    # It goes on by names in another order, and says which set is another
+    prepare_digits('2.7182818284 ', force=True)
+    capsys.readouterr()
+    run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=1')
+    assert ', train and val of digits\n' in capsys.readouterr().out
     said = script('eval_ppl.py', '--n_blocks=2').stdout
     assert 0 < said.index('pydocs (val)') < said.index('digits (val)')
-
-    # It goes on, also by names in another order, and says which set is another
-    resume('--max_iters=6')
-    assert_same_runs('whole', 'out')
-    capsys.readouterr()
-    run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=6')
-    assert 'train and val' not in capsys.readouterr().out
-    prepare_digits('2.7182818284 ', force=True)
-    run('--init_from=resume', '--dataset=pydocs:0.5,digits:0.5', '--max_iters=6')
-    said = capsys.readouterr().out
-    assert 'pydocs:0.5,digits:0.5' in said
-    assert ', train and val of digits\n' in said
-    said = script('eval_ppl.py', '--n_blocks=2').stdout
     assert 'train and val of digits;' in said
     assert 'of pydocs;' not in said
-
-
-def test_a_run_of_several_puzzles_names_the_command_that_solves_each(data, capsys):
-    for seed, name in enumerate(('easy', 'hard')):
-        prepare_puzzles('sudoku4', 'data', name, n_rows={'train': 9, 'val': 5}, seed=seed)
-    run('--dataset=easy:1,hard:3', '--max_iters=1', '--l2r_ratio=0')
-    said = capsys.readouterr().out
-    for name in ('easy', 'hard'):
-        command = f'-m anyorder.extras.puzzles solve --dataset={name} --ckpt=out/ckpt.pt'
-        assert command in said
-
-
-def test_a_mixture_of_one_is_this_set(data):
-    run('--dataset=pydocs', '--max_iters=2', '--out_dir=whole')
-    run('--dataset=pydocs:3', '--max_iters=2')
-    assert_same_runs('whole', 'out')
 
 
 @pytest.mark.parametrize(
     'text, said',
     [
         ('a:0.7,b', 'gives b no weight'),
-        ('a,b:0.7', 'gives a no weight'),
         ('a:0,b:1', 'weight of a .* above 0'),
-        ('a:-1,b:2', 'weight of a .* above 0'),
         ('a:nan,b:1', 'weight of a .* above 0'),
         ('a:1,b:inf', 'weight of b .* above 0'),
-        ('a:1,b:x', 'weight of b .* above 0'),
         ('a:1_0,b:1', 'weight of a .* above 0'),
         ('a:1,b:', 'weight of b .* above 0'),
         ('a:1:2,b:1', 'weight of a .* above 0'),
         ('a:1,b:1,a:2', 'a twice'),
-        ('a,a', 'a twice'),
-        (',', 'plain name'),
         ('', 'plain name'),
-        (':1', 'plain name'),
         ('a:1,../b:1', 'plain name'),
     ],
 )
@@ -1059,25 +828,20 @@ def test_weights_are_shares():
     assert weights_in('a:2, b :6') == {'a': 2, 'b': 6}
     assert shares_of([2, 6]).tolist() == [0.25, 0.75]
     assert shares_of([1e308, 1e308]).tolist() == [0.5, 0.5]
-    assert names_of_run({'dataset': 'a:2, b:6'}) == ['a', 'b']
     assert names_of_run({'dataset': 'a:of old,,../b'}) == ['a', '../b']
-    assert name_of_run({'dataset': 'a'}) == 'a'
-    assert name_of_run({}) == ''
+    assert (name_of_run({'dataset': 'a'}), name_of_run({})) == ('a', '')
     with one_line('trained on a and b'):
-        name_of_run({'dataset': 'a,b'})
+        name_of_run({'dataset': 'a:2, b:6'})
 
 
 @pytest.mark.parametrize(
     'one, other, said',
     [
         (OWN, {'vocabulary': [*'abcdefg']}, 'tokenizers differ, own and own'),
-        (OWN, {'n_tokens': 8}, 'tokenizers differ'),
         (OWN, TEXT, 'a and b cannot be mixed: their tokenizers differ, own and bytes'),
         (OWN, {'row_length': 6}, 'a is a stream of tokens, b is rows of 6 tokens'),
-        (OWN | {'row_length': 4}, {'row_length': 6}, 'a is rows of 4 tokens'),
         (TEXT, KINDS['qa'], 'b is documents'),
         (OWN, {'eos': 1}, 'meta.json differ in eos'),
-        (OWN | {'row_length': 4}, {'shape': [2, 2]}, 'meta.json differ in shape'),
         (OWN, {'given': True}, ''),
         (KINDS['nae_sat'], {'puzzle': {'task': 'nae_sat', 'seed': 1}}, ''),
     ],

@@ -705,6 +705,7 @@ def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patter
     template = p.parse_prompt('a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
     found = [(start, end) for start, end, _ in template.lay_out((3, 2)).patterns]
     assert found == [(5, 7), (17, 19)]
+    p.parse_prompt('[[2-3]]a', Bytes(), 4)  # which just fits
 
 
 # prompts of at most 20 tokens, and what is said of them
