@@ -2,19 +2,15 @@
 
 All tests run in an empty folder of their own."""
 
-import bz2
 import codecs
 import contextlib
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
-import lzma
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -22,21 +18,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, one_line
 
 from anyorder import datasets
-from anyorder.extras.hub.folders import whole_folder
-from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import devices, files, locks, processes
 from anyorder.machine.terminal import one_line_errors, progress, say, surviving
-from anyorder.order_options import read_order
 from anyorder.tokens import prepared
-from anyorder.tokens.arrays import prepare_tokens, read_names
-from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.tokens.arrays import read_names
 from anyorder.tokens.prompts import read_prompts
 from anyorder.tokens.sources import open_texts
 from anyorder.training.report import BAR, Report
@@ -63,42 +54,34 @@ NO_ROOM = OSError(28, 'No space left on device')
 OF_ARCHIVE = RuntimeError('one that could not be written fails again when it is closed')
 SAID = ValueError('said in place of the first one')
 SAID.__suppress_context__ = True
-FAILURES = [  # which of two files are written, what is raised then, and what comes out of it
-    ('ab', [ZeroDivisionError()], ZeroDivisionError),
-    ('ab', [NO_ROOM, OF_ARCHIVE], OSError),
-    ('ab', [KeyboardInterrupt(), OF_ARCHIVE], KeyboardInterrupt),
-    ('ab', [NO_ROOM, SAID], ValueError),
-    ('a', [], FileNotFoundError),
+FAILURES = [  # what is raised when two files are written, and what comes out of it
+    ([ZeroDivisionError()], ZeroDivisionError),
+    ([NO_ROOM, OF_ARCHIVE], OSError),
+    ([KeyboardInterrupt(), OF_ARCHIVE], KeyboardInterrupt),
+    ([NO_ROOM, SAID], ValueError),
 ]
 
 
-@pytest.mark.parametrize('names, errors, kind', FAILURES)
-def test_files_become_new_together_or_stay_old(names, errors, kind):
+@pytest.mark.parametrize('errors, kind', FAILURES)
+def test_files_become_new_together_or_stay_old(errors, kind):
     for name in 'ab':
         Path(name).touch()
     with pytest.raises(kind) as e, files.whole_files('a', 'b') as temporary:
-        for path, _ in zip(temporary, names):
+        for path in temporary:
             Path(path).write_text('new')
-        if errors:
-            raise_all(*errors)
+        raise_all(*errors)
     assert {name: os.path.getsize(name) for name in os.listdir()} == {'a': 0, 'b': 0}
     if e.value is NO_ROOM:
         assert NO_ROOM.filename == 'a'
 
 
 def test_bytes_are_on_the_disk_before_the_name_is_theirs(monkeypatch):
-    """A folder is whole, too, or not there, and takes the place of an empty one alone."""
     seen = []
     monkeypatch.setattr(
-        os, 'fsync', lambda f: seen.append((os.fstat(f).st_size, *map(os.path.exists, 'fd')))
+        os, 'fsync', lambda f: seen.append((os.fstat(f).st_size, os.path.exists('f')))
     )
     files.replace_file('f', b'three')
-    for n in (0, 1, 2):
-        with contextlib.suppress(ZeroDivisionError, OSError), whole_folder('d') as folder:
-            Path(folder, 'g').write_bytes(b'four')
-            1 / n
-    assert seen == [(5, False, False), (4, True, False), (4, True, True)]
-    assert (sorted(os.listdir()), os.listdir('d')) == (['d', 'f'], ['g'])
+    assert seen == [(5, False)]
 
 
 OF_FILE = [
@@ -127,10 +110,8 @@ MARK = '\ufeff'.encode()  # as editors of Windows write it
 ROW = b'{"text": "a"}\n'
 READERS = [  # a name, parts of a file, what reads them, and what they hold
     ('a.txt', [b'one\n', b'two'], open_texts, ['one\ntwo']),
-    ('a.raw', [b'one\n', b'two\n'], open_texts, ['one\n', 'two\n']),
     ('a.jsonl', [ROW, ROW + b'\n' + ROW], open_texts, ['a', 'a', 'a']),
     ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], open_texts, ['a\r\nb']),
-    ('a.json', [b'[2, 0,', b' 1]'], read_order, [2, 0, 1]),
     ('FILE:a.jsonl', [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}'], read_prompts, ['a', 'b']),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
 ]
@@ -145,18 +126,12 @@ def test_a_mark_of_byte_order_is_no_letter_at_the_head_and_where_files_were_join
         assert [*read(name)] == found
 
 
-PACKERS = [('a', bytes), ('a.GZ', gzip.compress), ('a.xz', lzma.compress), ('a.bz2', bz2.compress)]
-
-
-@pytest.mark.parametrize('name, pack', PACKERS)
 @pytest.mark.parametrize('begin', ['', '.', '..', '...'])
-def test_nor_is_it_wherever_a_text_is_cut(name, pack, begin):
+def test_nor_is_it_wherever_a_text_is_cut(begin):
     """Letter and mark lie across the ends of what is read at once."""
-    text = ''.join('ä€\n' for _ in range(5000))
-    Path(name).write_bytes(pack(f'{begin}\ufeff{text}\ufeff\ufeff{text}'.encode()))
-    assert files.read_text(name) == begin + text + text
-    with files.reading_text(name, '\n') as f:
-        assert ''.join(iter(lambda: f.read(7), '')) == begin + text + text
+    text = 'ä€\n' * 5000
+    Path('a.GZ').write_bytes(gzip.compress(f'{begin}\ufeff{text}\ufeff\ufeff{text}'.encode()))
+    assert files.read_text('a.GZ') == begin + text + text
 
 
 @pytest.fixture
@@ -196,7 +171,6 @@ FINE = {
     'data_dir': ['a/b', '.'],
     '--out': ['new.json', 'new.svg', 'a.json', ''],
     '': ['c.pt', 'gpt2', 'hf:a/b', 'masked:a/b.c'],
-    'requirements-extra': ['numpy'],
     '--device=cuda': ['cpu'],
 }
 BAD = {  # a word of the message: what is given
@@ -237,7 +211,6 @@ COMPILING = [  # as asked, on which device, floating point operations, whether t
     (False, 'cpu', 1e20, True, False),
     ('auto', 'cpu', 1e10, True, False),
     ('auto', 'cpu', 1e20, True, True),
-    ('auto', 'cuda', 1, True, True),
     ('auto', 'cpu', 1e20, False, False),
 ]
 
@@ -300,10 +273,8 @@ def terminal(stream):
 
 def test_what_is_said_beside_the_work_does_not_end_it(stream):
     with terminal(stream):
-        assert [*progress(range(3))] == [0, 1, 2]
         say('a line')
         with one_line_errors():
-            print('a line', flush=True)
             print('ø', file=sys.stderr)
             print('a line', file=sys.stderr, flush=True)
             assert [*progress(range(3))] == [0, 1, 2]
@@ -314,8 +285,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
         assert sys.stdout is stream
         if isinstance(stream, Bare):
             assert progress().fp == stream  # as tqdm asks before it writes a line above
-    if isinstance(stream, Bare):
-        assert stream.said.count('a line\n') == 4
+            assert stream.said.count('a line\n') == 3
 
 
 def end_together():
@@ -324,24 +294,15 @@ def end_together():
 
 
 LOST = 'error: [Errno 28] No space left on device'
+MEMORY = 'error: out of memory: '
 ENDS = [  # what a command does, whether it prints results, the exit code, and that on a full disk
     (lambda: print('a result'), False, 0, 0),
     (lambda: print('a result'), True, 0, LOST),
     (end_together, True, 0, 1),
-    (
-        lambda: raise_all(ValueError('x must be 3')),
-        True,
-        'error: x must be 3',
-        'error: x must be 3',
-    ),
+    (lambda: raise_all(ValueError('x')), True, 'error: x', 'error: x'),
     (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', 'interrupted'),
     (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', 'terminated'),
-    (
-        lambda: raise_all(MemoryError('a\nb')),
-        True,
-        'error: out of memory: ',
-        'error: out of memory: ',
-    ),
+    (lambda: raise_all(MemoryError('a\nb')), True, MEMORY, MEMORY),
 ]
 
 
@@ -357,32 +318,15 @@ def test_a_command_ends_with_one_line_or_none(
         with one_line_errors(signal.SIGTERM, prints_results=prints_results):
             body()
         sys.exit(0)
-    is_full = getattr(stream, 'name', '') == '/dev/full'
-    found = e.value.code
-    if 'memory' in str(code):
-        assert found.endswith('--dtype=bfloat16, may fit (a b)')
-        found = found[: len(code)]
-    assert found == (code_if_full if is_full else code)
-    if is_full:
+    if getattr(stream, 'name', '') == '/dev/full':
         stream.flush()  # at the end of a process it stumbles over nothing
+        code = code_if_full
+    assert str(e.value.code).startswith(str(code))
+    assert '\n' not in str(e.value.code)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_no_file_gets_the_number_of_a_closed_terminal(forked):
-    def body():
-        for number in (0, 2):
-            os.close(number)
-        with one_line_errors(), open('ckpt', 'w') as f:
-            assert f.fileno() > 2
-            assert all(map(os.get_inheritable, (0, 2)))
-        with pytest.raises(RuntimeError), one_line_errors():  # a bug is no one line
-            raise OF_ARCHIVE
-
-    (finished,) = forked(body)
-    assert finished.code == 0, finished.said
-
-
-@pytest.mark.parametrize('seconds', [0.9, 1.0, 40.0])
+@pytest.mark.parametrize('seconds', [0.9, 1.0])
 def test_a_bar_is_of_a_second_or_more_and_within_its_total(monkeypatch, seconds):
     now = [100.0]
     monkeypatch.setattr('tqdm.std.time', lambda: now[0])
@@ -395,8 +339,7 @@ def test_a_bar_is_of_a_second_or_more_and_within_its_total(monkeypatch, seconds)
         say('a line')
         bar.update(5)
         bar.close()
-    assert [f'{n}/3' in stream.said for n in (1, 3)] == 2 * [seconds >= 1]
-    assert ('/3' in stream.said, bar.n) == (seconds >= 1, 3)
+    assert [word in stream.said for word in ('1/3', '3/3', '/3')] == 3 * [seconds >= 1]
 
 
 LINE = 'the run-of-the-mill line says what is about to run, in many more words than one'
@@ -412,18 +355,13 @@ def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_w
     screen = Mock(isatty=lambda: True, fileno=lambda: 2, closed=False)
     with terminal(screen):
         say(LINE)
-        plain = progress(total=3)
         bar = progress(total=100_000, initial=12_345, bar_format=BAR)
     said = ''.join(call.args[0] for call in screen.write.call_args_list).splitlines()
     assert ' '.join(said) == LINE
     Report(Mock(), Mock(), bar)(ENTRY, with_samples=False)
     shown = str(bar)
-    assert len(str(plain)) == (columns or 80) - 1
     assert max(map(len, (*said, shown))) < (columns or 80)
-    monkeypatch.setattr(os, 'get_terminal_size', lambda fd: (1000, 24))
-    assert f'{bar} '.startswith(f'{shown} ')
     assert [word for word in WORDS[:n_words] if word not in shown] == []
-    assert '2.750' not in str(bar)
 
 
 # ---- locks, and commands that write one file at once
@@ -445,10 +383,9 @@ def test_one_folder_has_one_lock_by_every_name(monkeypatch):
     """What a killed process left in it goes when another one takes it in turn, and not before."""
     monkeypatch.setattr(locks, 'PATIENCE', 0.1)
     os.makedirs('data/x')
-    os.symlink('data', 'link')
     os.symlink('data/x', 'x')
     Path('x/val.bin.12.tmp').touch()
-    for name in 'link/x', 'data/x/', 'data/../data/x', 'x':
+    for name in 'data/x/', 'x':
         with locks.locked('data/x'), one_line('in use'), locks.locked(name):
             pass
         with locks.locked(name):  # and it is free
@@ -457,14 +394,10 @@ def test_one_folder_has_one_lock_by_every_name(monkeypatch):
     assert sorted(os.listdir('x')) == ['meta.json', 'train.bin', 'val.bin']
 
 
-def hash_of(split):
-    return hashlib.sha256(split.packed.tobytes()).hexdigest()
-
-
 def is_whole(split='val'):
     """The file of a split is as its entry in meta.json says."""
-    found, _ = datasets.open_split('.', 'x', split)
-    assert hash_of(found) == read_meta('x').splits[split].sha256
+    found, meta = datasets.open_split('.', 'x', split)
+    assert hashlib.sha256(found.packed.tobytes()).hexdigest() == meta.splits[split].sha256
 
 
 @pytest.mark.parametrize('text', ['a longer text', 'other'])  # of another size, and of the same
@@ -479,65 +412,29 @@ def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(monkeypatch
         return read(*args)
 
     monkeypatch.setattr(datasets, 'read_split', read_late)
-    split, meta = datasets.open_split('.', 'x', 'val')
-    assert (meta, hash_of(split)) == (read_meta('x'), meta.splits['val'].sha256)
-
-    writes = iter([write_meta, lambda *args: raise_all(KeyboardInterrupt())])
-    monkeypatch.setattr('anyorder.tokens.folder.write_meta', lambda *args: next(writes)(*args))
+    is_whole()
+    writes = Mock(side_effect=[None, KeyboardInterrupt])
+    monkeypatch.setattr('anyorder.tokens.folder.write_meta', writes)
     with pytest.raises(KeyboardInterrupt):
         prepare('again', force=True)  # of which the files are there
-    assert read_meta('x').splits == {}
-
-
-NAME = ('a set', '12ab', 'orders')
+    assert writes.call_args_list[0].args[1].splits == {}
 
 
 def add_blocks(k):
     journal = Journal('j.jsonl', {})
     for block in range(10):
-        journal.add({(*NAME, 10 * k + block): [1.0 / 3, k]})
+        journal.add({('a set', k, block): [1.0 / 3, k]})
 
 
 def are_there(k):
     done = Journal('j.jsonl', {}).done
-    assert [done[(*NAME, 10 * k + block)] for block in range(10)] == 10 * [[1.0 / 3, k]]
-
-
-def make_finding(_):
-    """What results/run.py makes, by a program that says that it ran."""
-    spec = importlib.util.spec_from_file_location('findings', f'{ROOT}/results/run.py')
-    findings = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(findings)
-    findings.make('run', ['-c', 'open("ran", "a").write("once")'])
-
-
-def ran(_):
-    """It was finished once. What a killed program had begun may go on without it."""
-    assert os.path.exists('run.txt')
-    assert Path('ran').read_text() in ('once', 'onceonce')
-
-
-def prepare_array(k):
-    np.save(f'{k}.npy', np.roll(np.arange(100), k))  # the same tokens in another order
-    prepare_tokens('.', 'x', f'{k}.npy', f's{k}')
-
-
-def puzzles(k):
-    prepare_puzzles('sudoku4', '.', 'x', n_rows={'train': 20, 'val': 5, 'test': 5})
+    assert [done['a set', k, block] for block in range(10)] == 10 * [[1.0 / 3, k]]
 
 
 WRITERS = [  # what command k of four writes, and how what it must leave is read
     (lambda k: prepare(f'text {k}', split=f's{k}'), lambda k: is_whole(f's{k}')),
     (add_blocks, are_there),
-    (lambda k: prepare('text'), lambda k: is_whole()),
     (lambda k: prepare(f'text {k}', force=True), lambda k: is_whole()),
-    (prepare_array, lambda k: is_whole(f's{k}')),
-    (puzzles, lambda k: is_whole('test')),
-    (
-        lambda k: datasets.open_split('.', 'pydocs', 'val'),
-        lambda k: datasets.open_split('.', 'pydocs', 'train'),
-    ),
-    (make_finding, ran),
     (
         lambda k: files.write_json('r.json', [k for _ in range(10_000)]),
         lambda k: json.loads(Path('r.json').read_text()).count(k) in (0, 10_000),
@@ -545,23 +442,18 @@ WRITERS = [  # what command k of four writes, and how what it must leave is read
 ]
 ROUNDS = [(0, None), (1, None)]
 for moment in (None, None, 0.01, 0.02, 0.04, 0.06):
-    ROUNDS += [pytest.param(n, moment, marks=pytest.mark.slow) for n in range(9)]
+    ROUNDS += [pytest.param(n, moment, marks=pytest.mark.slow) for n in range(4)]
 
 
 @pytest.mark.parametrize('n, moment', ROUNDS)
-def test_commands_at_once_lose_nothing_and_leave_nothing(monkeypatch, forked, n, moment):
+def test_commands_at_once_lose_nothing_and_leave_nothing(forked, n, moment):
     """The first of four is killed at a moment; whoever comes next tidies up."""
-    texts = [f'document {i}' for i in range(20)]
-    quick = prepared.DataSet(lambda: texts, 'bytes', 0.1, '', offline=True)
-    monkeypatch.setitem(prepared.DATA_SETS, 'pydocs', quick)
     write, read = WRITERS[n]
-    for name in ('text', *(f'text {k}' for k in range(4))):
-        source_of(name)
-    begin = time.monotonic() + 0.1
+    for k in range(4):
+        source_of(f'text {k}')
 
     def command(k):
         os.environ['WORLD_SIZE'] = '1'
-        time.sleep(max(0, begin - time.monotonic()))
         if moment and k == 0:
             signal.setitimer(signal.ITIMER_REAL, moment)
         write(k)
@@ -571,7 +463,7 @@ def test_commands_at_once_lose_nothing_and_leave_nothing(monkeypatch, forked, n,
             assert (k, p.code) == (0, -signal.SIGALRM), p.said
             write(0)
         read(k)
-    if moment is None or n not in (1, 8):  # where no turn is taken, nobody tidies up
+    if moment is None or n in (0, 2):  # where a turn is taken, somebody tidies up
         assert [*Path().rglob('*.tmp')] == []
 
 
@@ -582,7 +474,6 @@ PLACES = [  # names of the environment, (rank, number), (number in the node, pro
     ({}, (0, 1), (None, None)),
     ({'RANK': '1', 'LOCAL_RANK': '1'}, (0, 1), (1, None)),  # as a scheduler may set it
     ({'WORLD_SIZE': '4'}, (0, 4), (None, None)),
-    ({'SLURM_PROCID': '1', 'SLURM_NTASKS': '2'}, (0, 1), (None, None)),
     ({'RANK': '3', 'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '8'}, (3, 4), (None, 8)),
 ]
 
@@ -597,24 +488,19 @@ def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_nod
     assert [processes.launcher(n) for n in (1, 4)] == ['python', 'torchrun ...']
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')
     assert processes.launcher(4) == 'torchrun --standalone --nproc_per_node=4'
-    found = processes.environment(torch.device('cpu'))
-    own = [sys.version.split()[0], torch.__version__, np.__version__, place[1]]
-    assert [found[name] for name in ('python', 'torch', 'numpy', 'processes')] == own
-    assert found['commit']
-    assert found['device']
-    assert {*map(type, found.values())} == {str, int}  # a checkpoint holds these
 
 
-@pytest.mark.parametrize('n, device, taken', [(1, 'auto', []), (2, 'cpu', []), (2, 'auto', [1])])
-def test_each_process_takes_a_gpu_of_its_own(monkeypatch, n, device, taken):
+@pytest.mark.parametrize(
+    'n, device, found', [(1, 'auto', 'auto'), (2, 'cpu', 'cpu'), (2, 'auto', 'cuda:1')]
+)
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch, n, device, found):
     monkeypatch.setenv('WORLD_SIZE', str(n))
     monkeypatch.setenv('LOCAL_RANK', '1')
     cuda = Mock(is_available=lambda: True)
     monkeypatch.setattr(processes, 'torch', Mock(cuda=cuda))
-    monkeypatch.setattr(processes, 'resolve_device', lambda device, dtype: (device, dtype))
-    found, _ = processes.own_device(device, 'float32')
-    assert [call.args for call in cuda.set_device.call_args_list] == [(found,) for _ in taken]
-    assert found == (f'cuda:{taken[0]}' if taken else device)
+    monkeypatch.setattr(processes, 'resolve_device', lambda *asked: asked)
+    assert processes.own_device(device, 'float32') == (found, 'float32')
+    assert cuda.set_device.called == (found == 'cuda:1')
 
 
 def test_two_processes_share_what_they_have(forked):
@@ -629,33 +515,30 @@ def test_two_processes_share_what_they_have(forked):
             Path('made').touch()
         with pytest.raises(ValueError), processes.first_process_first():
             raise ValueError
-        assert processes.gather({'rank': rank}) == [{'rank': 0}, {'rank': 1}]
         with processes.stop_requests() as asked:
             assert not asked()
             for _ in range(2 * rank):
                 os.kill(os.getpid(), signal.SIGINT)
             assert asked()
-        sys.stdout = open(f'said by {rank}', 'w')
         print('a result')
         with contextlib.suppress(SystemExit):  # gloo's threads would abort an interpreter's end
             processes.end_processes(3)
 
-    assert [p.code for p in forked(body, body)] == [3, 3]
-    assert Path('said by 1').read_text() == 'a result\n'
+    assert [(p.code, p.said) for p in forked(body, body)] == 2 * [(3, 'a result\n')]
 
 
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 @pytest.mark.parametrize('hangup', [signal.SIG_IGN, signal.SIG_DFL])
-def test_signals_ask_a_lone_process_to_end(hangup):
+def test_signals_ask_a_lone_process_to_end(number, hangup):
     """A closed terminal does not where nohup ignores it."""
     before = signal.signal(signal.SIGHUP, hangup)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        own = signal.getsignal(number)
-        with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
-            os.kill(os.getpid(), number)
-            assert asked() == (number != signal.SIGHUP or hangup == signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+    own = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
+        os.kill(os.getpid(), number)
+        assert asked() == (own != signal.SIG_IGN)
+        for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-        assert signal.getsignal(number) == own
+    assert signal.getsignal(number) == own
     signal.signal(signal.SIGHUP, before)
 
 
@@ -664,9 +547,8 @@ def test_the_commit_says_whether_files_were_changed(tmp_path):
     begin = 'echo x > a; git init -q; git add a; git config user.name a; git config user.email b'
     if os.system(f'{begin}; git commit -qm Begin; git tag -am one v1; touch notes'):
         pytest.skip('there is no git')
-    clean = subprocess.check_output(['git', 'rev-parse', '--short=12', 'HEAD'], text=True).strip()
-    assert processes.commit(tmp_path) == clean
-    Path('a').touch()
+    clean = processes.commit(tmp_path)
+    assert len(clean) == 12
     Path('a').write_text('y')
     assert processes.commit(tmp_path) == f'{clean}-dirty'
     assert processes.commit(tmp_path / 'inner') == 'unknown'
@@ -677,7 +559,6 @@ PROGRAMS = [  # where one stands, the file, its module, the name, and what is ty
     ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
     ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
     ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
-    ('', '{ROOT}/mine/__main__.py', '__main__', 'mine/__main__.py', 'python mine/__main__.py'),
     ('', '/a b/own.py', None, '/a b/own.py', "python '/a b/own.py'"),
     ('', '<stdin>', None, '(no file)', 'the same program and'),
 ]

@@ -174,7 +174,7 @@ def test_updates_by_hand(clip):
     assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
 
 
-UNEQUAL = {
+UNEQUAL = {  # networks
     'causal': {},
     'bidirectional': {'attention': 'bidirectional'},
     'mixed': {'attention': 'mixed'},
