@@ -344,16 +344,6 @@ def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes(
         assert said in found.about_bytes()
 
 
-def words_with(**model):
-    """A tokenizer.json of words, with other parts of its model."""
-    pytest.importorskip('tokenizers')
-    from tokenizers import Tokenizer, models
-
-    parts = json.loads(Tokenizer(models.WordLevel({'a': 0, 'b': 1}, 'a')).to_str())
-    return json.dumps(parts | {'model': parts['model'] | model})
-
-
-# (a name of a tokenizer, what is in its file, what is said)
 # (a name of a tokenizer, what is in its file, what is said)
 WRONG = [
     ('gtp2', None, 'tokenizer must be bytes'),
@@ -375,8 +365,12 @@ WRONG = [
 @pytest.mark.parametrize('name, model, said', WRONG)
 def test_a_tokenizer_that_is_none_is_one_line_before_anything_is_written(hub, name, model, said):
     if model:
+        tokenizers = pytest.importorskip('tokenizers')
+        words = tokenizers.models.WordLevel({'a': 0, 'b': 1}, 'a')
+        file = json.loads(tokenizers.Tokenizer(words).to_str())
+        file['model'] |= model
         with open(name, 'w') as f:
-            f.write(words_with(**model))
+            json.dump(file, f)
     with one_line(said):
         prepared(name, text=WORDS)
     assert not os.path.exists('a')
