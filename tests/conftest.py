@@ -13,12 +13,10 @@ import traceback
 from types import SimpleNamespace
 from unittest import mock
 
-os.environ['HF_HUB_OFFLINE'] = (
-    '1'  # read when huggingface_hub is imported: no test reaches for the network
-)
-os.environ['OMP_NUM_THREADS'] = (
-    '1'  # tensors of a few numbers: a second thread only waits, also in processes
-)
+# read when huggingface_hub is imported: no test reaches for the network
+os.environ['HF_HUB_OFFLINE'] = '1'
+# tensors of a few numbers: a second thread only waits, also in processes
+os.environ['OMP_NUM_THREADS'] = '1'
 
 gc.disable()  # until all tests are collected
 
@@ -168,32 +166,26 @@ def program_of(words):
     """(what the words behind `python` run, the other words): a file, or a module with its first
     word."""
     if words[0] != '-m':
-        return words[0], [*words[1:]]
+        return words[0], words[1:]
     n = 3 if words[1] in ('anyorder.extras.puzzles', 'anyorder.extras.speed') else 2
-    return ' '.join(words[1:n]), [*words[n:]]
+    return ' '.join(words[1:n]), words[n:]
 
 
 @pytest.fixture
 def process(tmp_path):
-    """process('train.py', '--x=1', ...) runs a command of the project in an empty folder; the
-    finished process.
+    """process('train.py', '--x=1', ...) runs a file of the project in an empty folder; the finished
+    process."""
 
-    'anyorder.extras.NAME', maybe with its first word, is run by `python -m`."""
-
-    def run(name, *args, code=0):
-        program = ['-m', *name.split()]
-        if name.endswith('.py'):
-            program = [os.path.join(ROOT, name)]
+    def run(name, *args):
         finished = subprocess.run(
-            [sys.executable, *program, *args],
+            [sys.executable, os.path.join(ROOT, name), *args],
             cwd=tmp_path,
             env=os.environ | {'PYTHONPATH': ROOT},
             text=True,
             capture_output=True,
             timeout=HANGS,
-            check=False,
         )
-        assert finished.returncode == code, finished.stdout + finished.stderr
+        assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished
 
     return run
@@ -201,18 +193,17 @@ def process(tmp_path):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """As `process`, in this process, which has the libraries loaded; what it returns has stdout and
-    stderr."""
+    """script('train.py', '--x=1', ..., code=0) runs a command in an empty folder, in this process,
+    which has the libraries loaded; what it returns has stdout and stderr.
+
+    'anyorder.extras.NAME', maybe with its first word, is run as by `python -m`."""
 
     def run(name, *args, code=0):
-        if name == '-m':
-            name, *args = args
         name, *first = name.split()
-        args = (*first, *args)
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, 'argv', [name, *args])
+        monkeypatch.setattr(sys, 'argv', [name, *first, *args])
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
         monkeypatch.delitem(sys.modules, f'{name}.__main__', raising=False)  # else it warns
         try:
@@ -222,8 +213,10 @@ def script(tmp_path, monkeypatch):
                 else:
                     runpy.run_module(name, run_name='__main__', alter_sys=True)
         except SystemExit as e:  # a line for stderr, or a number
-            err.write(f'{e.code}\n' if isinstance(e.code, str) else '')
-            status = 1 if isinstance(e.code, str) else e.code or 0
+            status = e.code or 0
+            if isinstance(status, str):
+                err.write(f'{status}\n')
+                status = 1
         finally:
             signal.signal(signal.SIGTERM, at_end)
             torch.set_num_threads(n_threads)
@@ -240,8 +233,6 @@ def forked(tmp_path):
 
     Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a
     body that hangs is ended."""
-    if not hasattr(os, 'fork'):
-        pytest.skip('Windows has no fork')
 
     def run(*bodies):
         with socket.create_server(('127.0.0.1', 0)) as s:
@@ -250,9 +241,12 @@ def forked(tmp_path):
             os.fork() or fork_of(body, rank, len(bodies), port, tmp_path / f'said-{rank}')
             for rank, body in enumerate(bodies)
         ]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        said = [(tmp_path / f'said-{rank}').read_text() for rank in range(len(codes))]
-        return [SimpleNamespace(code=code, said=text) for code, text in zip(codes, said)]
+        finished = []
+        for rank, child in enumerate(children):
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = (tmp_path / f'said-{rank}').read_text()
+            finished.append(SimpleNamespace(code=code, said=said))
+        return finished
 
     return run
 
@@ -269,19 +263,12 @@ def simulated(forked):
     return run
 
 
-def end_together():
-    """Wait for the other processes: who ended first would cut off what others still read."""
-    if dist.is_initialized():
-        dist.barrier()
-
-
 def fork_of(body, rank, world_size, port, said):
     """The life of a child of `forked`; does not return."""
     code = 1
     gc.freeze()  # what is there already is none of its garbage, and slow to look through
     with open(said, 'w', buffering=1) as sys.stdout:
         sys.stderr = sys.stdout
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(HANGS)
         if world_size > 1:
             os.environ |= {
@@ -293,7 +280,8 @@ def fork_of(body, rank, world_size, port, said):
             }
         try:
             body()
-            end_together()
+            if dist.is_initialized():  # who ended first would cut off what others still read
+                dist.barrier()
             code = 0
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else 1
