@@ -157,23 +157,23 @@ def test_9_a_resumed_run_is_the_uninterrupted_run(data, optimizer):
     """Bit for bit: weights, average, optimizer, log.
 
     The interrupted run had logged beyond its checkpoint."""
-    options = [f'--optimizer={optimizer}', '--dropout=0.1', '--lr_decay_iters=9', *TWO]
-    run('--max_iters=9', *options, '--out_dir=whole')
-    run('--max_iters=6', *options)
+    options = [f'--optimizer={optimizer}', '--dropout=0.1', '--lr_decay_iters=5', *TWO]
+    run('--max_iters=5', *options, '--out_dir=whole')
+    run('--max_iters=3', *options)
     with open('out/log.jsonl', 'a') as f:
-        f.write('{"iter": 7, "loss": 1.0}\n{"iter": 8, "lo')
-    resume('--max_iters=9')
-    assert_same_runs('whole', 'out', entries_of_one=[6])
+        f.write('{"iter": 4, "loss": 1.0}\n{"iter": 5, "lo')
+    resume('--max_iters=5')
+    assert_same_runs('whole', 'out', entries_of_one=[3])
 
 
 def test_9_two_processes_are_one(data, forked):
     """Two processes train on the batches of one.
 
     The logs and the weights agree but for the order of sums."""
-    run(*TWO, '--max_iters=5', '--out_dir=one')
+    run(*TWO, '--max_iters=4', '--out_dir=one')
 
     def train():
-        run(*TWO, '--max_iters=5')
+        run(*TWO, '--max_iters=4')
 
     first, second = forked(train, train)
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
