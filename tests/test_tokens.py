@@ -389,7 +389,7 @@ def prepared(tokenizer, name='a', text=TEXT * 40, **more):
     return prepare('text', '.', name, 'a.txt', tokenizer=tokenizer, **more)
 
 
-def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder):
+def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
     pytest.importorskip('tokenizers')
     prepared('bpe:280')
     shutil.move('a', 'b')
@@ -406,6 +406,9 @@ def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder):
         f.write(' ')
     with one_line('damaged'):
         read_meta('b')
+    (folder / 'w.json').write_text(opened('words').file)
+    prepared('w.json', 'w', f'{WORDS} ' * 9)
+    assert 'bits a byte are not known of w.json' in capsys.readouterr().out
 
 
 @pytest.fixture
