@@ -9,7 +9,7 @@ host to it, and how often. A test asks inside of `run` and `counted`. As on a GP
 
 - to do an operation on tensors of both devices, a number of the host apart,
 - to wait, or to copy from the host, while a CUDA graph is recorded,
-- to record in a pool whose graphs are gone, or on a stream where graphs of another pool live,
+- to record in a pool whose graphs are gone,
 - to replay a graph when memory outside its pool that it reads or writes was given back.
 
 A CUDA graph is the list of operations that it recorded, which are done again on the same memory;
@@ -128,18 +128,14 @@ def fills_mask(name, named):
 
 
 def is_mask(x):
-    return isinstance(x, OnDevice) and x.dtype in (torch.bool, torch.uint8)
+    return isinstance(x, OnDevice) and x.dtype == torch.bool
 
 
 def tensors_of(x):
     """Return the tensors in arguments, or in a result."""
-    if isinstance(x, torch.Tensor):
-        return [x]
-    if isinstance(x, dict):
-        x = x.values()
-    elif not isinstance(x, list | tuple):
-        return []
-    return [tensor for one in x for tensor in tensors_of(one)]
+    found = []
+    with_tensors(found.append, x)
+    return found
 
 
 def with_tensors(function, x):
@@ -210,9 +206,6 @@ class OnDevice(torch.Tensor):
             value = torch.scalar_tensor(value, dtype=self.dtype)
         super().__setitem__(key, value)
 
-    def __repr__(self):
-        return f'OnDevice({self.host})'
-
     def data_ptr(self):
         return self.host.data_ptr()
 
@@ -272,15 +265,11 @@ def check_devices(name, args, tensors, here):
     """Raise RuntimeError for an operation on tensors of both devices."""
     if not here or name in MOVES:
         return
-    joins = name in ('aten::stack', 'aten::cat')  # of which CUDA takes no number of the host
-    mixed = [x for x in tensors if not isinstance(x, OnDevice) and (joins or x.dim())]
+    mixed = [x for x in tensors if not isinstance(x, OnDevice) and x.dim()]
     if name in INDEXING and isinstance(args[0], OnDevice):  # indices may be the host's
         mixed = [x for x in mixed if any(x is value for value in args[2:])]
     if mixed:
-        raise RuntimeError(
-            f'{name} of {[x.device.type for x in tensors]}, of sizes '
-            f'{[tuple(x.shape) for x in tensors]}'
-        )
+        raise RuntimeError(f'{name} of tensors of both devices, of the host {mixed[0].shape}')
 
 
 # --------------------------------------------------------------------------------------------------
@@ -299,23 +288,16 @@ class Pool:
 
 class Stream:  # a class, as in annotations of transformers
     def __init__(self, device=None):
-        self.pool = None  # of the last recording
-
-
-any_stream = Stream()  # of all recordings that name none
+        pass
 
 
 @contextlib.contextmanager
-def record(graph, pool=None, stream=None, capture_error_mode='global'):
+def record(graph, pool=None, **_):
     """In place of torch.cuda.graph."""
     global recording
     pool = pool or Pool()
-    stream = stream or any_stream
     if pool.n_recorded and not pool.graphs:
         raise RuntimeError('use_count > 0 fails: all graphs of this pool are gone')
-    if stream.pool not in (None, pool) and stream.pool.graphs:  # PyTorch issue 193402
-        raise RuntimeError('graphs of two pools are recorded on one stream: they may share blocks')
-    stream.pool = pool
     graph.number = pool.n_recorded
     pool.n_recorded += 1
     recording = graph
@@ -407,10 +389,8 @@ class Graph:
 
 def spoil(x):
     """Write numbers that are seen in whatever is made of them."""
-    if x.is_floating_point():
+    if x.is_floating_point() or x.dtype == torch.bool:
         x.fill_(torch.nan)
-    elif x.dtype == torch.bool:
-        x.fill_(True)
     else:
         x.fill_(torch.iinfo(x.dtype).max)
 
@@ -447,7 +427,7 @@ def run(function):
     a device that comes after its first use."""
     backend_registration._setup_privateuseone_for_python_backend('sim', backend_module=Module())
     sys.path.insert(0, ROOT)
-    from anyorder.machine import devices
+    from anyorder.machine import devices, graphs
 
     torch.cuda.CUDAGraph = Graph
     torch.cuda.graph = record
@@ -458,11 +438,8 @@ def run(function):
     device = torch.device('sim:0')
     replace(devices.resolve_device, lambda device_name, dtype: (device, 'float32'))
     replace(devices.matmul_flops, lambda device, dtype: 1e12)
-    with contextlib.suppress(ImportError):
-        from anyorder.machine import graphs
-
-        wanted = os.environ.get('ANYORDER_GRAPHS') != '0'
-        replace(graphs.has_graphs, lambda device: wanted and device.type == 'sim')
+    wanted = os.environ.get('ANYORDER_GRAPHS') != '0'
+    replace(graphs.has_graphs, lambda device: wanted and device.type == 'sim')
     torch._C._set_only_lift_cpu_tensors(True)  # else the copy of torch.tensor(.., device) is hidden
     with Simulation():
         return function(device)
@@ -479,10 +456,9 @@ def main():
     sys.argv = sys.argv[1:]
     run(lambda _: runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__'))
     (whole,) = counting
-    for (file, number, line), n in whole.waits.items():
-        print(f'waited in {file}, line {number}, {line}: {n}')
-    for (file, number, line), n in whole.copies.items():
-        print(f'copied in {file}, line {number}, {line}: {n}')
+    for done, counts in (('waited', whole.waits), ('copied', whole.copies)):
+        for (file, number, line), n in counts.items():
+            print(f'{done} in {file}, line {number}, {line}: {n}')
     if Graph.n_replays:
         print(f'replayed: {Graph.n_replays}')
 

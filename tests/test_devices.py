@@ -20,7 +20,7 @@ from conftest import make_model, one_line
 from oracle import NETWORKS
 from simulated_gpu import counted
 
-from anyorder import Writer, fast
+from anyorder import fast
 from anyorder.fast import freeze
 from anyorder.generation import (
     Canvas,
@@ -100,7 +100,6 @@ def test_auto_takes_bfloat16_of_processors_that_are_fast_with_it(monkeypatch, sa
     [
         ('mps', 'auto', 'mps'),
         ('cuda:9', 'auto', 'cuda:9'),
-        ('tpu', 'auto', 'tpu'),
         (0, 'auto', 'device'),
         ('cpu', 'float64', 'dtype'),
         ('a GPU', 'bfloat16', 'dtype=bfloat16'),
@@ -132,7 +131,6 @@ def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
         ('NVIDIA H200 NVL', 836e12),
         ('NVIDIA H200', 989e12),
         ('NVIDIA H200 MIG 1g.18gb', torch.bfloat16),  # which is measured
-        ('another', torch.bfloat16),
     ):
         assert devices.peak_flops(gpu(name=name), 'bfloat16') == flops
     assert devices.peak_flops(gpu(name='NVIDIA H200'), 'float32') == torch.float32
@@ -156,7 +154,6 @@ COSTS = {
     'i.repeat_interleave(i)': (1, 0),
     'x[0, 0].item()': (1, 0),
     'x.to("cpu", non_blocking=True)': (1, 0),
-    'h.to(device)': (1, 1),
     'h.to(device, non_blocking=True)': (0, 1),
     'torch.tensor([1, 2], device=device)': (1, 1),
 }
@@ -197,16 +194,16 @@ def test_the_simulated_gpu_waits_copies_records_and_replays_as_cuda_does(simulat
 # ---- steps
 
 
-def small(device, seed=0, block_size=12, **variant):
-    model = make_model(seed, block_size=block_size, n_layer=1, **variant).float()
+def small(device, block_size=12, **variant):
+    model = make_model(block_size=block_size, n_layer=1, **variant).float()
     model.register_buffer('counts', torch.arange(11), persistent=False)
     model.register_buffer('exempt', torch.tensor([10]), persistent=False)
     return model.to(device)
 
 
-def rows_of(device, n, seed=1):
+def rows_of(device, n):
     """(idx, order) of n rows of 12 positions."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(1)
     idx = torch.randint(11, (n, 12), generator=g)
     return idx.to(device), torch.rand(n, 12, generator=g).argsort(-1).to(device)
 
@@ -238,7 +235,6 @@ STEPS = [  # which network, a way of writing, how often each of its steps waits
     ('decoder', dict(unmask='lossless:3') | GUIDED, 1),
     slow('decoder', dict(policy='entropy+0.5', unmask='binomial', temperature=0.0), 0),
     slow('decoder', dict(policy='dilated:8', top_p=0.7), 0),
-    slow('decoder', dict(policy='pc_sampler'), 0),
     slow('decoder', KLASS, 1),
     slow('decoder', dict(policy='eb/4:1.0'), 1),
     slow('two streams', dict(unmask='lossless:3'), 1),
@@ -276,29 +272,13 @@ def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how
     simulated(body)
 
 
-def test_a_stop_is_looked_for_with_one_wait(simulated, ckpt):
-    def body(device):
-        writer = Writer(ckpt)
-        way, page = writer.asked(None, None, dict(order='l2r', stop='never', length=12))
-        (scroll,) = writer.scrolls(writer.read('a', way, page, 2, 1), 1, 2, page)
-        _, *others = counts_of(writer.write(scroll, way))
-        assert {counts.waits.total() for counts in others} == {1}
-
-    simulated(body)
-
-
 # ---- the plan of steps, as devices run it, here on the CPU
 
 
-@pytest.fixture
 def as_on_devices(monkeypatch):
     """Have the CPU run padded steps, of rows that stay, as a device does."""
-
-    def put():
-        for module in (plan, fill, passes):
-            monkeypatch.setattr(module, 'is_exact', lambda device: False, raising=False)
-
-    return put
+    for module in (plan, fill, passes):
+        monkeypatch.setattr(module, 'is_exact', lambda device: False, raising=False)
 
 
 def test_steps_have_few_sizes():
@@ -308,15 +288,15 @@ def test_steps_have_few_sizes():
     assert len({*sizes}) == 22
 
 
-def test_finished_rows_ask_for_no_position_behind_their_text(as_on_devices):
+def test_finished_rows_ask_for_no_position_behind_their_text(monkeypatch):
     """A device keeps a row that is finished, and its constraint ends with its text."""
     seen = []
 
     def allowed(rows, positions):
         seen.append(int(positions.max()))
-        return torch.arange(11) < positions.unsqueeze(1) + 3
+        return torch.ones(len(rows), 11, dtype=torch.bool)
 
-    as_on_devices()
+    as_on_devices(monkeypatch)
     order = torch.arange(9).repeat(3, 1)
     lengths = torch.tensor([3, 5, 5])
     canvas = Canvas(torch.zeros_like(order), order, 0, range(3), lengths, allowed)
@@ -324,7 +304,7 @@ def test_finished_rows_ask_for_no_position_behind_their_text(as_on_devices):
     assert max(seen) == 4
 
 
-def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(as_on_devices, monkeypatch):
+def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(monkeypatch):
     """Blanks that repeat on a device may be in another part."""
     model = make_model(block_size=12)
     model.lm_head.weight.mul_(0.1)
@@ -333,7 +313,7 @@ def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(as_on_device
         canvas, several = begun(model, CPU, KLASS, [0, 7, 11, 12, 3])
         assert len([*several]) < 11  # so that there are sets that depend on the comparisons
         found.append([canvas.idx.tolist(), canvas.step.tolist()])
-        as_on_devices()
+        as_on_devices(monkeypatch)
         monkeypatch.setattr(passes, 'split_rows', lambda vocab_size, x: [x.split(3)])
     assert found[0] == found[1]
 
@@ -411,11 +391,10 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
             n_graphs.append(len(network.workspace.graphs.recorded))
         assert n_graphs[2] == n_graphs[3]
 
-        order = torch.arange(20, device=device).repeat(6, 1)
-        canvas = Canvas(torch.zeros_like(order), order, torch.tensor([15, 3] * 3), range(6))
-        several = fill.steps(network, canvas, Given(20), Drawing())
+        canvas = Canvas(*rows_of(device, 6), torch.tensor([9, 3] * 3), range(6))
+        several = fill.steps(network, canvas, Given(12), Drawing())
         assert {len(part) for _, _, part in several} == {6, 4}
-        assert canvas.n_steps.tolist() == [5, 17] * 3
+        assert canvas.n_steps.tolist() == [3, 9] * 3
 
     simulated(body)
 
@@ -567,10 +546,8 @@ def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatc
     with torch.inference_mode():
         want = text(network, CPU)
     inside = {*keys}
-    keys.clear()
     assert text(network, CPU) == want
-    assert len({*keys}) == len(inside)
-    assert inside.isdisjoint(keys)
+    assert len({*keys}) == 2 * len(inside)
     with torch.inference_mode():
         assert text(network, CPU) == want
 
@@ -595,7 +572,6 @@ def test_graphs_are_launched_under_keys(simulated):
         graphs = Graphs(device, most=2)
 
         def fails():
-            x.add_(1)
             raise OwnError
 
         for first in (3, 15):
