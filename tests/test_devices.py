@@ -136,6 +136,7 @@ def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
     assert devices.peak_flops(gpu(name='NVIDIA H200'), 'float32') == torch.float32
     assert devices.peak_flops(CPU, 'bfloat16') == torch.bfloat16
     assert (widest(torch.device('mps')), widest(CPU)) == (torch.float32, torch.float64)
+    assert 0 <= devices.seconds(lambda: None, CPU, 2) < 10
 
 
 # ---- the simulated GPU: what a card would say of waits, copies and graphs
@@ -144,7 +145,6 @@ def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
 # often it waits and copies}
 COSTS = {
     'x[0, 1] = 3': (1, 1),
-    'x[i, 0] = x[0, i]': (0, 0),
     'x[m] = 3': (0, 0),
     'x[m]': (1, 0),
     'x[h]': (1, 1),
@@ -236,7 +236,6 @@ STEPS = [  # which network, a way of writing, how often each of its steps waits
     slow('decoder', dict(policy='entropy+0.5', unmask='binomial', temperature=0.0), 0),
     slow('decoder', dict(policy='dilated:8', top_p=0.7), 0),
     slow('decoder', KLASS, 1),
-    slow('decoder', dict(policy='eb/4:1.0'), 1),
     slow('two streams', dict(unmask='lossless:3'), 1),
     slow('mixed', dict(policy='margin', min_p=0.1) | GUIDED, 0),
     slow('encoder', dict(policy='margin:0.4'), 1),
