@@ -219,9 +219,12 @@ def test_rows_cost_as_with_a_block_of_their_length(plan_of):
 def test_a_set_that_a_run_refuses_has_no_plan(plan_of):
     np.save('mine.npy', np.arange(80).reshape(20, 4))
     prepare_tokens('.', 'mine', 'mine.npy', shape='2x2')
-    for option, said in (('--block_size=8', 'block_size must be 4'), ('--documents=apart', 'rows')):
-        with one_line(said):
-            plan_of('mine', option)
+    with one_line('block_size must be 4'):
+        plan_of('mine', '--block_size=8')
+    np.save('text.npy', np.arange(3000) % 7)
+    prepare_tokens('.', 'text', 'text.npy')
+    with one_line('stream'):
+        plan_of('text', '--documents=apart')
 
 
 # ---- the plain way, and the bench
