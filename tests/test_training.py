@@ -343,7 +343,6 @@ def test_recomputed_blocks_keep_little():
     'places, is_right',
     [
         ('02 12 02 12', True),
-        ('04 14 24 34', True),
         ('02 02 12 12', False),  # numbered across the nodes
         ('00 00 00 00', False),
     ],
@@ -434,7 +433,6 @@ OVERRIDES = [
     (SAVED, '--optimizer=muon:0.1', {'optimizer': 'muon:0.1'}, ['optimizer muon:0.04 -> muon:0.1']),
     (SAVED, '--order=few:8@0', {'order': 'few:8'}, ['order few:8@3 -> few:8']),
     ({'keep_best': 'val_any'}, '--keep_best=', {}, ["keep_best val_any -> ''"]),
-    ({'order': [1, 0]}, '', {'order': [1, 0]}, []),
     (SAVED, 'c.py --seed=3', SAVED | {'batch_size': 5, 'n_layer': 1, 'seed': 3}, []),
 ]
 
@@ -539,7 +537,6 @@ def test_processes_differ_or_cannot_share_in_one_line(data, forked):
     ):
         assert p.code == 1
         assert f'ValueError: the processes differ in {names} (resume, scratch): ' in p.said
-    assert not os.path.exists('a/ckpt.pt')
     config = typed('--gradient_accumulation_steps=6')
     starts.check_options(config, 3)
     with one_line('gradient_accumulation_steps=6 .* 4 processes'):
@@ -693,7 +690,6 @@ def test_the_history_of_a_folder(data, capsys):
     file = os.stat('out/ckpt.pt')
     found = said('--max_iters=3', '--init_from=auto')
     assert 'finished: the checkpoint is at iteration 3 of 3' in found
-    assert 'bound' in found
     for interval in (1, 4):
         options = ['--learning_rate=1e30', '--grad_clip=0.0', f'--eval_interval={interval}']
         with one_line('not finite since iteration [4-7].* from iteration 3'):
