@@ -31,7 +31,7 @@ from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
-from anyorder.tokens.blocks import all_blocks, random_blocks, uniform_below
+from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, uniform_below
 from anyorder.tokens.meta import SplitMeta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
 from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, document_lengths
@@ -644,6 +644,13 @@ def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
     assert [sets.largest_id(parts == part, 0xFFFF) for part in (0, 15, 63)] == [1, 1, 1]
     assert (Split(parts.astype('<u2')).counts(64) == 10).all()
+
+
+def test_rows_of_a_batch_keep_their_padding():
+    blocks = torch.tensor([[1, 2, 3], [5, 6, PADDING]])
+    batch = Batch.of(blocks, torch.arange(3).expand(2, 3), blocks == PADDING)
+    assert batch.rows([1, 0]).n_visits.tolist() == [2, 3]
+    assert batch.rows([0]).n_visits is None
 
 
 def is_given(*marks):
