@@ -355,11 +355,13 @@ def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_w
     screen = Mock(isatty=lambda: True, fileno=lambda: 2, closed=False)
     with terminal(screen):
         say(LINE)
+        plain = progress(total=3)
         bar = progress(total=100_000, initial=12_345, bar_format=BAR)
     said = ''.join(call.args[0] for call in screen.write.call_args_list).splitlines()
     assert ' '.join(said) == LINE
     Report(Mock(), Mock(), bar)(ENTRY, with_samples=False)
     shown = str(bar)
+    assert len(str(plain)) == (columns or 80) - 1
     assert max(map(len, (*said, shown))) < (columns or 80)
     assert [word for word in WORDS[:n_words] if word not in shown] == []
 
