@@ -18,7 +18,7 @@ import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
 from anyorder.likelihood import judge, tables
-from anyorder.likelihood.ensemble import group_contexts, sample_groups
+from anyorder.likelihood.ensemble import batches_of, group_contexts, sample_groups
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import Lengths
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
@@ -174,6 +174,13 @@ def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, 
     for wrong in (([], [1]), ([1], [1]), ([9], []), ([-1], []), ([1], [2], -1)):
         with one_line('disjoint'):
             eval_ppl.conditional_logprob(model, idx, *wrong)
+
+
+def test_a_batch_holds_contexts_of_like_lengths_and_few_slots():
+    pieces = [torch.zeros(3, length) for length in (2, 3, 11, 40, 41, 64)]
+    found = [[part.size(1) for part in batch] for batch in batches_of(pieces, 100)]
+    assert found == [[2, 3], [11], [40], [40], [41], [41], [64], [64], [64]]
+    assert len([*batches_of(pieces, 1)]) == 18
 
 
 def test_contexts_of_groups_are_uniform():
