@@ -205,7 +205,11 @@ def reached(ranked, threshold):
 SLOW_RULES = {'factor': factor, 'eb': entropy_bounded}
 
 
-def cut(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **others):
+# the options of `cut`, and what they are by themselves
+CUTS = {'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'min_p': 0.0}
+
+
+def cut(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     """Logits (V,) by the temperature, -inf for what is cut."""
     logits = logits / temperature
     ranked = logits.argsort(descending=True)[: top_k or None]
@@ -228,7 +232,9 @@ class ByDefinition:
         self.seed = seed
         self.allowed = allowed
         usual = {'n_steps': 9, 'schedule': 'linear', 'unmask': 'fixed', 'policy': 'given'}
-        usual |= {'revise': 0, 'cfg_scale': 0, 'presence_penalty': 0, 'temperature': 1.0}
+        usual |= CUTS | {'revise': 0, 'cfg_scale': 0, 'presence_penalty': 0}
+        undefined = {*how} - {*usual}
+        assert not undefined, f'tests/oracle.py: ByDefinition does not know {undefined}'
         self.how = usual | how
         given = {'policy': 'given', 'block_length': None, 'threshold': None, 'noise': 0.0}
         self.choice = given | choice_in(self.how['policy'])
@@ -324,7 +330,7 @@ class ByDefinition:
 
     def reveal(self, p, logits, u):
         is_greedy = self.how['temperature'] == 0
-        law = logits if is_greedy else cut(logits, **self.how)
+        law = logits if is_greedy else cut(logits, **{name: self.how[name] for name in CUTS})
         if self.truth is not None:
             token = self.truth[p]
         elif is_greedy:
