@@ -15,6 +15,8 @@ from unittest import mock
 
 # read when huggingface_hub is imported: no test reaches for the network
 os.environ['HF_HUB_OFFLINE'] = '1'
+# it hides how Python stumbles at its exit over a disk that is full
+os.environ.pop('PYTHONUNBUFFERED', None)
 # tensors of a few numbers: a second thread only waits, also in processes
 os.environ['OMP_NUM_THREADS'] = '1'
 

@@ -2,6 +2,7 @@
 
 It reads options, shows how far it is, and says in one line what is wrong."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -164,6 +165,7 @@ def surviving_streams():
     open_descriptors()
     out = surviving(sys.stdout)
     err = surviving(sys.stderr)
+    atexit.register(err.end)  # Python itself prints the line of an error, when the body is over
     # a terminal may lack a letter of a sample; this flushes, too
     out.attempt('reconfigure', errors='replace')
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
