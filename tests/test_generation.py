@@ -672,9 +672,7 @@ BAD = {
         (dict(score='best'), 'score'),
         (dict(score='margin', noise=-1), 'noise'),
         (dict(score='margin', noise=math.inf), 'noise'),
-        (dict(score='margin', threshold=True), 'threshold'),
         (dict(score='margin', threshold=-0.1), 'threshold'),
-        (dict(score='margin', block_length=True), 'block_length'),
     ],
     Drawing: [
         (dict(temperature=0, scores=True), 'temperature'),

@@ -23,30 +23,14 @@ RULES = {
 
 
 class Rule(Adaptive):
-    """An Adaptive that is named as a whole, without noise.
+    """An Adaptive that is named as a whole, without noise; without a number unless it allows one.
 
-    threshold  the number behind the colon of its name
-    form       what its name looks like, for messages
-    meant      what the number is, and which ones are allowed: none, unless a rule says it"""
+    threshold  the number behind the colon of its name"""
 
-    form = ''
+    most_noise = 0
     meant = 'no number: n_steps says how many'
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.noise:
-            raise ValueError(f'noise is not for {self.form}: got {self.noise}')
-
-    def check_threshold(self, unmask):
-        is_number = type(self.threshold) in (int, float) and self.allows(self.threshold)
-        if not is_number or unmask != 'fixed':
-            raise ValueError(
-                f'{self.form} wants {self.meant} and fixed unmasking, got {self.threshold} with '
-                f'{unmask} unmasking'
-            )
-
-    def allows(self, number):
-        """Whether the threshold may be this number."""
+    def allows(self, threshold):
         return False
 
 
@@ -64,13 +48,12 @@ class Factor(Rule):
     form = 'factor/BLOCK_LENGTH:FACTOR'
     meant = 'a factor above 0'
 
-    def allows(self, number):
-        return 0 < number < math.inf
+    def allows(self, threshold):
+        return 0 < threshold < math.inf
 
-    def sure(self, score):
-        ranked, best = score.sort(dim=1, descending=True, stable=True)
-        n = torch.arange(1, score.size(1) + 1, device=score.device)
-        return at_first(best, (n + 1) * (1 - ranked) <= self.threshold)
+    def sure(self, ranked):
+        n = torch.arange(1, ranked.size(1) + 1, device=ranked.device)
+        return (n + 1) * (1 - ranked) <= self.threshold
 
 
 @dataclass(frozen=True)
@@ -88,19 +71,13 @@ class EntropyBounded(Rule):
     form = 'eb/BLOCK_LENGTH:GAMMA'
     meant = 'a bound of at least 0 nats'
 
-    def allows(self, number):
-        return 0 <= number < math.inf
+    def allows(self, threshold):
+        return 0 <= threshold < math.inf
 
-    def sure(self, score):
-        ranked, best = score.sort(dim=1, descending=True, stable=True)
+    def sure(self, ranked):
         entropy = -ranked
         before = entropy.cumsum(1) - entropy  # of all but the last, which has the largest
-        return at_first(best, before <= self.threshold)
-
-
-def at_first(best, holds):
-    """Return by column what holds (B, targets) of the columns best (B, targets), the best first."""
-    return torch.zeros_like(holds).scatter(1, best, holds)
+        return before <= self.threshold
 
 
 def check_counts(unmasking, counts):

@@ -1,6 +1,5 @@
 """Which blanks does each step reveal, and as what? Given, Adaptive and Lossless."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -10,7 +9,6 @@ import torch
 from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
 from anyorder.generation.scores import PROBABILITIES, SCORES, confidence, is_own
-from anyorder.orders import given_first
 from anyorder.seeds import hashed, uniform
 from configurator import check_choice
 
@@ -168,27 +166,33 @@ class Adaptive(Unmasking):
     threshold: float | None = None
     block_length: int | None = None
     adaptive = True
+    most_noise = 1e30
+    # for messages: what its name looks like, and what the number behind the colon may be
+    form = 'SCORE/BLOCK_LENGTH:THRESHOLD+NOISE'
+    meant = 'a probability as the threshold of top_prob, of margin or of a score of a file'
 
     def __post_init__(self):
         check_steps(self)
         check_choice('score', self.score, *SCORES)
-        check_noise(self.noise)
-        if self.threshold is not None:
-            unmask = 'binomial' if self.binomial else 'fixed'
-            self.check_threshold(unmask)
+        if not 0 <= self.noise <= self.most_noise:
+            raise ValueError(
+                f'the noise of {self.form} is from 0 to {self.most_noise:g}, got {self.noise}'
+            )
+        if self.threshold is not None and (self.binomial or not self.allows(self.threshold)):
+            raise ValueError(
+                f'{self.form} wants {self.meant}, and no binomial unmasking, got {self.threshold} '
+                f'for {self.score}'
+            )
         if self.block_length is not None:
-            check_block_length(self.block_length)
-            if not isinstance(self.schedule, str):
-                raise ValueError(
-                    'block_length is for a linear or cosine schedule, not for a schedule of ends'
-                )
+            check_block_length(self.block_length, self.schedule)
 
     @property
     def asks_host(self):
         return is_own(self.score)
 
-    def check_threshold(self, unmask):
-        check_threshold(self.threshold, self.score, unmask)
+    def allows(self, threshold):
+        """Return whether the threshold may be this number."""
+        return 0 <= threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
 
     def check_network(self, slots, n, scores=False):
         if scores and self.noise:
@@ -237,10 +241,10 @@ class Adaptive(Unmasking):
         """Return scores (m,) of the Cells, whose logits are (m, V)."""
         return confidence(logits, self.score)
 
-    def sure(self, score):
-        """Return which of the scores (B, targets), -inf behind those of a row, reach the threshold:
-        a step reveals all of them, and at least the best."""
-        return score >= self.threshold
+    def sure(self, ranked):
+        """Return which of the scores (B, targets), the best first and -inf behind those of a row,
+        say that their blank is revealed: all of them, and at least the best."""
+        return ranked >= self.threshold
 
     def choose(self, passes, part, bounds, size):
         """Choose the blanks of a step, which become the next ones in part.order.
@@ -264,20 +268,20 @@ class Adaptive(Unmasking):
         # A table of the scores, -inf after the blanks of a row
         score = found.new_full((len(part.order), size.targets), -torch.inf)
         cells.write(score, cells.column, found)
-        n_new = bounds.n_new
-        is_sure = None
-        if self.threshold is not None:
-            is_sure = self.sure(score)
+        rank = score
         if self.noise:
             position = part.order[cells.row, cells.visit]
             u = uniform(part.keys[cells.row], NOISE, bounds.n_steps[cells.row], position)  # (m,)
-            cells.write(score, cells.column, found + self.noise * gumbel_noise(u))
+            rank = score.clone()
+            cells.write(rank, cells.column, found + self.noise * gumbel_noise(u))
 
         # The best come first, and before all others the sure ones
-        best = score.argsort(dim=1, descending=True, stable=True)  # (B, targets) columns
-        if is_sure is not None:
-            best, n_sure, _ = given_first(best, is_sure)
-            n_new = n_sure.clamp(min=1).minimum(bounds.n_targets)
+        best = rank.argsort(dim=1, descending=True, stable=True)  # (B, targets) columns
+        n_new = bounds.n_new
+        if self.threshold is not None:
+            is_sure = self.sure(score.gather(1, best))
+            best = best.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
+            n_new = is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
         self.put_first(best, part, bounds, size)
         return Choice(x, logits, cells.start, best, n_new)
 
@@ -414,24 +418,11 @@ def check_steps(unmasking):
         raise ValueError('listed ends say how many blanks each step reveals: no row draws it')
 
 
-def check_noise(noise):
-    if not 0 <= noise < math.inf:
-        raise ValueError(f'noise must be at least 0 and finite, got {noise}')
-
-
-def check_threshold(threshold, policy, unmask):
-    is_number = type(threshold) in (int, float) and 0 <= threshold <= 1
-    has_one = policy in PROBABILITIES or is_own(policy)
-    if not is_number or not has_one or unmask != 'fixed':
+def check_block_length(length, schedule='linear'):
+    if length < 1 or not isinstance(schedule, str):
         raise ValueError(
-            f'threshold must be a probability, for {" and ".join(PROBABILITIES)}, or a score of a '
-            f'file, with fixed unmasking, got {threshold} for {policy} with {unmask} unmasking'
+            f'block_length must be at least 1, and is not for a schedule of ends, got {length}'
         )
-
-
-def check_block_length(length):
-    if type(length) is not int or length < 1:
-        raise ValueError(f'block_length must be an integer from 1, got {length!r}')
 
 
 def gumbel_noise(u):

@@ -26,8 +26,8 @@ class Klass(Rule):
     form = 'klass/BLOCK_LENGTH:CONFIDENCE'
     meant = 'a confidence from 0 to 1'
 
-    def allows(self, number):
-        return 0 <= number <= 1
+    def allows(self, threshold):
+        return 0 <= threshold <= 1
 
     @property
     def graph_key(self):
@@ -45,8 +45,8 @@ class Klass(Rule):
         is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)
         return sure + is_ready
 
-    def sure(self, score):
-        return score > 1
+    def sure(self, ranked):
+        return ranked > 1
 
 
 class Laws:
