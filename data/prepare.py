@@ -40,11 +40,13 @@ import sys
 if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
-from anyorder.tokens.arrays import prepare_tokens
-from anyorder.tokens.folder import print_meta
-from anyorder.tokens.meta import read_meta
-from anyorder.tokens.prepared import DATA_SETS, prepare
 from configurator import configure
+
+with one_line_errors():  # of a package that is missing
+    from anyorder.tokens.arrays import prepare_tokens
+    from anyorder.tokens.folder import print_meta
+    from anyorder.tokens.meta import read_meta
+    from anyorder.tokens.prepared import DATA_SETS, prepare
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 WORDS['tokens'] = 'arrays of integers of your own (--source)'

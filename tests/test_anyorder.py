@@ -29,7 +29,6 @@ from anyorder.checkpoint import (
     save_checkpoint,
 )
 from anyorder.extras import orders as orders_of_grids
-from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
 from anyorder.functions import LOADED, names_of
 from anyorder.generation.scores import SCORES, confidence
@@ -557,7 +556,7 @@ def test_weights_in_a_file_of_others(store, average):
 # weights of others
 
 
-def test_a_folder_of_weights(monkeypatch):
+def test_a_folder_of_weights():
     """Safetensors come before pickles, both give the tensors, and stay when a file is overwritten;
     parts are read from the folder alone."""
     save_file = pytest.importorskip('safetensors.torch').save_file
@@ -578,10 +577,6 @@ def test_a_folder_of_weights(monkeypatch):
     for name, place in places.items():
         save_file({name: tensors[name]}, os.path.basename(place))
     assert read_weights('.').keys() == places.keys()
-    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    for call in (read_weights, lambda path: write_exported(path, make_model(), {}, None, 'raw')):
-        with one_line('needs safetensors: pip install'):
-            call('.')
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import math
@@ -92,7 +93,13 @@ OF_FILE = [
     RuntimeError('shape mismatch'),
 ]
 OF_FILE += [gzip.BadGzipFile('no gzip'), OSError(22, 'Invalid argument')]
-OF_SYSTEM = [MemoryError(), PermissionError(13, 'not yours'), KeyboardInterrupt(), NO_ROOM]
+OF_SYSTEM = [
+    MemoryError(),
+    ImportError(),
+    PermissionError(13, 'not yours'),
+    KeyboardInterrupt(),
+    NO_ROOM,
+]
 OF_SYSTEM += [RuntimeError(f'CUDA: {said}') for said in ('out of memory', "can't allocate memory")]
 OF_SYSTEM += [RuntimeError('not enough memory'), RuntimeError('CUBLAS_STATUS_ALLOC_FAILED')]
 
@@ -162,8 +169,6 @@ CHECKS = {
     'data_dir': lambda name: files.check_folder('data_dir', name),
     '--out': lambda name: files.check_out('out', name, '.svg, .json', '', 'c.pt'),
     '': files.check_checkpoint,
-    'requirements-extra': lambda name: files.need_extra(*name.split(), 0, 9),
-    '99.0 or newer': lambda name: files.need_extra(name, 99, 0),
     '--device=cuda': lambda device: processes.own_device(device, 'float32'),
 }
 FINE = {
@@ -188,8 +193,6 @@ BAD = {  # a word of the message: what is given
         '/dev/null',
     ],
     '': ['none.pt', 'shared', 'a/b', 'masked:shared', 'masked:a'],
-    'requirements-extra': ['no_such_package'],
-    '99.0 or newer': ['numpy'],
     '--device=cuda': ['cuda:0'],
 }
 
@@ -295,6 +298,7 @@ def end_together():
 
 LOST = 'error: [Errno 28] No space left on device'
 MEMORY = 'error: out of memory: '
+PACKAGE = "error: No module named 'none': pip install"
 ENDS = [  # what a command does, whether it prints results, the exit code, and that on a full disk
     (lambda: print('a result'), False, 0, 0),
     (lambda: print('a result'), True, 0, LOST),
@@ -303,6 +307,7 @@ ENDS = [  # what a command does, whether it prints results, the exit code, and t
     (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', 'interrupted'),
     (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', 'terminated'),
     (lambda: raise_all(MemoryError('a\nb')), True, MEMORY, MEMORY),
+    (lambda: importlib.import_module('none'), True, PACKAGE, PACKAGE),
 ]
 
 

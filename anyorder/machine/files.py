@@ -8,8 +8,6 @@ import contextlib
 import errno
 import glob
 import gzip
-import importlib.metadata
-import importlib.util
 import json
 import lzma
 import os
@@ -100,12 +98,12 @@ def reading(path, what, way_out):
     what     what the file should be, with its article
     way_out  what the user can do
 
-    The file is cut off then, or of another kind. Errors of the system and a lack of memory pass:
-    the file may be fine."""
+    The file is cut off then, or of another kind. Errors of the system, a lack of memory and of a
+    package pass: the file may be fine."""
     try:
         yield
     except Exception as e:  # such a file fails in a dozen ways
-        if is_out_of_memory(e) or is_of_system(e):
+        if isinstance(e, ImportError) or is_out_of_memory(e) or is_of_system(e):
             raise
         raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
 
@@ -238,21 +236,6 @@ def check_out(option, path, endings, *others):
         )
     if not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')
-
-
-def need_extra(package, *version):
-    """Raise ValueError unless a package of requirements-extra.txt is there. `version` is its oldest
-    (major, minor)."""
-    if importlib.util.find_spec(package) is None:
-        raise ValueError(f'this needs {package}: pip install -r requirements-extra.txt')
-    there = importlib.metadata.version(package)
-    numbers = tuple(map(int, re.findall(r'\d+', there)[:2]))
-    if numbers < version:
-        wanted = '.'.join(map(str, version))
-        raise ValueError(
-            f'this needs {package} {wanted} or newer, {there} is there: '
-            'pip install -r requirements-extra.txt'
-        )
 
 
 def quiet_hub():

@@ -4,24 +4,15 @@ It reads options, shows how far it is, and says in one line what is wrong."""
 
 import atexit
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
-from importlib.util import find_spec
-
-try:
-    from tqdm import tqdm
-except ModuleNotFoundError:
-    sys.exit('error: packages are missing: pip install -r requirements.txt')
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from configurator import configure
-
-# tqdm's own is shared with forked processes, and one that is killed keeps it
-tqdm.set_lock(threading.RLock())
 
 
 @contextlib.contextmanager
@@ -29,10 +20,10 @@ def one_line_errors(*signals, prints_results=False):
     """End a script whose body fails for a reason of the user's with one line and exit code 1.
 
     Reasons are wrong input (ValueError), files that cannot be used (OSError), a command that
-    failed, a lack of memory, and the `signals`: temporary files and other processes end with the
-    script. A terminal, pipe or file that takes no more words ends nothing, see Surviving. If what
-    the command prints is its result, as `prints_results` says, words lost to a full disk are an
-    error once everything else is done."""
+    failed, a package or memory that is missing, and the `signals`: temporary files and other
+    processes end with the script. A terminal, pipe or file that takes no more words ends nothing,
+    see Surviving. If what the command prints is its result, as `prints_results` says, words lost to
+    a full disk are an error once everything else is done."""
 
     def end(*_):
         sys.exit('terminated')
@@ -45,6 +36,8 @@ def one_line_errors(*signals, prints_results=False):
         out.check()
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
+    except ModuleNotFoundError as e:
+        sys.exit(f'error: {e}: pip install -r requirements.txt (-r requirements-extra.txt)')
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
             raise
@@ -60,17 +53,20 @@ def one_line_errors(*signals, prints_results=False):
             signal.signal(number, handler)
 
 
+PACKAGES = ('numpy', 'torch', 'filelock', 'tqdm')  # that every command wants
+
+
 def read_options(namespace, **checkpoints):
-    """Return `configure` of a command that is run: a wrong option ends it with one line.
+    """Return `configure` of a command that is run: a wrong option, or a package that is missing,
+    ends it with one line.
 
     Each option of `checkpoints`, {option: words}, must name a checkpoint that is there, unless it
     is one of the words or WORD:FILE."""
     with one_line_errors():
         config = configure(namespace)
-        missing = [name for name in ('torch', 'numpy') if find_spec(name) is None]
-        if missing:
-            raise ValueError(f'{missing[0]} is missing: pip install -r requirements.txt')
         check_checkpoints(config, checkpoints)
+        for name in PACKAGES:
+            importlib.import_module(name)
     return config
 
 
@@ -188,63 +184,21 @@ def open_descriptors():
     os.close(number)
 
 
-def width_of(stream):
-    """Return how many letters a line of the terminal takes; None where the stream is none."""
-    if not stream.isatty():
-        return None
-    columns = 0  # as some terminals say that have no size
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        columns, _ = os.get_terminal_size(stream.fileno())
-    return (columns or 80) - 1
-
-
 def say(line):
     """Print a line, which a terminal breaks at words; bars that are on it stay below the line."""
+    from anyorder.machine.bar import Bar, width_of
+
     out = surviving(sys.stdout)
     width = width_of(out)
     if width:
         line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-    tqdm.write(line, file=out)
-
-
-class Bar(tqdm):
-    """A bar within its total and its terminal, of work that takes `delay` seconds or more."""
-
-    def update(self, n=1):
-        """Count n more, as far as the total goes: a text that is revised is written more often."""
-        if self.total is not None:
-            n = min(n, self.total - self.n)
-        return super().update(n)
-
-    def refresh(self, *args, **how):
-        """Show it anew, as a line that is said does; a bar that is not due yet stays hidden."""
-        if self.is_due():
-            super().refresh(*args, **how)
-
-    def close(self):
-        """Show the end, of which a file may have seen nothing yet."""
-        if not self.disable and self.is_due():
-            self.last_print_t = self._time()
-        super().close()
-
-    def is_due(self):
-        return self._time() >= self.start_t + self.delay
-
-    @property
-    def format_dict(self):
-        return super().format_dict | {'ncols': width_of(self.fp)}  # it may have changed
-
-    def __str__(self):
-        """Return a bar of words alone up to the last word that fits: half a number misleads."""
-        how = self.format_dict
-        width = how.pop('ncols')
-        if how['bar_format'] is None or width is None:
-            return super().__str__()
-        return textwrap.shorten(self.format_meter(**how), width, placeholder='')
+    Bar.write(line, file=out)
 
 
 def progress(rows=None, **how):
     """Return a Bar of work that takes a second. A file has it twice a minute and at its end."""
+    from anyorder.machine.bar import Bar
+
     stream = surviving(sys.stderr)
     seconds = 0.5 if stream.isatty() else 30
     how |= {'mininterval': seconds, 'maxinterval': max(10, seconds), 'delay': 1}

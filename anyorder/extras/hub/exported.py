@@ -16,7 +16,6 @@ import torch
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
-from anyorder.machine.files import need_extra
 from anyorder.orders import Order
 from anyorder.weights import TIED, read_json, tie
 
@@ -71,7 +70,6 @@ def write_exported(folder, model, entries, tokenizer, weights):
     entries    the checkpoint that holds its weights, see checkpoint.load_checkpoint
     tokenizer  one of tokens/tokenizers.py, or None where it is not known
     weights    'ema' or 'raw': which weights they are"""
-    need_extra('safetensors')
     from safetensors.torch import save
 
     special = {}

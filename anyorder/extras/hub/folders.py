@@ -7,7 +7,7 @@ import shutil
 
 import torch
 
-from anyorder.machine.files import flush, need_extra, reading, temporary_name
+from anyorder.machine.files import flush, reading, temporary_name
 from anyorder.weights import load_pickle, read_json, unwrapped
 
 
@@ -48,7 +48,6 @@ def read_safetensors(path):
     The library safetensors refuses a header that is not the JSON of the format, an unknown dtype, a
     shape that does not fit its numbers, and bytes behind it that belong to no tensor or to several:
     offsets outside of the file, overlaps, gaps, bytes left over."""
-    need_extra('safetensors')
     from safetensors.torch import load_file
 
     with reading(path, 'weights', 'fetch it again'):

@@ -5,7 +5,6 @@ what is padding out of the loss."""
 
 import json
 
-from anyorder.machine.files import need_extra
 from anyorder.tokens.libraries import BYTE_OF, Library
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
@@ -32,7 +31,6 @@ def tokenizer_files(tokenizer, n_read):
     file that leaves out ids.
 
     n_read  how many tokens the model reads at most"""
-    need_extra('tokenizers')
     if isinstance(tokenizer, Symbols):
         end = end_of_symbols(tokenizer)
         backend, mask, pad = symbols(tokenizer)

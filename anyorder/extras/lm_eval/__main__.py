@@ -49,7 +49,6 @@ import importlib.util
 import os
 import sys
 
-from anyorder.machine.files import need_extra
 from anyorder.machine.terminal import one_line_errors
 
 # in place of hf, 1 and cuda:0
@@ -76,7 +75,6 @@ def main(argv):
         if importlib.util.find_spec('lm_eval') is None:
             print('lm-eval has more options: pip install -r requirements-extra.txt')
             return
-    need_extra('lm_eval')
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     from lm_eval.__main__ import cli_evaluate
 

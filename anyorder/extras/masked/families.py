@@ -15,7 +15,7 @@ from anyorder.extras.hub.folders import read_weights, weight_files
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.mdlm import MDLM
 from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
+from anyorder.machine.files import MASKED, is_out_of_memory
 from anyorder.orders import Order
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.weights import WithoutDraws, local_path, read_json
@@ -47,9 +47,12 @@ class MaskedCheckpoint:
 
     def __init__(self, name):
         """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError unless it is understood."""
-        need_extra('transformers', 5, 2)  # before, decoders stay causal without a word, see fill_in
         import transformers
 
+        version = transformers.__version__
+        if version.startswith(('4.', '5.0.', '5.1.')):
+            # before, decoders stay causal without a word, see fill_in
+            raise ValueError(f'masked models need transformers 5.2 or newer, {version} is there')
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         self.name = name
