@@ -82,11 +82,11 @@ from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Written
+from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import (
     end_processes,
     first_process_first,
-    own_device,
     processes,
     start_processes,
 )
@@ -450,7 +450,7 @@ def main(config):
         )
     datasets = names_of_sets(config, checkpoint)
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
-    device, dtype = own_device(config.device, config.dtype)
+    device, dtype = resolve_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
     config = with_data_of_run(config, checkpoint.run)
     with first_process_first():  # a text that is missing costs nothing before the model is there

@@ -72,10 +72,9 @@ import pkgutil
 import sys
 from typing import NamedTuple
 
-from anyorder.machine.devices import peak_flops, resolve_compile
+from anyorder.machine.devices import peak_flops, resolve_compile, resolve_device
 from anyorder.machine.processes import (
     end_processes,
-    own_device,
     processes,
     program,
     start_processes,
@@ -144,7 +143,7 @@ def open_options(config):
     checkpoint, config, changed = start.start_checkpoint(config)
     start.check_options(config, world_size)
     start.set_threads(config)
-    device, dtype = own_device(config.device, config.dtype)
+    device, dtype = resolve_device(config.device, config.dtype)
     name = str(device)
     if world_size > 1:
         name = device.type

@@ -67,7 +67,7 @@ def entries_of(model, ema=None, **entries):
     return map_tensors(checkpoint, of_all)
 
 
-def of_all(_, x):
+def of_all(x):
     """Return a tensor without its gradient; of a split one the first process gets all, on the CPU,
     one after the other."""
     if not is_split(x):

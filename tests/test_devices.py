@@ -69,7 +69,7 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(gpu, monkeypatch, there, best):
     gpu()
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: 'cuda' in there)
     monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: 'mps' in there)
-    monkeypatch.setattr(devices, 'cpu_has_fast_bfloat16', lambda: True)
+    monkeypatch.setattr(devices, 'cpuinfo', lambda: 'amx_bf16')
     dtype = 'float32' if best == 'mps' else 'bfloat16'
     assert resolve_device('auto', 'auto') == (torch.device(best), dtype)
     assert resolve_device(best, 'bfloat16') == (torch.device(best), 'bfloat16')

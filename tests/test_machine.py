@@ -169,7 +169,7 @@ CHECKS = {
     'data_dir': lambda name: files.check_folder('data_dir', name),
     '--out': lambda name: files.check_out('out', name, '.svg, .json', '', 'c.pt'),
     '': files.check_checkpoint,
-    '--device=cuda': lambda device: processes.own_device(device, 'float32'),
+    '--device=cuda': lambda device: devices.resolve_device(device, 'float32'),
 }
 FINE = {
     'name': ['a-b.1', 'ä', '7'],
@@ -498,16 +498,17 @@ def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_nod
 
 
 @pytest.mark.parametrize(
-    'n, device, found', [(1, 'auto', 'auto'), (2, 'cpu', 'cpu'), (2, 'auto', 'cuda:1')]
+    'n, device, found', [(1, 'auto', 'cuda'), (2, 'cpu', 'cpu'), (2, 'auto', 'cuda:1')]
 )
 def test_each_process_takes_a_gpu_of_its_own(monkeypatch, n, device, found):
     monkeypatch.setenv('WORLD_SIZE', str(n))
     monkeypatch.setenv('LOCAL_RANK', '1')
-    cuda = Mock(is_available=lambda: True)
-    monkeypatch.setattr(processes, 'torch', Mock(cuda=cuda))
-    monkeypatch.setattr(processes, 'resolve_device', lambda *asked: asked)
-    assert processes.own_device(device, 'float32') == (found, 'float32')
-    assert cuda.set_device.called == (found == 'cuda:1')
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'set_device', (taken := Mock()))
+    monkeypatch.setattr(devices, 'open_device', torch.device)
+    monkeypatch.setattr(devices, 'has_fast_bfloat16', lambda device: True)
+    assert devices.resolve_device(device, 'float32') == (torch.device(found), 'float32')
+    assert taken.called == (found == 'cuda:1')
 
 
 def test_two_processes_share_what_they_have(forked):

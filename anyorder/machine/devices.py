@@ -7,33 +7,45 @@ import sys
 import time
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from anyorder.machine.processes import cpuinfo, processes
+from configurator import check_choice
 
 
 def resolve_device(device, dtype):
     """Return (torch.device, dtype name) that two options mean.
 
-    device 'auto' is a CUDA GPU when there is one, else a Mac's, else the CPU. dtype 'auto' is
-    bfloat16 where the processor or CUDA GPU is fast with it. Raises ValueError for a device that is
-    not there, and for bfloat16 on a GPU that would only emulate it."""
+    device 'auto' is a CUDA GPU when there is one, else a Mac's, else the CPU; each process of
+    torchrun has a GPU of its own. dtype 'auto' is bfloat16 where the processor or CUDA GPU is fast
+    with it. Raises ValueError for a device that is not there, and for bfloat16 on a GPU that would
+    only emulate it."""
+    check_choice('device', str(device).partition(':')[0], 'auto', 'cpu', 'cuda', 'mps')
+    check_choice('dtype', dtype, 'auto', 'float32', 'bfloat16')
+    _, world_size = processes()
+    if world_size > 1 and device.startswith('cuda:'):
+        raise ValueError(
+            f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}'
+        )
     if device == 'auto':
         device = best_device()
-    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda', 'mps'):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got {device!r}")
+    takes_own = world_size > 1 and device == 'cuda'
+    if takes_own:
+        device = f'cuda:{os.environ["LOCAL_RANK"]}'
     device = open_device(device)
-    if dtype not in ('auto', 'float32', 'bfloat16'):
-        raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
-    if device.type == 'cuda' and dtype == 'bfloat16' and not has_fast_bfloat16(device):
+    if takes_own:
+        torch.cuda.set_device(device)
+    is_fast = has_fast_bfloat16(device)
+    if device.type == 'cuda' and dtype == 'bfloat16' and not is_fast:
         name = torch.cuda.get_device_name(device)
         raise ValueError(
             f'dtype=bfloat16 wants a GPU that multiplies in it, and {name} does not: '
             'use --dtype=float32 or --dtype=auto'
         )
     if dtype == 'auto':
-        dtype = 'bfloat16' if has_fast_bfloat16(device) else 'float32'
+        dtype = 'bfloat16' if is_fast else 'float32'
     return device, dtype
 
 
@@ -59,26 +71,15 @@ def open_device(name):
 
 
 def has_fast_bfloat16(device):
-    """Return whether the device multiplies bfloat16 faster than float32, as far as it is known."""
+    """Return whether the device multiplies bfloat16 faster than float32, as far as it is known.
+
+    Of processors AMX, Arm's BF16 and AMD's AVX-512 BF16 do. Intel's AVX-512 BF16 without AMX takes
+    longer than float32: 1.3 times in training, measured on Emerald Rapids."""
     if device.type == 'cuda':
         with torch.cuda.device(device):
             return torch.cuda.is_bf16_supported(False)
-    if device.type == 'cpu':
-        return cpu_has_fast_bfloat16()
-    return False  # a Mac has bfloat16 from macOS 14 on; nobody knows whether it is faster there
-
-
-def cpuinfo():
-    """Return what Linux says of the processor, '' elsewhere."""
-    path = Path('/proc/cpuinfo')
-    return path.read_text() if path.exists() else ''
-
-
-def cpu_has_fast_bfloat16():
-    """Return whether the processor, as Linux lists it, multiplies bfloat16 fast.
-
-    AMX, Arm's BF16 and AMD's AVX-512 BF16 do. Intel's AVX-512 BF16 without AMX takes longer than
-    float32: 1.3 times in training, measured on Emerald Rapids."""
+    if device.type == 'mps':  # which has it from macOS 14 on; nobody knows whether it is faster
+        return False
     said = set(cpuinfo().split())
     has_units = not said.isdisjoint({'amx_bf16', 'bf16'})
     return has_units or said >= {'AuthenticAMD', 'avx512_bf16'}

@@ -10,13 +10,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy
 import torch
 import torch.distributed as dist
 
-from anyorder.machine.devices import cpuinfo, resolve_device
 from anyorder.machine.terminal import Surviving
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -50,37 +50,19 @@ def start_processes(patience=None):
         dist.init_process_group(backend, timeout=patience)
 
 
-def own_device(device, dtype):
-    """Return (torch.device, dtype name) of this process, see resolve_device.
-
-    Each of several processes has its own GPU."""
-    _, world_size = processes()
-    if world_size > 1 and str(device).startswith('cuda:'):
-        raise ValueError(
-            f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}'
-        )
-    takes_own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
-    if takes_own:
-        device = f'cuda:{os.environ["LOCAL_RANK"]}'
-    device, dtype = resolve_device(device, dtype)
-    if takes_own:
-        torch.cuda.set_device(device)
-    return device, dtype
-
-
 @contextlib.contextmanager
 def first_process_first():
     """Have the body run in the first process, then in the others, which find what it has made.
 
     The others begin after a failure of the first, too."""
-    rank, world_size = processes()
-    if world_size > 1 and rank > 0:
-        dist.barrier()
+    rank, _ = processes()
+    if rank > 0:
+        gather(None)  # which waits for all
     try:
         yield
     finally:
-        if world_size > 1 and rank == 0:
-            dist.barrier()
+        if rank == 0:
+            gather(None)
 
 
 def sum_over_processes(x):
@@ -116,22 +98,17 @@ def local(x):
 
 
 def map_tensors(tree, function):
-    """Return nested dicts and lists with function(name, tensor) in place of each tensor.
+    """Return nested dicts and lists with function(tensor) in place of each tensor.
 
-    A name is the keys that lead there, as 'optimizer/0/state/7/exp_avg'. A tensor that has two, as
-    a tied head, is one tensor afterwards, too: the function gets it once, by the first."""
-    done = {}
+    A tensor that is there twice, as a tied head, is one tensor afterwards, too."""
+    once = cache(function)
 
-    def mapped(x, *path):
+    def mapped(x):
         if isinstance(x, dict):
-            return {key: mapped(value, *path, key) for key, value in x.items()}
+            return {key: mapped(value) for key, value in x.items()}
         if isinstance(x, list):
-            return [mapped(value, *path, i) for i, value in enumerate(x)]
-        if not isinstance(x, torch.Tensor):
-            return x
-        if x not in done:
-            done[x] = function('/'.join(map(str, path)), x)
-        return done[x]
+            return [mapped(value) for value in x]
+        return once(x) if isinstance(x, torch.Tensor) else x
 
     return mapped(tree)
 
@@ -268,6 +245,12 @@ def environment(device):
     }
 
 
+def cpuinfo():
+    """Return what Linux says of the processor, '' elsewhere."""
+    path = Path('/proc/cpuinfo')
+    return path.read_text() if path.exists() else ''
+
+
 def processor():
     """Return the name of the CPU."""
     for line in cpuinfo().splitlines():
@@ -284,9 +267,7 @@ def commit(root=ROOT):
     git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']
     describe = ['describe', '--always', '--dirty', '--abbrev=12', '--exclude=*']
     try:
-        found = subprocess.run(
-            git + describe, check=True, capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.SubprocessError):
-        return 'unknown'
-    return found.stdout.strip()
+        said = subprocess.run(git + describe, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = ''
+    return said.strip() or 'unknown'

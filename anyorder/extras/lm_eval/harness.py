@@ -12,7 +12,7 @@ from lm_eval.utils import simple_parse_args_string
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
 from anyorder.generation.way import Page, Way
-from anyorder.machine.processes import gather, own_device, processes, start_processes
+from anyorder.machine.processes import gather, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import behind_beginning
@@ -81,8 +81,8 @@ class AnyOrderLM(TemplateLM):
         self.order = c.order
         self.defaults = {name: c[name] for name in WRITING}
         self._rank, self._world_size = processes()
-        self._device, dtype = own_device(c.device, c.dtype)
-        self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
+        self.writer = Writer(c.ckpt, c.weights or None, c.device, c.dtype)
+        self._device = self.writer.device
         self.visits, self.reading = self.how_to_read(c)
         if not dist.is_initialized():
             start_processes()
