@@ -28,8 +28,8 @@ from anyorder.generation import (
     Given,
     fill,
     generate,
-    passes,
     plan,
+    step,
     unmasking_of,
     workspace,
 )
@@ -276,8 +276,7 @@ def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how
 
 def as_on_devices(monkeypatch):
     """Have the CPU run padded steps, of rows that stay, as a device does."""
-    for module in (plan, fill, passes):
-        monkeypatch.setattr(module, 'is_exact', lambda device: False, raising=False)
+    monkeypatch.setattr(Canvas, 'is_exact', False)
 
 
 def test_steps_have_few_sizes():
@@ -285,22 +284,6 @@ def test_steps_have_few_sizes():
     sizes = [plan.pad_size(n) for n in range(1, 1025)]
     assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1))
     assert len({*sizes}) == 22
-
-
-def test_finished_rows_ask_for_no_position_behind_their_text(monkeypatch):
-    """A device keeps a row that is finished, and its constraint ends with its text."""
-    seen = []
-
-    def allowed(rows, positions):
-        seen.append(int(positions.max()))
-        return torch.ones(len(rows), 11, dtype=torch.bool)
-
-    as_on_devices(monkeypatch)
-    order = torch.arange(9).repeat(3, 1)
-    lengths = torch.tensor([3, 5, 5])
-    canvas = Canvas(torch.zeros_like(order), order, 0, range(3), lengths, allowed)
-    fill.fill(make_model(), canvas, Given(5), Drawing())
-    assert max(seen) == 4
 
 
 def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(monkeypatch):
@@ -313,7 +296,7 @@ def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(monkeypatch)
         assert len([*several]) < 11  # so that there are sets that depend on the comparisons
         found.append([canvas.idx.tolist(), canvas.step.tolist()])
         as_on_devices(monkeypatch)
-        monkeypatch.setattr(passes, 'split_rows', lambda vocab_size, x: [x.split(3)])
+        monkeypatch.setattr(step, 'split_rows', lambda vocab_size, x: [x.split(3)])
     assert found[0] == found[1]
 
 

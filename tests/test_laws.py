@@ -26,7 +26,7 @@ from oracle import (
 )
 
 from anyorder.fast import freeze
-from anyorder.generation import drawing, fill, noise, plan
+from anyorder.generation import canvas, drawing, fill, noise
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.options import DRAWN, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
@@ -336,7 +336,7 @@ def test_a_lossless_text_is_that_of_one_token_a_step_in_fewer_steps(network, how
 def test_padded_steps_of_rows_that_stay_write_the_same(monkeypatch, network, name):
     """As a device runs them."""
     exact = written(network, name)
-    for module in (plan, fill, drawing, noise):
+    for module in (canvas, drawing, noise):
         monkeypatch.setattr(module, 'is_exact', lambda device: False)
     assert_same(write(network, name), exact)
 

@@ -5,6 +5,7 @@ import copy
 import torch
 
 from anyorder.generation.constraint import Constraint
+from anyorder.generation.plan import Cells, is_exact
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
@@ -16,14 +17,12 @@ BY_ROW = ('known', 'n_prompt', 'n_drafts', 'n_visits', 'n_steps', 'rows')
 class Canvas:
     """B rows of N positions that are being written.
 
-    A cell is a blank of a row that a pass answers: `row`, and its `visit` or position.
-
     On the device, by position, but `order` by visit:
 
     idx       (B, N) tokens; in blanks they mean nothing, are drafts, or the text to be scored
     order     (B, N) positions: the known ones, the blanks, and padding from n_visits on
     step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
-    logprob   (B, N) log p in nats of each revealed token, see Passes.write
+    logprob   (B, N) log p in nats of each revealed token, see Step.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
     likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
@@ -121,14 +120,22 @@ class Canvas:
         """(B,) on the host."""
         return self.n_visits - self.known
 
-    def cells(self, n):
-        """Return the cells of the next n (B,) visits, row by row: (row, column, visit), (m,) each.
+    @property
+    def is_exact(self):
+        """Whether steps run exactly what is planned: on a CPU, and where they ask the host
+        anyway."""
+        asks_host = self.allowed is not None or self.language is not None
+        return asks_host or is_exact(self.idx.device)
 
-        visit = known + column. The host does not wait for the device."""
+    def blanks(self):
+        """Return the Cells of all blanks. The host does not wait for the device."""
+        n = self.n_blanks
         is_next = torch.arange(int(n.max())) < n.unsqueeze(1)  # (B, most)
         row, column = is_next.nonzero(as_tuple=True)
         visit = self.known[row] + column
-        return torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
+        cells = torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
+        row, column, visit = cells
+        return Cells(row, column, visit, self.order[row, visit])
 
     def take(self, chosen):
         """Return rows, (B,) bool or numbers, as a canvas of their own."""
@@ -146,12 +153,8 @@ class Canvas:
         return part
 
     def stop_rows(self, done):
-        """Write nothing more in the rows where `done` (B,) is True.
-
-        Another n_visits tells fill.write to plan anew what is left."""
-        n_visits = torch.where(done, self.known, self.n_visits)
-        if not torch.equal(n_visits, self.n_visits):
-            self.n_visits = n_visits
+        """Write nothing more in the rows where `done` (B,) is True."""
+        self.n_visits = torch.where(done, self.known, self.n_visits)
 
     def put(self, part):
         """Write rows that `take` gave back to their places; n_visits stays. They may be wider."""

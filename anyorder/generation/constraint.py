@@ -18,8 +18,8 @@ class Constraint:
         else:
             at = torch.tensor([rows, starts])
         self.rows, self.starts = at.to(device)
-        row, _, visit = canvas.cells(canvas.n_blanks)
-        blanks = self.starts[row] + canvas.order[row, visit]
+        cells = canvas.blanks()
+        blanks = self.starts[cells.row] + cells.position
         check_allowed(allowed, blanks.tolist())
         self.allowed = allowed
         if not callable(allowed):
@@ -31,13 +31,8 @@ class Constraint:
         V is at least n_tokens. Raises ValueError where nothing is allowed, and, if the text that
         stands there is scored (`scores`), where its token is not."""
         text = part.rows.to(logits.device)[cells.row]  # (m,), as are the next ones
-        place = part.order[cells.row, cells.visit]
         rows = self.rows[text]
-        positions = self.starts[text] + place
-        if cells.is_real is not None:  # a finished row may have no such position: ask of another
-            one = cells.is_real.long().argmax()
-            rows = torch.where(cells.is_real, rows, rows[one])
-            positions = torch.where(cells.is_real, positions, positions[one])
+        positions = self.starts[text] + cells.position
         may = self.tokens_at(rows, positions)
         if may.dtype != torch.bool or may.shape != (len(logits), n_tokens):
             raise ValueError(
@@ -48,15 +43,13 @@ class Constraint:
 
         # What is to be revealed must be possible
         if scores:
-            token = part.idx[cells.row, place]
+            token = part.idx[cells.row, cells.position]
             best = logits.gather(1, token.unsqueeze(1))[:, 0]
             what = 'the token that is scored is not'
         else:
             best = logits.amax(1)
             what = 'no token is'
         wrong = best == -torch.inf
-        if cells.is_real is not None:
-            wrong &= cells.is_real
         if wrong.any():
             i = int(wrong.long().argmax())
             raise ValueError(

@@ -3,7 +3,7 @@
 generate            for programs
 +- fill             all steps at once
    +- steps         yields after each step
-      +- write            fills all blanks as planned: one Unmasking.step a step, by Passes
+      +- write            fills all blanks as planned: makes each Step as planned
 """
 
 import torch
@@ -11,8 +11,8 @@ import torch
 from anyorder.fast import kept_frozen
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.options import check_keywords, drawing_in, unmasking_of
-from anyorder.generation.passes import Passes
-from anyorder.generation.plan import filled_up, is_due, is_exact
+from anyorder.generation.plan import filled_up, is_due, planned
+from anyorder.generation.step import Step
 from anyorder.generation.workspace import workspace_of
 from anyorder.seeds import drawn_seeds
 
@@ -112,38 +112,34 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
     with workspace_of(network, part, use_cache, drawing.n_passes) as workspace:
-        passes = Passes(network, workspace, unmasking, drawing, with_logprob)
-        part = passes.begin(part)
+        step = Step(network, workspace, unmasking, drawing, with_logprob, part)
         n_done = 0  # steps
-        while len(part):
+        while len(step.part):
+            part = step.part
             rest = known_after[part.rows, min(n_done, last) :]
-            plan = passes.plan(part, rest)
-            for i, size in enumerate(plan.sizes):
+            n_visits = part.n_visits
+            for number, size, numbers, n_new, n_steps, kept in planned(step, rest):
                 # Reveal, and write down
-                passes.keep_slots(plan.kept[i])
-                n_new = unmasking.step(passes, part, plan.table[i], size)
-                if n_new is None:
-                    n_new = plan.n_new[i]
+                found = step.run(size, numbers, kept)
+                if found is not None:
+                    n_new = found
                 is_running = part.n_blanks > 0
-                n_steps = torch.where(is_running, plan.n_steps[i], part.n_steps)
-                n_visits = part.n_visits
+                part.n_steps = torch.where(is_running, n_steps, part.n_steps)
                 part.known = part.known + n_new
-                part.n_steps = n_steps
-                yield n_steps, n_new, part
-                part.n_steps = n_steps + is_running
-                if part.n_visits is not n_visits:  # the caller has stopped rows
+                yield part.n_steps, n_new, part
+                part.n_steps = part.n_steps + is_running
+                if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
-            n_done += plan.number[i] + 1
-            part = put_finished(part, canvas, passes)
+            n_done += number + 1
+            put_finished(step, canvas)
 
 
-def put_finished(part, canvas, passes):
-    """Put rows without blanks back into the whole canvas, if it is due. Return the others."""
+def put_finished(step, canvas):
+    """Put rows without blanks back into the whole canvas, if it is due."""
+    part = step.part
     left = part.n_blanks > 0
-    exact = is_exact(part.idx.device)
-    if not is_due(int(left.sum()), len(part), exact):
-        return part
-    canvas.put(part.take(~left))
-    if not exact:
-        left = filled_up(left)
-    return passes.keep_rows(part, left)
+    if is_due(int(left.sum()), part):
+        canvas.put(part.take(~left))
+        if not part.is_exact:
+            left = filled_up(left)
+        step.keep_rows(left)

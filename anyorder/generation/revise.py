@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anyorder.generation.plan import Cells
 from anyorder.generation.presence import with_penalty
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
@@ -130,30 +129,27 @@ def misfit(model, canvas, penalty=0.0):
     part.order, _, n_blanks = given_first(part.order, ~blank.flatten(0, 1), n_visits)
     part.known = part.n_visits - n_blanks.cpu()
 
-    row, column, visit = part.cells(part.n_blanks)  # (m,) each
-    cells = Cells(row, column, visit, None, None)
+    cells = part.blanks()
     logits = model.predict(
         part.idx,
         part.order,
         part.known,
         part.n_blanks,
         n_visits=part.n_visits,
-        picked=(row, column),
+        picked=(cells.row, cells.column),
     )
     logits = with_penalty(logits, penalty, model, part, cells, part.known)
     if part.allowed is not None:
         part.allowed.mask(logits, part, cells, model.config.n_real, False)
-
-    position = part.order[row, visit]
     if part.language is not None:
         part.language.begin_step(part, part.known.to(device))
-        part.language.observe(cells, position, logits)
-        logits = part.language.law(cells, position, logits)
-    token = part.idx[row, position]
+        part.language.observe(cells, logits)
+        logits = part.language.law(cells, logits)
+    token = part.idx[cells.row, cells.position]
     written = logits.gather(1, token.unsqueeze(1))[:, 0]
     beaten = logits.amax(1) - written
     nats = torch.zeros_like(canvas.logprob)
-    nats[part.rows.to(device)[row], position] = beaten.to(nats.dtype)
+    nats[part.rows.to(device)[cells.row], cells.position] = beaten.to(nats.dtype)
     return nats
 
 

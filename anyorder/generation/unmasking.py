@@ -1,7 +1,6 @@
 """Which blanks does each step reveal, and as what? Given, Adaptive and Lossless."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ class Unmasking:
     """A way to reveal blanks: what fill.write asks for."""
 
     adaptive = False  # whether the model, or a rule, chooses the order
+    reorders = False  # whether a step does, so that a cache keeps no slot of a blank
     binomial = False  # whether every row draws how many blanks a step reveals
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
@@ -42,8 +42,8 @@ class Unmasking:
         Revised alone has more than one: it blanks a part again."""
         yield self
 
-    def begin(self, passes, part):
-        """Return what steps keep of the rows `part` besides the cache, or None."""
+    def begin(self, step):
+        """Return what the Step keeps of its rows besides the cache, or None."""
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
@@ -58,28 +58,17 @@ class Unmasking:
         read = {name: value for name, value in vars(self).items() if name not in PLANNED}
         return repr((type(self), read))
 
-    def n_targets(self, part, known, n_new):
-        """Return how many visits are answered in steps that reveal n_new: (steps, B) on the host,
-        as is `known`, the visits of the Canvas `part` that are known before them."""
-        return n_new
+    def answered(self, part, first, n_new):
+        """Return which visits are answered in steps that reveal n_new: how many visits they read,
+        and how many from `first` on they answer, (steps, B) each on the host, as is `first`."""
+        return first + part.n_drafts, n_new
 
-    def known(self, part, first, n_new):
-        """Return how many visits such steps read; `first` (steps, B) are known before them."""
-        return first + part.n_drafts
+    def run(self, step):
+        """Make a Step. Return n_new (B,) on the host, or None if it is as planned."""
+        return step.launch(self.reveal)
 
-    def kept(self, slots, known, kept):
-        """Return how many slots a cache keeps after such steps; `kept` is what Slots.span says."""
-        return kept
-
-    def step(self, passes, part, numbers, size):
-        """Make a step of the rows of the Canvas `part` by the Passes, as planned: by `numbers`
-        (9, B), see plan.Bounds, and plan.Size. Return n_new (B,) on the host if no plan says it.
-
-        What is revealed is left as the next visits in part.order: fill.write counts on it."""
-        return passes.launch(self.reveal, part, numbers, size)
-
-    def reveal(self, passes, part, bounds, size):
-        """Run the pass of a step and write what it reveals. The host does not wait for it."""
+    def reveal(self, step):
+        """Run the pass of a Step and write what it reveals. The host does not wait for it."""
         raise NotImplementedError
 
 
@@ -114,10 +103,12 @@ class Given(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         return scheduled_ends(self, n_blanks, seeds, *names)
 
-    def reveal(self, passes, part, bounds, size):
-        x, cells = passes.read(part, bounds, size)
-        logits = passes.answers(part, bounds, x, cells)
-        passes.draw(part, bounds, size, logits, cells)
+    def reveal(self, step):
+        x, cells = step.read()
+        logits = step.logits(x, cells)
+        if step.part.language is not None:
+            step.show([(cells, logits)])
+        step.draw(cells, logits)
 
 
 @dataclass(frozen=True)
@@ -133,17 +124,15 @@ class Reread(Unmasking):
         ends = torch.arange(self.window, max(n_blanks) + self.window, self.window)
         return torch.minimum(ends, torch.tensor(n_blanks).unsqueeze(1))
 
-    def known(self, part, first, n_new):
-        return first + (n_new - 1).clamp(min=0)
+    def answered(self, part, first, n_new):
+        return first + (n_new - 1).clamp(min=0), n_new
 
-    def reveal(self, passes, part, bounds, size):
-        x, cells = passes.read(part, bounds, size)
-        position = part.order[cells.row, cells.visit]
-        token = part.idx[cells.row, position]
-        logits = passes.logits(part, bounds, x, cells)
-        passes.write(part, bounds, cells, position, token, logits)
-        step = cells.visit - bounds.n_prompt[cells.row]
-        cells.write(part.step, position, step)
+    def reveal(self, step):
+        x, cells = step.read()
+        token = step.part.idx[cells.row, cells.position]
+        step.write(cells, token, step.logits(x, cells))
+        n_done = cells.visit - step.bounds.n_prompt[cells.row]
+        cells.write(step.part.step, cells.position, n_done)
 
 
 @dataclass(frozen=True)
@@ -166,6 +155,7 @@ class Adaptive(Unmasking):
     threshold: float | None = None
     block_length: int | None = None
     adaptive = True
+    reorders = True
     most_noise = 1e30
     # for messages: what its name looks like, and what the number behind the colon may be
     form = 'SCORE/BLOCK_LENGTH:THRESHOLD+NOISE'
@@ -211,33 +201,26 @@ class Adaptive(Unmasking):
             return unlimited_ends(n_blanks)
         return scheduled_ends(self, n_blanks, seeds, *names)
 
-    def n_targets(self, part, known, n_new):
-        """Return among how many next blanks the steps choose."""
-        n_blanks = part.n_visits - known
-        if self.block_length is None:
-            return n_blanks
-        n_done = (known - part.n_prompt) % self.block_length  # of the block
-        return torch.minimum(n_blanks, self.block_length - n_done)
+    def answered(self, part, first, n_new):
+        n_targets = part.n_visits - first
+        if self.block_length is not None:
+            n_done = (first - part.n_prompt) % self.block_length  # of the block
+            n_targets = n_targets.clamp(max=self.block_length - n_done)
+        return first, n_targets
 
-    def kept(self, slots, known, kept):
-        if slots.targets_in_keys:  # slot n_known ran for another target than the one that is chosen
-            return known
-        return kept
-
-    def step(self, passes, part, numbers, size):
+    def run(self, step):
         if self.threshold is None:
-            return super().step(passes, part, numbers, size)
-        choice = passes.launch(self.choose, part, numbers, size)
+            return super().run(step)
+        choice = step.launch(self.choose)
         n_new = choice.n_new.cpu()  # waits for the device
-        size = size.with_reveals(n_new)
-        passes.launch(self.draw, part, numbers, size, choice)
+        step.widen(n_new)
+        step.launch(self.draw, choice)
         return n_new
 
-    def reveal(self, passes, part, bounds, size):
-        choice = self.choose(passes, part, bounds, size)
-        self.draw(passes, part, bounds, size, choice)
+    def reveal(self, step):
+        self.draw(step, self.choose(step))
 
-    def score_blanks(self, passes, part, bounds, cells, logits):
+    def score_blanks(self, step, cells, logits):
         """Return scores (m,) of the Cells, whose logits are (m, V)."""
         return confidence(logits, self.score)
 
@@ -246,7 +229,7 @@ class Adaptive(Unmasking):
         say that their blank is revealed: all of them, and at least the best."""
         return ranked >= self.threshold
 
-    def choose(self, passes, part, bounds, size):
+    def choose(self, step):
         """Choose the blanks of a step, which become the next ones in part.order.
 
         One row of k known visits, n_targets 4 and n_new 2:
@@ -259,19 +242,19 @@ class Adaptive(Unmasking):
             order      s    q    r    p       as it is left: s and q are revealed
 
         Returns a Choice."""
-        x, cells = passes.read(part, bounds, size)
-        score_some = partial(self.score_blanks, passes, part, bounds)
-        found, logits = passes.score(score_some, part, bounds, x, cells)
-        if self.threshold is not None and passes.workspace.graphs is not None:
+        x, cells = step.read()
+        bounds = step.bounds
+        found, logits = step.score(self.score_blanks, x, cells)
+        if self.threshold is not None and step.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
         # A table of the scores, -inf after the blanks of a row
-        score = found.new_full((len(part.order), size.targets), -torch.inf)
+        score = found.new_full((len(step.part), step.size.targets), -torch.inf)
         cells.write(score, cells.column, found)
         rank = score
         if self.noise:
-            position = part.order[cells.row, cells.visit]
-            u = uniform(part.keys[cells.row], NOISE, bounds.n_steps[cells.row], position)  # (m,)
+            keys = step.part.keys[cells.row]
+            u = uniform(keys, NOISE, bounds.n_steps[cells.row], cells.position)  # (m,)
             rank = score.clone()
             cells.write(rank, cells.column, found + self.noise * gumbel_noise(u))
 
@@ -282,29 +265,20 @@ class Adaptive(Unmasking):
             is_sure = self.sure(score.gather(1, best))
             best = best.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
             n_new = is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
-        self.put_first(best, part, bounds, size)
+        step.put_first(best)
         return Choice(x, logits, cells.start, best, n_new)
 
-    def put_first(self, best, part, bounds, size):
-        """Have part.order visit the columns as in best (B, targets)."""
-        T = part.order.size(1)
-        column = torch.arange(T, device=best.device) - bounds.first.unsqueeze(1)  # (B, T) of visits
-        is_scored = (column >= 0) & (column < bounds.n_targets.unsqueeze(1))
-        from_column = best.gather(1, column.clamp(0, size.targets - 1))
-        from_visit = bounds.first.unsqueeze(1) + from_column
-        moved = part.order.gather(1, from_visit.clamp(max=T - 1))
-        part.order.copy_(torch.where(is_scored, moved, part.order))
-
-    def draw(self, passes, part, bounds, size, choice):
+    def draw(self, step, choice):
         """Draw the tokens of the blanks that are chosen."""
-        T = part.order.size(1)
-        cells = Cells.of(bounds.first, choice.n_new, size.reveals, T, size.all_reveals)
+        size = step.size
+        first = step.bounds.first
+        cells = Cells.of(step.part, first, choice.n_new, size.reveals, size.all_reveals)
         at = choice.start[cells.row] + choice.best[cells.row, cells.column]
         if choice.logits is None:
-            logits = passes.logits(part, bounds, choice.x[at], cells)
+            logits = step.logits(choice.x[at], cells)
         else:
             logits = choice.logits[at]
-        passes.draw(part, bounds, size, logits, cells)
+        step.draw(cells, logits)
 
 
 class Choice(NamedTuple):
@@ -346,28 +320,28 @@ class Lossless(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         return unlimited_ends(n_blanks)
 
-    def n_targets(self, part, known, n_new):
-        return n_new.clamp(max=self.window)
+    def answered(self, part, first, n_new):
+        return first + part.n_drafts, n_new.clamp(max=self.window)
 
-    def step(self, passes, part, numbers, size):
-        n_new = super().step(passes, part, numbers, size).cpu()  # the only wait for the device
-        part.n_drafts = self.n_targets(part, part.known, part.n_blanks) - n_new
-        passes.keep_slots(part.known + n_new)  # slots after these read drafts
+    def run(self, step):
+        n_new = step.launch(self.reveal).cpu()  # the only wait for the device
+        part = step.part
+        part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new
+        step.keep_slots(part.known + n_new)  # slots after these read drafts
         return n_new
 
-    def reveal(self, passes, part, bounds, size):
-        x, cells = passes.read(part, bounds, size)
-        position = part.order[cells.row, cells.visit]
-        logits = passes.logits(part, bounds, x, cells)
-        token = passes.token_by_noise(part, cells, position, logits)
-        n_new = self.accept(part, bounds, cells, position, token)
-        new, number = cells.those(cells.column < n_new[cells.row])
-        if passes.with_logprob:
+    def reveal(self, step):
+        x, cells = step.read()
+        logits = step.logits(x, cells)
+        token = step.token_by_noise(cells, logits)
+        n_new = self.accept(step.part, step.bounds, cells, token)
+        new, number = cells.those(cells.column < n_new[cells.row], step.part.is_exact)
+        if step.with_logprob:
             logits = logits[number]
-        passes.write(part, bounds, new, position[number], token[number], logits)
+        step.write(new, token[number], logits)
         return n_new
 
-    def accept(self, part, bounds, cells, position, token):
+    def accept(self, part, bounds, cells, token):
         """Say how many cells of a pass are revealed. Writes part.idx.
 
         The pass drew a token for every cell, given the drafts before it. A draft is right if this
@@ -381,31 +355,27 @@ class Lossless(Unmasking):
                      right  wrong  wrong  right
             idx        a      x    | c      d      e      n_new 2; c stays: beside it b was wrong
 
-        Cells have positions and new tokens (m,). Returns n_new (B,)."""
-        B, N = part.order.shape
+        Cells have new tokens (m,). Returns n_new (B,)."""
         row = cells.row
         column = cells.column
-
-        # Compare the tokens with the drafts
-        draft = part.idx[row, position]
+        draft = part.idx[row, cells.position]
         n_drafts = bounds.known - bounds.first
         was_draft = column < n_drafts[row]
-        right = was_draft & (token == draft)
         wrong = was_draft & (token != draft)
 
-        # Count the right drafts before the first wrong one
-        leading = token.new_zeros(B, N)
-        cells.write(leading, column, right.long())
-        n_right = leading.cumprod(1).sum(1)  # (B,)
+        # Up to the first token that is no right draft
+        ends = torch.where(wrong | ~was_draft, column + 1, bounds.n_targets[row])
+        n_new = bounds.n_targets.scatter_reduce(0, row, ends, 'amin')
 
         # Keep a draft beside which the pass read a wrong one, of a column before its own
         # (by position + 1, so that both ends have neighbours: the column if wrong, else N)
+        B, N = part.order.shape
         wrong_at = token.new_full((B, N + 2), N)
-        cells.write(wrong_at, position + 1, torch.where(wrong, column, N))
-        beside = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2])
+        cells.write(wrong_at, cells.position + 1, torch.where(wrong, column, N))
+        beside = torch.minimum(wrong_at[row, cells.position], wrong_at[row, cells.position + 2])
         misled = beside < column
-        cells.write(part.idx, position, torch.where(misled & was_draft, draft, token))
-        return torch.minimum(n_right + 1, bounds.n_targets)
+        cells.write(part.idx, cells.position, torch.where(misled & was_draft, draft, token))
+        return n_new
 
 
 # The checks of fields. Their texts name the options of commands

@@ -201,8 +201,8 @@ def test_thousands_of_places_neither_overflow_nor_underflow():
     idx = torch.zeros(1, 2000, dtype=torch.long)
     canvas = canvas_of(idx, torch.arange(2000), parts=parts, stand_in=stand_in)
     place = torch.tensor([0, 1999])
-    cells = Cells(torch.zeros_like(place), None, None, None, None)
-    law = canvas.language.law(cells, place, stand_in.log().repeat(2, 1)).softmax(1)
+    cells = Cells(torch.zeros_like(place), None, None, place)
+    law = canvas.language.law(cells, stand_in.log().repeat(2, 1)).softmax(1)
     close(law, torch.tensor([[0.75, 0.25, 0, 0, 0], [0.25, 0, 0, 0.75, 0]]), 1e-5)
 
 

@@ -9,7 +9,6 @@ import torch
 from anyorder.extras.patterns.masses import Classes
 from anyorder.extras.patterns.messages import LOWEST, Messages
 from anyorder.fast import split_rows
-from anyorder.generation.plan import Cells
 from anyorder.machine.devices import widest
 
 OBSERVED = -2  # in place of a token whose law a step has answered
@@ -90,25 +89,25 @@ class Language:
         for group in self.groups:
             group.begin_step(tokens)
 
-    def observe(self, cells, position, logits):
-        """Take note that the blanks `cells` (m,) at these positions (m,) have the laws
-        softmax(logits), of logits (m, V)."""
+    def observe(self, cells, logits):
+        """Take note that the blanks `cells` (m,) have the laws softmax(logits), of logits
+        (m, V)."""
         for group in self.groups:
-            group.observe(cells, position, logits)
+            group.observe(cells, logits)
 
-    def law(self, cells, position, logits):
+    def law(self, cells, logits):
         """Return logits (m, V) of the laws of blanks that have matched, by their own logits.
 
         Blanks outside of all spans keep theirs, as do those of a text that is scored where nothing
         matches any more."""
         for group in self.groups:
-            logits = group.law(cells, position, logits)
+            logits = group.law(cells, logits)
         return logits
 
-    def reveal(self, cells, position, token):
-        """Take note that the tokens (m,) are known now at these positions."""
+    def reveal(self, cells, token):
+        """Take note that the tokens (m,) of the cells are known now."""
         for group in self.groups:
-            group.reveal(cells, position, token)
+            group.reveal(cells, token)
 
     def weigh(self, row, nats):
         """Add nats (m,), log p - log q of drawn tokens, to the weights of their rows (m,)."""
@@ -184,15 +183,12 @@ class Group:
             self.restrict(canvas, allowed, log_weights)
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
 
-    def find(self, cells, position):
-        """Return row and position (n,) of those of the cells (m,) that are real and in a span, and
-        their numbers, on the device."""
-        row, at = torch.stack([cells.row, position]).cpu().numpy()
-        inside = self.slot[row, at] >= 0
-        if cells.is_real is not None:
-            inside &= cells.is_real.cpu().numpy()
-        number = np.flatnonzero(inside)
-        return row[number], at[number], torch.from_numpy(number).to(position.device)
+    def find(self, cells):
+        """Return row and position (n,) of those of the cells (m,) that are in a span, and their
+        numbers, on the device."""
+        row, at = torch.stack([cells.row, cells.position]).cpu().numpy()
+        number = np.flatnonzero(self.slot[row, at] >= 0)
+        return row[number], at[number], torch.from_numpy(number).to(cells.row.device)
 
     def places(self, row, position):
         """Return the number of the span (n,) and the place there (n,) of positions in spans."""
@@ -201,14 +197,12 @@ class Group:
 
     def restrict(self, canvas, allowed, log_weights):
         """Restrict the stand-in law of each blank to what is allowed there."""
-        row, column, visit = canvas.cells(canvas.n_blanks)
-        cells = Cells(row, column, visit, None, None)
-        position = canvas.order[row, visit]
-        *found, number = self.find(cells, position)
+        cells = canvas.blanks()
+        *found, number = self.find(cells)
         span, place = self.places(*found)
         n_tokens = log_weights.size(1)
-        row = allowed.rows[row[number]]
-        at = allowed.starts[row] + position[number]
+        row = allowed.rows[cells.row[number]]
+        at = allowed.starts[row] + cells.position[number]
         logs = []
         for rows, positions in zip(*split_rows(n_tokens, row, at)):
             may = allowed.tokens_at(rows, positions).to(log_weights.device)
@@ -246,17 +240,17 @@ class Group:
         logs[is_blank] = self.stand_in[span[is_blank], place[is_blank]]
         self.messages.put(span, place, logs)
 
-    def observe(self, cells, position, logits):
-        row, position, number = self.find(cells, position)
+    def observe(self, cells, logits):
+        row, position, number = self.find(cells)
         self.held[row, position] = OBSERVED
         span, place = self.places(row, position)
         if len(row) < len(logits):
             logits = logits[number]
         self.messages.put(span, place, self.classes.log_masses(logits))
 
-    def law(self, cells, position, logits):
+    def law(self, cells, logits):
         """Return logits (m, V) of the laws of blanks among what matches."""
-        row, position, number = self.find(cells, position)
+        row, position, number = self.find(cells)
         if not len(row):
             return logits
         log_weights = self.messages.log_weights(*self.places(row, position))
@@ -268,8 +262,8 @@ class Group:
         own = self.classes.added(logits[number], log_weights)
         return logits.to(own.dtype).index_copy(0, number, own)
 
-    def reveal(self, cells, position, token):
-        row, position, number = self.find(cells, position)
+    def reveal(self, cells, token):
+        row, position, number = self.find(cells)
         self.hold(row, position, token[number].cpu().numpy())
 
     def take(self, rows):

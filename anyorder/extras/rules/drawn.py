@@ -47,29 +47,31 @@ class Drawn(Rule):
                 'choose another order to score, as top_prob'
             )
 
-    def score_blanks(self, passes, part, bounds, cells, logits):
-        position = part.order[cells.row, cells.visit]
-        if passes.drawing.scores:
-            return token_logprob(logits, part.idx[cells.row, position])
-        u = uniform(part.keys[cells.row], DRAWN, bounds.n_steps[cells.row], position)
-        part.u[cells.row, position] = u  # by which a blank that is revealed is drawn once more
-        return token_logprob(logits, passes.drawing.tokens(logits, u))
+    def score_blanks(self, step, cells, logits):
+        row = cells.row
+        position = cells.position
+        part = step.part
+        if step.drawing.scores:
+            return token_logprob(logits, part.idx[row, position])
+        u = uniform(part.keys[row], DRAWN, step.bounds.n_steps[row], position)
+        part.u[row, position] = u  # by which a blank that is revealed is drawn once more
+        return token_logprob(logits, step.drawing.tokens(logits, u))
 
-    def reveal(self, passes, part, bounds, size):
-        if not passes.drawing.scores:
-            super().reveal(passes, part, bounds, size)
+    def reveal(self, step):
+        if not step.drawing.scores:
+            super().reveal(step)
             return
 
         # What the true tokens are worth, and whether other blanks lose against them
-        x, cells = passes.read(part, bounds, size)
-        column = torch.arange(size.targets, device=x.device)
+        part = step.part
+        bounds = step.bounds
+        x, cells = step.read()
+        column = torch.arange(step.size.targets, device=x.device)
         is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
         at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
-        of_true = partial(self.of_true_tokens, passes, part)
-        found, _ = passes.score(of_true, part, bounds, x, cells)
+        found, _ = step.score(self.of_true_tokens, x, cells)
         score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
-        losing_some = partial(self.losing, passes, score)
-        found, _ = passes.score(losing_some, part, bounds, x, cells)
+        found, _ = step.score(partial(self.losing, score), x, cells)
         losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
         # Draw a set of blanks, and reveal it
@@ -77,10 +79,10 @@ class Drawn(Rule):
         position = part.order.gather(1, (bounds.first.unsqueeze(1) + column).clamp(max=T - 1))
         names = bounds.n_steps.unsqueeze(1), position
         u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
-        total, chosen = likely_sets(law, score, losing, bounds.n_new, size.reveals, u)
+        total, chosen = likely_sets(law, score, losing, bounds.n_new, step.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
-        self.put_first(best, part, bounds, size)
-        self.draw(passes, part, bounds, size, Choice(x, None, cells.start, best, bounds.n_new))
+        step.put_first(best)
+        self.draw(step, Choice(x, None, cells.start, best, bounds.n_new))
 
         # All sets in place of this one: its last token carries the rest
         rest = total - law.masked_fill(~chosen, 0).sum(1)
@@ -89,20 +91,20 @@ class Drawn(Rule):
         rest = torch.where(bounds.n_new > 0, rest, 0.0)
         part.logprob[row, part.order[row, last]] += rest.to(part.logprob.dtype)
 
-    def of_true_tokens(self, passes, part, cells, logits):
+    def of_true_tokens(self, step, cells, logits):
         """Return log p and log q (m, 2) of the tokens that stand in the cells."""
-        token = part.idx[cells.row, part.order[cells.row, cells.visit]]
-        law = passes.drawing.tempered(logits)
+        token = step.part.idx[cells.row, cells.position]
+        law = step.drawing.tempered(logits)
         return torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
 
-    def losing(self, passes, score, cells, logits):
+    def losing(self, score, step, cells, logits):
         """Return log P (m, n) that the tokens which cells draw lose against each of their row.
 
         score  (B, n) log p of the true tokens"""
         own = float32_or_better(logits)
         logp = own - own.logsumexp(-1, keepdim=True)  # as token_logprob: equals stay equal
         ranked, token = logp.sort(-1)
-        law = passes.drawing.tempered(logits).softmax(-1).gather(1, token)
+        law = step.drawing.tempered(logits).softmax(-1).gather(1, token)
         below = torch.nn.functional.pad(law.cumsum(-1), (1, 0))  # (m, V + 1) P of so many tokens
         limit = score[cells.row].to(logp.dtype)
         column = torch.arange(score.size(1), device=score.device)

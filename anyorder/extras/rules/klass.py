@@ -33,14 +33,13 @@ class Klass(Rule):
     def graph_key(self):
         return f'{super().graph_key} {self.block_length}'  # by which the laws have their size
 
-    def begin(self, passes, part):
-        return Laws(passes.workspace, part, self.block_length)
+    def begin(self, step):
+        return Laws(step.workspace, step.part, self.block_length)
 
-    def score_blanks(self, passes, part, bounds, cells, logits):
+    def score_blanks(self, step, cells, logits):
         logp = float32_or_better(logits).log_softmax(-1)
-        position = part.order[cells.row, cells.visit]
-        step = bounds.n_steps[cells.row]
-        n_stable = passes.state.compare(cells.row, position, step, logp, self.kl_limit)
+        n_steps = step.bounds.n_steps[cells.row]
+        n_stable = step.state.compare(cells.row, cells.position, n_steps, logp, self.kl_limit)
         sure = logp.amax(-1).exp()
         is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)
         return sure + is_ready

@@ -24,8 +24,8 @@ class PcSampler(Rule):
     wants_counts = True
     form = 'pc_sampler/BLOCK_LENGTH'
 
-    def score_blanks(self, passes, part, bounds, cells, logits):
-        counts = getattr(passes.network, 'counts', None)
+    def score_blanks(self, step, cells, logits):
+        counts = getattr(step.network, 'counts', None)
         check_counts(self, counts)
         logits = float32_or_better(logits)
         likeliest = logits.max(-1)
@@ -33,4 +33,4 @@ class PcSampler(Rule):
         weight = (counts + 1).to(widest(counts.device))
         rarity = weight.sum().log() - weight.log()  # -log f
         nats = (sure * rarity[likeliest.indices]).clamp(max=self.most)
-        return nats.log() - self.decay * part.order[cells.row, cells.visit]
+        return nats.log() - self.decay * cells.position

@@ -1,0 +1,241 @@
+"""What does a step do on the device? It reads, draws and writes by tensors, and asks nothing."""
+
+from functools import partial
+
+import torch
+
+from anyorder.fast import split_rows
+from anyorder.generation.drawing import token_logprob
+from anyorder.generation.guidance import guided
+from anyorder.generation.likeliest import likeliest
+from anyorder.generation.noise import TokenNoise
+from anyorder.generation.plan import Bounds, Cells, pad_size
+from anyorder.generation.presence import with_penalty
+from anyorder.generation.scores import without_rounding
+from anyorder.machine.devices import widest
+from model import KVCache
+
+KEPT = 2**28  # logits of a step that are kept until the last of them is known: 1 GiB in float32
+BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, and so on
+
+
+class Step:
+    """The steps of an Unmasking over the rows of a canvas, one after the other.
+
+    part    the Canvas of the rows that run, in the places that graphs read and write
+    state   what steps keep of these rows besides the cache, see Unmasking.begin
+    bounds  the Bounds of the step that runs
+    size    its Size"""
+
+    def __init__(self, network, workspace, unmasking, drawing, with_logprob, part):
+        self.network = network
+        self.workspace = workspace
+        self.cache = workspace.cache
+        self.unmasking = unmasking
+        self.drawing = drawing
+        self.with_logprob = with_logprob
+        self.graph_key = unmasking.graph_key, drawing, with_logprob
+        self.noise = TokenNoise(network.config.vocab_size)
+        if self.cache is not None:
+            read_prompts(network, part, self.cache)
+        self.part = workspace.place(part)
+        self.state = unmasking.begin(self)
+
+    def run(self, size, numbers, n_slots):
+        """Make the step of these numbers (9, B), see Bounds, after n_slots (B,) of the cache.
+
+        Return n_new (B,) on the host, or None if it is as planned. What is revealed is left as the
+        next visits in part.order: fill.write counts on it."""
+        self.keep_slots(n_slots)
+        self.size = size
+        self.bounds = Bounds(*self.workspace.place_numbers(numbers))
+        return self.unmasking.run(self)
+
+    def launch(self, function, *found):
+        """Return function(self, *found), in one launch if a graph can do it.
+
+        found  a tuple of tensors or None that an earlier launch returned, or nothing"""
+        graphs = self.workspace.graphs
+        if graphs is None or self.unmasking.asks_host:
+            return function(self, *found)
+        places = [x.data_ptr() for one in found for x in one if x is not None]
+        device = self.part.idx.device.type
+        cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
+        key = self.graph_key, function.__name__, self.size, self.part.likeliest.shape, mode, *places
+        return graphs.run(key, partial(function, self, *found))
+
+    def read(self):
+        """Run a pass. Return the hidden states (m, C) of the visits that it answers, and Cells."""
+        part = self.part
+        bounds = self.bounds
+        size = self.size
+        scale = self.drawing.cfg_scale
+        if scale:
+            x = guided(self.network, part, bounds, size, self.cache, scale)
+        else:
+            x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        cells = Cells.of(part, bounds.first, bounds.n_targets, size.targets, size.all_targets)
+        if size.all_targets:
+            return x.flatten(0, 1), cells
+        return x[cells.row, cells.column], cells
+
+    def logits(self, x, cells):
+        """Return the logits (m, V) of hidden states (m, C), -inf for what is not allowed, with the
+        penalty on known tokens."""
+        logits = self.network.lm_head(x)
+        part = self.part
+        penalty = self.drawing.presence_penalty
+        logits = with_penalty(logits, penalty, self.network, part, cells, self.bounds.known)
+        if part.allowed is not None:
+            n_real = self.network.config.n_real
+            part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place
+        return logits
+
+    def show(self, answers):
+        """Show all (cells, logits) of a step to the language."""
+        self.part.language.begin_step(self.part, self.bounds.first)
+        for cells, logits in answers:
+            self.part.language.observe(cells, logits)
+
+    def answers(self, x, cells):
+        """Yield (cells, logits) of all cells, where they are many some at a time."""
+        number = torch.arange(len(x), device=x.device)
+        for some in split_rows(self.network.config.vocab_size, number)[0]:
+            own = cells.at(some)
+            yield own, self.logits(x[some], own)
+
+    def score(self, function, x, cells):
+        """Return function(self, cells, logits) (m, ...) of all cells, in the widest dtype, by their
+        law in a language; and the logits (m, V) without it, or None where they are many."""
+        language = self.part.language
+        answers = self.answers(x, cells)
+        if language is not None:  # whose law of a blank depends on all that are answered
+            are_kept = len(x) * self.network.config.vocab_size <= KEPT
+            if are_kept:
+                answers = [*answers]
+            self.show(answers)
+            if not are_kept:
+                answers = self.answers(x, cells)
+        found = []
+        for own, logits in answers:
+            law = logits if language is None else language.law(own, logits)
+            found.append(function(self, own, law))
+        if len(found) > 1:
+            logits = None
+        found = torch.cat(found)
+        if language is not None:
+            found = without_rounding(found, cells.row)
+        return found.to(widest(x.device)), logits
+
+    def draw(self, cells, logits):
+        """Draw the tokens of cells, and write them. Under a language one after the other of a row:
+        each given the ones before it, they have their joint law."""
+        language = self.part.language
+        if language is None:
+            self.draw_each(cells, logits)
+            return
+        in_row = cells.row * self.part.order.size(1) + cells.position
+        from_left = in_row.argsort()  # one sweep of a pattern draws them all
+        for column in range(self.size.reveals):
+            number = from_left[cells.column == column]
+            one = cells.at(number)
+            own = logits[number]
+            token, logprob = self.draw_each(one, language.law(one, own))
+            language.reveal(one, token)
+            if self.with_logprob:
+                language.weigh(one.row, token_logprob(own, token) - logprob)
+
+    def draw_each(self, cells, logits):
+        """Draw the tokens (m,) of cells by the numbers of their positions, write and return them,
+        and what `write` returns. A scored text keeps its own."""
+        if self.drawing.scores:
+            token = self.part.idx[cells.row, cells.position]
+        else:
+            token = self.drawing.tokens(logits, self.part.u[cells.row, cells.position])
+        return token, self.write(cells, token, logits)
+
+    def token_by_noise(self, cells, logits):
+        """Draw tokens (m,) by the noise of their cells. A scored text keeps its own."""
+        if self.drawing.scores:
+            return self.part.idx[cells.row, cells.position]
+        noise = partial(self.noise, self.part, cells, cells.position)
+        return self.drawing.tokens_by_noise(logits, noise)
+
+    def write(self, cells, token, logits):
+        """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
+        that scores, else by the untempered model, with the penalty on known tokens; and the
+        likeliest tokens, if somebody asks. Return log p (m,), or None."""
+        part = self.part
+        cells.write(part.idx, cells.position, token)
+        cells.write(part.step, cells.position, self.bounds.n_steps[cells.row])
+        if not self.with_logprob:
+            return None
+        k = part.likeliest.size(2) // 2
+        if k:
+            found = likeliest(self.drawing, logits, k, token)
+            cells.write(part.likeliest, cells.position, found.to(part.likeliest.dtype))
+        if self.drawing.scores:
+            logits = self.drawing.tempered(logits)
+        logprob = token_logprob(logits, token)
+        cells.write(part.logprob, cells.position, logprob.to(part.logprob.dtype))
+        return logprob
+
+    def put_first(self, best):
+        """Have part.order visit the columns of the blanks as in best (B, targets)."""
+        order = self.part.order
+        bounds = self.bounds
+        T = order.size(1)
+        column = torch.arange(T, device=best.device) - bounds.first.unsqueeze(1)  # (B, T) of visits
+        is_scored = (column >= 0) & (column < bounds.n_targets.unsqueeze(1))
+        from_column = best.gather(1, column.clamp(0, best.size(1) - 1))
+        from_visit = bounds.first.unsqueeze(1) + from_column
+        moved = order.gather(1, from_visit.clamp(max=T - 1))
+        order.copy_(torch.where(is_scored, moved, order))
+
+    def widen(self, n_new):
+        """Have the rest of the step reveal n_new (B,), which is on the host."""
+        reveals = int(n_new.max())
+        if not self.part.is_exact:
+            reveals = pad_size(reveals)
+        self.size = self.size._replace(reveals=reveals, all_reveals=False)
+
+    def keep_slots(self, n_slots):
+        """Keep only the first n_slots (B,) of each row in the cache."""
+        if self.cache is not None:
+            self.cache.length = n_slots
+
+    def keep_rows(self, left):
+        """Keep only the rows where `left` (B,) is True."""
+        for kept in (self.cache, self.state):
+            if kept is not None:
+                kept.keep(left.nonzero()[:, 0])
+        self.part = self.workspace.place(self.part.take(left))
+
+
+def read_prompts(network, part, cache):
+    """Read prompts whose lengths differ by BUCKET or more into the cache, so that each costs its
+    own tokens."""
+    if not len(part) or part.known.max() - part.known.min() < BUCKET:
+        return
+    buckets = part.known // BUCKET  # (B,)
+    for bucket in buckets.unique():
+        near = buckets == bucket
+        rows = near.nonzero()[:, 0]
+        prompts = part.take(near)
+        n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
+        own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
+        no_head = slice(0)  # only fills the cache
+        network.predict(
+            prompts.idx,
+            prompts.order,
+            prompts.known,
+            1,
+            cache=own,
+            n_visits=prompts.known,
+            picked=no_head,
+        )
+        n_layer = len(own.k)  # the cache has as many again for guidance
+        cache.k[:n_layer, rows, :, :n] = own.k
+        cache.v[:n_layer, rows, :, :n] = own.v
+        cache.length[rows] = own.length
