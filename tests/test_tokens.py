@@ -17,10 +17,11 @@ from anyorder.checkpoint import entries_of, save_checkpoint
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens import prompts as p
 from anyorder.tokens.choices import choose
-from anyorder.tokens.libraries import LONG_WORD, Library, Tiktoken, heard, train_bpe
+from anyorder.tokens.libraries import LONG_WORD, Library, heard, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.mixture import kind_of_all
 from anyorder.tokens.prepared import DATA_SETS, prepare
+from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.sets import read_split
 from anyorder.tokens.shown import lay_out, token_texts, written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT, PART
@@ -58,13 +59,25 @@ LIKE = [
 WHOLE = ('bytes of UTF-8', 'gpt2', 'tiktoken', 'gaps', 'bpe')  # which spell every text
 
 
+# as that of cl100k_base
+PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r'|\s++$|\s*[\r\n]|\s+(?!\S)|\s'
+)
+
+
 def small_encoding(**special):
-    """A Tiktoken of all bytes, three pairs and special tokens; it leaves numbers out."""
+    """An Encoding of tiktoken of all bytes, a few pairs and special tokens."""
     tiktoken = pytest.importorskip('tiktoken')
-    ranks = {bytes([b]): b for b in range(256)} | {b'th': 256, b'the': 257, b' t': 258}
-    pattern = r' ?\p{L}+| ?[^\s\p{L}]+|\s+'
-    bpe = tiktoken.Encoding('s', pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-    return Tiktoken('tiktoken:s', bpe)
+    tokens = [*(bytes([b]) for b in range(256)), b'th', b'the', b' t', b'aa', b'12', b'aaa']
+    ranks = {token: i for i, token in enumerate(tokens)}
+    return tiktoken.Encoding('s', pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
+
+
+def of_ranks(**special):
+    """The tokenizer that an encoding of tiktoken becomes."""
+    pytest.importorskip('tokenizers')
+    return Library.of_file('tiktoken:s', file_of_ranks(small_encoding(**special)))
 
 
 def trained(n_tokens=300):
@@ -97,11 +110,12 @@ def like(kind):
     return tokenizer_like(kind)
 
 
+GAPS = {'<|fim|>': 300, '</s>': 262}
 OPENED = {
     'bytes of UTF-8': Bytes,
     'gpt2': gpt2,
-    'tiktoken': small_encoding,
-    'gaps': lambda: small_encoding(**{'<|fim|>': 300, '</s>': 262}),
+    'tiktoken': of_ranks,
+    'gaps': lambda: of_ranks(**GAPS),
     'bpe': lambda: changed(trained(), added_tokens=[added(298, '<|mask|>', special=True)]),
 }
 
@@ -260,6 +274,18 @@ def test_the_tokens_of_long_runs_are_those_of_the_whole_text():
     parts = ['!', ' ' * 10**6, ' c']
     ids = [i for part in parts for i in tok.bpe.encode_ordinary(part)]
     assert tok.encode_batch(['c', ''.join(parts), '']) == [tok.encode('c'), ids, []]
+
+
+def test_the_tokens_of_an_encoding_of_tiktoken_keep_their_ids():
+    """Also of a run of blanks for which tiktoken itself panics."""
+    encoding = small_encoding(**GAPS)
+    tok = opened('gaps')
+    rng = random.Random(1)
+    for _ in range(500):
+        text = some_text(rng, 24, [*LETTERS, 'the', 'aa', '12', "'S", '/'])
+        assert tok.encode(text) == encoding.encode_ordinary(text)
+    assert tok.decode([280, 300, 262]) == f'<|280|><|fim|>{END_OF_TEXT}'
+    assert len(tok.encode(f'a{" " * 10**6}b')) == 10**6 + 2
 
 
 def test_words_that_are_learned_are_those_of_gpt2_up_to_a_length():

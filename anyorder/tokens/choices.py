@@ -7,24 +7,11 @@ from dataclasses import dataclass
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import (
-    Library,
-    Tiktoken,
-    encoding,
-    last_cut_of_words,
-    need_library,
-    train_bpe,
-)
+from anyorder.tokens.libraries import Library, encoding, last_cut_of_words, need_library, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
-from anyorder.tokens.tokenizers import (
-    KNOWN,
-    TEXT,
-    TIKTOKEN,
-    cut_anew,
-    get_tokenizer,
-    tokenizer_of_set,
-)
+from anyorder.tokens.tokenizers import KNOWN, TEXT, cut_anew, get_tokenizer, tokenizer_of_set
 from configurator import home
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
@@ -150,7 +137,7 @@ def of_tiktoken(name):
         raise ValueError(f'tiktoken has the encodings {", ".join(names)}, got {name!r}')
     if name == 'gpt2':
         return Named('gpt2')
-    return There(Tiktoken(f'{TIKTOKEN}{name}', encoding(name)))
+    return There(Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name))))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""What is a tokenizer of a library? One of tiktoken, or of the package tokenizers.
+"""What is a tokenizer of a library? GPT-2's of tiktoken, or any of the package tokenizers.
 
 A library is imported when one of its tokenizers is opened."""
 
-import base64
 import functools
 import importlib.util
 import itertools
@@ -53,113 +52,30 @@ def encoding(name):
         ) from None
 
 
-class Tiktoken(Tokenizer):
-    """An Encoding of tiktoken: byte pairs, whose text any bytes are.
-
-    bpe  the Encoding
-    eos  the token that ends a document, by default the one that ENDS names, or a new one"""
-
-    def __init__(self, name, bpe):
-        self.name = name
-        bpe = with_end(bpe)
-        self.bpe = bpe
-        special = dict(bpe._special_tokens)
-        end = end_among(special)
-        self.eos = special.pop(end)
-        self.n_tokens = bpe.n_vocab
-        self.n_bytes = np.zeros(self.n_tokens, int)
-        for token, i in bpe._mergeable_ranks.items():
-            self.n_bytes[i] = len(token)
-
-        # Numbers without a token, which a model may draw, are shown
-        used = {*bpe._mergeable_ranks.values(), *special.values(), self.eos}
-        for i in range(self.n_tokens):
-            if i not in used:
-                special[f'<|{i}|>'] = i
-        self.special = special
-        self.shown = {i: text for text, i in special.items()} | {self.eos: END_OF_TEXT}
-
-    @classmethod
-    def of_file(cls, name, text):
-        """Return the tokenizer whose `file` is this text."""
-        need_library('tiktoken')
-        import tiktoken
-
-        with reading(name, 'the ranks of a tokenizer', AGAIN):
-            parts = json.loads(text)
-            ranks = {base64.b64decode(token): i for token, i in parts.pop('ranks').items()}
-            return cls(name, tiktoken.Encoding(name, mergeable_ranks=ranks, **parts))
-
-    @functools.cached_property
-    def file(self):
-        bpe = self.bpe
-        ranks = {base64.b64encode(token).decode(): i for token, i in bpe._mergeable_ranks.items()}
-        parts = {'special_tokens': by_id(bpe._special_tokens), 'ranks': by_id(ranks)}
-        return json.dumps({'pat_str': bpe._pat_str} | parts)
-
-    def encode(self, text):
-        try:
-            return self.bpe.encode_ordinary(text)
-        except BaseException as e:  # a panic of Rust is no Exception
-            if isinstance(e, KeyboardInterrupt | SystemExit | MemoryError):
-                raise
-            raise ValueError(
-                f'{self.name} cannot read {text[:40]!r}..., {len(text):,} letters '
-                f'({str(e)[:100]}): cut it where it has a long run of one kind of letters'
-            ) from None
-
-    def encode_batch(self, texts):
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
-            return list(pool.map(self.encode, texts))
-
-    def decode(self, ids):
-        text = ''
-        for is_text, run in itertools.groupby(ids, key=lambda i: i not in self.shown):
-            if is_text:
-                text += self.bpe.decode(list(run))
-            else:
-                text += ''.join(map(self.shown.get, run))
-        return text
-
-
-def by_id(ids):
-    """Return {token: id} in the order of the ids."""
-    return dict(sorted(ids.items(), key=lambda pair: pair[1]))
-
-
 def end_among(special):
     """Return the first of ENDS among special tokens, None without."""
     return next((text for text in ENDS if text in special), None)
 
 
-def with_end(bpe):
-    """Return an Encoding with a token that ends a document: itself, or one with a new last one."""
-    import tiktoken
-
-    special = dict(bpe._special_tokens)
-    if end_among(special):
-        return bpe
-    special[END_OF_TEXT] = bpe.max_token_value + 1
-    return tiktoken.Encoding(
-        bpe.name, pat_str=bpe._pat_str, mergeable_ranks=bpe._mergeable_ranks, special_tokens=special
-    )
-
-
-class GPT2(Tiktoken):
+class GPT2(Tokenizer):
     """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
 
     name = 'gpt2'
     n_tokens = 50257
     eos = 50256
-    file = None  # its name says all
 
     def __init__(self):
-        bpe = encoding('gpt2')
-        super().__init__('gpt2', bpe)
-        self.decode = bpe.decode
+        self.bpe = encoding('gpt2')
+        self.decode = self.bpe.decode
+        ranks = self.bpe._mergeable_ranks
+        self.n_bytes = np.array([*map(len, sorted(ranks, key=ranks.get)), 0])
 
     def encode(self, text):
         return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
+
+    def encode_batch(self, texts):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
+            return list(pool.map(self.encode, texts))
 
     def cut(self, text):
         return last_cut(text)

@@ -18,7 +18,7 @@ more fields:
                  command of extras
 
 A tokenizer that its name does not make lies beside meta.json, in tokenizer.json as the package
-tokenizers writes it, or in tiktoken.json.
+tokenizers writes it.
 
 The last field, `check`, is a hash of all others and of this tokenizer: who writes a set has checked
 it, and a file that was changed since is refused."""
@@ -29,7 +29,7 @@ import os
 from dataclasses import asdict, dataclass, fields, replace
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN, TIKTOKEN
+from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 
@@ -77,10 +77,9 @@ def meta_path(directory):
     return os.path.join(directory, 'meta.json')
 
 
-def tokenizer_path(directory, tokenizer):
-    """Return the file in which a set keeps its tokenizer of this name."""
-    file = 'tiktoken.json' if tokenizer.startswith(TIKTOKEN) else 'tokenizer.json'
-    return os.path.join(directory, file)
+def tokenizer_path(directory):
+    """Return the file in which a set keeps a tokenizer that its name does not make."""
+    return os.path.join(directory, 'tokenizer.json')
 
 
 def read_meta(directory):
@@ -94,7 +93,7 @@ def read_meta(directory):
     with reading(path, 'the meta.json of a prepared set', WAY_OUT):
         entries = {**json.loads(read_text(path))}
         check = entries.pop('check', None)
-        kept = tokenizer_path(directory, entries['tokenizer'])
+        kept = tokenizer_path(directory)
         if entries['tokenizer'] not in KNOWN and os.path.exists(kept):
             with open(kept, encoding='utf-8', newline='') as f:
                 file = f.read()
@@ -133,7 +132,7 @@ def write_meta(directory, meta):
     texts = {}
     file = entries.pop('tokenizer_file')
     if file is not None:
-        texts[tokenizer_path(directory, meta.tokenizer)] = file
+        texts[tokenizer_path(directory)] = file
     entries['check'] = check_of(entries, file)
     texts[meta_path(directory)] = plain_json(entries, 2) + '\n'
     with whole_files(*texts) as temporary:

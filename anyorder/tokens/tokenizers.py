@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from anyorder.tokens.libraries import GPT2, Library, Tiktoken
+from anyorder.tokens.libraries import GPT2, Library
 from anyorder.tokens.sets import type_of
 from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer, one_of
 
@@ -76,7 +76,6 @@ MAKERS = dict.fromkeys(
     'anyorder.extras.puzzles.sets',
 )
 KNOWN = (*TEXT, *MAKERS, OWN)
-TIKTOKEN = 'tiktoken:'  # what the name of a tokenizer of tiktoken begins with
 
 
 def maker_of(name):
@@ -129,8 +128,6 @@ def tokenizer_of_set(kind):
 @functools.lru_cache(8)
 def kept_tokenizer(name, file, eos):
     """Return the tokenizer of this `file`, as a set or a checkpoint keeps it."""
-    if name.startswith(TIKTOKEN):
-        return Tiktoken.of_file(name, file)
     return Library.of_file(name, file, eos)
 
 

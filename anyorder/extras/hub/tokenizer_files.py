@@ -5,7 +5,7 @@ what is padding out of the loss."""
 
 import json
 
-from anyorder.tokens.libraries import BYTE_OF, Library
+from anyorder.tokens.libraries import BYTE_OF
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
@@ -27,8 +27,7 @@ def special_ids(tokenizer):
 def tokenizer_files(tokenizer, n_read):
     """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
 
-    {} where the package tokenizers has none with these ids: for an encoding of tiktoken, and for a
-    file that leaves out ids.
+    {} where the package tokenizers has none with these ids: for a file that leaves out ids.
 
     n_read  how many tokens the model reads at most"""
     if isinstance(tokenizer, Symbols):
@@ -40,13 +39,11 @@ def tokenizer_files(tokenizer, n_read):
         pad = PAD
         backend = byte_level(tokenizer.name)
         backend.add_special_tokens([end, mask, pad])  # in the next ids
-    elif isinstance(tokenizer, Library):
+    else:
         backend, mask, pad = of_library(tokenizer)
         end = backend.id_to_token(tokenizer.eos)
         if backend.token_to_id(mask) != tokenizer.n_tokens:
             return {}
-    else:
-        return {}
 
     names = {'mask_token': mask, 'pad_token': pad}
     if end is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.tokens.libraries import BYTE_OF, Tiktoken
+from anyorder.tokens.libraries import BYTE_OF, GPT2
 from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import Bytes, Symbols
 
@@ -53,10 +53,9 @@ def key_of(tokenizer):
 def spell(tokenizer):
     if isinstance(tokenizer, Bytes):
         return everywhere([bytes([b]) for b in range(256)] + [None])
-    if isinstance(tokenizer, Tiktoken):
+    if isinstance(tokenizer, GPT2):
         read = tokenizer.bpe.decode_single_token_bytes
-        is_text = tokenizer.n_bytes > 0
-        return everywhere([read(i) if is_text[i] else None for i in range(tokenizer.n_tokens)])
+        return everywhere([*map(read, range(tokenizer.eos)), None])
     if isinstance(tokenizer, Symbols):
         return names(tokenizer)
     return vocabulary(tokenizer)
