@@ -376,7 +376,7 @@ WRONG = [
     ('tiktoken:cl100k', None, 'cl100k_base'),
     ('bpe:256', None, 'from 257'),
     ('bpe:1048577', None, 'from 257'),
-    ('hf:me/wrods', None, 'cannot get hf:me/wrods from the hub .*OSError'),
+    ('hf:me/wrods', None, 'hf:me/wrods cannot be read .*OSError'),
     ('bpe', None, 'bpe:4096'),
     ('OWNER/NAME', None, 'hf:OWNER/NAME'),
     ('a.json', {'vocab': {'a': 0, 'b': 1, 'c': 1}}, "the id 1 for 'b' and for 'c'"),

@@ -12,17 +12,19 @@ import json
 import lzma
 import os
 import re
+import shutil
 
 
 @contextlib.contextmanager
 def whole_files(*paths):
     """Yield the names of temporary files for the body to write, which become `paths` together.
 
-    They do so once all of them are whole. Each process has names of its own."""
-    temporary = [temporary_name(path) for path in paths]
+    They do so once all of them are whole; a file may be a folder, which becomes a new or an empty
+    one. Each process has names of its own."""
+    temporary = [f'{path}.{os.getpid()}.tmp' for path in paths]
     try:
         yield temporary
-        flush(*temporary)
+        flush(temporary)
         for name, path in zip(temporary, paths):
             os.replace(name, path)
     except Exception as e:
@@ -32,13 +34,10 @@ def whole_files(*paths):
         raise cause from None
     finally:
         for name in temporary:
-            if os.path.exists(name):
+            if os.path.isdir(name):
+                shutil.rmtree(name)
+            elif os.path.exists(name):
                 os.remove(name)
-
-
-def temporary_name(path):
-    """Return a name beside `path` for this process to write to."""
-    return f'{os.fspath(path)}.{os.getpid()}.tmp'
 
 
 def tidy(folder, kind=''):
@@ -48,9 +47,12 @@ def tidy(folder, kind=''):
         os.remove(name)
 
 
-def flush(*paths):
+def flush(paths):
     """Have the files on the disk: a rename may survive a power cut that they would not."""
     for path in paths:
+        if os.path.isdir(path):
+            flush(os.path.join(path, name) for name in os.listdir(path))
+            continue
         with open(path, 'rb+') as f:
             os.fsync(f.fileno())
 
@@ -68,17 +70,12 @@ def first_cause(e):
 
 
 def replace_file(path, data):
-    """Write a result, whole, see behind_link."""
-    with whole_files(behind_link(path)) as (temporary,), open(temporary, 'wb') as f:
-        f.write(data)
-
-
-def behind_link(path):
-    """Return the file to replace by a result of this name.
+    """Write a result, whole.
 
     A link, as into a shared folder, stays one, and what it leads to is replaced. whole_files itself
     replaces the link: a checkpoint or a set never changes what may be another's."""
-    return os.path.realpath(path) if os.path.islink(path) else path
+    with whole_files(os.path.realpath(path)) as (temporary,), open(temporary, 'wb') as f:
+        f.write(data)
 
 
 def write_json(path, value):
@@ -105,7 +102,8 @@ def reading(path, what, way_out):
     except Exception as e:  # such a file fails in a dozen ways
         if isinstance(e, ImportError) or is_out_of_memory(e) or is_of_system(e):
             raise
-        raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
+        why = type(e).__name__
+        raise ValueError(f'{path} cannot be read as {what}: {way_out} ({why})') from None
 
 
 def is_of_system(e):
@@ -178,22 +176,14 @@ def check_checkpoint(name):
     folder = name.removeprefix(MASKED)
     if os.path.isfile(os.path.join(folder, 'config.json')):
         return
-    if folder != name:
-        check_masked(name, folder)
-        return
-    if not os.path.isfile(name) and not on_hub(name):
+    if folder == name:
+        is_one = os.path.isfile(name) or on_hub(name)
+    else:
+        is_one = re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder) and not os.path.isdir(folder)
+    if not is_one:
         raise ValueError(
-            f'no checkpoint file {name}; train one (python train.py config/quickstart.py) or name '
-            'another'
-        )
-
-
-def check_masked(name, folder):
-    """Raise ValueError unless a masked model of others, without a config.json here, may be on the
-    hub."""
-    if os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder):
-        raise ValueError(
-            f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub'
+            f'no checkpoint {name}: name a file, as python train.py config/quickstart.py makes, a '
+            f'folder with a config.json, hf:OWNER/REPO, or {MASKED} and a folder or OWNER/REPO'
         )
 
 
@@ -206,36 +196,37 @@ def check_folder(option, path):
     """Raise ValueError unless `option` names a folder that can be written to, there or still to be
     made."""
     there = os.path.abspath(path)
-    while not os.path.exists(there) and os.path.dirname(there) != there:
+    while not os.path.exists(there):
         there = os.path.dirname(there)
-    if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
+    if not path or not is_writable(there):
         raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
+
+
+def is_writable(folder):
+    return os.access(os.path.join(folder, ''), os.W_OK)  # of a file with a slash behind it: no
 
 
 def check_out(option, path, endings, *others):
     """Raise ValueError unless `option` names a file that can be written and overwrites no data and
     no checkpoint.
 
-    path     '' is no file; a link stands for what it leads to, see behind_link
+    path     '' is no file; a link stands for what it leads to, see replace_file
     endings  the file ends in one of these, as '.png, .svg'
     others   files of the run, none of which it is"""
     if not path:
         return
     real = os.path.realpath(path)
-    folder = os.path.dirname(real)
-    is_device = os.path.exists(path) and not os.path.isfile(path)
-    if is_device or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+    if not path.endswith(tuple(endings.split(', '))) or not is_writable(os.path.dirname(real)):
         raise ValueError(
-            f'--{option}={path} must be a file in a folder that is there and can be written to'
+            f'--{option}={path} must end in {endings}, in a folder that is there and can be '
+            'written to'
         )
-    is_other = any(os.path.realpath(other) == real for other in others)
+    is_other = real in map(os.path.realpath, others)
     if is_other or 'meta.json' in (os.path.basename(path), os.path.basename(real)):
         raise ValueError(
             f'--{option}={path} would overwrite a file of this run or of a data set: '
             'choose another name'
         )
-    if not path.endswith(tuple(endings.split(', '))):
-        raise ValueError(f'--{option}={path} must end in {endings}')
 
 
 def quiet_hub():
@@ -247,12 +238,8 @@ def quiet_hub():
 
 @contextlib.contextmanager
 def asking_hub(name):
-    """Raise one ValueError if the body, which gets what hf:`name` is, fails."""
+    """Let the body get what the hub has under a name, see `reading`."""
     quiet_hub()
-    try:
+    way_out = 'check name and network, or download it and give its path'
+    with reading(name, 'what the hub has', way_out):
         yield
-    except Exception as e:  # many classes: no network, no such repository, no such file
-        raise ValueError(
-            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
-            'or download it and give its path'
-        ) from None

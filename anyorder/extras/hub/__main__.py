@@ -21,8 +21,7 @@ import os
 
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
 from anyorder.extras.hub.exported import read_exported, write_exported
-from anyorder.extras.hub.folders import whole_folder
-from anyorder.machine.files import check_folder
+from anyorder.machine.files import check_folder, whole_files
 from anyorder.weights import GPT2_N_TOKENS
 
 
@@ -56,7 +55,8 @@ def has_no_raw_weights(entries):
 def main(config):
     """Write the folder, read it back, and say what is in it."""
     entries, model, tokenizer = plan(config)
-    with whole_folder(config.out) as folder:
+    with whole_files(os.path.realpath(config.out)) as (folder,):
+        os.makedirs(folder)
         write_exported(folder, model, entries, tokenizer, config.weights)
         read_back = digest(model_from_checkpoint(read_exported(folder), config.weights))
         if read_back != digest(model):

@@ -1,32 +1,11 @@
-"""What is a folder as Hugging Face writes it? Its files of weights, and how a new one is written
-whole."""
+"""What is a folder as Hugging Face writes it? How are its files of weights read?"""
 
-import contextlib
 import os
-import shutil
 
 import torch
 
-from anyorder.machine.files import flush, reading, temporary_name
+from anyorder.machine.files import reading
 from anyorder.weights import load_pickle, read_json, unwrapped
-
-
-@contextlib.contextmanager
-def whole_folder(path):
-    """Yield the name of a temporary folder for the body to fill.
-
-    Once whole it becomes `path`, a new or an empty folder."""
-    path = os.path.realpath(path)
-    temporary = temporary_name(path)
-    os.makedirs(temporary)
-    try:
-        yield temporary
-        flush(*(os.path.join(temporary, name) for name in os.listdir(temporary)))
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(path)
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read_weights(folder):
