@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.checkpoint import open_checkpoint, stand_in_of
+from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
@@ -335,9 +335,7 @@ class Writer:
         seeds = seeds_of(seed, len(texts))
         for r in range(0, len(texts), batch_size):
             batch = slice(r, r + batch_size)
-            scroll = Scroll(texts[batch], seeds[batch], self.tokenizer, self.block_size, page, r)
-            scroll.stand_in = stand_in_of(self.checkpoint)
-            yield scroll
+            yield Scroll(texts[batch], seeds[batch], self.checkpoint, page, r)
 
     def write(self, scroll, way):
         """Write the texts of a Scroll. Yield after each step the number of tokens that it

@@ -4,6 +4,7 @@ from bisect import bisect_left
 
 import torch
 
+from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.likeliest import ask_for, said_of, tables
@@ -35,7 +36,7 @@ class Scroll:
     part without a stop. Without stops all places are as in the template, and all its text is known
     from the start."""
 
-    def __init__(self, texts, seed, tokenizer, block_size, page=EMPTY, n_before=0):
+    def __init__(self, texts, seed, checkpoint, page=EMPTY, n_before=0):
         """Prepare the texts.
 
         texts     [(tokens, known)] of lists; after them may stand the [[start, end], ...] of open
@@ -45,120 +46,105 @@ class Scroll:
         page      a Page whose `stop` is a list. The positions of `allowed` count from the start of
                   the text as it is then
         n_before  the number of the first text among the rows of `allowed`"""
-        self.tokenizer = tokenizer
-        self.block_size = block_size
-        self.context = page.context or block_size // 2
-        self.stops = page.stop
-        self.allowed = page.allowed
-        self.top_logprobs = page.top_logprobs
+        self.tokenizer = checkpoint.tokenizer
+        self.block_size = checkpoint.config.block_size
+        self.stand_in = stand_in_of(checkpoint)
+        self.page = page
         self.n_before = n_before
         self.rows = []
         for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True):
-            if more and not self.stops:
+            if more and not page.stop:
                 more[0] = ()  # all blanks are one part
             self.rows.append(Row(tokens, known, own, *more))
-        self.stand_in = None  # (n_tokens,) weights of tokens of blanks that no step has answered
         self.written = self.rows  # those on the canvas
-        self.step = None  # (B,) and the Canvas of the rows of the last step
-        self.part = None
-        self.ran = None  # (B,) which of them it has written
+        self.last = None  # what the last step said, see fill.steps
 
     def steps(self, network, way, use_cache=True, device='cpu'):
         """Write the texts in a Way. Yield after each step the number of tokens that it revealed."""
-        self.check(way.drawing)
+        if way.drawing.cfg_scale:
+            for row in self.rows:
+                check_at_once(row.size, row.parts, self.block_size)
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
                 return
             canvas = self.next_canvas(way.order, device)
-            for self.step, n_new, self.part in way.steps(network, canvas, use_cache):
-                self.ran = n_new > 0
-                self.take_down_step()
+            for self.last in way.steps(network, canvas, use_cache):
+                _, n_new, part = self.last
+                if self.page.stop:
+                    self.take_down(part)
                 yield int(n_new.sum())
-                self.end_rows()
-            for row, lists in zip(self.written, canvas.lists()):
-                row.take_down(*lists)
-                row.n_steps = 1 + max(row.step)
-            if self.top_logprobs:
-                for row, table in zip(self.written, tables(canvas)):
-                    row.keep(*table)
-            if canvas.language is not None:
-                for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
-                    row.log_weight += nats
-
-    def check(self, drawing):
-        """Raise ValueError where a Drawing wants each text on one canvas, and one has more."""
-        if drawing.cfg_scale:
-            for row in self.rows:
-                check_at_once(row.size, row.parts, self.block_size)
+                if self.page.stop:
+                    ends = [self.end(self.written[r]) for r in part.rows.tolist()]
+                    part.stop_rows(torch.tensor([end is not None for end in ends]))
+            self.take_down(canvas)
+            self.end_stretch(canvas)
 
     def goes_on(self, row):
         """End the parts of a row that are written. Return whether a part is left."""
         while row.parts:
-            n = self.length(row)
-            if n is None:
+            end = self.end(row)
+            if end is None:
                 return True
-            first, _ = row.parts[0]
-            if has_stop(row.tokens, first, n, self.stops, self.tokenizer):
-                row.n_open -= 1
-            row.end_part(n)
+            row.end_part(*end)
         return False
 
-    def length(self, row):
-        """Return up to which position the text is written, once its part is, else None."""
+    def end(self, row):
+        """Return up to which position the part of a row is written, and whether with a stop; None
+        while it is not."""
         n = row.n_leading()
         first, end = row.parts[0]
-        n_kept = end_of(row.tokens[:n], self.stops, self.tokenizer, first)
+        n_kept = end_of(row.tokens[:n], self.page.stop, self.tokenizer, first)
         if n_kept:
-            return n_kept
+            return n_kept, True
         if n == end:
-            return n
+            return n, False
         return None
 
     def next_canvas(self, order, device):
         """Return the canvas of the next stretch of each row that is written."""
-        stretches = [row.slide_on(self.block_size, self.context) for row in self.written]
-        texts = [(tokens, known) for tokens, known, _ in stretches]
-        seeds = [seed for *_, seed in stretches]
-        canvas = Canvas.of_texts(texts, order, seeds, device)
-        if self.allowed is not None:
+        context = self.page.context or self.block_size // 2
+        stretches = [row.slide_on(self.block_size, context) for row in self.written]
+        texts, seeds = zip(*stretches)
+        canvas = Canvas.of_texts(texts, order, [*seeds], device)
+        if self.page.allowed is not None:
             rows = [self.n_before + self.rows.index(row) for row in self.written]
             starts = [row.start for row in self.written]
-            canvas.allowed = Constraint(self.allowed, canvas, rows, starts)
-        if self.top_logprobs:
-            ask_for(canvas, self.top_logprobs)
+            canvas.allowed = Constraint(self.page.allowed, canvas, rows, starts)
+        if self.page.top_logprobs:
+            ask_for(canvas, self.page.top_logprobs)
         parts = [part for r, row in enumerate(self.written) for part in row.to_match(r)]
         if parts:
             pattern = parts[0][-1]  # any of them opens the room of patterns
             canvas.language = pattern.language(parts, canvas, self.tokenizer, self.stand_in)
         return canvas
 
-    def take_down_step(self):
-        """Write down what the step has revealed, where a stop is looked for."""
-        if self.stops:
-            rows = self.part.rows.tolist()
-            for r, ran, lists in zip(rows, self.ran.tolist(), self.part.lists()):
-                if ran:
-                    self.written[r].take_down(*lists)
+    def take_down(self, canvas):
+        """Write down what is revealed until now in the rows of a canvas, or of a part of it."""
+        for r, lists in zip(canvas.rows.tolist(), canvas.lists()):
+            self.written[r].take_down(*lists)
 
-    def end_rows(self):
-        """End the rows whose part is written, up to its first stop."""
-        if not self.stops:
-            return
-        rows = [self.written[r] for r in self.part.rows.tolist()]
-        done = [self.length(row) is not None for row in rows]
-        self.part.stop_rows(torch.tensor(done))
+    def end_stretch(self, canvas):
+        """Write down what is known of a stretch at its end."""
+        for row in self.written:
+            row.n_steps = 1 + max(row.step)
+        if self.page.top_logprobs:
+            for row, table in zip(self.written, tables(canvas)):
+                row.keep(*table)
+        if canvas.language is not None:
+            for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
+                row.log_weight += nats
 
     def first(self):
         """Return what Watch is to show of the first text after the last step; None: it did not
         run."""
-        row = self.rows[0]
-        ran = self.part.rows[0] == 0 and self.ran[0]
-        if self.written[0] is not row or not ran:
+        step, n_new, part = self.last
+        row = self.written[int(part.rows[0])]
+        if row is not self.rows[0] or not n_new[0]:
             return None
-        row.take_down(*self.part.lists()[0])
-        now = row.n_steps + int(self.step[0])
-        return list(row.tokens), row.steps_of_known(), now, list(row.logprob)
+        row.take_down(*part.lists()[0])
+        now = row.n_steps + int(step[0])
+        return [*row.tokens], row.steps_of_known(), now, [*row.logprob]
 
     def samples(self):
         """Return sample_of each text, up to its stop.
@@ -179,9 +165,10 @@ class Scroll:
 
     def sample(self, row):
         """Return what samples says of a row."""
-        sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
-        if self.top_logprobs:
-            sample['top_logprobs'] = self.said(row)
+        order = sorted(range(len(row.tokens)), key=row.visit.__getitem__)
+        sample = sample_of(row.tokens, order, row.step, row.logprob, self.tokenizer)
+        if self.page.top_logprobs:
+            sample['top_logprobs'] = [self.said(row, i) for i in range(len(row.tokens))]
         if row.size > self.block_size or len(row.spans) > 1:
             sample['stretches'] = row.spans
         if row.lengths:
@@ -189,67 +176,61 @@ class Scroll:
         if row.patterns:
             sample['patterns'] = [[*place, pattern.text] for *place, pattern in row.patterns]
             sample['log_weight'] = row.log_weight
-        if self.stops:
+        if self.page.stop:
             sample['stopped'] = row.n_open == 0
         return sample
 
-    def said(self, row):
-        """Return said_of each place of a row."""
-        found = []
-        for i, (token, kept) in enumerate(zip(row.tokens, row.kept)):
-            if kept is None:
-                found.append(None)
-                continue
+    def said(self, row, i):
+        """Return said_of a place of a row."""
+        if row.likeliest[i] is None:
+            return None
 
-            def names(one, i=i):
-                return text_from(i, [one], row.tokens, self.tokenizer)
+        def names(token):
+            return text_from(i, [token], row.tokens, self.tokenizer)
 
-            found.append(said_of(kept, token, names))
-        return found
+        return said_of(row.likeliest[i], row.tokens[i], names)
 
 
 class Row:
-    """A text that is being written, part by part, see Scroll. Lists are in natural order, but
-    `order`.
+    """A text that is being written, part by part, see Scroll. Lists are in natural order.
 
+    tokens, known  of each position its token, and whether it is known by now
+    step, logprob  as in Canvas; steps are counted on from stretch to stretch
+    visit          numbers that increase in the order of visits; known tokens after the first
+                   stretch are visited from left to right
+    likeliest      its row of canvas.likeliest, or None
     parts          [[first, end], ...] of the parts that are not yet written: a part goes on to
                    `end`; its stop may begin at `first`, the start of its open blank, or, in a text
                    without one, the first blank
-    n_open         how many blanks have not ended with a stop
-    tokens, known  of each position its token, and whether it is known by now
-    kept           of each position its row of canvas.likeliest, or None
-    step, logprob  as in Canvas; steps are counted on from stretch to stretch
-    order          the positions as visited; known ones after the first stretch from left to right
-    lengths        what its sample says of the lengths that were chosen for its blanks
-    patterns       [(start, end, Pattern)] of parts that match one: none goes beyond its part
-    log_weight     see samples
+    patterns       [[start, end, Pattern], ...] of parts that match one: none goes beyond its part
     spans          [[start, end], ...] of its stretches
+    n_open         how many blanks have not ended with a stop
+    lengths        what its sample says of the lengths that were chosen for its blanks
+    log_weight     see samples
     n_steps        steps of the stretches that are written
     size           positions of its template"""
 
     def __init__(self, tokens, known, seed, open=(), lengths=(), patterns=()):
         n = len(tokens)
-        self.size = n
-        self.seed = seed
-        self.lengths = lengths
-        self.patterns = [*patterns]
-        self.log_weight = 0.0
-        self.tokens = list(tokens)
-        self.known = list(known)
-        self.kept = [None for _ in tokens]
+        self.tokens = [*tokens]
+        self.known = [*known]
         self.step = [-1 for _ in tokens]
         self.logprob = [0.0 for _ in tokens]
-        self.order = [p for p in range(n) if known[p]]
-        self.spans = []
-        self.n_steps = 0
-        self.parts = [*open]
-        if not open:
-            first_blank = [*known, False].index(False)
-            self.parts.append([first_blank, n])
+        self.visit = [*range(n)]
+        self.likeliest = [None for _ in tokens]
+        self.parts = [*open] or [[[*known, False].index(False), n]]
         self.n_open = len(self.parts)
         _, end = self.parts[-1]
         if end < n:  # known text, and blanks of lengths that are given
             self.parts.append([n, n])
+        self.patterns = patterns
+        self.spans = []
+        self.seed = seed
+        self.lengths = lengths
+        self.log_weight = 0.0
+        self.n_steps = 0
+        self.size = n
+        self.n_visits = n  # numbers of visits that are given away
 
     @property
     def start(self):
@@ -259,11 +240,7 @@ class Row:
 
     def steps_of_known(self):
         """Return the step of each position: -1 was known from the start, None is a blank."""
-        steps = list(self.step)
-        for p, is_known in enumerate(self.known):
-            if steps[p] < 0 and not is_known:
-                steps[p] = None
-        return steps
+        return [step if is_known else None for step, is_known in zip(self.step, self.known)]
 
     def n_leading(self):
         """Return how many positions are known before the first blank of the part, or its end."""
@@ -271,81 +248,71 @@ class Row:
         return [*self.known[:end], False].index(False)
 
     def slide_on(self, block_size, context):
-        """Begin the next stretch. Return its (tokens, known, seed)."""
+        """Begin the next stretch. Return ((tokens, known), seed) of it."""
         start = 0
         blank = self.n_leading()
         if blank >= block_size:
             start = blank - context
         _, end_of_part = self.parts[0]
-        end = min(start + block_size, end_of_part)
-        self.spans.append([start, end])
+        stretch = slice(start, min(start + block_size, end_of_part))
+        self.spans.append([stretch.start, stretch.stop])
         seed = self.seed
         if start:
             seed = derive_seed(self.seed, 'stretch', start)
-        return self.tokens[start:end], self.known[start:end], seed
+        return (self.tokens[stretch], self.known[stretch]), seed
 
     def to_match(self, number):
-        """Return what of the last stretch is to match a pattern, where a blank of it is left.
+        """Yield what of the last stretch is to match a pattern, where a blank of it is left.
 
-        number   of the row on the canvas
-        returns  [(number, where it begins on the canvas, its tokens, -1 in blanks, Pattern)]: it
-                 may begin before the canvas, where all is known, and end behind it"""
+        number  of the row on the canvas
+        yields  (number, where it begins on the canvas, its tokens, -1 in blanks, Pattern): it may
+                begin before the canvas, where all is known, and end behind it"""
         first, last = self.spans[-1]
-        parts = []
         for start, end, pattern in self.patterns:
             if not all(self.known[max(start, first) : min(end, last)]):
                 tokens = zip(self.tokens[start:end], self.known[start:end])
                 tokens = [token if is_known else -1 for token, is_known in tokens]
-                parts.append((number, start - first, tokens, pattern))
-        return parts
+                yield number, start - first, tokens, pattern
 
     def take_down(self, tokens, order, step, logprob):
         """Write down what a stretch has revealed until now, in its own positions and steps."""
-        visits = [self.start + i for i in order]
-        if len(self.spans) == 1:  # the known text of the first stretch, as it is read
-            given = [p for p in visits if self.known[p] and self.step[p] < 0]
-            self.order[self.start : self.start + len(given)] = given
-        for i, p in zip(order, visits):
+        for visit, i in enumerate(order):
+            p = self.start + i
             now = self.n_steps + step[i]
-            if step[i] < 0 or now == self.step[p]:
-                continue
-            if self.known[p]:  # a token that is revised
-                self.order.remove(p)
-            self.tokens[p] = tokens[i]
-            self.step[p] = now
-            self.logprob[p] = logprob[i]
-            self.known[p] = True
-            self.order.append(p)
+            if step[i] < 0:
+                if self.known[p] and len(self.spans) == 1:  # as it is read
+                    self.visit[p] = self.start + visit
+            elif now != self.step[p]:
+                self.tokens[p] = tokens[i]
+                self.step[p] = now
+                self.logprob[p] = logprob[i]
+                self.known[p] = True
+                self.visit[p] = self.n_visits
+                self.n_visits += 1
 
     def keep(self, table, step):
         """Take down the table (N, 1 + 2k) of the likeliest tokens of what a stretch has written, in
         these steps [N]."""
         for i, p in enumerate(range(*self.spans[-1])):
             if step[i] >= 0:
-                self.kept[p] = table[i]
+                self.likeliest[p] = table[i]
 
-    def end_part(self, n):
-        """End the part that is written before position n. What stands after it follows, by its own
-        seed."""
+    def end_part(self, n, has_stop):
+        """End the part that is written before position n, by a stop or not. What stands after it
+        follows, by its own seed."""
+        self.n_open -= has_stop
         _, end = self.parts.pop(0)
-        n_cut = end - n
-        del self.kept[n:end]
-        for values in (self.tokens, self.known, self.step, self.logprob):
-            del values[n:end]
-        order = []
-        for p in self.order:
-            if p < n:
-                order.append(p)
-            elif p >= end:
-                order.append(p - n_cut)
-        self.order = order
-        self.spans = [[start, min(stop, n)] for start, stop in self.spans]
-        self.parts = [[first - n_cut, later - n_cut] for first, later in self.parts]
-        moved = []
-        for start, stop, pattern in self.patterns:
-            shift = n_cut if start >= end else 0
-            moved.append((start - shift, stop - shift, pattern))
-        self.patterns = moved
+        for name in ('tokens', 'known', 'step', 'logprob', 'visit', 'likeliest'):
+            del getattr(self, name)[n:end]
+
+        def moved(p):
+            return min(p, max(n, p - (end - n)))
+
+        for name in ('parts', 'patterns', 'spans'):
+            found = [
+                [moved(start), moved(stop), *rest] for start, stop, *rest in getattr(self, name)
+            ]
+            setattr(self, name, found)
         self.seed = derive_seed(self.seed, 'part')
 
 
@@ -364,19 +331,14 @@ def check_at_once(n_tokens, parts, block_size):
         )
 
 
-def has_stop(tokens, first, n, stops, tokenizer):
-    """Return whether the text of the tokens [first, n) holds one of the stops."""
-    edge = tokenizer.separator  # a name is not found inside of another
-    text = edge + text_from(first, tokens[first:n], tokens, tokenizer) + edge
-    return any(edge + stop + edge in text for stop in stops)
-
-
 def end_of(tokens, stops, tokenizer, first=0):
     """Return how many of the tokens hold a first of the stops, to its end, of those from `first`
     on; None if there is none."""
+    edge = tokenizer.separator  # a name is not found inside of another
 
     def holds(n):
-        return has_stop(tokens, first, n, stops, tokenizer)
+        text = edge + text_from(first, tokens[first:n], tokens, tokenizer) + edge
+        return any(edge + stop + edge in text for stop in stops)
 
     n = len(tokens)
     if not holds(n):
