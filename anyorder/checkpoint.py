@@ -12,7 +12,7 @@ import torch
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
-from anyorder.tokens.tokenizers import KNOWN, TEXT, tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
 from anyorder.weights import (
     GPT2_N_TOKENS,
     GPT2_PADDED,
@@ -278,8 +278,7 @@ def tokenizer_of(name, checkpoint):
     have = config_from_checkpoint(checkpoint).n_real
     want = kind.get('n_tokens')
     if want is None:
-        known = TEXT.get(tokenizer) or tokenizer_of_set(kind)
-        want = known.n_tokens
+        want = tokenizer_of_set(kind).n_tokens
     if have != want:
         raise ValueError(
             f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has {want}'

@@ -1,13 +1,12 @@
-"""Which tokenizer does --tokenizer= of data/prepare.py name? It is opened, or trained."""
+"""Which tokenizer does --tokenizer= of data/prepare.py name?"""
 
 import json
 import os
 import re
-from dataclasses import dataclass
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, encoding, last_cut_of_words, need_library, train_bpe
+from anyorder.tokens.libraries import Library, encoding, last_cut_of_words, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
@@ -21,35 +20,15 @@ GPT2_FILES = ('vocab.json', 'merges.txt')
 HUB_FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A tokenizer that its name makes, one of TEXT."""
-
-    name: str
-
-    def is_of(self, meta):
-        """Whether it is the tokenizer of a set."""
-        return meta.tokenizer == self.name
-
-    def check(self):
-        """Raise ValueError where its library or its vocabulary is not there."""
-        get_tokenizer(self.name)
-
-    def open(self, divided):
-        """Return the tokenizer, for what prepared.divide gives."""
-        return get_tokenizer(self.name)
-
-
-@dataclass(frozen=True)
-class ToTrain(Named):
+class Untrained(Tokenizer):
     """A tokenizer that is still to be trained, bpe:N."""
 
-    n_tokens: int
+    def __init__(self, name, n_tokens):
+        self.name = name
+        self.n_tokens = n_tokens
 
-    def check(self):
-        need_library('tokenizers')
-
-    def open(self, divided):
+    def trained(self, divided):
+        """Return the tokenizer, of what prepared.divide gives."""
         if 'train' not in divided:
             raise ValueError(
                 f'{self.name} is trained on a train split, not on {", ".join(divided)}: name the '
@@ -60,32 +39,9 @@ class ToTrain(Named):
         return train_bpe(self.name, self.n_tokens, bar)
 
 
-@dataclass(frozen=True)
-class There:
-    """A tokenizer that is there."""
-
-    tokenizer: Tokenizer
-
-    def is_of(self, meta):
-        return tokenizer_of_set(kind_of(meta)).identity == self.tokenizer.identity
-
-    def check(self):
-        """It is open."""
-
-    def open(self, divided):
-        return self.tokenizer
-
-
-class CutInWords:
-    """Cuts texts where no word that is learned goes on."""
-
-    def cut(self, text):
-        return last_cut_of_words(text)
-
-
 def texts_of(documents):
     """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, CutInWords()):
+    for document in cut_anew(documents, last_cut_of_words):
         if isinstance(document, tuple):
             yield from document
         else:
@@ -93,29 +49,25 @@ def texts_of(documents):
 
 
 def choose(name):
-    """Return what a name of a tokenizer means, Named, ToTrain or There. None: '' names none.
+    """Return the tokenizer of this name, which may be Untrained. None: '' names none.
 
-    Raises ValueError where there is no such tokenizer, or the library that it needs."""
+    Raises ValueError where there is no such tokenizer."""
     if not name:
         return None
     name = home(name)
     if name in TEXT:
-        return Named(name)
+        return get_tokenizer(name)
     kind, colon, rest = name.partition(':')
     if colon and kind in OPENED:
         return OPENED[kind](rest)
+    base = os.path.basename(os.path.abspath(name))
     if os.path.isdir(name):
-        return There(of_folder(name, shown(name) + '/'))
+        return of_folder(name, f'{base}/')
     if os.path.isfile(name):
-        text = read_plain(name)
-        return There(Library.of_file(shown(name), text))
+        if base in KNOWN:
+            base += '.json'
+        return Library.of_file(base, read_plain(name))
     raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
-
-
-def shown(path):
-    """Return the last part of a path as the name of a tokenizer, which is none of KNOWN."""
-    name = os.path.basename(os.path.abspath(path)).replace(':', '-')
-    return f'{name}.json' if name in KNOWN else name
 
 
 def read_plain(path):
@@ -123,36 +75,20 @@ def read_plain(path):
         return read_text(path)
 
 
-# --------------------------------------------------------------------------------------------------
-# tiktoken:NAME
-
-
 def of_tiktoken(name):
-    """Return the choice of an encoding of tiktoken."""
-    need_library('tiktoken')
-    import tiktoken
-
-    names = tiktoken.list_encoding_names()
-    if name not in names:
-        raise ValueError(f'tiktoken has the encodings {", ".join(names)}, got {name!r}')
+    """Return the tokenizer of tiktoken:NAME."""
     if name == 'gpt2':
-        return Named('gpt2')
-    return There(Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name))))
-
-
-# --------------------------------------------------------------------------------------------------
-# A folder, here or on the hub
+        return get_tokenizer(name)
+    return Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name)))
 
 
 def of_folder(folder, name):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
     meta = read_meta(folder)
-    if meta:
-        if meta.tokenizer not in TEXT and meta.tokenizer_file is None:
-            raise ValueError(f'{folder} is a set of {meta.tokenizer} tokens, which are no text')
-        return tokenizer_of_set(kind_of(meta))
-    kind = kind_in(folder)
+    kind = kind_of(meta) if meta else kind_in(folder)
     if kind:
+        if kind['tokenizer'] not in TEXT and 'tokenizer_file' not in kind:
+            raise ValueError(f'{folder} has {kind["tokenizer"]} tokens, which are no text')
         return tokenizer_of_set(kind)
     end = end_in(folder)
     path = os.path.join(folder, 'tokenizer.json')
@@ -167,67 +103,61 @@ def of_folder(folder, name):
     )
 
 
+def said_in(folder, file):
+    """Return the dict in a file of a folder in the hub's format, {} without the file."""
+    path = os.path.join(folder, file)
+    if not os.path.isfile(path):
+        return {}
+    with reading(path, f'the {file} of a model', 'name another folder'):
+        return {**json.loads(read_text(path))}
+
+
 def kind_in(folder):
     """Return what an exported model keeps of the set of its training, None for other folders."""
-    path = os.path.join(folder, 'config.json')
-    if not os.path.isfile(path):
+    said = said_in(folder, 'config.json')
+    if said.get('model_type') != 'aogpt':
         return None
-    with reading(path, 'the config.json of a model', 'name another folder'):
-        found = json.loads(read_text(path))
-        if found.get('model_type') != 'aogpt':
-            return None
-        name = found['tokenizer']
-        kind = found.get('set', {'tokenizer': name})
-    if name not in TEXT and 'tokenizer_file' not in kind:
-        raise ValueError(f'{folder} is a model of {name} tokens, which are no text')
-    return kind
+    return said.get('set', {'tokenizer': said['tokenizer']})
 
 
 def end_in(folder):
     """Return the text of the token that ends a text, by tokenizer_config.json; '' is none."""
-    path = os.path.join(folder, 'tokenizer_config.json')
-    if not os.path.isfile(path):
-        return ''
-    with reading(path, 'a tokenizer_config.json', 'name another folder'):
-        found = json.loads(read_text(path)).get('eos_token') or ''
-        if isinstance(found, dict):
-            found = found['content']
-        return str(found)
+    end = said_in(folder, 'tokenizer_config.json').get('eos_token') or ''
+    return end['content'] if isinstance(end, dict) else end
 
 
 def of_gpt2_files(name, paths, end):
     """Return the tokenizer of a vocab.json and a merges.txt, as GPT-2's folder has them."""
-    need_library('tokenizers')
     from tokenizers import ByteLevelBPETokenizer
 
     with reading(paths[0], 'the vocabulary of a GPT-2', 'name another folder'):
         backend = ByteLevelBPETokenizer(*paths)._tokenizer
         if end:
             backend.add_special_tokens([end])
-        return Library.of_file(name, backend.to_str(), end=end)
+    return Library.of_file(name, backend.to_str(), end=end)
 
 
 def of_hub(name):
-    """Return the choice of hf:OWNER/NAME. Only files that say a tokenizer are fetched."""
-    need_library('tokenizers')
+    """Return the tokenizer of hf:OWNER/NAME. Only files that say a tokenizer are fetched."""
     if not re.fullmatch(ON_HUB, name):
         raise ValueError(f"a tokenizer on the hub is hf:OWNER/NAME, got 'hf:{name}'")
     from huggingface_hub import snapshot_download
 
     with asking_hub(f'hf:{name}'):
         folder = snapshot_download(name, allow_patterns=HUB_FILES)
-    return There(of_folder(folder, f'hf:{name}'))
+    return of_folder(folder, f'hf:{name}')
 
 
 def to_train(size):
-    """Return the choice of bpe:N."""
-    need_library('tokenizers')
-    if not re.fullmatch(r'\d+', size) or not 257 <= int(size) <= MOST:
+    """Return the tokenizer of bpe:N."""
+    import tokenizers  # noqa: F401, which is missing before a download
+
+    if not re.fullmatch(r'[1-9]\d*', size) or not 257 <= int(size) <= MOST:
         raise ValueError(
             f'bpe:N is trained for N tokens, from 257, the bytes and an end, to {MOST}, got '
             f'bpe:{size}'
         )
-    return ToTrain(f'bpe:{int(size)}', int(size))
+    return Untrained(f'bpe:{size}', int(size))
 
 
 OPENED = {'tiktoken': of_tiktoken, 'hf': of_hub, 'bpe': to_train}

@@ -1,9 +1,8 @@
 """What is a tokenizer of a library? GPT-2's of tiktoken, or any of the package tokenizers.
 
-A library is imported when one of its tokenizers is opened."""
+A library is imported when one of its tokenizers is opened, the ranks of GPT-2 when it is asked."""
 
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -32,17 +31,13 @@ ENDS = (
 AGAIN = 'copy it again, or name another'
 
 
-def need_library(package):
-    """Raise ValueError unless a library is there."""
-    if importlib.util.find_spec(package) is None:
-        raise ValueError(f'this tokenizer needs {package}: pip install {package}')
-
-
 def encoding(name):
     """Return the Encoding of tiktoken that has this name."""
-    need_library('tiktoken')
     import tiktoken
 
+    names = tiktoken.list_encoding_names()
+    if name not in names:
+        raise ValueError(f'tiktoken has the encodings {", ".join(names)}, got {name!r}')
     try:
         return tiktoken.get_encoding(name)
     except Exception as e:  # requests' own errors, and a cached file of a wrong hash
@@ -64,11 +59,14 @@ class GPT2(Tokenizer):
     n_tokens = 50257
     eos = 50256
 
-    def __init__(self):
-        self.bpe = encoding('gpt2')
-        self.decode = self.bpe.decode
+    @functools.cached_property
+    def bpe(self):
+        return encoding('gpt2')
+
+    @functools.cached_property
+    def n_bytes(self):
         ranks = self.bpe._mergeable_ranks
-        self.n_bytes = np.array([*map(len, sorted(ranks, key=ranks.get)), 0])
+        return np.array([*map(len, sorted(ranks, key=ranks.get)), 0])
 
     def encode(self, text):
         return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
@@ -76,6 +74,9 @@ class GPT2(Tokenizer):
     def encode_batch(self, texts):
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
             return list(pool.map(self.encode, texts))
+
+    def decode(self, ids):
+        return self.bpe.decode(ids)
 
     def cut(self, text):
         return last_cut(text)
@@ -202,7 +203,6 @@ class Library(Tokenizer):
 
         eos  the token that ends a document; None: the special token of the text `end`, or one of
              ENDS, or a new one"""
-        need_library('tokenizers')
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
             parts = json.loads(text)
             largest = max(ids_of(parts).values(), default=0)
@@ -628,7 +628,6 @@ def train_bpe(name, n_tokens, texts):
     anew after LONG_WORD letters, and the most frequent pair of tokens becomes a token, again and
     again (Sennrich et al. 2016). A pair that stands once becomes none. Texts are read once and not
     kept. The last token ends a document. The same texts make the same tokens."""
-    need_library('tokenizers')
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())

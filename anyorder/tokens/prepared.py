@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from anyorder.tokens.benchmarks import BENCHMARKS
-from anyorder.tokens.choices import choose
+from anyorder.tokens.choices import Untrained, choose
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.sources import (
@@ -149,7 +149,7 @@ def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
     choice = asked or choose(row.tokenizer)
     if not documents:
         if not kept:  # before what may be a download
-            choice.check()
+            choice.about_bytes()  # which opens what is opened at first use
         documents = row.open(source, wanted)
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
@@ -211,7 +211,10 @@ def is_of_folder(asked, folder):
     """Whether a folder has the tokenizer that is asked for; None asks for any."""
     if asked is None:
         return True
-    return bool(folder.meta) and asked.is_of(folder.meta)
+    if not folder.meta:
+        return False
+    of_folder = tokenizer_of_set(kind_of(folder.meta))
+    return asked.identity in (of_folder.identity, (of_folder.name, None))
 
 
 def check_same(same, kept, folder, asked):
@@ -228,7 +231,9 @@ def open_tokenizer(choice, divided, kept, folder):
     """Return the tokenizer of the splits that are `kept`, or else that of a choice."""
     if kept:
         return tokenizer_of_set(kind_of(folder.meta))
-    return choice.open(divided)
+    if isinstance(choice, Untrained):
+        return choice.trained(divided)
+    return choice
 
 
 def have_prompts(documents, folder, kept):

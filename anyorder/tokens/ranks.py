@@ -2,7 +2,7 @@
 
 import re
 
-from anyorder.tokens.libraries import BYTE_OF, need_library
+from anyorder.tokens.libraries import BYTE_OF
 
 
 def file_of_ranks(encoding):
@@ -11,7 +11,6 @@ def file_of_ranks(encoding):
     tiktoken joins the two tokens that touch whose bytes are the token of the lowest rank. So each
     way to cut a token in two is a pair, and pairs stand in the order of their tokens. A number
     without a token, which a model may draw, is shown."""
-    need_library('tokenizers')
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     ranks = encoding._mergeable_ranks

@@ -141,7 +141,7 @@ def encode_documents(documents, tokenizer):
     A text in pieces comes several times, the end with the last. Of a pair (prompt, text) the bytes
     are the text's, and the highest bit marks the prompt as given, see sets.py."""
     end = [] if tokenizer.eos is None else [tokenizer.eos]
-    for batch in batches(cut_anew(documents, tokenizer)):
+    for batch in batches(cut_anew(documents, tokenizer.cut)):
         texts = batch
         dtype = type_of(tokenizer.n_tokens, 16)
         if isinstance(batch[0], tuple):
@@ -159,8 +159,9 @@ def encode_documents(documents, tokenizer):
             yield np.concatenate(parts), n_bytes
 
 
-def cut_anew(documents, tokenizer):
-    """Yield documents whose pieces end where the tokens are those of the whole text."""
+def cut_anew(documents, cut):
+    """Yield documents whose pieces end where cut(text) says that the tokens are those of the whole
+    text."""
     rest = ''
     for document in documents:
         if not rest and not isinstance(document, Begun):
@@ -171,7 +172,7 @@ def cut_anew(documents, tokenizer):
             yield rest
             rest = ''
             continue
-        n = tokenizer.cut(rest)
+        n = cut(rest)
         if n:
             yield Begun(rest[:n])
             rest = rest[n:]

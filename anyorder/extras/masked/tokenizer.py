@@ -97,7 +97,7 @@ class HuggingFace(Library):
         spelling = self.spelling()
         sizes = []
         n_end = 0 if self.eos is None else 1
-        for text, tokens in zip(cut_anew(texts, self), documents, strict=True):
+        for text, tokens in zip(cut_anew(texts, self.cut), documents, strict=True):
             prompt = ''
             if isinstance(text, tuple):
                 prompt, text = text

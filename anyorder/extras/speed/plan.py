@@ -134,8 +134,7 @@ def vocabulary(config, metas, checkpoint=None):
         name = DATA_SETS[dataset].tokenizer
     elif dataset in (*TEXT, *MAKERS):
         name = dataset
-    tokenizer = TEXT.get(name) or get_tokenizer(name)
-    return tokenizer.n_tokens, f'{name}; {dataset} is not prepared here'
+    return get_tokenizer(name).n_tokens, f'{name}; {dataset} is not prepared here'
 
 
 def width_of(config, metas):
