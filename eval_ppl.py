@@ -90,6 +90,7 @@ from anyorder.machine.processes import (
     processes,
     start_processes,
 )
+from anyorder.names import parsed
 from anyorder.orders import Order
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import STREAM, form_of
@@ -194,17 +195,16 @@ def laws_of(text, steps, c):
     read_order gave, and its laws.
 
     A law is (what a label says of the passes, Unmasking)."""
-    choice = choice_in(text)
-    if 'noise' in choice:
+    kind, numbers = choice_in(text)
+    if 'noise' in numbers:
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
-    policy = choice.get('policy', text)
     order, law = order_and_unmasking(text)
-    if policy == 'dilated':
+    if kind == 'dilated':
         return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
     if law.threshold is not None:
-        name = re.sub(r':[\d.]+$', '', text)
-        if policy in RULES:
-            one = name.replace(policy, law.score)
+        name, _ = parsed(text, {':': 'threshold'})
+        if kind in RULES:
+            one = name.replace(kind, law.score)
             return name, one, order, [(f':{law.threshold:g}', law)]
         return name, name, order, [(f' >= {law.threshold:g}', law)]
 

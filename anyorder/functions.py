@@ -1,5 +1,5 @@
-"""Which function does a user bring? A user's order, or score, is the function FILE.py:NAME, which a
-command runs where it is typed."""
+"""Which function does a user bring? An order or a score, FILE.py:NAME, whose file a command runs
+where it is typed."""
 
 import hashlib
 import inspect
@@ -9,30 +9,44 @@ from functools import cache, wraps
 
 import torch
 
+from configurator import home
+
 # {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process has run
 LOADED = {}
 
 
-def load_order(path, name):
-    """Run a file. Return FILE.py:NAME@DIGEST of its function, for `loaded`."""
+def load(text):
+    """Run the file of FILE.py:NAME. Return FILE.py:NAME@DIGEST, for `loaded`.
+
+    A function of u, n, parameter is an order, see orders.py; one of logits alone is a score, by
+    which a model that writes may choose, see scores.py. Raises ValueError for any other."""
+    if text in LOADED:
+        return text
+    path, name = home(text).rsplit(':', 1)
     try:
-        kept, function = function_of(path, name)
-        inspect.signature(function).bind('u', 'n', 'parameter')
+        with open(path, 'rb') as f:
+            digest = hashlib.sha256(f.read()).hexdigest()[:12]
+        function = names_of(os.path.abspath(path), digest)[name]
+        holds, wanted = KINDS[len(inspect.signature(function).parameters)]
     except (Exception, SystemExit) as e:
         raise ValueError(
-            f'{path} has no order {name}, a function of u, n, parameter (a score, by which a model '
-            f'that writes may choose, is one of logits alone): {e!r}'
+            f'{path} has no order {name}, a function of u, n, parameter, and no score, a function '
+            f'of logits alone: {e!r}'
         ) from None
-    LOADED[kept] = checked(function, f'{path}:{name}')
+
+    @wraps(function)  # with its signature
+    def checked(x, *others):
+        found = function(x, *others)
+        if not isinstance(found, torch.Tensor) or not holds(found, x):
+            got = ' '.join(repr(found).split())
+            raise ValueError(f'{path}:{name} must return {wanted}, got {got:.99}')
+        return found.to(x.device)
+
+    checked.path = path
+    checked.is_score = holds is holds_scores
+    kept = f'{os.path.basename(path)}:{name}@{digest}'
+    LOADED[kept] = checked
     return kept
-
-
-def function_of(path, name):
-    """Return FILE.py:NAME@DIGEST, and the function, of a file that is run once."""
-    with open(path, 'rb') as f:
-        digest = hashlib.sha256(f.read()).hexdigest()[:12]
-    function = names_of(os.path.abspath(path), digest)[name]
-    return f'{os.path.basename(path)}:{name}@{digest}', function
 
 
 @cache
@@ -41,33 +55,23 @@ def names_of(path, digest):
     return runpy.run_path(path)
 
 
-def checked(function, said):
-    """Return the order of a user, what it returns looked at in every call; `said` names it."""
-
-    @wraps(function)  # with its signature
-    def orders(u, n, parameter):
-        try:
-            order = function(u, n, parameter)
-        except (Exception, SystemExit) as e:
-            raise ValueError(f'the order {said} raised {e!r}') from None
-        if not holds_orders(order, u.shape):
-            got = ' '.join(repr(order).split())
-            raise ValueError(
-                f'the order {said} must return int64 {tuple(u.shape)}, in each row every position '
-                f'from 0 to {u.size(1) - 1} once, got {got:.99}'
-            )
-        return order.to(u.device)
-
-    orders.path = said.rpartition(':')[0]  # of the file that was run
-    return orders
+def holds_scores(found, logits):
+    """Return whether it is a score of each row of logits. The host waits for the device."""
+    is_whole = found.is_floating_point() and found.shape == logits.shape[:1]
+    return is_whole and not found.isnan().any()
 
 
-def holds_orders(x, shape):
-    """Return whether x holds orders of this shape (B, n). The host waits for the device."""
-    if not isinstance(x, torch.Tensor) or x.dtype != torch.long or x.shape != shape:
-        return False
-    positions = torch.arange(shape[1], device=x.device)
-    return not (x.sort(-1).values != positions).any()
+def holds_orders(found, u):
+    """Return whether it is orders in the shape of u (B, n). The host waits for the device."""
+    is_whole = found.dtype == torch.long and found.shape == u.shape
+    return is_whole and (found.sort(-1).values == torch.arange(u.size(1), device=u.device)).all()
+
+
+# by how many arguments it has: what holds of its results, and what to say where it does not
+KINDS = {
+    1: (holds_scores, 'a float for each row of logits, none of them NaN'),
+    3: (holds_orders, 'int64 in the shape of u, in each row every position from 0 on once'),
+}
 
 
 def loaded(kept):

@@ -3,9 +3,10 @@
 import json
 import os
 
-from anyorder.functions import load_order
+from anyorder.functions import load, loaded
 from anyorder.machine.files import read_text, reading
-from anyorder.orders import ORDERS, Order, parts_of
+from anyorder.names import is_own, parsed, printed
+from anyorder.orders import ORDERS, PARTS, Order
 from configurator import home, nearest
 
 
@@ -19,28 +20,29 @@ def read_order(text, *others):
     text = home(text)
     if text in others:
         return text
-    kind, number, seed = parts_of(text)
-    if number is not None and number >= 2**31:
-        raise ValueError(f'the NUMBER of an order must be below 2^31, got {text}')
-    if kind in ORDERS:
-        takes_number = number is None or ORDERS[kind].parameter is not None
-        if takes_number and (seed is None or ORDERS[kind].has_seed):
-            return text
-    if '.py:' in kind:
-        kept = load_order(*kind.rsplit(':', 1))
-        return kept if number is None else f'{kept}:{number}'
-    if not os.path.isfile(text):
-        numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        seeded = [f'{name}@SEED' for name in ORDERS if ORDERS[name].has_seed]
-        names = ', '.join([*others, *ORDERS, *numbered, *seeded])
-        near = ''
-        if text.isidentifier():  # no path, and no number behind a name
-            near = nearest(text, [*others, *ORDERS])
-        raise ValueError(
-            f'{text!r} is no order{near}; an order must be {names}, a function FILE.py:NAME, or a '
-            'JSON file with a list of positions'
-        )
-    return read_positions(text)
+    kind, numbers = parsed(text, PARTS)
+    if is_own(kind):
+        kept = load(kind)
+        if loaded(kept).is_score:
+            raise ValueError(f'{kind} is a score, of logits alone, and no order')
+        return printed(kept, PARTS, numbers)
+    if kind in ORDERS and fits(numbers, ORDERS[kind]):
+        return text
+    if os.path.isfile(text):
+        return read_positions(text)
+    names = [*others, *ORDERS]
+    near = nearest(text, names) if text.isidentifier() else ''
+    raise ValueError(
+        f'{text!r} is no order{near}; an order must be {", ".join(names)}, where it has them with '
+        ':NUMBER and @SEED behind it, a function FILE.py:NAME, or a JSON file with a list of '
+        'positions'
+    )
+
+
+def fits(numbers, family):
+    """Return whether a Family has the numbers that the text of an order names."""
+    has = {'parameter': family.parameter is not None, 'seed': family.has_seed}
+    return all(has[field] and type(number) is int for field, number in numbers.items())
 
 
 def read_positions(path):
@@ -48,9 +50,8 @@ def read_positions(path):
     rule = 'it must hold every one from 0 on once; a function is FILE.py:NAME'
     with reading(path, 'a JSON list of positions', rule):
         positions = json.loads(read_text(path))
-        if not positions or {*map(type, positions)} != {int}:
-            raise ValueError('no list of integers')
-        if sorted(positions) != list(range(len(positions))):
+        # repr tells 0 from 0.0 and from false
+        if not positions or repr(sorted(positions)) != repr([*range(len(positions))]):
             raise ValueError('no permutation')
     return positions
 
@@ -61,7 +62,7 @@ def order_option(options, saved=None):
     What the Config does not say is as in `saved`, the options of the run that is resumed."""
     saved = saved or {}
     # given: by a config file or by the command line
-    if 'order' in options.given - options.typed and '.py:' in options.order:
+    if 'order' in options.given - options.typed and is_own(options.order):
         raise ValueError(
             f'a config file runs no code: leave out its order, and type --order={options.order}'
         )

@@ -18,6 +18,7 @@ import torch
 
 from anyorder.functions import loaded
 from anyorder.machine.devices import widest
+from anyorder.names import is_own, parsed, printed
 from anyorder.seeds import (
     derive_seed,  # noqa: F401  (for programs)
     numbered_keys,
@@ -100,10 +101,8 @@ ORDERS = {
     'spiral': Family(f'{MORE}:spiral', n_numbers=lambda n, _: 0),
     'blocks2d': Family(f'{MORE}:by_squares', drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
+PARTS = {':': 'parameter', '@': 'seed'}  # of the text that names an order
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
-# a NAME may have a colon too
-NUMBER = re.compile(r':(?=\d+$)')
-SEED = re.compile(r'@(?=\d+$)')
 
 
 @dataclass(frozen=True)
@@ -135,19 +134,17 @@ class Order:
 
         text  NAME[:PARAMETER][@SEED], positions, or 'own': the order in which the run trains"""
         own = run.get('order', 'random')
-        kind, parameter, seed = parts_of(own if text == 'own' else text)
-        own_kind, own_parameter, own_seed = parts_of(own)
+        own_kind, of_own = parts_of(own)
+        kind, numbers = parts_of(own if text == 'own' else text)
         # the digest of a function may be another by now
-        if parameter is None and kind.partition('@')[0] == own_kind.partition('@')[0]:
-            parameter = own_parameter
-        if seed is None:
-            seed = own_seed
+        if kind.partition('@')[0] != own_kind.partition('@')[0]:
+            of_own.pop('parameter', None)
         shape = tuple(run.get('shape') or ()) or None
-        return cls(kind, parameter, seed or 0, run.get('block_size'), shape)
+        return cls(kind, **of_own | numbers, length=run.get('block_size'), shape=shape)
 
     @property
     def is_function(self):
-        return '.py:' in self.kind
+        return is_own(self.kind)
 
     @property
     def family(self):
@@ -185,12 +182,10 @@ class Order:
         """What a checkpoint keeps, for Order.of."""
         if self.kind == 'listed':
             return list(self.parameter)
-        text = self.kind
-        if type(self.parameter) is int:
-            text += f':{self.parameter}'
+        numbers = {'parameter': self.parameter}
         if self.seed and self.kind in ORDERS and self.family.has_seed:
-            text += f'@{self.seed}'
-        return text
+            numbers['seed'] = self.seed
+        return printed(self.kind, PARTS, numbers)
 
     @property
     def name(self):
@@ -245,15 +240,11 @@ class Order:
 
 
 def parts_of(text):
-    """Return (kind, parameter, seed) of a text or positions; None is left open."""
+    """Return (kind, {'parameter': ..., 'seed': ...} as far as they are there) of a text, or of
+    positions."""
     if not isinstance(text, str):
-        return 'listed', tuple(text), None
-    seed = []
-    if '.py:' not in text:  # a function has a digest there
-        text, *seed = SEED.split(text)
-    kind, *number = NUMBER.split(text)
-    numbers = [int(part[0]) if part else None for part in (number, seed)]
-    return kind, *numbers
+        return 'listed', {'parameter': tuple(text)}
+    return parsed(text, PARTS)
 
 
 def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):
@@ -311,12 +302,9 @@ def one_order(order, n, device):
     size = size_for(orders, length, order.shape)
     positions = orders(u, size, order.parameter)[0]
     below_n = positions[positions < n]
-    if below_n.sort().values.tolist() != list(range(n)):
-        least = min(positions.tolist(), default=None)
-        most = max(positions.tolist(), default=None)
+    if sorted(below_n.tolist()) != [*range(n)]:
         raise ValueError(
-            f'an order must hold every position, from 0 to {n - 1}, once; got {len(positions)} '
-            f'from {least} to {most}'
+            f'an order must hold every position, from 0 to {n - 1}, once; got {len(positions)}'
         )
     return below_n.to(device)
 

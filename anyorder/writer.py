@@ -16,7 +16,6 @@ from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
-from anyorder.generation.options import check_keywords
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Row, Scroll, check_at_once
 from anyorder.generation.way import Page, Way
@@ -154,7 +153,6 @@ class Writer:
 
     def asked(self, way, page, options):
         """Return the Way and the Page that infill's arguments name."""
-        check_keywords(options, self.infill, Way.of, Page)
         of_page = {name: options[name] for name in PAGE if name in options}
         of_way = {name: value for name, value in options.items() if name not in of_page}
         for name, whole, parts in (('way', way, of_way), ('page', page, of_page)):
@@ -196,7 +194,6 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
-        check_keywords(options, self.logprob, self.infill, Way.of, Page)
         if 'n' in options or 'score' in options:
             raise ValueError('logprob scores each text once: leave out n and score')
         if n_orders < 0:

@@ -11,7 +11,7 @@ from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 from anyorder.generation.drawing import token_noise
 from anyorder.generation.options import choice_in
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
-from anyorder.generation.scores import is_own
+from anyorder.names import is_own
 from anyorder.seeds import keys_of
 
 VARIANTS = [
@@ -236,8 +236,8 @@ class ByDefinition:
         undefined = {*how} - {*usual}
         assert not undefined, f'tests/oracle.py: ByDefinition does not know {undefined}'
         self.how = usual | how
-        given = {'policy': 'given', 'block_length': None, 'threshold': None, 'noise': 0.0}
-        self.choice = given | choice_in(self.how['policy'])
+        self.policy, self.numbers = choice_in(self.how['policy'])
+        self.threshold = self.numbers.get('threshold')
         self.is_lossless = self.how['unmask'].startswith('lossless')
         self.prompt = order[:known].tolist()
         self.visits = [*self.prompt]
@@ -250,7 +250,7 @@ class ByDefinition:
         self.drawn_logprob = self.logprob.clone()
         self.n_steps = 0
         blanks = order[known:n_visits].tolist()
-        self.write(blanks, self.how['n_steps'], self.choice['block_length'])
+        self.write(blanks, self.how['n_steps'], self.numbers.get('block_length'))
         for n_round in range(self.how['revise']):
             before = self.text.clone()
             self.revise(n_round)
@@ -263,7 +263,7 @@ class ByDefinition:
             for end in ends:
                 rest = [p for p in blanks if p not in self.visits]
                 left = [p for p in block if p in rest]
-                if not rest or (not left and self.choice['threshold'] is not None):
+                if not rest or (not left and self.threshold is not None):
                     break
                 logits = self.logits(self.visits, rest)
                 n_new = end - len(block) + len(left)
@@ -283,7 +283,7 @@ class ByDefinition:
             end = start + len(block)
             # its steps: all up to its end less all up to its start
             n_here = max(1, n_steps * end // n - n_steps * start // n)
-            if self.choice['threshold'] is not None:
+            if self.threshold is not None:
                 ends = block
             elif isinstance(schedule, list):
                 ends = schedule
@@ -314,17 +314,18 @@ class ByDefinition:
 
     def chosen(self, block, left, logits, n_new):
         """The blanks of a block, of which some are left, that a step reveals, by their logits."""
-        policy, _, threshold, noise = self.choice.values()
-        slow = SLOW_SCORES['zero' if is_own(policy) else policy]
+        policy = 'zero' if is_own(self.policy) else self.policy or 'given'
+        slow = SLOW_SCORES[policy]
         score = {p: float(slow(logits[p].softmax(-1), block.index(p))) for p in left}
         sure = []
-        if threshold is not None:
+        if self.threshold is not None:
             ranked = sorted(left, key=score.get, reverse=True)
             rule = SLOW_RULES.get(policy, reached)
-            sure = ranked[: rule([score[p] for p in ranked], threshold)]
+            sure = ranked[: rule([score[p] for p in ranked], self.threshold)]
             n_new = max(1, len(sure))
         u = numbers(self.seed, 'noise', self.n_steps, n=len(self.text))
         gumbel = -(-u.log()).log()
+        noise = self.numbers.get('noise', 0)
         rank = {p: (p in sure, score[p] + noise * float(gumbel[p])) for p in left}
         return sorted(left, key=rank.get, reverse=True)[:n_new]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ROOT, one_line
 
-from anyorder.generation.unmasking import SCORES
+from anyorder.generation.scores import SCORES
 from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.machine.terminal import one_line_errors
 from anyorder.networks import NETWORKS

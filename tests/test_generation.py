@@ -31,7 +31,6 @@ from anyorder.generation import (
     unmasking_of,
 )
 from anyorder.generation.canvas import sample_of
-from anyorder.generation.options import check_keywords
 from anyorder.generation.plan import Bounds, Cells
 from anyorder.generation.scores import confidence
 from anyorder.generation.unmasking import gumbel_noise
@@ -618,11 +617,10 @@ def test_a_way_is_made_of_options_and_may_score():
     assert way.to_score.drawing == Drawing(**how, scores=True)
 
 
-def test_a_keyword_that_nobody_has_is_named_with_the_nearest():
-    check_keywords({'n_steps': 4, 'min_p': 0.1}, len)
-    for wrong in ('n_step', 'policy'):
+def test_a_keyword_that_nobody_has_is_a_type_error():
+    for wrong in ('n_step', 'order_noise'):
         with pytest.raises(TypeError, match=wrong):
-            check_keywords({wrong: 4}, len)
+            write_by(**{wrong: 4})
 
 
 ROWS = torch.zeros(5, 9, dtype=torch.long)
@@ -657,7 +655,9 @@ BAD = {
         (dict(policy='eb:0.5+1'), 'noise'),
         (dict(unmask='all'), 'unmask'),
         (dict(unmask='lossless:0'), 'window'),
-        (dict(unmask='lossless:2147483648'), 'window'),
+        (dict(unmask='lossless:2147483648'), 'unmask'),
+        (dict(unmask='lossless/4'), 'unmask'),
+        (dict(unmask='fixed:4'), 'unmask'),
         (dict(unmask='lossless', revise=1), 'revise'),
         (dict(schedule=[2, 4], revise=1), 'revise'),
         (dict(revise=-1), 'revise'),

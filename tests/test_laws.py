@@ -6,7 +6,6 @@ score, rule, cut or penalty is tested by one row, here, and by what it alone def
 import itertools
 from functools import cache
 from typing import NamedTuple
-from unittest import mock
 
 import oracle
 import pytest
@@ -125,13 +124,6 @@ KNOWN = torch.tensor([0, 3, 9, 4])  # the prompt of each of four rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6])  # and where the row ends
 SEEDS = [4, 10**30, 7, 4]
 EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
-
-
-@pytest.fixture(autouse=True, scope='module')
-def no_score_stays():
-    """A file of a user adds a name to SCORES, which the tests of other files find as they are."""
-    with mock.patch.dict(SCORES):
-        yield
 
 
 def holds(law):

@@ -6,14 +6,8 @@ from anyorder.generation.fill import generate
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.revise import Revised
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
-from anyorder.generation.unmasking import (
-    PROBABILITIES,
-    SCORES,
-    Adaptive,
-    Given,
-    Lossless,
-    Unmasking,
-)
+from anyorder.generation.scores import PROBABILITIES, SCORES
+from anyorder.generation.unmasking import Adaptive, Given, Lossless, Unmasking
 
 __all__ = [
     'PROBABILITIES',

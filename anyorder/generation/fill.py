@@ -10,7 +10,7 @@ import torch
 
 from anyorder.fast import kept_frozen
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.options import check_keywords, drawing_in, unmasking_of
+from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
 from anyorder.generation.step import Step
 from anyorder.generation.workspace import workspace_of
@@ -47,7 +47,6 @@ def generate(
     allowed    which tokens may stand where, see Constraint
     options    as in unmasking_of, as n_steps, policy and schedule, and fields of Drawing
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
-    check_keywords(options, generate)
     if seeds is None:
         seeds = drawn_seeds(len(order), generator)
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)

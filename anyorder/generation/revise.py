@@ -24,7 +24,13 @@ class Revised(Unmasking):
     rounds: int
 
     def __post_init__(self):
-        check_rounds(self.rounds, can_be_revised(self.base))
+        base = self.base
+        is_possible = isinstance(base, Given | Adaptive) and isinstance(base.schedule, str)
+        if type(self.rounds) is not int or self.rounds < 1 or not is_possible:
+            raise ValueError(
+                'revise is how many rounds, 0 with unmask=lossless, dilated or listed ends, got '
+                f'{self.rounds!r}'
+            )
 
     @property
     def adaptive(self):
@@ -76,19 +82,6 @@ class Revised(Unmasking):
         if self.base.block_length is None:
             return replace(self.base, n_steps=n_steps)
         return replace(self.base, n_steps=n_steps, block_length=None)
-
-
-def can_be_revised(unmasking):
-    """Return whether a share of its steps can write a round."""
-    return isinstance(unmasking, Given | Adaptive) and isinstance(unmasking.schedule, str)
-
-
-def check_rounds(rounds, is_possible):
-    is_number = type(rounds) is int and rounds >= 0
-    if not is_number or (rounds and not is_possible):
-        raise ValueError(
-            f'revise is how many rounds, 0 with unmask=lossless or listed ends, got {rounds!r}'
-        )
 
 
 def blank_again(canvas, unfit, n_round, rows):

@@ -3,12 +3,12 @@
 Each is a function of logits (n, V), float32 or better, with -inf for padding
 (Kim et al. 2025, arXiv 2502.06768, sec. 4). The score of a row is of its own logits alone."""
 
-import inspect
-
 import torch
 
 from anyorder.fast import split_rows
-from anyorder.functions import function_of
+from anyorder.functions import loaded
+from anyorder.names import is_own
+from configurator import check_choice
 from model import float32_or_better
 
 
@@ -31,51 +31,26 @@ def negative_entropy(logits):
     return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
 
 
-# another score is one function, named here, or in the file of a user, see load_score
+# another score is one function, named here, or in the file of a user, see functions.py
 SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': negative_entropy}
 # and here, if it is from 0 to 1, so that a threshold can be compared with it
 PROBABILITIES = ('top_prob', 'margin')
 
 
-def is_own(score):
-    """Whether it is the function of a user, which may ask the host, and be a probability."""
-    return '.py:' in score
-
-
-def load_score(path, name):
-    """Run a file. Return what SCORES calls its function by now; None if that is no score."""
-    try:
-        kept, function = function_of(path, name)
-        inspect.signature(function).bind('logits')
-    except (Exception, SystemExit):
-        return None  # it may be an order: load_order says what it lacks
-
-    def score(logits):
-        found = function(logits)
-        if not holds_scores(found, len(logits)):
-            got = ' '.join(repr(found).split())
-            raise ValueError(
-                f'the score {path}:{name} must return a float for each row of logits, '
-                f'({len(logits)},), none of them NaN, got {got:.99}'
-            )
-        return found
-
-    SCORES[kept] = score
-    return kept
-
-
-def holds_scores(x, n):
-    """Return whether x holds n scores. The host waits for the device."""
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.shape != (n,):
-        return False
-    return not x.isnan().any()
+def score_of(name):
+    """Return the function that a name of SCORES, or FILE.py:NAME@DIGEST, stands for."""
+    if is_own(name):
+        return loaded(name)
+    check_choice('score', name, *SCORES)
+    return SCORES[name]
 
 
 def confidence(logits, score):
     """Return scores (...,) of logits (..., V), in parts: no float32 copy of them all."""
     V = logits.size(-1)
     parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
-    found = [SCORES[score](float32_or_better(part)) for part in parts]
+    function = score_of(score)
+    found = [function(float32_or_better(part)) for part in parts]
     return torch.cat(found).view(logits.shape[:-1])
 
 

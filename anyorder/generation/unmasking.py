@@ -7,9 +7,9 @@ import torch
 
 from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
-from anyorder.generation.scores import PROBABILITIES, SCORES, confidence, is_own
+from anyorder.generation.scores import PROBABILITIES, confidence, score_of
+from anyorder.names import is_own
 from anyorder.seeds import hashed, uniform
-from configurator import check_choice
 
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
@@ -163,7 +163,7 @@ class Adaptive(Unmasking):
 
     def __post_init__(self):
         check_steps(self)
-        check_choice('score', self.score, *SCORES)
+        score_of(self.score)  # must be there
         if not 0 <= self.noise <= self.most_noise:
             raise ValueError(
                 f'the noise of {self.form} is from 0 to {self.most_noise:g}, got {self.noise}'

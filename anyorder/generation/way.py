@@ -1,6 +1,5 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,23 +57,13 @@ def order_and_unmasking(order, **options):
     A choice of the model may have numbers in its text: margin/32 chooses in blocks of 32,
     margin:0.9 by a threshold, margin+0.5 with noise of this scale, margin/32:0.9 both."""
     if isinstance(order, str):
-        if choice_in(order):
+        kind, _ = choice_in(order)
+        if kind:
             unmasking = unmasking_of(order, **options)
             # blocks of neighbours, from left to right; else a random order decides among equals
             return 'l2r' if unmasking.block_length else 'random', unmasking
-        check_choice_in(order)
         order = read_order(order, 'own', *POLICIES)
     return order, unmasking_of(**options)
-
-
-def check_choice_in(order):
-    """Raise ValueError for an order that begins as a choice of the model and goes on as none."""
-    policy, *wrong = re.split('[/:+@]', order, maxsplit=1)
-    if wrong and policy in POLICIES:
-        raise ValueError(
-            f'a choice by {policy} is {policy}/BLOCK_LENGTH:NUMBER+NOISE with numbers, and each of '
-            f'them may be left out, as margin/32 or margin/32:0.9+0.5, got {order!r}'
-        )
 
 
 @dataclass(frozen=True)

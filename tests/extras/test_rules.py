@@ -196,11 +196,10 @@ def test_a_rule_is_one_text(text, order, noun):
 
 
 BAD = {
-    'factor:-1 factor/x': 'factor/BLOCK_LENGTH',
+    'factor:-1 factor/x eb:x eb:-0.1 dilated/x': 'is no order',
     'factor:0': 'a factor above 0',
     'factor/0 dilated:0': 'block_length',
     'factor+0.5 klass+1': 'noise',
-    'eb:x eb:-0.1': 'eb/BLOCK_LENGTH',
     'klass:2': 'a confidence from 0 to 1',
     'pc_sampler:3 drawn:3': 'no number',
     'dilated/8 dilated:8.5 dilated+1': 'dilated:BLOCK_LENGTH',

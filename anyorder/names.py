@@ -1,0 +1,32 @@
+"""How is an order, a choice of the model or lossless:WINDOW read from a text, and printed? As
+KIND/BLOCK:NUMBER+NOISE@SEED, of which all but the KIND may be left out."""
+
+import re
+
+# a function of a file has a colon in its name, and maybe a digest
+KIND = r'(?s:(.+\.py:\w+(?:@[0-9a-f]{12})?|.*?))'
+NUMBER = r'\d{1,9}(?:\.\d*)?|\.\d+'
+NUMBERS = {'/': r'\d{1,9}', ':': NUMBER, '+': NUMBER, '@': r'\d+'}  # by their marks
+
+
+def parsed(text, parts):
+    """Return (KIND, {field: number}) of a text.
+
+    parts  {mark: field}, in the order in which they may stand there; of another part KIND is all"""
+    numbers = [rf'(?:\{mark}({NUMBERS[mark]}))?' for mark in parts]
+    kind, *found = re.fullmatch(KIND + ''.join(numbers), text).groups()
+    named = zip(parts.values(), found)
+    return kind, {field: float(n) if '.' in n else int(n) for field, n in named if n}
+
+
+def printed(kind, parts, numbers):
+    """Return the text that names a KIND with {field: number}, of which None is left out."""
+    for mark, field in parts.items():
+        if numbers.get(field) is not None:
+            kind += f'{mark}{numbers[field]}'
+    return kind
+
+
+def is_own(kind):
+    """Return whether it is the function of a user's file, FILE.py:NAME."""
+    return '.py:' in kind
