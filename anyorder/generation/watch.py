@@ -11,7 +11,6 @@ import time
 from itertools import groupby
 from operator import itemgetter
 
-from anyorder.machine.terminal import surviving
 from anyorder.tokens.shown import columns_of, lay_out, to_the_right, token_texts
 
 FRAME = 1 / 20  # seconds: steps that follow one another faster share a frame
@@ -41,7 +40,7 @@ class Watch:
 
     def __init__(self, tokenizer, out=None, columns=0):
         self.tokenizer = tokenizer
-        self.out = surviving(out or sys.stdout)
+        self.out = out or sys.stdout
         self.columns = columns
         self.step = NOT_A_STEP  # of the last call
         self.shown = NOT_A_STEP  # of the last frame

@@ -216,16 +216,16 @@ def check_out(option, path, endings, *others):
     if not path:
         return
     real = os.path.realpath(path)
-    if not path.endswith(tuple(endings.split(', '))) or not is_writable(os.path.dirname(real)):
-        raise ValueError(
-            f'--{option}={path} must end in {endings}, in a folder that is there and can be '
-            'written to'
-        )
     is_other = real in map(os.path.realpath, others)
     if is_other or 'meta.json' in (os.path.basename(path), os.path.basename(real)):
         raise ValueError(
             f'--{option}={path} would overwrite a file of this run or of a data set: '
             'choose another name'
+        )
+    if not path.endswith(tuple(endings.split(', '))) or not is_writable(os.path.dirname(real)):
+        raise ValueError(
+            f'--{option}={path} must end in {endings}, in a folder that is there and can be '
+            'written to'
         )
 
 

@@ -17,8 +17,6 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from anyorder.machine.terminal import Surviving
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -167,24 +165,14 @@ def end_processes(code=0):
         dist.barrier()
         dist.destroy_process_group()
         sys.stdout.flush()
-        if lost_results():
+        lost = getattr(sys.stdout, 'lost', None)  # see terminal.Surviving
+        if lost:
+            print(f'error: {lost}', file=sys.stderr, flush=True)
             code = 1
         # gloo's threads outlive the group and now and then abort an interpreter that shuts down
         os._exit(code)
     if code:
         sys.exit(code)
-
-
-def lost_results():
-    """Return whether results that were printed did not reach their file, and say why."""
-    if not isinstance(sys.stdout, Surviving):
-        return False
-    try:
-        sys.stdout.check()
-        return False
-    except OSError as e:
-        print(f'error: {e}', file=sys.stderr, flush=True)
-        return True
 
 
 PROJECT = Path(ROOT).resolve()

@@ -30,10 +30,10 @@ def one_line_errors(*signals, prints_results=False):
 
     before = [(number, signal.signal(number, end)) for number in signals]
     try:
-        with surviving_streams() as out:
-            out.holds_results = prints_results
+        with surviving_streams(prints_results) as out:
             yield
-        out.check()
+        if out.lost:
+            raise out.lost
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
     except ModuleNotFoundError as e:
@@ -64,18 +64,13 @@ def read_options(namespace, **checkpoints):
     is one of the words or WORD:FILE."""
     with one_line_errors():
         config = configure(namespace)
-        check_checkpoints(config, checkpoints)
+        for option, words in checkpoints.items():
+            word, _, _ = config[option].partition(':')
+            if word not in words:
+                check_checkpoint(config[option])
         for name in PACKAGES:
             importlib.import_module(name)
     return config
-
-
-def check_checkpoints(config, checkpoints):
-    """Raise ValueError unless the options name checkpoints, see read_options."""
-    for name, words in checkpoints.items():
-        word, _, _ = config[name].partition(':')
-        if word not in words:
-            check_checkpoint(config[name])
 
 
 class Surviving:
@@ -88,19 +83,13 @@ class Surviving:
     error          its first failure
     holds_results  whether what it is given is the result of a command"""
 
-    def __init__(self, stream):
+    def __init__(self, stream, holds_results=False):
         self.stream = open(os.devnull, 'w') if stream is None else stream
         self.error = None
-        self.holds_results = False
+        self.holds_results = holds_results
 
     def __getattr__(self, name):
         return getattr(self.stream, name)
-
-    def __eq__(self, other):  # tqdm asks whether it writes to the terminal
-        return self.stream == getattr(other, 'stream', other)
-
-    def __hash__(self):
-        return hash(self.stream)
 
     def write(self, text):
         self.attempt('write', text)
@@ -113,54 +102,39 @@ class Surviving:
         return bool(self.attempt('isatty'))
 
     def attempt(self, method, *args, **how):
-        """Return what the method of the stream returns.
-
-        None: it fails, the stream has no such method, or is closed."""
+        """Return what the method of the stream returns, None where it fails."""
         try:
-            is_closed = getattr(self.stream, 'closed', False)
-            if is_closed or not hasattr(self.stream, method):
-                return None
             return getattr(self.stream, method)(*args, **how)
-        except (OSError, ValueError) as e:  # ValueError: a letter that it cannot spell
+        except OSError as e:
             self.error = self.error or e
-            return None
+        except (AttributeError, ValueError):
+            pass  # it cannot do that, is closed, or lacks a letter
+        return None
 
     def end(self):
-        """Flush. What cannot be written then goes to the null device: Python would stumble over it
-        at its exit."""
-        earlier = self.error
-        self.error = None
+        """Flush. After a failure the null device is in place of the stream's file: Python would
+        stumble at its exit over what could not be written."""
         self.flush()
         if self.error:
-            self.lead_nowhere()
-        self.error = earlier or self.error
+            with (
+                contextlib.suppress(AttributeError, OSError, ValueError),
+                open(os.devnull, 'w') as null,
+            ):
+                os.dup2(null.fileno(), self.stream.fileno())
 
-    def lead_nowhere(self):
-        """Have the null device in place of the stream's file."""
-        with (
-            contextlib.suppress(AttributeError, OSError, ValueError),
-            open(os.devnull, 'w') as null,
-        ):
-            os.dup2(null.fileno(), self.stream.fileno())
-
-    def check(self):
-        """Raise OSError if results were lost. A reader who has left wanted no more of them."""
+    @property
+    def lost(self):
+        """The OSError by which results were lost, or None: a reader who has left wanted no more."""
         reader_left = isinstance(self.error, BrokenPipeError)
-        if self.holds_results and self.error and not reader_left:
-            raise self.error
-
-
-def surviving(stream):
-    """Return `stream`, made Surviving if it is not."""
-    return stream if isinstance(stream, Surviving) else Surviving(stream)
+        return self.error if self.holds_results and not reader_left else None
 
 
 @contextlib.contextmanager
-def surviving_streams():
+def surviving_streams(holds_results):
     """Have sys.stdout and sys.stderr Surviving in the body, and yield the first of them."""
     open_descriptors()
-    out = surviving(sys.stdout)
-    err = surviving(sys.stderr)
+    out = Surviving(sys.stdout, holds_results)
+    err = Surviving(sys.stderr)
     atexit.register(err.end)  # Python itself prints the line of an error, when the body is over
     # a terminal may lack a letter of a sample; this flushes, too
     out.attempt('reconfigure', errors='replace')
@@ -188,18 +162,16 @@ def say(line):
     """Print a line, which a terminal breaks at words; bars that are on it stay below the line."""
     from anyorder.machine.bar import Bar, width_of
 
-    out = surviving(sys.stdout)
-    width = width_of(out)
+    width = width_of(sys.stdout)
     if width:
         line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-    Bar.write(line, file=out)
+    Bar.write(line)
 
 
 def progress(rows=None, **how):
     """Return a Bar of work that takes a second. A file has it twice a minute and at its end."""
     from anyorder.machine.bar import Bar
 
-    stream = surviving(sys.stderr)
-    seconds = 0.5 if stream.isatty() else 30
+    seconds = 0.5 if sys.stderr.isatty() else 30
     how |= {'mininterval': seconds, 'maxinterval': max(10, seconds), 'delay': 1}
-    return Bar(rows, file=stream, ncols=80, nrows=20, **how)  # not to be measured once
+    return Bar(rows, ncols=80, nrows=20, **how)  # not to be measured once
