@@ -357,7 +357,7 @@ def test_it_is_of_the_most_rows_and_positions_of_all_texts(simulated):
         assert kept[3]() is kept[4]()
         for n, length, most in ((2, 12, 3), (4, 6, 4), (1, 3, 4)):
             left_to_right(network, device, n, length)
-            assert (network.workspace.n_rows, network.workspace.n_positions) == (most, 12)
+            assert network.workspace.shape == (most, 12)
 
     simulated(body)
 
@@ -397,7 +397,7 @@ def test_texts_by_turns_are_those_that_are_written_alone(simulated, how):
                 for _ in rest:
                     pass
                 assert canvas.idx.tolist() == want[n]
-            assert network.workspace.n_rows == 3
+            assert network.workspace.shape[0] == 3
 
     simulated(body)
 
@@ -466,7 +466,7 @@ def test_a_step_that_fails_leaves_it_usable_or_nothing(simulated, monkeypatch):
                 assert network.workspace is None
                 assert not any(one() for one in caches)
             else:
-                assert network.workspace.n_rows == 3
+                assert network.workspace.shape[0] == 3
             for _ in range(3):
                 assert text(network, device) == want
 

@@ -121,11 +121,15 @@ class Canvas:
         return self.n_visits - self.known
 
     @property
+    def asks_host(self):
+        """Whether a step asks the host what a blank may be."""
+        return self.allowed is not None or self.language is not None
+
+    @property
     def is_exact(self):
         """Whether steps run exactly what is planned: on a CPU, and where they ask the host
         anyway."""
-        asks_host = self.allowed is not None or self.language is not None
-        return asks_host or is_exact(self.idx.device)
+        return self.asks_host or is_exact(self.idx.device)
 
     def blanks(self):
         """Return the Cells of all blanks. The host does not wait for the device."""

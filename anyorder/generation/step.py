@@ -9,7 +9,7 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.guidance import guided
 from anyorder.generation.likeliest import likeliest
 from anyorder.generation.noise import TokenNoise
-from anyorder.generation.plan import Bounds, Cells, pad_size
+from anyorder.generation.plan import Cells, pad_size
 from anyorder.generation.presence import with_penalty
 from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
@@ -48,7 +48,7 @@ class Step:
         next visits in part.order: fill.write counts on it."""
         self.keep_slots(n_slots)
         self.size = size
-        self.bounds = Bounds(*self.workspace.place_numbers(numbers))
+        self.bounds = self.workspace.bounds(numbers)
         return self.unmasking.run(self)
 
     def launch(self, function, *found):

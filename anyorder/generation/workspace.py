@@ -2,6 +2,7 @@
 and the graphs that read and write them."""
 
 import copy
+import math
 import threading
 import traceback
 from contextlib import contextmanager
@@ -36,25 +37,23 @@ def workspace_of(network, part, use_cache, n_passes=1):
 
     A step has n_passes, each with a cache of its own. A frozen network that records its steps keeps
     one, of the most rows and positions that it ever wrote. While it is lent, another text has its
-    own, and the larger one is kept. It goes with the network, and where memory was short."""
-    B = len(part)
-    has_cache = network.slots.cached and use_cache
-    can_record = hasattr(network, 'workspace') and network.graphs
-    is_free = part.allowed is None and part.language is None
-    if network.slots.cached and not use_cache or not is_free:
-        can_record = False  # a constraint asks the host; without its cache each step has a size
+    own, and the larger one is kept. It goes with the network, and where memory was short. Steps
+    that ask the host are not recorded, nor those of a decoder without its cache, each of which has
+    another size."""
     dtype = torch.float32
     if hasattr(network, 'dtype'):  # networks of others do not say it
         dtype = product_dtype(network)
-    kind = Kind(dtype, has_cache, n_passes)
+    is_cached = network.slots.cached
+    kind = Kind(dtype, is_cached and use_cache, n_passes)
+    can_record = getattr(network, 'graphs', False) and kind.has_cache == is_cached
     whole = None
     lent = None
     try:
-        if can_record and B > 0:
+        if can_record and len(part) and not part.asks_host:
             whole = take_kept(network, part, kind)
-            lent = whole.for_rows(B)
+            lent = whole.for_rows(len(part))
         else:
-            lent = Workspace(network, kind, *part.order.shape)
+            lent = Workspace(network, kind, part.order.shape)
         yield lent
     except Exception as e:
         if is_out_of_memory(e):
@@ -74,17 +73,14 @@ def take_kept(network, part, kind):
         kept = network.workspace
         network.workspace = None
     B, N = part.order.shape
-    most_rows = B
-    most_positions = min(round_up(N, POSITIONS), network.config.block_size)
+    shape = B, min(round_up(N, POSITIONS), network.config.block_size)
     if kept is not None and kept.kind == kind:
-        if kept.n_rows >= B and kept.n_positions >= N:
+        shape = tuple(map(max, shape, kept.shape))
+        if shape == kept.shape:
             return kept
-        most_rows = max(B, kept.n_rows)
-        most_positions = max(most_positions, kept.n_positions)
     kept = None  # its memory is given back first
-    with torch.inference_mode(False):  # a text outside of it could not write what it makes
-        made = Workspace(network, kind, most_rows, most_positions)
-        made.keep_places(part)
+    made = Workspace(network, kind, shape)
+    made.graphs = Graphs(network.device)
     return made
 
 
@@ -93,41 +89,36 @@ def keep(network, whole):
     meanwhile."""
     with LENDING:
         other = network.workspace
-        if other is None or other.n_rows * other.n_positions <= whole.n_rows * whole.n_positions:
+        if other is None or math.prod(other.shape) <= math.prod(whole.shape):
             network.workspace = whole
 
 
 class Workspace:
-    """The cache of so many rows and positions; and if kept their tensors, and graphs."""
+    """The cache of so many rows and positions, their `shape`; and if kept, graphs, and the tensors
+    that they read and write."""
 
-    def __init__(self, network, kind, n_rows, n_positions):
+    def __init__(self, network, kind, shape):
         self.kind = kind
-        self.n_rows = n_rows
-        self.n_positions = n_positions
-        self.vocab_size = network.config.vocab_size
-        self.law_dtype = torch.promote_types(kind.dtype, torch.float32)
+        self.shape = shape
+        self.device = network.device
         self.tables = {}
-        self.places = {}
+        self.graphs = None
         self.cache = None
         if kind.has_cache:
+            n_rows, n_positions = shape
             config = network.config
             config = replace(config, n_layer=kind.n_passes * config.n_layer)
-            self.cache = KVCache(config, n_rows, network.device, kind.dtype, n_positions)
-        self.graphs = None
+            with torch.inference_mode(mode=False):  # a text outside of it may write what it makes
+                self.cache = KVCache(config, n_rows, network.device, kind.dtype, n_positions)
 
-    def table(self, name, shape, dtype, device):
-        """Return a tensor (n_rows, *shape), for later texts the same one: graphs know its place."""
+    def table(self, name, shape, dtype):
+        """Return a tensor (rows, *shape), for later texts the same one: graphs know its place."""
         key = name, shape, dtype
         if key not in self.tables:
+            n_rows, _ = self.shape
             with torch.inference_mode(mode=False):
-                self.tables[key] = torch.zeros(self.n_rows, *shape, dtype=dtype, device=device)
+                self.tables[key] = torch.zeros(n_rows, *shape, dtype=dtype, device=self.device)
         return self.tables[key]
-
-    def keep_places(self, part):
-        """Have places for rows like those of the Canvas `part`, and graphs."""
-        self.keys = part.keys.new_empty(self.n_rows)
-        self.numbers = part.keys.new_empty(len(Bounds._fields), self.n_rows)
-        self.graphs = Graphs(part.idx.device)
 
     def for_rows(self, n):
         """Return the same for a text of n rows, with an empty cache."""
@@ -153,29 +144,21 @@ class Workspace:
             return part
         placed = copy.copy(part)
         B, N = part.idx.shape
-        width = min(round_up(N, POSITIONS), self.n_positions)
+        _, n_positions = self.shape
+        width = min(round_up(N, POSITIONS), n_positions)
         for name in TABLES:
             table = getattr(part, name)
-            place = self.place_of(name, table)
-            place[:B, :N] = table
-            place[:B, N:width] = 0
-            setattr(placed, name, place[:B, :width])
-        placed.order[:, N:] = torch.arange(N, width, device=placed.order.device)
-        placed.keys = self.keys[:B].copy_(part.keys)
+            place = self.table(name, (n_positions, *table.shape[2:]), table.dtype)[:B, :width]
+            place[:, :N] = table
+            place[:, N:] = 0
+            setattr(placed, name, place)
+        placed.order[:, N:] = torch.arange(N, width, device=self.device)
+        placed.keys = self.table('keys', (), part.keys.dtype)[:B].copy_(part.keys)
         return placed
 
-    def place_of(self, name, table):
-        """Return the place of a table (B, N, ...), (n_rows, n_positions, ...): one for each
-        width."""
-        key = name, table.shape[2:]
-        if key not in self.places:
-            shape = self.n_rows, self.n_positions, *table.shape[2:]
-            with torch.inference_mode(mode=False):
-                self.places[key] = table.new_empty(shape)
-        return self.places[key]
-
-    def place_numbers(self, numbers):
+    def bounds(self, numbers):
         """Return the Bounds of a step, (9, B), where graphs read them."""
-        if self.graphs is None:
-            return numbers
-        return self.numbers[:, : numbers.size(1)].copy_(numbers)
+        if self.graphs is not None:
+            n, B = numbers.shape
+            numbers = self.table('numbers', (n,), numbers.dtype)[:B].T.copy_(numbers)
+        return Bounds(*numbers)

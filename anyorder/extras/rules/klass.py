@@ -34,7 +34,7 @@ class Klass(Rule):
         return f'{super().graph_key} {self.block_length}'  # by which the laws have their size
 
     def begin(self, step):
-        return Laws(step.workspace, step.part, self.block_length)
+        return Laws(step, self.block_length)
 
     def score_blanks(self, step, cells, logits):
         logp = float32_or_better(logits).log_softmax(-1)
@@ -56,15 +56,18 @@ class Laws:
     n_stable  (B, N) how many comparisons in a row were below the limit
     step      (B, N) the step that looked at the blank last, -1 before the first"""
 
-    def __init__(self, workspace, part, block_length):
+    def __init__(self, step, block_length):
+        part = step.part
         B, N = part.order.shape
         device = part.order.device
-        shape = block_length or workspace.n_positions, workspace.vocab_size
-        self.logp = workspace.table('laws', shape, workspace.law_dtype, device)[:B]
-        shape = (workspace.n_positions,)
+        workspace = step.workspace
+        _, n_positions = workspace.shape
+        dtype = torch.promote_types(workspace.kind.dtype, torch.float32)
+        shape = block_length or n_positions, step.network.config.vocab_size
+        self.logp = workspace.table('laws', shape, dtype)[:B]
         tables = []
-        for name in ('place', 'n_stable', 'step'):
-            tables.append(workspace.table(name, shape, torch.long, device)[:B, :N])
+        for name in ('place', 'n_stable', 'last step'):
+            tables.append(workspace.table(name, (n_positions,), torch.long)[:B, :N])
         self.place, self.n_stable, self.step = tables
         n_prompt = part.n_prompt.to(device, non_blocking=True).unsqueeze(1)
         place = (torch.arange(N, device=device) - n_prompt) % self.logp.size(1)
