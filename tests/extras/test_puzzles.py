@@ -25,6 +25,7 @@ from anyorder.orders import draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
 from model import EMA
 
@@ -43,6 +44,11 @@ def rng(seed=0):
 
 
 # ---- the rules, by plain search
+
+
+def test_names_that_begin_with_each_other_have_blanks_between_them():
+    assert get_tokenizer('sudoku4').decode([1, 2]) == '23'
+    assert get_tokenizer('countdown3').decode([1, 2]) == '+ -'
 
 
 def test_the_sudoku_solver_counts_the_grids_that_agree():
