@@ -27,6 +27,8 @@ import re
 import sys
 from pathlib import Path
 
+PLAIN = bool | int | float | str | None  # what an option holds
+
 
 class Config(dict):
     """The resolved options, config.name or config['name'].
@@ -55,23 +57,18 @@ def configure(namespace, argv=None):
         print(help_text(namespace, defaults))
         raise SystemExit(0)
     texts = namespace.get('TEXTS', ())
-    words = [home(arg) for arg in argv if not arg.startswith('--')]
-    typed = split_options(argv, defaults)
-    check_words(words, namespace)
+    words = tuple(home(arg) for arg in argv if not arg.startswith('--'))
+    typed = [typed_option(arg, defaults, texts) for arg in argv if arg.startswith('--')]
+    given = in_words(words, namespace) + typed  # the command line has the last word
 
-    # Files first, so that the command line has the last word
-    given = {}
-    if 'WORDS' not in namespace and 'INPUTS' not in namespace:
-        given = values_of_files(words, defaults)
-    given |= values_of_options(typed, defaults, texts)
-
-    config = Config(defaults | given)
-    for key, value in config.items():
-        if isinstance(value, str) and key not in texts:
-            config[key] = home(value)
-    config.given = frozenset(given)
-    config.typed = frozenset(key for key, _, _ in typed)
-    config.words = tuple(words)
+    config = Config(defaults)
+    for where, name, value in given:
+        value = check(defaults, name, value, where)
+        is_path = isinstance(value, str) and name not in texts
+        config[name] = home(value) if is_path else value
+    config.given = frozenset(name for _, name, _ in given)
+    config.typed = frozenset(name for _, name, _ in typed)
+    config.words = words
     return config
 
 
@@ -80,41 +77,37 @@ def options_of(namespace):
     return {
         name: default
         for name, default in namespace.items()
-        if name == name.lower()
-        and not name.startswith('_')
-        and isinstance(default, bool | int | float | str | None)
+        if name == name.lower() and not name.startswith('_') and isinstance(default, PLAIN)
     }
 
 
-def split_options(argv, defaults):
-    """Return [(name, '=' or '', text)] of the arguments --name=text and --name."""
-    found = []
-    for arg in argv:
-        if not arg.startswith('--'):
-            continue
-        key, equals, text = arg[2:].partition('=')
+def typed_option(arg, defaults, texts):
+    """Return (where it stands, name, value) of an argument --name=text or --name."""
+    name, equals, text = arg[2:].partition('=')
+    where = f'--{name}'
+    if equals:
+        return where, name, text if name in texts else parse(defaults.get(name), text)
+    if name in defaults and not isinstance(defaults[name], bool):
         # else its value, which stands behind a blank, would be a word
-        if key in defaults and not equals and not isinstance(defaults[key], bool):
-            raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
-        found.append((key, equals, text))
-    return found
+        raise ValueError(f'{arg} needs a value: {where}={defaults[name]}')
+    return where, name, True
 
 
-def check_words(words, namespace):
-    """Raise ValueError unless the words are what WORDS or INPUTS of the script want."""
-    for word in words:
-        if word.startswith('-'):
-            raise ValueError(f'there is no option {word} (--help lists all)')
-    if 'WORDS' in namespace:
-        table = namespace['WORDS']
-        if len(words) != 1:
-            got = ' '.join(words) or 'none'
-            raise ValueError(f'name one of {", ".join(table)}; got {got} (--help says more)')
-        if words[0] not in table:
-            near = nearest(words[0], table)
-            raise ValueError(f'{words[0]!r} is none of {", ".join(table)}{near}')
-    elif 'INPUTS' in namespace and not words:
-        raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
+def in_words(words, namespace):
+    """Return [(where it stands, name, value)] of the config files that the words name, [] of a
+    script with WORDS or INPUTS. Raises ValueError unless the words are what these want."""
+    if 'INPUTS' in namespace:
+        if not words:
+            raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
+        return []
+    if 'WORDS' not in namespace:
+        return [line for path in words for line in read_config_file(path)]
+    table = namespace['WORDS']
+    if len(words) != 1 or words[0] not in table:
+        got = ' '.join(words)
+        near = nearest(got, table)
+        raise ValueError(f'name one of {", ".join(table)}, got {got!r}{near} (--help says more)')
+    return []
 
 
 # what other codes have as options, and we behind the name of an order in which a model writes
@@ -146,29 +139,6 @@ def names_in(text):
 BOOLS = {'true': True, 'false': False}
 
 
-def values_of_files(paths, defaults):
-    """Return {name: value} of config files, of which later ones override earlier ones."""
-    given = {}
-    for path in paths:
-        for line, key, value in read_config_file(path):
-            given[key] = check(defaults, key, value, f'{path} line {line}')
-    return given
-
-
-def values_of_options(typed, defaults, texts):
-    """Return {name: value} of what split_options found."""
-    given = {}
-    for key, equals, text in typed:
-        if not equals:
-            value = True
-        elif key in texts:
-            value = text
-        else:
-            value = parse(defaults.get(key), text)
-        given[key] = check(defaults, key, value, f'--{key}')
-    return given
-
-
 def parse(default, text):
     """Return the value of `text` on the command line: a string where the default is one, else a
     literal."""
@@ -180,7 +150,7 @@ def parse(default, text):
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
-    return value if isinstance(value, bool | int | float | str | None) else text
+    return value if isinstance(value, PLAIN) else text
 
 
 def check(defaults, key, value, where):
@@ -190,17 +160,14 @@ def check(defaults, key, value, where):
         near = nearest(key, defaults)
         raise ValueError(f'{where}: there is no option {key!r}{near} (--help lists all)')
     default = defaults[key]
-    if isinstance(default, bool) and type(value) is int and value in (0, 1):
+    if isinstance(default, bool) and value in (0, 1):
         value = bool(value)
     if isinstance(default, float) and type(value) is int:
-        value = float(value) if abs(value) < 2**1000 else math.inf
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f'{where}: {key} must be finite, got {value}')
-    if type(value) is not type(default) and default is not None and default != 'auto':
-        raise ValueError(
-            f'{where}: {key} wants {type(default).__name__} (default {default!r}), '
-            f'got {value!r:.80}'
-        )
+        value = float(str(value))  # which is inf where an int is too large for a float
+    fits = type(value) is type(default) or default is None or default == 'auto'
+    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+        kind = type(default).__name__
+        raise ValueError(f'{where}: {key} wants {kind}, as {default!r}, got {value!r:.80}')
     return value
 
 
@@ -214,7 +181,8 @@ OPERATORS = {
 
 
 def read_config_file(path):
-    """Yield (line, name, value) of a file of assignments: literals, and arithmetic of them."""
+    """Return [(where it stands, name, value)] of a file of assignments: literals, and arithmetic of
+    them."""
     if not os.path.isfile(path):
         raise ValueError(f'no config file {path}; options are written --name=value')
     try:
@@ -223,20 +191,24 @@ def read_config_file(path):
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # a zero byte, no UTF-8
         raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
+    found = []
     for node in statements:
-        match node:
-            case ast.Expr(value=ast.Constant(value=str())):  # docstring
-                pass
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                yield node.lineno, name, value_of(node.value, path)
-            case _:
-                raise ValueError(
-                    f'{path} line {node.lineno}: a config file holds `name = value` lines only, '
-                    f'got {beginning(node)}'
-                )
+        where = f'{path} line {node.lineno}'
+        try:
+            match node:
+                case ast.Expr(value=ast.Constant(value=str())):  # docstring
+                    pass
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    found.append((where, name, value_of(node.value)))
+                case _:
+                    raise ValueError('a config file holds `name = value` lines only')
+        except (ArithmeticError, TypeError, ValueError) as e:
+            beginning = ast.unparse(node).splitlines()[0][:60]
+            raise ValueError(f'{where}: {e}, got {beginning}') from None
+    return found
 
 
-def value_of(node, path):
+def value_of(node):
     """Return the value of an expression in a config file."""
     match node:
         case ast.Constant(value=int() | float() | str() | None as constant):
@@ -244,23 +216,10 @@ def value_of(node, path):
         case ast.Name(id=name) if name.lower() in BOOLS:
             return BOOLS[name.lower()]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            difference = ast.BinOp(ast.Constant(0), ast.Sub(), operand, lineno=node.lineno)
-            return value_of(difference, path)
+            return -value_of(operand)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            operate = OPERATORS[type(op)]
-            try:
-                return operate(value_of(left, path), value_of(right, path))
-            except (ArithmeticError, TypeError) as e:
-                what = ast.unparse(node)
-                raise ValueError(f'{path} line {node.lineno}: {what}: {e}') from None
-    raise ValueError(
-        f'{path} line {node.lineno}: only plain values and arithmetic of them are allowed, got '
-        f'{beginning(node)}'
-    )
-
-
-def beginning(node):
-    return ast.unparse(node).splitlines()[0][:60]
+            return OPERATORS[type(op)](value_of(left), value_of(right))
+    raise ValueError('only plain values and arithmetic of them are allowed')
 
 
 def help_text(namespace, defaults):
@@ -275,8 +234,9 @@ def help_text(namespace, defaults):
         lines += ['', f'the words are {namespace["INPUTS"]}']
     if defaults:
         lines += ['', 'options (--name=value), with their defaults:']
-    script = Path(namespace.get('__file__') or '')
-    source = script.read_text(encoding='utf-8') if script.is_file() else ''
+    source = ''
+    if '__file__' in namespace:
+        source = Path(namespace['__file__']).read_text(encoding='utf-8')
     for key, default in defaults.items():
         heading, comment = comments_of(key, source)
         if heading:
@@ -317,14 +277,12 @@ def check_choice(option, value, *choices):
         raise ValueError(f'{option} must be {", ".join(map(str, others))} or {last}, got {value!r}')
 
 
-def numbers(config, name, kind=int, least=0, most=math.inf):
-    """Return [n, ...] of the option `name`: finite numbers from `least` to `most`, with commas
-    between them."""
-    found = [number_in(part, kind) for part in names_in(config[name])]
-    if not found or not all(n is not None and least <= n <= most for n in found):
-        bounds = f'from {least}' if most == math.inf else f'from {least} to {most}'
+def numbers(config, name, least=0):
+    """Return [n, ...] of the option `name`: ints from `least` on, with commas between them."""
+    found = [number_in(part, int) for part in names_in(config[name])]
+    if not found or not all(n is not None and n >= least for n in found):
         raise ValueError(
-            f'{name} must be numbers {bounds} with commas between, got {config[name]!r}'
+            f'{name} must be numbers from {least} with commas between, got {config[name]!r}'
         )
     return found
 

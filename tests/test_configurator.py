@@ -104,7 +104,7 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     assert home(typed) == path
     (tmp_path / 'c.py').write_text(f'out_dir = {typed!r}\n')
     options = {
-        'out_dir': '~/default',
+        'out_dir': '',
         'compile': 'auto',
         'prompt': '',
         'INPUTS': 'runs',
@@ -112,7 +112,6 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     }
     config = configure(options, [f'--compile={typed}', f'--prompt={typed}', typed])
     assert (config.compile, config.prompt, config.words) == (path, typed, (path,))
-    assert config.out_dir == '/home/me/default'
     assert configure({'key': 'auto', 'TEXTS': ('key',)}, ['--key=3']).key == '3'
     assert configure(OPTIONS, [str(tmp_path / 'c.py')]).out_dir == path
 
@@ -137,7 +136,7 @@ def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
         ('--bias=2', 'wants bool'),
         ('--batch_size', 'needs a value'),
         ('--_private=2', 'no option'),
-        (f'--learning_rate={"1" * 400}', 'must be finite, got inf'),
+        (f'--learning_rate={"1" * 400}', 'wants float, as .*, got inf'),
         (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
         ('missing.py', 'no config file missing.py'),
         ('--batch_size 4', 'batch_size needs a value'),
@@ -165,11 +164,10 @@ def test_a_word_is_one_of_a_table_or_an_input():
 @pytest.mark.parametrize(
     'namespace, argv, said',
     [
-        (OF_TABLE, [], 'name one of big, small; got none'),
-        (OF_TABLE, ['big', 'small'], 'got big small'),
-        (OF_TABLE, ['smal'], "'smal' is none of big, small; the nearest is 'small'"),
+        (OF_TABLE, [], "name one of big, small, got ''"),
+        (OF_TABLE, ['big', 'small'], "got 'big small'"),
+        (OF_TABLE, ['smal'], "got 'smal'; the nearest is 'small'"),
         (OF_INPUTS, [], 'name the runs: folders'),
-        (OF_INPUTS, ['a', '-x'], 'there is no option -x'),
     ],
 )
 def test_wrong_words(namespace, argv, said):
@@ -286,15 +284,10 @@ def test_a_number_within_an_option_has_digits_alone():
     assert [number_in(text) for text in ('10', '1e1', '-.5')] == [10, 10, -0.5]
     assert not any(map(number_in, ['1_0', '1_0.5', 'nan', 'inf', '1.0.0', '']))
     assert (number_in('10', int), number_in('1_0', int)) == (10, None)
-    assert numbers({'steps': '4, 8'}, 'steps', least=4, most=8) == [4, 8]
-    for text, bounds, said in (
-        ('4,1_0', dict(least=1), 'numbers from 1 with'),
-        ('9', dict(most=8), 'numbers from 0 to 8 with'),
-        ('3', dict(least=4), 'numbers from 4 with'),
-        ('', {}, 'numbers from 0 with'),
-    ):
-        with one_line(said):
-            numbers({'steps': text}, 'steps', **bounds)
+    assert numbers({'steps': '4, 8'}, 'steps', least=4) == [4, 8]
+    for text, least in (('4,1_0', 1), ('3', 4), ('', 0)):
+        with one_line(f'numbers from {least} with'):
+            numbers({'steps': text}, 'steps', least)
 
 
 @pytest.mark.parametrize(

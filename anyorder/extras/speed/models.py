@@ -38,7 +38,7 @@ def about(model, config, batch_size=1):
 
 def numbers_or_none(config, name):
     """See numbers; '' is none."""
-    return numbers(config, name, int, 1) if config[name] else []
+    return numbers(config, name, 1) if config[name] else []
 
 
 def training_step(config, device, dtype, network='decoder'):
