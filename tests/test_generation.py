@@ -104,7 +104,8 @@ ENDS = [
 
 @pytest.mark.parametrize('way, n_blanks, ends', ENDS, ids=str)
 def test_the_ends_of_steps_by_hand(way, n_blanks, ends):
-    assert way.ends(n_blanks, range(len(n_blanks))).tolist() == ends
+    n = torch.tensor(n_blanks)
+    assert way.ends(n, range(len(n))).tolist() == ends
 
 
 @pytest.mark.parametrize('kind, half', [('linear', 0.5), ('cosine', 0.5**0.5)])

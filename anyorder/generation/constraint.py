@@ -13,14 +13,10 @@ class Constraint:
 
     def __init__(self, allowed, canvas, rows=None, starts=None):
         device = canvas.idx.device
-        if rows is None:
-            at = torch.stack([canvas.rows, torch.zeros_like(canvas.rows)])
-        else:
+        at = torch.stack([canvas.rows, torch.zeros_like(canvas.rows)])
+        if rows is not None:
             at = torch.tensor([rows, starts])
         self.rows, self.starts = at.to(device)
-        cells = canvas.blanks()
-        blanks = self.starts[cells.row] + cells.position
-        check_allowed(allowed, blanks.tolist())
         self.allowed = allowed
         if not callable(allowed):
             self.allowed = torch.as_tensor(allowed).to(device)
@@ -33,25 +29,17 @@ class Constraint:
         text = part.rows.to(logits.device)[cells.row]  # (m,), as are the next ones
         rows = self.rows[text]
         positions = self.starts[text] + cells.position
-        may = self.tokens_at(rows, positions)
-        if may.dtype != torch.bool or may.shape != (len(logits), n_tokens):
-            raise ValueError(
-                f'allowed must be bool {(len(logits), n_tokens)}, '
-                f'got {may.dtype} {tuple(may.shape)}'
-            )
-        logits[:, :n_tokens].masked_fill_(~may.to(logits.device), -torch.inf)
+        may = self.tokens_at(rows, positions).to(logits.device)
+        logits[:, :n_tokens].masked_fill_(~may, -torch.inf)
 
         # What is to be revealed must be possible
+        best = logits.amax(1)
+        what = 'no token is'
         if scores:
-            token = part.idx[cells.row, cells.position]
-            best = logits.gather(1, token.unsqueeze(1))[:, 0]
+            best = logits.gather(1, part.idx[cells.row, cells.position].unsqueeze(1))[:, 0]
             what = 'the token that is scored is not'
-        else:
-            best = logits.amax(1)
-            what = 'no token is'
-        wrong = best == -torch.inf
-        if wrong.any():
-            i = int(wrong.long().argmax())
+        if best.isneginf().any():
+            i = int(best.argmin())
             raise ValueError(
                 f'{what} allowed at position {positions[i]} of row {rows[i]}: '
                 'its probability would be 0'
@@ -64,18 +52,18 @@ class Constraint:
         return self.allowed[positions]
 
 
-def check_allowed(allowed, blanks, n_tokens=None):
+def check_allowed(allowed, blanks, n_tokens):
     """Raise ValueError unless an array `allowed` has a token for each of the blanks.
 
-    allowed  bool (positions, n_tokens); None and functions are not looked at
+    allowed  bool (positions, n_tokens); functions, and None, are not looked at
     blanks   positions"""
     if allowed is None or callable(allowed):
         return
-    kind = getattr(allowed, 'dtype', type(allowed))
-    shape = tuple(getattr(allowed, 'shape', ()))
-    if kind not in (bool, torch.bool) or len(shape) != 2 or n_tokens not in (None, shape[1]):
-        wanted = n_tokens or 'tokens'
-        raise ValueError(f'allowed must be bool (positions, {wanted}), got {kind} {shape}')
+    shape = tuple(allowed.shape)
+    if allowed.dtype not in (bool, torch.bool) or shape[1:] != (n_tokens,):
+        raise ValueError(
+            f'allowed must be bool (positions, {n_tokens}), got {allowed.dtype} {shape}'
+        )
     for p in sorted({*blanks}):
         if p >= shape[0] or not allowed[p].any():
             raise ValueError(

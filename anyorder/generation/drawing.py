@@ -11,6 +11,14 @@ from anyorder.seeds import hashed, random_bits
 from model import float32_or_better
 
 NOISE = hashed('noise of tokens')  # the name of its random numbers
+RANGES = {
+    'temperature': (0, 1e300),
+    'top_k': (0, math.inf),
+    'top_p': (1e-300, 1),
+    'min_p': (0, 1),
+    'presence_penalty': (-100, 100),
+    'cfg_scale': (0, 100),
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Drawing:
     min_p        then those of at least min_p times the largest p stay (arXiv 2407.01082)
     scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
                  for what is cut
-    presence_penalty  in nats, on known tokens, before all that; see presence.penalize
+    presence_penalty  in nats, on known tokens, before all that; see law.penalize
     cfg_scale  above 0 the prompt weighs more, before all that; see guidance.guided"""
 
     temperature: float = 1.0
@@ -35,20 +43,10 @@ class Drawing:
     cfg_scale: float = 0.0
 
     def __post_init__(self):
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f'temperature must be at least 0 and finite, got {self.temperature}')
-        if self.top_k < 0:
-            raise ValueError(f'top_k must be at least 0 (0 keeps all), got {self.top_k}')
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f'top_p must be above 0 and at most 1 (1 keeps all), got {self.top_p}')
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f'min_p must be from 0 (keeps all) to 1, got {self.min_p}')
-        if not abs(self.presence_penalty) <= 100:
-            raise ValueError(
-                f'presence_penalty must be from -100 to 100 nats, got {self.presence_penalty}'
-            )
-        if not 0 <= self.cfg_scale <= 100:
-            raise ValueError(f'cfg_scale must be from 0 (no guidance) to 100, got {self.cfg_scale}')
+        for name, (least, most) in RANGES.items():
+            number = getattr(self, name)
+            if not least <= number <= most:
+                raise ValueError(f'{name} must be from {least:g} to {most:g}, got {number}')
         if self.scores and self.temperature == 0:
             raise ValueError(
                 'at temperature 0 one text has probability 1 and every other one 0: score at a '
@@ -77,9 +75,11 @@ class Drawing:
         return argmax(logits + noise())
 
     def tempered(self, logits):
-        """Return logits (..., V) / temperature as (n, V), -inf for what is cut."""
+        """Return logits (..., V) / temperature as (n, V), -inf for what is cut.
+
+        At temperature 0, where one token has all of the probability, it is 1."""
         logits = float32_or_better(logits)
-        if self.temperature != 1:  # the largest becomes 0: none becomes infinite
+        if self.temperature not in (0, 1):  # the largest becomes 0: none becomes infinite
             factor = max(min(1 / self.temperature, 1e30), 1e-30)
             logits = (logits - logits.amax(-1, keepdim=True)) * factor
         logits = logits.reshape(-1, logits.size(-1))

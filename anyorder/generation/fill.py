@@ -10,6 +10,7 @@ import torch
 
 from anyorder.fast import kept_frozen
 from anyorder.generation.canvas import Canvas
+from anyorder.generation.constraint import check_allowed
 from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
 from anyorder.generation.step import Step
@@ -24,10 +25,6 @@ def generate(
     n_known,
     n_steps=None,
     policy='given',
-    schedule='linear',
-    temperature=1.0,
-    top_k=0,
-    top_p=1.0,
     use_cache=True,
     generator=None,
     seeds=None,
@@ -45,16 +42,18 @@ def generate(
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint
-    options    as in unmasking_of, as n_steps, policy and schedule, and fields of Drawing
+    options    as in unmasking_of, as n_steps, policy and schedule, and fields of Drawing, as
+               temperature, top_k and top_p
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     if seeds is None:
         seeds = drawn_seeds(len(order), generator)
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
+    if allowed is not None:
+        check_allowed(allowed, canvas.blanks().position.tolist(), model.config.n_real)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step
-    options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
     drawing = drawing_in(options)
-    chosen = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **options)
+    chosen = unmasking_of(policy, n_steps, **options)
     fill(model, canvas, chosen, drawing, use_cache, return_trace)
     if not return_trace:
         return canvas.idx
@@ -106,7 +105,7 @@ def check_turns(unmasking):
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas once."""
-    ends = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
+    ends = unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run

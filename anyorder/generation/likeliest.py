@@ -5,21 +5,11 @@ judged: after a pattern, what is allowed, temperature, top_k and top_p. At tempe
 token has all of the probability, it is the law of temperature 1 with the same cuts."""
 
 import math
-from dataclasses import replace
 
 import torch
 
 from anyorder.generation.drawing import token_logprob
 from anyorder.machine.devices import widest
-
-
-def check_top_logprobs(k, n_tokens):
-    """Raise ValueError unless k of n_tokens tokens can be kept."""
-    if type(k) is not int or not 0 <= k <= n_tokens:
-        raise ValueError(
-            f'top_logprobs must be an integer from 0, which is none, to the {n_tokens} tokens of '
-            f'the model, got {k!r}'
-        )
 
 
 def ask_for(canvas, k):
@@ -32,7 +22,7 @@ def likeliest(drawing, logits, k, token):
     by the law in which a Drawing draws from logits (m, V).
 
     A token that the law has cut has -inf."""
-    law = lawful(drawing).tempered(logits)
+    law = drawing.tempered(logits)
     best = law.topk(k)
     own = token_logprob(law, token).unsqueeze(1)
     nats = best.values - law.logsumexp(-1, keepdim=True)
@@ -67,10 +57,3 @@ def said_of(kept, token, names):
 
 def entry(token, nats, names):
     return {'token': token, 'text': names(token), 'logprob': nats}
-
-
-def lawful(drawing):
-    """Return the Drawing whose law is meant: another one at temperature 0."""
-    if drawing.temperature == 0:
-        return replace(drawing, temperature=1.0)
-    return drawing

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anyorder.generation.presence import with_penalty
+from anyorder.generation.law import law
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
@@ -68,7 +68,7 @@ class Revised(Unmasking):
         again = self.again()
         changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
         for n_round in range(self.rounds):
-            unfit = misfit(network, canvas, drawing.presence_penalty)
+            unfit = misfit(network, canvas, drawing)
             blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
             if not canvas.n_blanks.any():
                 return
@@ -103,7 +103,7 @@ def blank_again(canvas, unfit, n_round, rows):
     canvas.draw_numbers('round', n_round)
 
 
-def misfit(model, canvas, penalty=0.0):
+def misfit(model, canvas, drawing):
     """Return by how many nats the likeliest token of a place beats the one that was written there.
 
         max_v log p(v | others) - log p(x | others)
@@ -111,7 +111,7 @@ def misfit(model, canvas, penalty=0.0):
     Others are the tokens outside of the group of x: up to GROUPS tokens are each given all others.
     What was given has 0. It takes one pass, GROUPS rows for a row.
 
-    penalty  presence_penalty of the Drawing: p is its law
+    drawing  p is its law before the temperature
     returns  (B, N) in natural order"""
     device = canvas.idx.device
     number = torch.arange(GROUPS, device=device).unsqueeze(1)
@@ -131,9 +131,7 @@ def misfit(model, canvas, penalty=0.0):
         n_visits=part.n_visits,
         picked=(cells.row, cells.column),
     )
-    logits = with_penalty(logits, penalty, model, part, cells, part.known)
-    if part.allowed is not None:
-        part.allowed.mask(logits, part, cells, model.config.n_real, False)
+    logits = law(model, drawing, part, cells, part.known, logits)
     if part.language is not None:
         part.language.begin_step(part, part.known.to(device))
         part.language.observe(cells, logits)

@@ -1,6 +1,5 @@
 """How many blanks does each step reveal? Schedules, and their table for the rows of a canvas."""
 
-import itertools
 import math
 
 import torch
@@ -76,13 +75,21 @@ def scheduled_ends(unmasking, n_blanks, seeds, *names):
     """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
 
     unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length
-    n_blanks   [B] blanks of each row
+    n_blanks   (B,) blanks of each row, on the host
     seeds      [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
     names      tell these numbers from those of another round"""
-    if not isinstance(unmasking.schedule, str):
-        return listed_ends(unmasking.schedule, n_blanks)
-    ends = [ends_of_row(unmasking, n, seed, *names) for n, seed in zip(n_blanks, seeds)]
-    return padded_ends(ends, n_blanks)
+    schedule = unmasking.schedule
+    if isinstance(schedule, str):
+        rows = zip(n_blanks.tolist(), seeds)
+        return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)
+    ends = torch.tensor(schedule)
+    most = int(n_blanks.max())
+    if ends.diff(prepend=torch.zeros_like(ends[:1])).min() < 1 or ends[-1] != most:
+        raise ValueError(
+            f'a schedule must increase strictly from above 0 to the {most} blanks, '
+            f'got {schedule[:8]} ...'
+        )
+    return torch.minimum(ends, n_blanks.unsqueeze(1))
 
 
 def ends_of_row(unmasking, n, seed, *names):
@@ -104,34 +111,9 @@ def ends_of_row(unmasking, n, seed, *names):
     return ends
 
 
-def listed_ends(schedule, n_blanks):
-    """Return (B, steps) of a list of ends, which must lead to the last blank of the longest row."""
-    most = max(n_blanks)
-    ends = [0, *schedule]
-    stalls = any(a >= b for a, b in itertools.pairwise(ends))
-    if stalls or ends[-1] != most:
-        raise ValueError(
-            f'a schedule must increase strictly from above 0 to the {most} blanks, '
-            f'got {list(schedule)[:8]} ...'
-        )
-    return padded_ends([clipped(schedule, n) for n in n_blanks], n_blanks)
-
-
-def clipped(ends, most):
-    """Return the ends of a row that has no more than so many blanks."""
-    return [min(end, most) for end in ends]
-
-
-def unlimited_ends(n_blanks):
-    """Return ends (B, 1): any step may reveal all blanks of its row."""
-    return padded_ends([[n] for n in n_blanks], n_blanks)
-
-
 def padded_ends(ends, n_blanks):
     """Return lists of ends [B] as (B, steps). A finished row repeats its last end, its n_blanks."""
-    width = max(len(row) for row in ends)
-    padded = []
-    for row, n in zip(ends, n_blanks):
-        rest = itertools.repeat(n, width - len(row))
-        padded.append([*row, *rest])
-    return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
+    rows = [torch.tensor(row, dtype=torch.long) for row in ends]
+    width = max(map(len, rows))
+    padded = [torch.nn.functional.pad(row, (0, width - len(row)), value=2**31) for row in rows]
+    return torch.minimum(torch.stack(padded), n_blanks.unsqueeze(1))

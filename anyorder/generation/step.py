@@ -7,10 +7,10 @@ import torch
 from anyorder.fast import split_rows
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.guidance import guided
+from anyorder.generation.law import law
 from anyorder.generation.likeliest import likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Cells, pad_size
-from anyorder.generation.presence import with_penalty
 from anyorder.generation.scores import without_rounding
 from anyorder.machine.devices import widest
 from model import KVCache
@@ -81,16 +81,9 @@ class Step:
         return x[cells.row, cells.column], cells
 
     def logits(self, x, cells):
-        """Return the logits (m, V) of hidden states (m, C), -inf for what is not allowed, with the
-        penalty on known tokens."""
+        """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
         logits = self.network.lm_head(x)
-        part = self.part
-        penalty = self.drawing.presence_penalty
-        logits = with_penalty(logits, penalty, self.network, part, cells, self.bounds.known)
-        if part.allowed is not None:
-            n_real = self.network.config.n_real
-            part.allowed.mask(logits, part, cells, n_real, self.drawing.scores)  # in place
-        return logits
+        return law(self.network, self.drawing, self.part, cells, self.bounds.known, logits)
 
     def show(self, answers):
         """Show all (cells, logits) of a step to the language."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from anyorder.generation.plan import Cells
-from anyorder.generation.schedules import check_schedule, scheduled_ends, unlimited_ends
+from anyorder.generation.schedules import check_schedule, scheduled_ends
 from anyorder.generation.scores import PROBABILITIES, confidence, score_of
 from anyorder.names import is_own
 from anyorder.seeds import hashed, uniform
@@ -46,11 +46,12 @@ class Unmasking:
         """Return what the Step keeps of its rows besides the cache, or None."""
 
     def ends(self, n_blanks, seeds, *names):
-        """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
+        """Return (B, steps) on the host: how many of n_blanks (B,) a row may have revealed after
+        each step; by default any step may reveal all.
 
-        [2, 5, 7] are steps of at most 2, 3 and 2 of [7] n_blanks; a finished row repeats its last
+        [2, 5, 7] are steps of at most 2, 3 and 2 of 7 blanks; a finished row repeats its last
         number. What is drawn is a function of a row's seed and of names of the round."""
-        raise NotImplementedError
+        return n_blanks.unsqueeze(1)
 
     @property
     def graph_key(self):
@@ -121,8 +122,8 @@ class Reread(Unmasking):
     window: int
 
     def ends(self, n_blanks, seeds, *names):
-        ends = torch.arange(self.window, max(n_blanks) + self.window, self.window)
-        return torch.minimum(ends, torch.tensor(n_blanks).unsqueeze(1))
+        ends = torch.arange(self.window, int(n_blanks.max()) + self.window, self.window)
+        return torch.minimum(ends, n_blanks.unsqueeze(1))
 
     def answered(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
@@ -198,7 +199,7 @@ class Adaptive(Unmasking):
 
     def ends(self, n_blanks, seeds, *names):
         if self.threshold is not None:
-            return unlimited_ends(n_blanks)
+            return super().ends(n_blanks, seeds)
         return scheduled_ends(self, n_blanks, seeds, *names)
 
     def answered(self, part, first, n_new):
@@ -316,9 +317,6 @@ class Lossless(Unmasking):
                 'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
                 'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
             )
-
-    def ends(self, n_blanks, seeds, *names):
-        return unlimited_ends(n_blanks)
 
     def answered(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)

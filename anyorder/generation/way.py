@@ -5,7 +5,6 @@ from typing import Any
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
-from anyorder.generation.likeliest import check_top_logprobs
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
@@ -30,12 +29,11 @@ class Way:
         self.unmasking.check_drawing(self.drawing)
 
     @classmethod
-    def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **options):
+    def of(cls, run, order='own', score=False, **options):
         """Return the way that options of sample.py name, for a model of the options `run`.
 
         score    whether the text in the blanks is scored
-        options  min_p, presence_penalty and cfg_scale; n_steps, schedule, unmask and revise"""
-        options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+        options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
         drawing = drawing_in(options, score)
         order_text, chosen = order_and_unmasking(order, **options)
         return cls(Order.of(order_text, run), chosen, drawing)
@@ -90,7 +88,11 @@ class Page:
     def check(self, block_size, n_tokens):
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
-        check_top_logprobs(self.top_logprobs, n_tokens)
+        if not 0 <= self.top_logprobs <= n_tokens:
+            raise ValueError(
+                f'top_logprobs must be from 0, which is none, to the {n_tokens} tokens of the '
+                f'model, got {self.top_logprobs}'
+            )
         if not 0 <= self.length < 2**31:
             raise ValueError(
                 f'length must be at least 1 (0 is block_size={block_size}) and below 2^31, got '

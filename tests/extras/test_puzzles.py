@@ -381,7 +381,7 @@ def test_every_run_is_a_row_of_order_and_steps():
     assert names == [('random', 4), ('random', 0), ('margin/4+0.5', 4), ('margin/4+0.5', 0)]
     assert runs[2].way.unmasking == Adaptive('margin', 4, block_length=4, noise=0.5)
     assert runs[2].way.order.kind == 'l2r'  # blocks go from left to right
-    assert runs[1].way.unmasking.ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]]
+    assert runs[1].way.unmasking.ends(torch.tensor([5]), [0]).tolist() == [[1, 2, 3, 4, 5]]
 
 
 def test_scores_by_hand(tiny):

@@ -37,7 +37,7 @@ class Dilated(Unmasking):
 
     def ends(self, n_blanks, seeds, *names):
         ends = []
-        for n in n_blanks:
+        for n in n_blanks.tolist():
             groups = dilated_groups(n, self.block_length)
             ends.append([*itertools.accumulate(map(len, groups))])
         return padded_ends(ends, n_blanks)

@@ -1,0 +1,59 @@
+"""Which law has a blank? A chain of links, each of which changes what the one before it gives.
+
+    guidance     of the network's hidden states, see guidance.py
+    penalty      of tokens that stand in the text already
+    allowed      -inf for all others, see constraint.py
+    pattern      of the texts that match, see Language in extras/patterns
+    temperature  and then cuts, see Drawing
+
+The law of a text, which weighs the tokens that are written and by which a score chooses, ends
+before the temperature. The order of the links stands here and in Step alone, which reads the
+network, and asks the pattern once it knows the laws of all blanks of a step."""
+
+import torch
+
+from model import float32_or_better
+
+
+def law(network, drawing, part, cells, known, logits):
+    """Return the logits (m, V) of Cells after the links of a blank by itself: penalty and allowed.
+
+    known  (B,) visits that are known, on the host or the device"""
+    if drawing.presence_penalty:
+        exempt = getattr(network, 'exempt', None)
+        logits = penalize(logits, drawing.presence_penalty, part, cells, known, exempt)
+    if part.allowed is not None:
+        part.allowed.mask(logits, part, cells, network.config.n_real, drawing.scores)  # in place
+    return logits
+
+
+def penalize(logits, penalty, part, cells, known, exempt):
+    """Return the logits (m, V) of Cells with the penalty on tokens that are known, in place.
+
+        p(v) exp(-penalty [v stands among the known tokens]) / Z
+
+    A blank knows the visits before its own among the first `known` (B,) of its row: a prompt, what
+    earlier steps wrote, and drafts. So all tokens of a step have the law of the step's beginning,
+    and a draft that is checked has the law of one token a step.
+
+    penalty  nats; below 0 known tokens become more likely
+    exempt   (k,) tokens without a penalty, see checkpoint.set_exempt; None: there are none
+
+    It is the presence_penalty of OpenAI's API and of vLLM, which do not count the prompt, and of
+    llama.cpp, which does. In another order the prompt may as well stand behind a blank."""
+    logits = float32_or_better(logits)
+    V = logits.size(1)
+    B, T = part.order.shape
+    known = known.to(logits.device)
+
+    # The first of the known visits that has a token, (B, V); T for none
+    visit = torch.arange(T, dtype=torch.int32, device=logits.device)
+    visit = torch.where(visit < known.unsqueeze(1), visit, T)  # (B, T)
+    token = part.idx.gather(1, part.order).clamp(0, V - 1)  # in a blank it may be anything
+    since = torch.full((B, V), T, dtype=torch.int32, device=logits.device)
+    since.scatter_reduce_(1, token, visit, 'amin')
+    if exempt is not None:
+        since.index_fill_(1, exempt, T)
+    n_known = torch.minimum(cells.visit, known[cells.row])  # (m,)
+    is_known = since[cells.row] < n_known.unsqueeze(1)  # (m, V)
+    return logits.add_(is_known, alpha=-penalty)
