@@ -60,27 +60,23 @@ out = ''  # a JSON file for the table; a killed run goes on from FILE.blocks.jso
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
-import re
 from datetime import timedelta
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import names_of_run, prepared_anew
 from anyorder.fast import freeze
-from anyorder.generation import Drawing, Unmasking
 from anyorder.generation.options import choice_in
-from anyorder.generation.rules import RULES, check_counts
-from anyorder.generation.way import Way, order_and_unmasking
+from anyorder.generation.way import Way
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
-from anyorder.likelihood.ensemble import check_ensemble
-from anyorder.likelihood.estimates import ESTIMATES, Along, estimate_class
+from anyorder.likelihood.estimates import ESTIMATES, LABELS, Estimate
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
-from anyorder.likelihood.tables import format_table, unigram_row
+from anyorder.likelihood.tables import format_table, remarks, unigram_row
 from anyorder.likelihood.written import Written
 from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_out, write_json
@@ -91,89 +87,34 @@ from anyorder.machine.processes import (
     start_processes,
 )
 from anyorder.names import parsed
-from anyorder.orders import Order
-from anyorder.tokens.apart import keeps_apart
+from anyorder.orders import opened
 from anyorder.tokens.mixture import STREAM, form_of
-from anyorder.tokens.prompts import read_pattern
 
-ENSEMBLE = re.compile(r'ensemble(?::(\d+))?(?:/(\d+))?')  # its members, and visits that share one
-PLAIN = Drawing(scores=True)  # the law of the model itself
+OF_ENSEMBLE = {':': 'n_contexts', '/': 'width'}  # ensemble:64/4
+ONE_BY_ONE = 2**31  # passes that are enough for a token each
 
 
-class Asked(NamedTuple):
+class Row(NamedTuple):
     """A row of `orders`.
 
-    text       its name there
-    order      what read_order gave; of a policy the order of its blocks, or the one that decides
-               among equal scores
-    said       what its label says of the passes; '': one token a step
-    unmasking, drawing  as in Written
-    one        the name of the row of one token a step, with which it is compared
-    pattern    the Pattern that every block is to match, or None"""
+    text   its name there
+    way    by which a text is scored
+    said   what its label says of the number of passes
+    one    the text of the row of one token a step with which it is compared; '': it is that"""
 
     text: str
-    order: str | list
-    said: str
-    unmasking: Unmasking
-    drawing: Drawing
+    way: Way
+    said: str = ''
     one: str = ''
-    pattern: Any = None
-
-    @property
-    def is_tempered(self):
-        return self.drawing != PLAIN
-
-    @property
-    def is_written(self):
-        """Whether a step chooses, writes many tokens or draws by another law than the model's."""
-        is_free = self.pattern is None
-        return self.unmasking.adaptive or self.said != '' or self.is_tempered or not is_free
 
 
 def check_options(c):
-    """Return (names of the estimates, [Asked, ...], the options with those of the ensemble).
-
-    Raises ValueError for options that no checkpoint could serve."""
-    names, of_ensemble = read_estimates(c.estimates)
-    c = Config(c | of_ensemble)
+    """Raise ValueError for options that no checkpoint could serve."""
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
-    if c.documents:
-        keeps_apart(c.documents)
-    check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))
-    return names, read_ways(c), c
-
-
-def read_estimates(text):
-    """Return (names of ESTIMATES, the options that an ensemble has in its name) of the option."""
-    names = []
-    of_ensemble = {'n_contexts': 16, 'ensemble_block': 1}
-    for part in names_in(text):
-        found = ENSEMBLE.fullmatch(part)
-        if found:
-            part = 'ensemble'
-            members, width = found.groups()
-            of_ensemble['n_contexts'] = int(members or 16)
-            of_ensemble['ensemble_block'] = int(width or 1)
-        if part not in ESTIMATES:
-            raise ValueError(
-                f'estimates must be among {", ".join(ESTIMATES)}, ensemble:MEMBERS and '
-                f'ensemble:MEMBERS/BLOCK, got {text!r}{nearest(part, ESTIMATES)}'
-            )
-        names.append(part)
-    return names, of_ensemble
-
-
-def read_ways(c):
-    """Return [Asked, ...] of the options. Raises ValueError for what has no likelihood."""
-    texts = list(dict.fromkeys(names_in(c.orders)))
-    steps = numbers(c, 'n_steps')
-    drawing = Drawing(c.temperature, scores=True)
-    pattern = read_pattern(c.pattern)
-
-    has_steps = any(steps)
-    if not texts and (has_steps or drawing != PLAIN or pattern is not None):
+    has_steps = any(numbers(c, 'n_steps'))
+    if not c.orders and (has_steps or c.temperature != 1 or c.pattern):
         raise ValueError(
             'n_steps, temperature and pattern say how the rows of orders are written, and there '
             'are none: name some, as --orders=l2r,margin'
@@ -183,134 +124,93 @@ def read_ways(c):
             f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with "
             f'n_steps={c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0'
         )
-    ways = []
-    for text in texts:
-        name, one, order, laws = laws_of(text, steps, c)
-        ways += [Asked(name, order, said, law, drawing, one, pattern) for said, law in laws]
-    return ways
 
 
-def laws_of(text, steps, c):
-    """Return of a row its name without a threshold, that of the row of one token a step, what
-    read_order gave, and its laws.
-
-    A law is (what a label says of the passes, Unmasking)."""
-    kind, numbers = choice_in(text)
-    if 'noise' in numbers:
-        raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
-    order, law = order_and_unmasking(text)
-    if kind == 'dilated':
-        return 'dilated', 'l2r', order, [(f':{law.block_length}', law)]
-    if law.threshold is not None:
-        name, _ = parsed(text, {':': 'threshold'})
-        if kind in RULES:
-            one = name.replace(kind, law.score)
-            return name, one, order, [(f':{law.threshold:g}', law)]
-        return name, name, order, [(f' >= {law.threshold:g}', law)]
-
-    found = []
-    if 0 in steps:
-        found.append(('', order_and_unmasking(text, n_steps=2**31)[1]))
-    for n in dict.fromkeys(steps):
-        if n:
-            _, law = order_and_unmasking(text, n_steps=n, unmask=c.unmask)
-            found.append((f' in {n}', law))
-    return text, text, order, found
-
-
-def choose_estimates(names, ways, datasets, c, checkpoint):
-    """Return the estimates of these names and ways.
+def choose_estimates(c, datasets, checkpoint):
+    """Return the estimates that the options ask for, each once.
 
     By default the one in the order of the training and, for a decoder, l2r. Raises ValueError for
     an estimate that such a network or these data sets do not have."""
-    slots = checkpoint.config.slots
-    if not names and not ways:
-        names = default_names(checkpoint)
-    for name in names:
-        check_estimate(estimate_class(name), datasets, slots)
-    in_order = [name for name in ESTIMATES if name in names]
-    estimates = [estimate_class(name)(c, checkpoint, names) for name in in_order]
+    names = names_in(c.estimates)
+    if not names and not c.orders:
+        names = [checkpoint.order.estimate]
+        if not checkpoint.config.slots.masked_loss:
+            names = ['l2r', *names]
+    found = [estimate_named(name, c, checkpoint) for name in names]
+    for estimate in found:
+        if estimate.dataset not in ('', *datasets):
+            raise ValueError(
+                f'{estimate.name} is measured on {estimate.dataset}, which is not among '
+                f'{", ".join(datasets)}'
+            )
 
-    # Refuse what does not fit before anything is measured
-    N = block_size_of(c, checkpoint)
-    if 'own' in names:
-        checkpoint.order.check(N, checkpoint.config.block_size)
-    beside_passes = any(way.said for way in ways)
+    texts = dict.fromkeys(names_in(c.orders))
+    rows = list(chain.from_iterable(rows_of(text, c, checkpoint.run) for text in texts))
+    beside_passes = any(row.one for row in rows)
     of_one = {}  # {text: the estimate of one token a step}
-    for way in ways:
-        order = Order.of(way.order, checkpoint.run)
-        order.check(N, checkpoint.config.block_size)
-        way.unmasking.check_network(slots, N)
-        check_counts(way.unmasking, checkpoint.counts)
-
-        # Beside a number of passes a masked loss is not drawn
-        exact = beside_passes and is_drawn(slots, order)
-        label = label_of(way, order, exact)
-        if way.is_written or exact:
-            law = Way(order, way.unmasking, way.drawing)
-            found = Written(c, checkpoint, names, label, law, of_one.get(way.one))
+    for row in rows:
+        estimate = estimate_of(row, c, checkpoint, beside_passes)
+        if row.one:
+            estimate.one = of_one.get(row.one)
         else:
-            found = along(order, label, estimates, names, c, checkpoint)
-        if not way.said:
-            of_one[way.text] = found
-        if found not in estimates:
-            estimates.append(found)
-    return estimates
+            of_one[row.text] = estimate
+        found.append(estimate)
+    return list({(estimate.name, estimate.label): estimate for estimate in found}.values())
 
 
-def default_names(checkpoint):
-    """Return the names of the estimates that are made where none is asked for."""
-    own = checkpoint.order.estimate
-    return [own] if checkpoint.config.slots.masked_loss else ['l2r', own]
-
-
-def along(order, label, estimates, names, c, checkpoint):
-    """Return the estimate along an order. any and l2r may be among the estimates already."""
-    name = order.estimate
-    if name == 'own':
-        return Along(c, checkpoint, names, order, label)
-    for estimate in estimates:
-        if estimate.name == name:
-            return estimate
-    return ESTIMATES[name](c, checkpoint, names)
-
-
-def check_estimate(estimate, datasets, slots):
-    """Raise ValueError unless these data sets and such a network have a class of ESTIMATES."""
-    name = estimate.name
-    if not any(map(estimate.measures, datasets)):
+def estimate_named(text, c, checkpoint):
+    """Return the estimate of a name, as any or ensemble:64/4."""
+    name, sizes = parsed(text, OF_ENSEMBLE)
+    if name not in ESTIMATES or sizes and name != 'ensemble':
         raise ValueError(
-            f'{name} is measured on {estimate.wants}, which is not among {", ".join(datasets)}'
+            f'estimates must be among {", ".join(ESTIMATES)}, ensemble:MEMBERS and '
+            f'ensemble:MEMBERS/BLOCK, got {c.estimates!r}{nearest(text, ESTIMATES)}'
         )
-    if estimate.decoder_only and slots.masked_loss:
-        raise ValueError(f"{name} is a decoder's: {estimate.decoder_only}")
+    return opened(ESTIMATES[name])(c, checkpoint, **sizes)
 
 
-def block_size_of(c, checkpoint):
-    """Return how many tokens a block has."""
-    return c.block_size or checkpoint.config.block_size
+def rows_of(text, c, run):
+    """Return the Rows of a text of `orders`: of a rule that says itself how many tokens a step
+    writes one, else one for each of n_steps. Raises ValueError for what has no likelihood."""
+    kind, fields = choice_in(text)
+    if 'noise' in fields:
+        raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
+    how = {'order': text, 'temperature': c.temperature, 'score': True}
+    by_one = Way.of(run, n_steps=ONE_BY_ONE, **how)
+    if kind == 'dilated':
+        return [Row(text, by_one, one='l2r')]
+    if by_one.unmasking.threshold is not None:
+        name, _ = parsed(text, {':': 'threshold'})
+        return [Row(text, by_one, one=name.replace(kind, by_one.unmasking.score))]
+    steps = numbers(c, 'n_steps')
+    rows = [Row(text, by_one)] if 0 in steps else []
+    for n in dict.fromkeys(steps):
+        if n:
+            way = Way.of(run, n_steps=n, unmask=c.unmask, **how)
+            rows.append(Row(text, way, f' in {n}', text))
+    return rows
 
 
-def label_of(way, order, exact):
-    """Return what the table calls a row of `orders`.
+def estimate_of(row, c, checkpoint, beside_passes):
+    """Return the estimate of a Row: the law of writing, or without passes, and by the law of the
+    model itself, the plain one in the order.
 
-    exact  whether every visit takes a pass where one could draw the bound of a masked loss"""
-    adaptive = way.unmasking.adaptive
-    if adaptive:
-        label = way.text
-    elif order.estimate == 'own':
-        label = order.name_as(way.text)
-    else:
-        label = ESTIMATES[order.estimate].label
-    if way.said:
-        label += way.said
-    elif exact and not adaptive:
+    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn"""
+    order = row.way.order
+    adaptive = row.way.unmasking.adaptive
+    exact = beside_passes and is_drawn(checkpoint.config.slots, order)
+    label = row.text if adaptive else LABELS.get(order.kind, order.name_as(row.text))
+    label += row.said
+    if exact and not row.one and not adaptive:
         label += ', exact'
-    if way.is_tempered:
+    if c.temperature != 1:
         label += ', tempered'
-    if way.pattern is not None:
+    if c.pattern:
         label += ', matching'
-    return label
+    if adaptive or row.one or exact or c.temperature != 1 or c.pattern:
+        return Written(c, checkpoint, label, row.way)
+    name = {'own': 'order'}.get(order.estimate, order.estimate)
+    return Estimate(c, checkpoint, order, label, name)
 
 
 def names_of_sets(c, checkpoint):
@@ -331,7 +231,7 @@ def with_data_of_run(c, run):
 
 def open_texts(names, c, checkpoint):
     """Return the Corpus of each data set and text file."""
-    cut = Cut(block_size_of(c, checkpoint), c.n_blocks, c.documents)
+    cut = Cut(c.block_size, c.n_blocks, c.documents)
     texts = []
     for name in names:
         split = c.split
@@ -341,52 +241,43 @@ def open_texts(names, c, checkpoint):
     return texts
 
 
-def open_journal(c, checkpoint, estimates, model, dtype):
+def open_journal(c, model, dtype):
     """Return the Journal beside --out, for this model and these options."""
     if not c.out:
         return Journal('', {})
-    options = ['weights', 'seed']
-    for estimate in ESTIMATES.values():
-        if not isinstance(estimate, str):  # a room of extras keeps nothing here
-            options += estimate.options
-    is_masked = checkpoint.config.slots.masked_loss
-    evaluation = {
-        'model': digest(model),
-        'dtype': dtype,
-        'block_size': block_size_of(c, checkpoint),
-        'one_by_one': is_masked and any(estimate.name == 'iw' for estimate in estimates),
-    }
-    evaluation |= {name: c[name] for name in options}
+    evaluation = {'model': digest(model), 'dtype': dtype}
+    evaluation |= {name: c[name] for name in ('block_size', 'seed')}
     return Journal(f'{c.out}.blocks.jsonl', evaluation)
 
 
-def introduce(checkpoint, model, texts, ways, journal, c):
-    """Return the lines that say what is about to be measured. `c` has device and dtype resolved."""
+def introduce(checkpoint, model, texts, journal, c):
+    """Yield the lines that say what is about to be measured. `c` has device and dtype resolved."""
     _, world_size = processes()
-    N = block_size_of(c, checkpoint)
-    there = ''
-    if journal.done:
-        there = f'; {len(journal.done):,} results are there already'
-    lines = [
+    N = c.block_size
+    there = f'; {len(journal.done):,} results are there already' if journal.done else ''
+    yield (
         f'{checkpoint.about(c.weights)}, {model.n_parameters():,} parameters, '
-        f'{checkpoint.config.block_size} positions',
+        f'{checkpoint.config.block_size} positions'
+    )
+    yield (
         f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
-        f'{world_size} processes{there}',
-    ]
+        f'{world_size} processes{there}'
+    )
     about_bytes = checkpoint.tokenizer.about_bytes()
     if about_bytes:
-        lines.append(about_bytes)
-    lines += data_beside_training(checkpoint, texts, c)
-    if any(way.is_tempered for way in ways):
-        lines.append(f'tempered: temperature {c.temperature:g}')
-    if any(way.pattern is not None for way in ways):
-        lines.append(f'matching: given that a block matches {c.pattern}')
+        yield about_bytes
+    yield from data_beside_training(checkpoint, texts, c)
+    if c.n_positions:
+        yield f'ensembles on a sample of {c.n_positions} visits of a block'
+    if c.temperature != 1:
+        yield f'tempered: temperature {c.temperature:g}'
+    if c.pattern:
+        yield f'matching: given that a block matches {c.pattern}'
     if N != 1024 and any(is_zero_shot(text.name) for text in texts):
-        lines.append(
+        yield (
             f'published numbers have a context of 1024: the numbers below, of context {N}, do not '
             'compare with them'
         )
-    return lines
 
 
 def data_beside_training(checkpoint, texts, c):
@@ -408,61 +299,60 @@ def data_beside_training(checkpoint, texts, c):
 
 
 def evaluate(model, text, estimates, journal):
-    """Return {estimate: its rows} of one text.
+    """Return the rows of one text.
 
     Estimates that do the same work share its nats, by way of the journal."""
-    found = {}
+    rows = []
     for estimate in estimates:
-        if estimate.measures(text.name):
-            found[estimate] = estimate.rows(estimate.measure(model, text, journal), text)
-    return found
+        if estimate.dataset in ('', text.name):
+            nats = estimate.measure(model, text, journal)
+            of_one = estimate.one and estimate.one.measure(model, text, journal)
+            rows += estimate.rows(nats, text, of_one)
+    return rows
 
 
 def report(text, rows, tokenizer):
-    """Return what to print of {estimate: its rows} of a text: the table, then the remarks."""
+    """Return what to print of the rows of a text: the table, then the remarks."""
     lines = [f'\n{text.label}, from {text.origin["source"]}']
-    every = list(chain.from_iterable(rows.values()))
-    table = [row for row in every if 'perplexity' in row]
-    if table and not text.has_given:
+    table = [row for row in rows if 'perplexity' in row]
+    if table and not text.marked:
         table.append(unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes))
     if table:
         lines.append(format_table(table))
-    bounds = [row['estimate'] for row in every if row.get('bound')]
+    bounds = [row['estimate'] for row in rows if row.get('bound')]
     if bounds:
         lines.append(f'bounds, by means over what is drawn: {", ".join(bounds)}')
-    remarks = {}  # each once
-    for estimate, of_one in rows.items():
-        remarks |= dict.fromkeys(estimate.remarks(of_one, text))
-    return '\n'.join([*lines, *remarks])
+    return '\n'.join([*lines, *remarks(rows)])
 
 
 def main(config):
-    names, ways, config = check_options(config)
+    check_options(config)
 
     # Open the model, and the texts
     checkpoint = open_checkpoint(config.ckpt)
     own = checkpoint.config.block_size
-    N = block_size_of(config, checkpoint)
+    N = config.block_size or own
     if not min(2, own) <= N <= own:
         raise ValueError(
             f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got '
             f'{N}'
         )
+    config = Config(config | {'block_size': N})
     datasets = names_of_sets(config, checkpoint)
-    estimates = choose_estimates(names, ways, datasets, config, checkpoint)
+    estimates = choose_estimates(config, datasets, checkpoint)
     device, dtype = resolve_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
     config = with_data_of_run(config, checkpoint.run)
     with first_process_first():  # a text that is missing costs nothing before the model is there
         texts = open_texts(datasets, config, checkpoint)
     model = checkpoint.model(config.weights, device)
-    journal = open_journal(config, checkpoint, estimates, model, dtype)
+    journal = open_journal(config, model, dtype)
 
     # Say what is measured
     rank, _ = processes()
     if rank == 0:
         resolved = Config(config | {'device': device, 'dtype': dtype})
-        print(*introduce(checkpoint, model, texts, ways, journal, resolved), sep='\n')
+        print(*introduce(checkpoint, model, texts, journal, resolved), sep='\n')
 
     # Measure
     model = freeze(model, getattr(torch, dtype))
@@ -472,7 +362,7 @@ def main(config):
         if rank == 0:
             print(report(text, rows, checkpoint.tokenizer), flush=True)
         origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
-        results += [origin | row for row in chain.from_iterable(rows.values())]
+        results += [origin | row for row in rows]
 
     # Write
     if config.out and rank == 0:

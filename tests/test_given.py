@@ -189,7 +189,7 @@ def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
     assert sorted(rows) == sorted(want)
     assert ((text.blocks != PADDING).sum(1).diff() <= 0).all()
     assert text.by_block(text.n_blanks).equal((~given).sum(1))
-    assert text.has_given == (kind == 'given')
+    assert text.marked == (kind == 'given')
 
 
 # --------------------------------------------------------------------------------------------------

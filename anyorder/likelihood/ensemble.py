@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.seeds import derive_seed, drawn_seeds, keys_of, uniform
-from configurator import at_least
 
 
 def ensemble_nll(logprobs):
@@ -43,17 +42,6 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     last = torch.full((B * K, 1), i)
     nll = model(idx.repeat_interleave(K, 0), orders.flatten(0, 1), columns=last)  # (B K, 1)
     return -nll.view(B, K)
-
-
-def check_ensemble(c):
-    """Raise ValueError for options of the ensemble that are too small or contradict each other."""
-    at_least(c, 1, 'n_contexts', 'ensemble_block')
-    at_least(c, 0, 'n_positions')
-    if 0 < c.n_positions < c.ensemble_block:
-        raise ValueError(
-            f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got '
-            f'{c.n_positions}'
-        )
 
 
 def sample_groups(block_size, width, n_positions, seed):

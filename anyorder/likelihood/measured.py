@@ -13,7 +13,7 @@ from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import PADDING, Split, check_length
+from anyorder.tokens.sets import Split, check_length
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
     OWN,
@@ -42,7 +42,8 @@ class Corpus:
     tokens   (n_tokens,), all of them
     blocks   (n, N), those that are measured
     n_bytes  bytes of text in the blocks, where that can be said
-    given    (n, N) which of their tokens are given and cost nothing; None: none can be
+    given    (n, N) which of their tokens are given, or padding, and cost nothing
+    marked   whether its documents have prompts
     sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
     block    (n,) whose part a row is, where documents are apart; None: rows are blocks
     form     of form_of"""
@@ -53,7 +54,8 @@ class Corpus:
     tokens: np.ndarray
     blocks: torch.Tensor
     n_bytes: int | None
-    given: torch.Tensor | None = None
+    given: torch.Tensor
+    marked: bool = False
     sizes: np.ndarray | None = None
     block: torch.Tensor | None = None
     form: str = ''
@@ -61,24 +63,13 @@ class Corpus:
     @property
     def digest(self):
         """A hash of the blocks, and of what is given."""
-        data = self.blocks.numpy().tobytes()
-        if self.given is not None:
-            data += self.given.numpy().tobytes()
+        data = self.blocks.numpy().tobytes() + self.given.numpy().tobytes()
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     @property
     def n_blanks(self):
-        """(n,) or int: tokens of a block that are measured."""
-        if self.given is None:
-            return self.blocks.size(1)
+        """(n,) tokens of a block that are measured."""
         return (~self.given).sum(1)
-
-    @property
-    def has_given(self):
-        """Whether tokens may be given; of parts of documents, tokens that are no padding."""
-        if self.given is None or self.block is None:
-            return self.given is not None
-        return bool((self.given & (self.blocks != PADDING)).any())
 
     def by_block(self, x):
         """Return the sums (blocks, ...) over the rows of each block of x (n, ...).
@@ -92,10 +83,7 @@ class Corpus:
 
     def apart(self, begins):
         """Return the Corpus whose rows are the parts of documents that begin there, (n, P)."""
-        given = self.given
-        if given is None:
-            given = torch.zeros_like(self.blocks, dtype=torch.bool)
-        rows, given, block = rows_of_parts(self.blocks, given, begins)
+        rows, given, block = rows_of_parts(self.blocks, self.given, begins)
         label = f'{self.label}, documents apart'
         return replace(self, label=label, blocks=rows, given=given, block=block)
 
@@ -133,12 +121,9 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    if not tokens.marked and not given.any():
-        given = None
     packed = tokens.packed.reshape(-1)
-    corpus = Corpus(
-        name, label, origin, packed, blocks, n_bytes, given, sizes, form=form_of_split(tokens)
-    )
+    how = {'marked': tokens.marked, 'sizes': sizes, 'form': form_of_split(tokens)}
+    corpus = Corpus(name, label, origin, packed, blocks, n_bytes, given, **how)
     begins = begins_in(blocks, tokens, cut.documents)
     if begins is None:
         return corpus

@@ -26,9 +26,9 @@ def ratio_error(sums, counts):
 
         sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)
 
-    The blocks count as independent. A single one has none: None."""
+    The blocks count as independent. A single one has none, nor has an infinite sum: None."""
     n = len(sums)
-    if n == 1:
+    if n == 1 or not sums.isfinite().all():
         return None
     sums = sums.double()
     counts = counts.double()
@@ -128,6 +128,32 @@ def format_table(rows):
     for row in rows:
         lines.append(line(row['estimate'], cells(row), row['blocks'], row['tokens']))
     return '\n'.join(lines)
+
+
+# what is said below a table of a row that has a field
+REMARKS = {
+    'orders_stderr': '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± '
+    'above leaves out',
+    'spread': '{estimate}: standard deviation over the orders of a block {spread:.2f} nats',
+    'visits': 'ensemble on {visits} of {of_visits} visits a block',
+    'gain_stderr': 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} '
+    'nats/token',
+    'cut': '{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
+    'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes',
+    'cost_stderr': '{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a '
+    'step, paired by block, in {passes:.1f} passes',
+    'rows': 'last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages',
+    'word_perplexity_stderr': 'last word, perplexity: {word_perplexity:.2f} ± '
+    '{word_perplexity_stderr:.2f}',
+}
+
+
+def remarks(rows):
+    """Return the lines to print below the table of some rows."""
+    lines = []
+    for row in rows:
+        lines += [line.format(**row) for field, line in REMARKS.items() if row.get(field)]
+    return lines
 
 
 def cells_with_bytes(row):

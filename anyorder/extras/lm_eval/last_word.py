@@ -6,7 +6,7 @@ import torch
 
 from anyorder.extras.lm_eval.reading import continuation_scores
 from anyorder.likelihood.estimates import Estimate
-from anyorder.likelihood.tables import figure, share_error, summarize
+from anyorder.likelihood.tables import share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.tokens.tokenizers import split_documents
@@ -18,12 +18,12 @@ class LastWord(Estimate):
     Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
     each token."""
 
-    name = work = 'accuracy'
-    wants = 'lambada'
+    name = label = 'accuracy'
+    dataset = 'lambada'
 
-    @classmethod
-    def measures(cls, name):
-        return name == cls.wants
+    def __init__(self, config, checkpoint):
+        self.c = config
+        self.checkpoint = checkpoint
 
     def measure(self, model, text, journal):
         """Return [(nats of the last word, whether it is right)] of all passages."""
@@ -42,7 +42,7 @@ class LastWord(Estimate):
                 bar.update()
         return list(chain.from_iterable(gather(scores)))
 
-    def rows(self, measured, text):
+    def rows(self, measured, text, of_one=None):
         nats, hits = torch.tensor(measured, dtype=torch.float64).T
         words = summarize('', nats, 1, None)
         n = len(measured)
@@ -56,14 +56,6 @@ class LastWord(Estimate):
             'word_perplexity_stderr': words['perplexity_stderr'],
         }
         return [row]
-
-    def remarks(self, rows, text):
-        (row,) = rows
-        perplexity = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
-        return [
-            'last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
-            f'last word, perplexity: {perplexity}',
-        ]
 
 
 def last_words(tokens, tokenizer):

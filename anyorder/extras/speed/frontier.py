@@ -81,7 +81,8 @@ def main(config):
         ).samples
         row = {'way': name, 'n_steps': n_steps, 'seconds': time.perf_counter() - start}
         row['passes'] = statistics.fmean(sample['passes'] for sample in samples)
-        estimate = Written(Config(config, n_orders=1), writer.checkpoint, (), '', law)
+        how = Config(config, n_orders=1, block_size=writer.block_size)
+        estimate = Written(how, writer.checkpoint, name, law)
         (of_text,) = estimate.rows(estimate.measure(writer.model, text, Journal('', {})), text)
         row |= {'nats': of_text['nats_per_token'], 'nats_error': of_text['stderr']}
         if judge:
