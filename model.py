@@ -70,36 +70,25 @@ class AOGPTConfig:
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
-            is_whole_float = field.type is float and type(value) is int
-            if type(value) is not field.type and not is_whole_float:
+            is_kind = isinstance(value, field.type | int)  # an int serves as a float
+            if not is_kind or (field.name in SIZES and value < 1):
                 kind = field.type.__name__
-                raise ValueError(f'{field.name} must be of type {kind}, got {value!r}')
-        for size in SIZES:
-            self._check(getattr(self, size) >= 1, f'{size} must be at least 1', size)
-        is_whole = self.n_embd % self.n_head == 0
-        self._check(is_whole, 'n_embd must be divisible by n_head', 'n_embd', 'n_head')
-        self._check(0 <= self.dropout < 1, 'dropout must be at least 0 and below 1', 'dropout')
-        fits = 0 <= self.n_tokens <= self.vocab_size
-        self._check(fits, 'n_tokens must be 0 (all) to vocab_size', 'n_tokens', 'vocab_size')
-
-        for name, table in (('target_position', TARGET_POSITIONS), ('attention', ATTENTION)):
-            is_known = getattr(self, name) in table
-            self._check(is_known, f'{name} must be {", ".join(table)}', name)
-        self._check(
-            self.target_position != 'two_stream' or self.attention == 'causal',
-            'target_position=two_stream is a decoder: attention must be causal',
-            'target_position',
-            'attention',
-        )
+                raise ValueError(f'{field.name} must be {kind}, a size at least 1, got {value!r}')
+        way = self.target_position
+        is_decoder = self.attention == 'causal'
         is_even = self.n_embd // self.n_head % 2 == 0
-        rule = 'rotary wants heads of even width'
-        self._check(is_even or not self.rotary, rule, 'rotary', 'n_embd', 'n_head')
-
-    def _check(self, holds, rule, *names):
-        """Raise the error of a rule that the values of these fields break."""
-        if not holds:
-            got = ', '.join(f'{name}={getattr(self, name)!r}' for name in names)
-            raise ValueError(f'{rule}, got {got}')
+        rules = {
+            'n_embd must be divisible by n_head': self.n_embd % self.n_head == 0,
+            'dropout must be at least 0 and below 1': 0 <= self.dropout < 1,
+            'n_tokens must be 0 (all) to vocab_size': 0 <= self.n_tokens <= self.vocab_size,
+            f'target_position must be {", ".join(TARGET_POSITIONS)}': way in TARGET_POSITIONS,
+            f'attention must be {", ".join(ATTENTION)}': self.attention in ATTENTION,
+            'two_stream is a decoder': is_decoder or way != 'two_stream',
+            'rotary wants heads of even width': is_even or not self.rotary,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ValueError(f'{rule}, got {self}')
 
     @property
     def n_real(self):
@@ -349,7 +338,7 @@ class SelfAttention(nn.Module):
         self.q_norm = make_head_norm(config)
         self.k_norm = make_head_norm(config)
 
-    def qkv(self, x, answering, rotary):
+    def forward(self, x, slots, answering, rotary, store):
         qkv = self.c_attn(x).view(*x.shape[:-1], 3, self.n_head, x.size(-1) // self.n_head)
         q, k, v = qkv.unbind(-3)  # (B, S, H, D)
         q = take(q, answering)
@@ -359,25 +348,21 @@ class SelfAttention(nn.Module):
             of_target, of_token = rotary
             q = apply_rotary(q, [take(part, answering) for part in of_target])
             k = apply_rotary(k, of_token)
-        return q, k, v
+        y = self.answer(q, k, v, slots, answering, store).flatten(2)  # (B, n, C)
+        return F.dropout(self.c_proj(y), self.dropout, self.training)
 
-    def forward(self, q, k, v, slots, answering, store):
+    def answer(self, q, k, v, slots, answering, store):
         n_content = slots.number.size(1)  # queries of two streams come after it, without keys
         k = k[:, :n_content]
         v = v[:, :n_content]
         if store is not None:
             k, v = store(k, v)  # (B, keys, H, D)
-
         mask = slots.mask_of(answering)
         if mask is not None or q.size(1) <= k.size(1):
-            return self.attend(q, k, v, mask, slots.causal).flatten(2)  # (B, n, C)
+            return self.attend(q, k, v, mask, slots.causal)
         # two streams are then two causal calls over the same keys
         streams = q.split(k.size(1), 1)
-        y = torch.cat([self.attend(stream, k, v, None, slots.causal) for stream in streams], 1)
-        return y.flatten(2)
-
-    def project(self, y):
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        return torch.cat([self.attend(stream, k, v, None, slots.causal) for stream in streams], 1)
 
     def attend(self, q, k, v, mask, causal):
         """Return softmax(q k^T / sqrt(D)) v (B, n, H, D); a mask of None is causal, or full."""
@@ -432,30 +417,18 @@ class Block(nn.Module):
         self.wtpe = nn.Embedding(config.block_size, config.n_embd) if kind == 'layer' else None
 
     def forward(self, x, wtpe, slots, answering, rotary, store):
-        modulation = None
-        if self.adaLN is not None:
-            modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
-        elif wtpe is not None:
-            x = x + wtpe(slots.target)
-        residual = take(x, answering)
-        q, k, v = self.before_attention(x, modulation, answering, rotary)
-        y = self.attn(q, k, v, slots, answering, store)
-        return self.after_attention(residual, take(modulation, answering), y)
-
-    def before_attention(self, x, modulation, answering, rotary):
-        x = self.ln_1(x)
-        if modulation is not None:
-            shift, scale = modulation.chunk(6, -1)[:2]
-            x = modulate(x, shift, scale)
-        return self.attn.qkv(x, answering, rotary)
-
-    def after_attention(self, x, modulation, y):
-        y = self.attn.project(y)
-        if modulation is None:
-            x = x + y
+        how = slots, answering, rotary, store
+        if self.adaLN is None:
+            wtpe = self.wtpe or wtpe
+            if wtpe is not None:
+                x = x + wtpe(slots.target)
+            x = take(x, answering) + self.attn(self.ln_1(x), *how)
             return x + self.mlp(self.ln_2(x))
-        gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)[2:]
-        x = x + gate_a * y
+        modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
+        shift_a, scale_a = modulation.chunk(6, -1)[:2]
+        y = self.attn(modulate(self.ln_1(x), shift_a, scale_a), *how)
+        gate_a, shift_m, scale_m, gate_m = take(modulation, answering).chunk(6, -1)[2:]
+        x = take(x, answering) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
 
@@ -648,15 +621,12 @@ class Network(nn.Module):
 
     def _check(self, idx, order):
         """Return (B, T), if shapes fit."""
-        if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
-            shapes = f'{tuple(idx.shape)} and {tuple(order.shape)}'
-            raise ValueError(f'idx, order must be (B, N), (B, T), got {shapes}')
-        B, T = order.shape
-        N = idx.size(1)
-        if not 1 <= T <= N <= self.config.block_size:
+        B, N = idx.shape
+        rows, T = order.shape
+        if rows != B or not 1 <= T <= N <= self.config.block_size:
             raise ValueError(
-                f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
-                f'got T={T} visits and N={N} tokens'
+                'idx, order must be (B, N), (B, T) with 1 <= T <= N <= '
+                f'block_size={self.config.block_size}, got {(B, N)} and {(rows, T)}'
             )
         if self.slots.masked_loss and T < N:
             raise ValueError(f'a masked loss wants whole orders, got {T} visits of N={N} tokens')
@@ -664,20 +634,17 @@ class Network(nn.Module):
 
     def _check_scored(self, n_known, columns, T):
         """Check what `forward` is given, but not on a device."""
-        if not self.slots.masked_loss and n_known is not None:
+        is_masked = self.slots.masked_loss
+        if is_masked != (n_known is not None) or (is_masked and columns is not None):
             raise ValueError(
-                'n_known is for a masked loss; a decoder gives the nll of all visits at once'
-            )
-        if self.slots.masked_loss and (n_known is None or columns is not None):
-            raise ValueError(
-                f'a masked loss wants n_known (B,) from 0 to {T - 1}, no columns: visits by predict'
+                'a masked loss wants n_known (B,) and no columns, which are for predict; a decoder '
+                'gives the nll of all visits at once, without n_known'
             )
         if torch.compiler.is_compiling():
             return
         for name, x in (('n_known', n_known), ('columns', columns)):
-            if x is None or x.device.type != 'cpu':
-                continue
-            if not 0 <= x.min() <= x.max() < T:
+            is_here = x is not None and x.device.type == 'cpu'
+            if is_here and not 0 <= x.min() <= x.max() < T:
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
 
     def _check_kind(self, known, first, cache):
@@ -741,8 +708,7 @@ class AOGPT(Network):
             for block in self.transformer.h:
                 # shift, scale, gate of attention, then of the MLP
                 parts = block.adaLN[1].bias.view(6, -1)
-                parts[2] = self.config.gate_init
-                parts[5] = self.config.gate_init
+                parts[[2, 5]] = self.config.gate_init
 
     def trunk(self, idx, order, slots, cache=None):
         """Return the last hidden states (B, n, C) of the slots that answer."""
@@ -765,27 +731,19 @@ class AOGPT(Network):
         if self.config.rotary:
             rotary = [self._cos_sin(slots.target), self._cos_sin(slots.read_position)]
         store = None
+        wtpe = t.wtpe if 'wtpe' in t else None
         for layer, block in enumerate(t.h):
             answering = slots.answering if layer == len(t.h) - 1 else None
             if cache is not None:
                 store = partial(cache.store, slots, layer)
-            x = block(x, self._wtpe(layer), slots, answering, rotary, store)
+            x = block(x, wtpe, slots, answering, rotary, store)
+            if kind == 'input':
+                wtpe = None
 
         # The last norm
         if kind != 'adaln':
             return t.ln_f(x)
         return t.final_layer(x, take(slots.target, slots.answering), t.wtpe)
-
-    def _wtpe(self, layer):
-        """Return the nn.Embedding that tells a layer its targets, or None."""
-        kind = self.config.target_position
-        if kind == 'two_stream':
-            return None
-        if kind == 'input' and layer > 0:
-            return None
-        if kind == 'layer':
-            return self.transformer.h[layer].wtpe
-        return self.transformer.wtpe
 
     def _cos_sin(self, position):
         """Return (cos, sin), (B, S, 1, D / 2) each, of angles (p + 1) 10000^(-2 i / D)."""

@@ -5,9 +5,9 @@ set.
 
 Another network is one entry of NETWORKS, beside its field of model.AOGPTConfig."""
 
-from dataclasses import fields
+from dataclasses import asdict
 
-from configurator import nearest, number_in
+from configurator import names_in, nearest, number_in
 from model import AOGPTConfig
 
 # fields of an AOGPTConfig that a word sets; of two words for one field the wider comes first
@@ -36,8 +36,18 @@ def network_fields(text):
 
     Raises ValueError for a word that is none, and for two that contradict each other."""
     found = {}
-    for word in filter(None, text.split(',')):
-        for field, value in fields_of_word(word.strip()).items():
+    for word in names_in(text):
+        name, _, number = word.partition('=')
+        of_word = NETWORKS.get(word)
+        if name in NUMBERS:
+            of_word = {name: number_in(number, NUMBERS[name])}
+        if of_word is None or None in of_word.values():
+            words = (*NETWORKS, *(f'{name}=NUMBER' for name in NUMBERS))
+            raise ValueError(
+                f'network must be words of {", ".join(words)}, with commas between them, got '
+                f'{word!r}{nearest(word, words)}'
+            )
+        for field, value in of_word.items():
             if found.setdefault(field, value) != value:
                 raise ValueError(
                     f'network={text} gives {field} two values, {found[field]} and {value}: '
@@ -46,41 +56,14 @@ def network_fields(text):
     return found
 
 
-def fields_of_word(word):
-    """Return {field: value} of one word."""
-    name, _, number = word.partition('=')
-    if word in NETWORKS:
-        return NETWORKS[word]
-    if name in NUMBERS:
-        return {name: number_of(name, number)}
-    words = (*NETWORKS, *(f'{name}=NUMBER' for name in NUMBERS))
-    raise ValueError(
-        f'network must be words of {", ".join(words)}, with commas between them, got {word!r}'
-        f'{nearest(word, words)}'
-    )
-
-
-def number_of(name, text):
-    """Return the number behind `name`=. Raises ValueError unless it is finite."""
-    number = number_in(text, NUMBERS[name])
-    if number is None:
-        raise ValueError(f'network wants a number behind {name}=, got {text!r}: as {name}=1')
-    return number
-
-
 def network_name(config):
     """Return the words of an AOGPTConfig, which network_fields reads; 'decoder' is the default."""
-    others = {}  # fields that have another value than by default
-    for field in fields(AOGPTConfig):
-        value = getattr(config, field.name)
-        if value != field.default:
-            others[field.name] = value
+    others = asdict(config).items() - asdict(AOGPTConfig()).items()  # (field, value)
     words = []
     for word, of_word in NETWORKS.items():
-        if of_word.items() <= others.items():
+        if of_word.items() <= others:
             words.append(word)
-            others = {name: value for name, value in others.items() if name not in of_word}
-    for name in NUMBERS:
-        if name in others:
-            words.append(f'{name}={others[name]}'.removesuffix('.0'))
+            others = others - of_word.items()
+    left = dict(others)
+    words += [f'{name}={left[name]}'.removesuffix('.0') for name in NUMBERS if name in left]
     return ','.join(words) or 'decoder'
