@@ -13,7 +13,7 @@ from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
 # options that stay as typed, see configurator.py
-TEXTS = ('wandb_project', 'wandb_run_name')
+TEXTS = ('wandb_project',)
 
 # files
 out_dir = 'out'  # where ckpt.pt and log.jsonl go
@@ -36,10 +36,11 @@ gradient_accumulation_steps = 1  # micro-batches of an update, over all processe
 order = 'random'  # anyorder/orders.py:ORDERS; few:8@3 has number and seed; or FILE.py:NAME
 l2r_ratio = 0.1  # share of the sequences that are read left to right instead
 # optimizer
-optimizer = 'adamw'  # or 'muon:0.02': Muon at this peak on hidden matrices, AdamW on the rest
+optimizer = 'adamw'  # or 'muon': Muon on the matrices of attention and MLP, AdamW on the rest
+muon_learning_rate = 0.02  # Muon's peak, which rises and falls in the same ratio as AdamW's
 max_iters = 100000  # updates
 learning_rate = 6e-4  # AdamW's peak, reached after warmup_iters
-min_lr = 6e-5  # AdamW's end of the cosine at lr_decay_iters; Muon's falls in the same ratio
+min_lr = 6e-5  # AdamW's end of the cosine at lr_decay_iters
 warmup_iters = 2000  # updates
 lr_decay_iters = 0  # updates; 0 is max_iters
 weight_decay = 0.05  # on matrices only
@@ -54,8 +55,7 @@ log_interval = 10  # iterations between lines of the log and of the terminal
 keep_best = ''  # 'val_any', 'val_l2r', ...: ckpt_best.pt is kept where it was lowest
 patience = 0  # validations in a row without a new best, after which the run ends; 0 is off
 wandb_log = False  # send the log to wandb, too
-wandb_project = 'ao-gpt'  # at wandb
-wandb_run_name = ''  # at wandb; '' is out_dir
+wandb_project = 'ao-gpt'  # at wandb, where WANDB_NAME in the environment, or out_dir, names a run
 # system
 seed = 1337  # with iteration and micro-batch it fixes every random number
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...

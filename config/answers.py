@@ -13,7 +13,8 @@ Result: 93 +- 5 % of new sums of two numbers below 100 are right, three runs (re
 init_from = 'auto:out/quickstart/ckpt.pt'  # or another checkpoint; the same command again goes on
 out_dir = 'out/answers'
 dataset = 'sums'
-optimizer = 'muon:0.02'
+optimizer = 'muon'
+muon_learning_rate = 0.02
 batch_size = 64  # documents
 max_iters = 2000
 learning_rate = 1e-3

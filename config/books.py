@@ -19,7 +19,8 @@ n_head = 4
 n_embd = 192
 network = 'gate_init=1'  # any-order learning starts on a plateau; open gates leave it sooner
 batch_size = 32
-optimizer = 'muon:0.03'
+optimizer = 'muon'
+muon_learning_rate = 0.03
 max_iters = 2000
 learning_rate = 6e-3
 min_lr = 5e-4

@@ -13,7 +13,8 @@ n_head = 4
 n_embd = 128
 network = 'rotary,gate_init=1'
 batch_size = 16
-optimizer = 'muon:0.04'
+optimizer = 'muon'
+muon_learning_rate = 0.04
 max_iters = 3000
 learning_rate = 1e-2
 min_lr = 1e-3

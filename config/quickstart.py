@@ -14,7 +14,8 @@ n_head = 3
 n_embd = 96
 network = 'gate_init=1'  # any-order learning starts on a plateau; open gates leave it sooner
 batch_size = 32
-optimizer = 'muon:0.04'
+optimizer = 'muon'
+muon_learning_rate = 0.04
 max_iters = 1700
 learning_rate = 1e-2
 min_lr = 1e-3

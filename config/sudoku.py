@@ -20,7 +20,8 @@ n_embd = 128
 network = 'gate_init=1'
 batch_size = 64
 l2r_ratio = 0.0
-optimizer = 'muon:0.04'
+optimizer = 'muon'
+muon_learning_rate = 0.04
 max_iters = 9000
 learning_rate = 1e-2
 min_lr = 5e-4

@@ -20,7 +20,8 @@ dropout = 0.1  # else the 168 solutions are learnt by heart and not the rules
 network = 'gate_init=1'
 batch_size = 128
 l2r_ratio = 0.0
-optimizer = 'muon:0.04'
+optimizer = 'muon'
+muon_learning_rate = 0.04
 max_iters = 1200
 learning_rate = 1e-2
 min_lr = 1e-3

@@ -21,7 +21,8 @@ n_embd = 128
 network = 'encoder,gate_init=1'
 batch_size = 128
 l2r_ratio = 0.0
-optimizer = 'muon:0.04'
+optimizer = 'muon'
+muon_learning_rate = 0.04
 max_iters = 4000
 learning_rate = 1e-2
 min_lr = 7e-4

@@ -341,7 +341,7 @@ RUNS |= {
     'scratch': SCRATCH,
     'adapted': ADAPTED,
     # at a quarter of the rates
-    'adapted_gently': f'{ADAPTED} --learning_rate=2.5e-3 --min_lr=2.5e-4 --optimizer=muon:0.01',
+    'adapted_gently': f'{ADAPTED} --learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01',
 }
 
 SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
@@ -354,7 +354,7 @@ RUNS |= {
 }
 
 SUDOKU_RUN = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
-HALF = f'{SUDOKU_RUN} --learning_rate=5e-3 --optimizer=muon:0.02 --min_lr=5e-4'
+HALF = f'{SUDOKU_RUN} --learning_rate=5e-3 --optimizer=muon --muon_learning_rate=0.02 --min_lr=5e-4'
 RUNS |= {
     'sudoku_decoder': SUDOKU_RUN,
     # without AdaLN: as many parameters by the width

@@ -292,13 +292,7 @@ def test_a_number_within_an_option_has_digits_alone():
 
 @pytest.mark.parametrize(
     'option',
-    [
-        'optimizer=muon:0.0_4',
-        'dataset=books:1_0',
-        'network=gate_init=1_0',
-        'network=n_cond=1_6',
-        'order=few:8@1_0',
-    ],
+    ['dataset=books:1_0', 'network=gate_init=1_0', 'network=n_cond=1_6', 'order=few:8@1_0'],
 )
 def test_no_option_of_a_run_holds_a_number_with_underscores(option):
     namespace = vars(importlib.import_module('train'))

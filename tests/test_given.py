@@ -53,6 +53,13 @@ def options(model, order='random'):
     """The options of a training."""
     l2r_ratio = 0.0 if model.slots.masked_loss else 0.3
     sizes = {'batch_size': 6, 'block_size': 9, 'dtype': 'float32', 'seed': 3, 'grad_clip': 0.0}
+    sizes |= {
+        'optimizer': 'adamw',
+        'learning_rate': 1e-3,
+        'weight_decay': 0,
+        'beta1': 0,
+        'beta2': 0,
+    }
     return Config(sizes, l2r_ratio=l2r_ratio, documents='apart', order=order)
 
 
@@ -149,8 +156,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
 def test_an_update_weighs_all_blanks_alike(variant):
     """Those of all of its micro-batches, however many each of them has."""
     model = make_model(**variant).requires_grad_(True)
-    optimizers = make_optimizers(model, 'adamw', 1e-3, 0, 0, (0.9, 0.95))
-    state = TrainState(model, optimizers, EMA(model, 0.9))
+    state = TrainState(model, make_optimizers(model, options(model)), EMA(model, 0.9))
     seen = []
 
     def draw(*args):

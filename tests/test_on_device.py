@@ -195,6 +195,12 @@ OPTIONS = dict(
     seed=1,
     dtype='float32',
     documents='together',
+    optimizer='adamw',
+    learning_rate=1e-3,
+    muon_learning_rate=0.01,
+    weight_decay=0.1,
+    beta1=0.9,
+    beta2=0.95,
 )
 
 
@@ -205,14 +211,14 @@ def split_of_texts():
     return Split(tokens, eos=256)
 
 
-def totals_after(device, wrapped=None, optimizer='adamw', **options):
+def totals_after(device, wrapped=None, **options):
     """(loss and norm summed) of two updates of the model that `wrapped` makes."""
     model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
-    optimizers = make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95))
-    state = TrainState(model, optimizers, EMA(model, 0.9))
+    config = Config(OPTIONS | options)
+    state = TrainState(model, make_optimizers(model, config), EMA(model, 0.9))
     state.run_model = wrapped(model) if wrapped else model
     for _ in range(2):
-        update(state, split_of_texts(), 1e-3, Config(OPTIONS | options))
+        update(state, split_of_texts(), 1e-3, config)
     return state.totals[:2].tolist()
 
 

@@ -64,6 +64,11 @@ OPTIONS = Config(
     dtype='float32',
     order='random',
     max_iters=30,
+    learning_rate=1e-2,
+    muon_learning_rate=0.03,
+    weight_decay=0.1,
+    beta1=0.9,
+    beta2=0.95,
 )
 
 
@@ -82,7 +87,7 @@ def start(model, optimizer='adamw', way=''):
         mesh = sharding.mesh_of(Config(save_memory=way), CPU)
         for whole in (model, average.model):
             sharding.shard(whole, mesh)
-    optimizers = make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95))
+    optimizers = make_optimizers(model, options(optimizer=optimizer))
     state = TrainState(model, optimizers, average)
     state.run_model = starts.make_run_model(model, False, CPU)
     return state
@@ -412,7 +417,12 @@ def test_every_config_is_a_run_and_those_of_the_papers_have_their_sizes(path):
     assert config.learning_rate == rate
 
 
-SAVED = {'optimizer': 'muon:0.04', 'order': 'few:8@3', 'documents': 'together'}
+SAVED = {
+    'optimizer': 'muon',
+    'muon_learning_rate': 0.04,
+    'order': 'few:8@3',
+    'documents': 'together',
+}
 RESUMED = dict(optimizer=[], n_seen=0, logged=0, totals=None, tokenizer='bytes', config=SAVED)
 MODEL = make_model(n_layer=1, vocab_size=320, n_tokens=257)
 AVERAGE = EMA(MODEL, 0.9)
@@ -428,11 +438,11 @@ def write_run(path, **entries):
 # what a checkpoint was saved with, what is typed now, and what the run has and says is changed
 OVERRIDES = [
     ({}, '', {'order': 'random', 'optimizer': 'adamw', 'n_layer': 1, 'block_size': 9}, []),
-    ({}, '--optimizer=muon --order=block', {'optimizer': 'muon:0.02', 'order': 'block:4'}, []),
+    ({}, '--optimizer=muon --order=block', {'muon_learning_rate': 0.02, 'order': 'block:4'}, []),
     (SAVED, '--optimizer=muon --order=few:8 --network=n_cond=8,adaln', SAVED, []),
-    (SAVED, '--optimizer=muon:0.1', {'optimizer': 'muon:0.1'}, ['optimizer muon:0.04 -> muon:0.1']),
+    (SAVED, '--muon_learning_rate=1', {'optimizer': 'muon'}, ['muon_learning_rate 0.04 -> 1.0']),
     (SAVED, '--order=few:8@0', {'order': 'few:8'}, ['order few:8@3 -> few:8']),
-    ({'keep_best': 'val_any'}, '--keep_best=', {}, ["keep_best val_any -> ''"]),
+    (SAVED | {'keep_best': 'val_any'}, '--keep_best=', {}, ["keep_best val_any -> ''"]),
     (SAVED, 'c.py --seed=3', SAVED | {'batch_size': 5, 'n_layer': 1, 'seed': 3}, []),
 ]
 
@@ -451,7 +461,7 @@ def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
     _, config, found = starts.start_checkpoint(resumed)
     assert {name: config[name] for name in now} == now
     assert found == changed
-    is_overruled = 'n_layer 12 -> 1, optimizer adamw -> muon:0.04\n' in capsys.readouterr().out
+    is_overruled = 'n_layer 12 -> 1, optimizer adamw -> muon\n' in capsys.readouterr().out
     assert is_overruled == ('c.py' in words)
     _, config, found = starts.start_checkpoint(typed('--init_from=ckpt.pt', *typed_here))
     assert (config.n_layer, config.block_size, config.init_from, found) == (1, 9, 'ckpt.pt', [])
@@ -492,8 +502,7 @@ BAD = {
     '--dtype=int8': 'dtype',
     '--compile=maybe': 'compile',
     '--optimizer=sgd': 'optimizer',
-    '--optimizer=muon:0': 'optimizer',
-    '--optimizer=adamw:1': 'optimizer',
+    '--muon_learning_rate=0': 'muon_learning_rate',
     '--gradient_accumulation_steps=0': 'gradient_accumulation_steps',
     '--init_from=resume': 'ckpt.pt',
     '--init_from=none.pt': 'none.pt',
@@ -959,7 +968,7 @@ def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypat
 @pytest.mark.parametrize('call', ['log', 'Table', 'finish'])
 @pytest.mark.parametrize('error', [KeyError(), asyncio.CancelledError(), KeyboardInterrupt()])
 def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(folder, wandb, capsys, call, error):
-    config = Config(wandb_log=True, wandb_project='', wandb_run_name='', out_dir='out')
+    config = Config(wandb_log=True, wandb_project='', out_dir='out')
     chart = start_chart(folder(), config)
     setattr(wandb, call, Mock(side_effect=error))
     is_ended = isinstance(error, KeyboardInterrupt)

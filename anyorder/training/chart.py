@@ -62,7 +62,7 @@ def start_chart(folder, config):
 
         wandb.init(
             project=config.wandb_project,
-            name=config.wandb_run_name or config.out_dir,
+            name=os.environ.get('WANDB_NAME', config.out_dir),
             id=id_of(folder),
             resume='allow',
             config={**config, 'environment': folder.environment},

@@ -32,11 +32,10 @@ from anyorder.training.sharding import (
 )
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import padded
-from configurator import Config, at_least, check_choice, number_in
+from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
-MUON_RATE = 0.02  # its peak where an option names none
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
 
@@ -76,7 +75,7 @@ def start_checkpoint(config):
     fixed = {name: getattr(checkpoint.config, name) for name in SIZES}
     fixed['network'] = network_name(checkpoint.config)
     shape = fixed.copy()
-    if 'optimizer' in saved and optimizer_in(whole)[0] != optimizer_in(saved)[0]:
+    if saved:
         fixed['optimizer'] = saved['optimizer']
     given |= overruled(given, fixed, config.typed)
     place = {'out_dir': config.out_dir, 'init_from': start}
@@ -91,31 +90,8 @@ def written_out(config, saved):
     """Return the options that a short text may name, written out as a checkpoint keeps them.
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    optimizer, rate = optimizer_in(config)
-    if optimizer == 'muon':
-        _, saved_rate = optimizer_in(saved)
-        optimizer = f'muon:{rate or saved_rate or MUON_RATE}'
     named = AOGPTConfig(**network_fields(config.network))
-    return {
-        'order': order_option(config, saved),
-        'optimizer': optimizer,
-        'network': network_name(named),
-    }
-
-
-def optimizer_in(options):
-    """Return ('adamw' or 'muon', the peak of Muon's learning rate or None) of a run."""
-    text = options.get('optimizer', 'adamw')
-    name, colon, rate = text.partition(':')
-    check_choice('optimizer', name, 'adamw', 'muon')
-    if not colon:
-        return name, None
-    rate = number_in(rate)
-    if name != 'muon' or rate is None or rate <= 0:
-        raise ValueError(
-            f'optimizer must be adamw, muon or muon:RATE with a rate above 0, got {text!r}'
-        )
-    return name, rate
+    return {'order': order_option(config, saved), 'network': network_name(named)}
 
 
 def changed_options(saved, given):
@@ -169,7 +145,7 @@ AT_LEAST_0 = (
     'seed',
 )
 BOUNDS = (
-    (('learning_rate',), 'above 0', lambda x: x > 0),
+    (('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
     (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
     (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1),
 )
@@ -180,6 +156,7 @@ def check_options(c, world_size):
     at_least(c, 1, *AT_LEAST_1)
     at_least(c, 0, *AT_LEAST_0)
     check_choice('compile', c.compile, 'auto', True, False)
+    check_choice('optimizer', c.optimizer, 'adamw', 'muon')
     weights_in(c.dataset)  # which raises
     keeps_apart(c.documents)
     if c.gradient_accumulation_steps % world_size:
@@ -359,16 +336,7 @@ def start_state(config, checkpoint, model, kind, device):
         mesh = mesh_of(config, device)
         shard(model, mesh)
         shard(ema.model, mesh)
-    optimizer, muon_learning_rate = optimizer_in(config)
-    optimizers = make_optimizers(
-        model,
-        optimizer,
-        config.learning_rate,
-        muon_learning_rate,
-        config.weight_decay,
-        (config.beta1, config.beta2),
-    )
-    state = TrainState(model, optimizers, ema)
+    state = TrainState(model, make_optimizers(model, config), ema)
     if resumes:
         resume(state, checkpoint.entries)
     return state

@@ -198,27 +198,29 @@ def lr_of(it, config):
     )
 
 
-def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """Return [AdamW], or with 'muon' AdamW and Muon; matrices alone decay."""
+def make_optimizers(model, config):
+    """Return [AdamW], or with the option 'muon' AdamW and Muon; matrices alone decay."""
     hidden = []
     matrices = []
     vectors = []
     for name, p in model.named_parameters():
-        if optimizer == 'muon' and is_hidden(name, p):
+        if config.optimizer == 'muon' and is_hidden(name, p):
             hidden.append(p)
         elif p.dim() > 1:
             matrices.append(p)
         else:
             vectors.append(p)
     groups = [
-        {'params': matrices, 'weight_decay': weight_decay, 'lr_ratio': 1.0},
+        {'params': matrices, 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
         {'params': vectors, 'weight_decay': 0.0, 'lr_ratio': 1.0},
     ]
-    adamw = torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)
+    betas = (config.beta1, config.beta2)
+    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
     if not hidden:
         return [adamw]
-    groups = [{'params': hidden, 'lr_ratio': muon_learning_rate / learning_rate}]
-    return [adamw, Muon(groups, lr=muon_learning_rate, weight_decay=weight_decay)]
+    peak = config.muon_learning_rate
+    groups = [{'params': hidden, 'lr_ratio': peak / config.learning_rate}]
+    return [adamw, Muon(groups, lr=peak, weight_decay=config.weight_decay)]
 
 
 def is_hidden(name, p):

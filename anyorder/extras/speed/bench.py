@@ -13,7 +13,7 @@ Updates: the seconds of the first one, which compiles, tokens/s, MFU and peak me
 """
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least
+from configurator import at_least, check_choice
 
 # model (random weights)
 block_size = 1024  # positions
@@ -68,6 +68,7 @@ from anyorder.training.clock import training_flops
 def main(config):
     at_least(config, 1, 'batch_size', 'repeats')
     at_least(config, 0, 'n_updates')
+    check_choice('optimizer', config.optimizer, 'adamw', 'muon')
     check_out('out', config.out, '.json')
     passes = {name: numbers_or_none(config, name) for name in ('n_steps', 'plain')}
     device, dtype = resolve_device(config.device, config.dtype)

@@ -10,7 +10,6 @@ from anyorder.fast import lean
 from anyorder.machine.devices import resolve_compile, seconds
 from anyorder.networks import network_fields
 from anyorder.tokens.sets import Split, type_of
-from anyorder.training.start import MUON_RATE, optimizer_in
 from anyorder.training.update import TrainState, make_optimizers, update
 from configurator import Config, at_least, numbers
 from model import AOGPT, EMA, AOGPTConfig
@@ -64,10 +63,15 @@ def start_training(config, device, dtype, network='decoder'):
         l2r_ratio=l2r_ratio,
         dtype=dtype,
         seed=config.seed,
+        optimizer=config.optimizer,
+        learning_rate=1e-3,
+        muon_learning_rate=0.02,
+        weight_decay=0.05,
+        beta1=0.9,
+        beta2=0.95,
     )
-    optimizer, rate = optimizer_in(config)
-    optimizers = make_optimizers(model, optimizer, 1e-3, rate or MUON_RATE, 0.05, (0.9, 0.95))
-    return TrainState(model, optimizers, EMA(model, 0.9999)), Split(random_tokens(config)), run
+    state = TrainState(model, make_optimizers(model, run), EMA(model, 0.9999))
+    return state, Split(random_tokens(config)), run
 
 
 def wants_compile(config, device):

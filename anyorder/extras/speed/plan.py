@@ -32,7 +32,6 @@ from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
     check_options,
     model_config,
-    optimizer_in,
     resolve_start,
     start_checkpoint,
     written_out,
@@ -68,13 +67,12 @@ def lines_of(config):
     compiled = config.compile
     if compiled == 'auto':
         compiled = worth_compiling(True, 0, config.max_iters)
-    optimizer, _ = optimizer_in(config)
     has_rows = any(meta.prompts or meta.row_length is not None for meta in metas.values())
     setup = Setup(
         batch_size=config.batch_size,
         length=width_of(config, metas),
         dtype=dtype,
-        optimizer=optimizer,
+        optimizer=config.optimizer,
         compiled=compiled,
         n_parts=n_parts(config.save_memory, world_size),
         recompute=saves_by('recompute', config),
