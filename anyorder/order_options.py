@@ -61,13 +61,10 @@ def order_option(options, saved=None):
 
     What the Config does not say is as in `saved`, the options of the run that is resumed."""
     saved = saved or {}
-    # given: by a config file or by the command line
-    if 'order' in options.given - options.typed and is_own(options.order):
+    if 'order' not in options.given:  # by a config file or by the command line
+        return Order.of(saved.get('order', options.order), saved).kept
+    if is_own(options.order) and 'order' not in options.typed:
         raise ValueError(
             f'a config file runs no code: leave out its order, and type --order={options.order}'
         )
-    if 'order' in options.given:
-        text = read_order(options.order)
-    else:
-        text = saved.get('order', options.order)
-    return Order.of(text, saved).kept
+    return Order.of(read_order(options.order), saved).kept

@@ -64,20 +64,18 @@ class Family(NamedTuple):
     drawn      u is fresh in every row; else all rows share stream(seed, 'order')
     parameter  the default of what there is to choose; None: nothing
     n_numbers  f(n, parameter): how many numbers u has, m
-    shared     f(order, n, device), or its name: what stands in place of the parameter, for all
-               rows"""
+    is_whole   whether f is given the Order in place of the parameter: its seed names shared ones"""
 
     orders: Callable | str
     drawn: bool = False
     parameter: int | tuple | None = None
     n_numbers: Callable = lambda n, parameter: n
-    shared: Callable | str | None = None
+    is_whole: bool = False
 
     @property
     def has_seed(self):
         """Whether another seed makes another order, or a few others."""
-        is_one_of_many = not self.drawn and self.n_numbers(2, self.parameter) > 0
-        return is_one_of_many or self.shared is not None
+        return self.is_whole or not self.drawn and self.n_numbers(2, self.parameter) > 0
 
 
 MORE = 'anyorder.extras.orders'  # orders that the paper does not have
@@ -89,11 +87,7 @@ ORDERS = {
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(f'{MORE}:swapped', parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
     'few': Family(
-        f'{MORE}:few',
-        drawn=True,
-        parameter=2,
-        n_numbers=lambda n, K: int(K > 1),
-        shared=f'{MORE}:few_orders',
+        f'{MORE}:few', drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), is_whole=True
     ),
     'sorted_subset': Family(f'{MORE}:sorted_subset', drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(f'{MORE}:by_rows', drawn=True),
@@ -162,7 +156,9 @@ class Order:
 
     @property
     def wants_shape(self):
-        return wants_shape(opened(self.family.orders))
+        """Whether the function of the family is given the shape (H, W) of a grid in place of n."""
+        names = [*inspect.signature(opened(self.family.orders)).parameters]
+        return names[1:2] == ['shape']
 
     @property
     def law(self):
@@ -222,21 +218,37 @@ class Order:
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
         A row is drawn by the generator, by default torch's own, or by its own key of `keys`."""
-        n_numbers = n
-        if self.drawn:
-            n_numbers = self.family.n_numbers(n, self.parameter)
-
         # The last number of a row decides whether it is left to right
-        if self.drawn or l2r_ratio:
-            u = uniforms_of_rows(batch_size, n_numbers + 1, generator, device, keys)
+        n_numbers = 1 + (self.family.n_numbers(n, self.parameter) if self.drawn else n)
+        if keys is not None:
+            columns = torch.arange(n_numbers, device=keys.device)
+            u = uniform(keys.unsqueeze(1), 'order', columns)
+        elif self.drawn or l2r_ratio:
+            dtype = widest(torch.device(device or 'cpu'))  # float64: no ties; float32: few
+            shape = batch_size, n_numbers
+            u = torch.rand(shape, device=device, dtype=dtype, generator=generator)
         if self.drawn:
-            order = orders_of_uniforms(self, u[:, :-1], n, device)
+            order = self.of_uniforms(u[:, :-1], n)
         else:
             order = one_order(self, n, str(device or 'cpu')).repeat(batch_size, 1)
         if not l2r_ratio:
             return order
         is_l2r = u[:, -1:] < l2r_ratio
         return torch.where(is_l2r, torch.arange(n, device=device), order)
+
+    def of_uniforms(self, u, n):
+        """Return the orders (B, n) that the family makes of uniform numbers u (B, m)."""
+        family = self.family
+        size = n
+        if self.wants_shape:
+            if not self.shape or math.prod(self.shape) != n:
+                raise ValueError(
+                    f'an order of a grid wants all of its HxW cells, got {n} positions and '
+                    f'shape={self.shape}: prepare the set with --shape=HxW, or choose another '
+                    'order or block_size'
+                )
+            size = self.shape
+        return opened(family.orders)(u, size, self if family.is_whole else self.parameter)
 
 
 def parts_of(text):
@@ -247,45 +259,9 @@ def parts_of(text):
     return parsed(text, PARTS)
 
 
-def uniforms_of_rows(batch_size, n_numbers, generator, device, keys):
-    if keys is not None:
-        return uniform(keys.unsqueeze(1), 'order', torch.arange(n_numbers, device=keys.device))
-    dtype = widest(torch.device(device or 'cpu'))  # float64: no ties; float32: few
-    return torch.rand(batch_size, n_numbers, device=device, dtype=dtype, generator=generator)
-
-
-def orders_of_uniforms(order, u, n, device):
-    """Return the orders (B, n) that a drawn family makes of u (B, m)."""
-    family = order.family
-    parameter = order.parameter
-    if family.shared:
-        parameter = opened(family.shared)(order, n, str(device or 'cpu'))
-    orders = opened(family.orders)
-    return orders(u, size_for(orders, n, order.shape), parameter)
-
-
 def opened(name):
     """Return the function that a Family names, or has."""
     return pkgutil.resolve_name(name) if isinstance(name, str) else name
-
-
-@cache
-def wants_shape(function):
-    """Return whether the function of a family takes the shape of a grid."""
-    names = list(inspect.signature(function).parameters)
-    return names[1:2] == ['shape']
-
-
-def size_for(function, n, shape):
-    """Return the second argument of the function of a family: n, or the shape (H, W) of a grid."""
-    if not wants_shape(function):
-        return n
-    if not shape or math.prod(shape) != n:
-        raise ValueError(
-            f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: '
-            'prepare the set with --shape=HxW, or choose another order or block_size'
-        )
-    return shape
 
 
 @cache
@@ -294,13 +270,10 @@ def one_order(order, n, device):
     below 13.
 
     On the host a seed gives the same numbers for all devices."""
-    family = order.family
     length = order.length or n
-    n_numbers = family.n_numbers(length, order.parameter)
+    n_numbers = order.family.n_numbers(length, order.parameter)
     u = torch.rand(1, n_numbers, dtype=torch.float64, generator=stream(order.seed, 'order'))
-    orders = opened(family.orders)
-    size = size_for(orders, length, order.shape)
-    positions = orders(u, size, order.parameter)[0]
+    positions = order.of_uniforms(u, length)[0]
     below_n = positions[positions < n]
     if sorted(below_n.tolist()) != [*range(n)]:
         raise ValueError(

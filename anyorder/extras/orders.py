@@ -34,8 +34,9 @@ def sorted_subset(u, n, _):
     return is_rest.int().argsort(stable=True)
 
 
-def few(u, n, shared):
-    """Choose one of the few_orders `shared` (K, n), each as often."""
+def few(u, n, order):
+    """Choose one of the few_orders of an Order, each as often."""
+    shared = few_orders(order, n, str(u.device))  # (K, n)
     which = u.sum(-1) * len(shared)  # u is (B, 1); of (B, 0), if K is 1, the sum is 0
     return shared[which.long()]
 
