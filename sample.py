@@ -71,15 +71,7 @@ from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.files import check_out, reading
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order
-from anyorder.report import (
-    about_model,
-    begin_result,
-    describe,
-    print_samples,
-    print_table,
-    save,
-    write_page,
-)
+from anyorder.report import begin_result, facts, print_samples, print_table, save, write_page
 from anyorder.tokens.prompts import prompts_path, read_pattern, read_prompts, typed
 from anyorder.writer import Writer, check_patterns
 
@@ -109,17 +101,16 @@ def main(config):
 
     # Lay the prompts out: of each text its tokens, and which of them are known
     templates = writer.templates(prompts, way, page)
-    about = about_model(writer, config)
     texts = writer.lay_out(repeat_each(templates, config.n_samples), config.seed, lengths)
 
     # Write
-    result = begin_result(writer, order_text, way, config)
+    result = begin_result(writer, way, config)
     write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
 
     # Say what was written, and how
     samples = result['samples']
     print_samples(samples, writer, config)
-    about |= describe(result, order_text, way, page, config)
+    about = facts(result, writer, way, page)
     if config.html:
         write_page(samples, about, writer, config)
     if config.metrics:

@@ -8,49 +8,36 @@ from itertools import zip_longest
 
 import numpy as np
 
-from anyorder.generation.unmasking import Lossless
 from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
 
+# options of sample.py that do not say how a text is written, or on what
+AROUND = ('ckpt', 'weights', 'prompt', 'n_samples', 'seed', 'batch_size')
+AROUND += ('device', 'dtype', 'out', 'html', 'watch', 'metrics')
 REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
 
 
-def about_model(writer, config):
-    """Return the lines of the table on the model of a Writer."""
-    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions'
-    return {
-        'checkpoint': writer.checkpoint.about(config.weights),
-        'model': f'{size}, {writer.tokenizer.name} tokens',
-    }
-
-
-def begin_result(writer, order_text, way, config):
-    """Return what a file of results holds, without samples.
-
-    order_text  what the options say of the order, see Order.of"""
+def begin_result(writer, way, config):
+    """Return what a file of results holds, without samples."""
+    order = config.order
+    if order == 'own':  # what the option leaves open
+        order = way.order.entries
+    elif way.order.kind == 'listed':
+        order = way.order.kept
     return {
         'config': config,
         'iter_num': writer.checkpoint.entries.get('iter_num'),
         'tokenizer': writer.tokenizer.name,
-        'order': order_in_result(order_text, way, config),
+        'order': order,
         'device': str(writer.device),
         'dtype': writer.dtype,
         'seconds': 0.0,
         'metrics': {},
         'samples': [],
     }
-
-
-def order_in_result(order_text, way, config):
-    """Return what the result says of the order: all of it, if the option leaves it open."""
-    if order_text == 'own':
-        return way.order.entries
-    if isinstance(order_text, list):  # the positions of a file
-        return order_text
-    return config.order
 
 
 def save(result, path):
@@ -72,163 +59,85 @@ def print_samples(samples, writer, config):
     """Print each text below a line that says how likely it was."""
     what = 'sum of -log p as last written' if config.revise else '-log p'
     for r, sample in enumerate(samples):
-        nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
         about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
-        size = f'{sample["blanks"]} tokens'
-        print(f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}')
+        nats = nats_and_bits(sample['nats'], 3)
+        print(
+            f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in '
+            f'{sample["blanks"]} tokens{about}'
+        )
         text = shown_text(sample['tokens'], writer.tokenizer, writer.columns)
         print(visible(text), flush=True)
-        if 'top_logprobs' in sample:
+        if config.top_logprobs:
             print_likeliest(sample)
 
 
+def nats_and_bits(nats, digits):
+    return f'{nats:.{digits}f} nats, {nats / math.log(2):.{digits}f} bits'
+
+
 def print_likeliest(sample):
-    """Print a table of the likeliest tokens: a line for each place, by position."""
-    places = [place for place in sample['top_logprobs'] if place is not None]
-    numbers = range(1, 1 + max(len(place['top']) for place in places))
-    head = ['position', 'step', 'token', 'id', 'nats']
-    for n in numbers:
-        head += [f'likeliest {n}', 'id', 'nats']
-    lines = [head]
+    """Print a line for each token that was written: where, in which step, what it is, and the
+    likeliest ones that might have stood there, with their ids and nats."""
+    lines = [['position', 'step', 'token', 'id', 'nats', 'likeliest']]
     for position, place in enumerate(sample['top_logprobs']):
         if place is None:
             continue
-        line = [str(position), str(sample['step'][position]), *cells_of(place)]
-        for one in place['top']:
-            line += cells_of(one)
+        line = [str(position), str(sample['step'][position])]
+        for one in (place, *place['top']):
+            text = json.dumps(one['text'], ensure_ascii=False)
+            line += [visible(text), str(one['token']), f'{one["logprob"]:.3f}']
         lines.append(line)
-    widths = []
-    for column in zip_longest(*lines, fillvalue=''):
-        widths.append(max(map(columns_of, column)))
+    columns = zip_longest(*lines, fillvalue='')
+    widths = [max(map(columns_of, column)) for column in columns]
     for line in lines:
-        cells = map(to_the_right, line, widths)
-        print('  '.join(cells), flush=True)
+        print('  '.join(map(to_the_right, line, widths)), flush=True)
 
 
-def cells_of(entry):
-    """Return the text of a token in quotes, its id and its nats."""
-    text = json.dumps(entry['text'], ensure_ascii=False)
-    return [visible(text), str(entry['token']), f'{entry["logprob"]:.3f}']
+def given_facts(config):
+    """Return the options of writing that were given, {name: as Python writes its value}."""
+    names = [name for name in config if name in config.given and name not in AROUND]
+    return {name: f'{config[name]!r:.200}' for name in names}
 
 
-def describe(result, order_text, way, page, config):
-    """Return the lines of the table on how the samples were made, in this Way and on this Page."""
+def facts(result, writer, way, page):
+    """Return the lines of the table, {name: value}: what was given and what came out."""
     samples = result['samples']
-    longest = max(samples, key=lambda sample: len(sample['tokens']))
-    stretches = ''
-    if 'stretches' in longest:
-        stretches = f'{len(longest["stretches"])} for {len(longest["tokens"])} tokens'
-    stopped = ''
-    if page.stop:
-        n_stopped = sum(sample.get('stopped', False) for sample in samples)
-        names = ' or '.join(map(repr, page.stop))
-        stopped = f'{n_stopped} of {len(samples)} texts stopped at {names}'
-    drawing = drawing_in_words(config)
-    cut = ''
-    if config.score:
-        drawing = f'the text of the blanks was scored under {drawing}'
-        cut = f'{sum(sample["logprob"].count(-math.inf) for sample in samples)} tokens'
-    steps = steps_in_words(samples, way.unmasking, config)
-    rate = total(samples, 'blanks') / result['seconds']
-    time = f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
-    mean = total(samples, 'nats') / total(samples, 'blanks')
-    law = law_in_words(samples, config)
+    blanks = [sample['blanks'] for sample in samples]
+    tokens_a_pass = sum(blanks) / sum(sample['passes'] for sample in samples)
+    n_steps = max(1 + max(sample['step']) for sample in samples)
+    nats = sum(sample['nats'] for sample in samples) / sum(blanks)
+    n_cut = sum(sample['logprob'].count(-math.inf) for sample in samples)
+    n_stretches = max(len(sample.get('stretches', ())) for sample in samples)
+    n_stopped = sum(sample.get('stopped', False) for sample in samples)
+    rate = sum(blanks) / result['seconds']
+    order = result['config']['order']
+    if not way.unmasking.adaptive:
+        order = way.order.name_as(order)
     return {
-        'order': f'{order_in_words(order_text, way, config)}, {steps}',
-        'stretches': stretches,
-        'stop': stopped,
-        'pattern': patterns_in_words(samples),
-        'drawing': drawing,
-        '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
-        'likeliest': law_of_likeliest(config),
-        'cut off': cut,
-        'time': f'{time} on {result["device"]} in {result["dtype"]}',
+        'checkpoint': writer.checkpoint.about(writer.weights),
+        'parameters': f'{writer.model.n_parameters():,}',
+        'positions': writer.block_size,
+        'tokenizer': writer.tokenizer.name,
+        **given_facts(result['config']),
+        'order': order,
+        'steps': f'{n_steps} for {max(blanks)} tokens, {tokens_a_pass:.1f} tokens a pass',
+        'stretches': n_stretches,
+        'stopped': f'{n_stopped} of {len(samples)} texts' if page.stop else '',
+        '-log p a token': nats_and_bits(nats, 4),
+        'cut off': f'{n_cut} tokens' if n_cut else '',
+        'time': f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s',
+        'device': f'{result["device"]} in {result["dtype"]}',
     }
 
 
-def drawing_in_words(config):
-    """Return in words how tokens were drawn."""
-    said = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}'
-    for name in ('min_p', 'presence_penalty', 'cfg_scale'):
-        if config[name]:
-            said += f', {name} {config[name]:g}'
-    return f'{said}, seed {config.seed}'
-
-
-def law_of_likeliest(config):
-    """Return in words which tokens were kept; '' if none were."""
-    if not config.top_logprobs:
-        return ''
-    law = 'of temperature 1, before the argmax' if config.temperature == 0 else 'that draws'
-    return f'{config.top_logprobs} of each place at most, in nats by the law {law}'
-
-
-def order_in_words(order_text, way, config):
-    """Return what the table calls the order."""
-    if order_text == 'own':
-        return way.order.name
-    if way.unmasking.adaptive:
-        return config.order
-    return way.order.name_as(config.order)
-
-
-def steps_in_words(samples, unmasking, config):
-    """Return in words how many steps were made, and by which rule."""
-    n_steps = max(sample['passes'] for sample in samples)
-    if config.revise:
-        n_steps = max(1 + max(sample['step']) for sample in samples)
-    unit = 'steps'
-    how = f'{config.schedule} schedule, {config.unmask}'
-    threshold = getattr(unmasking, 'threshold', None)
-    if threshold is not None:
-        how = f'threshold {threshold:g}'
-    if isinstance(unmasking, Lossless):
-        unit = 'passes'
-        rate = total(samples, 'blanks') / total(samples, 'passes')
-        how = f'lossless with window {unmasking.window}: {rate:.1f} tokens a pass'
-    if unmasking.block_length:
-        how += f', blocks of {unmasking.block_length}'
-    if config.revise:
-        how += f', rounds of revision: {config.revise} at most, each scored in a pass of its own'
-    n_blanks = max(sample['blanks'] for sample in samples)
-    return f'{n_steps} {unit} for {n_blanks} tokens, {how}'
-
-
-def patterns_in_words(samples):
-    """Return the patterns of the samples, each once."""
-    found = [text for sample in samples for *_, text in sample.get('patterns', ())]
-    return ', '.join(f'{text:.200}' for text in dict.fromkeys(found))
-
-
-def law_in_words(samples, config):
-    """Return in words under which law the log-probabilities are."""
-    law = 'this drawing' if config.score else 'untempered model'
-    if config.presence_penalty and not config.score:
-        law += ' with the penalty'
-    if config.cfg_scale and not config.score:
-        law += ' with guidance'
-    if config.revise:
-        law += ', each when it was last written: not of the text'
-    if patterns_in_words(samples):
-        law += ', given that the text matches its pattern'
-    if config.allowed:
-        law += ', of the tokens that are allowed'
-    return law
-
-
-def total(samples, key):
-    return sum(sample[key] for sample in samples)
-
-
 def write_page(samples, about, writer, config):
-    """Write the page that replays the samples."""
+    """Write the page that replays the samples, below what was given."""
     replay = importlib.import_module(REPLAY)
-    title = replay.written_in_words(about['order'].partition(',')[0])
+    title = replay.written_in_words(about['order'])
     if config.score:
         title = 'The text of the blanks, as it was scored'
-    title = f'{title}\n{about["order"]}, {about["drawing"]}'
-    if about['likeliest']:
-        title += f'\nlikeliest tokens: {about["likeliest"]}'
+    words = [f'{name}={value}' for name, value in given_facts(config).items()]
+    title += '\n' + ', '.join([*words, f'steps: {about["steps"]}'])
     replay.write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
 
 
@@ -237,4 +146,4 @@ def print_table(table):
     print('---')
     for name, value in table.items():
         if value:
-            print(f'{name:<16}{value}')
+            print(f'{name:<18}{value}')
