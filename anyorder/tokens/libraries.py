@@ -11,8 +11,6 @@ import threading
 import unicodedata
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
-
 from anyorder.machine.files import reading
 from anyorder.tokens.sets import N_IDS
 from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, parted
@@ -28,7 +26,7 @@ ENDS = (
     '[EOS]',
     '[SEP]',
 )
-AGAIN = 'copy it again, or name another'
+AGAIN = 'copy it again, or name another, or pip install -U tokenizers where a newer one wrote it'
 
 
 def encoding(name):
@@ -47,11 +45,6 @@ def encoding(name):
         ) from None
 
 
-def end_among(special):
-    """Return the first of ENDS among special tokens, None without."""
-    return next((text for text in ENDS if text in special), None)
-
-
 class GPT2(Tokenizer):
     """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
 
@@ -64,9 +57,9 @@ class GPT2(Tokenizer):
         return encoding('gpt2')
 
     @functools.cached_property
-    def n_bytes(self):
+    def pieces(self):
         ranks = self.bpe._mergeable_ranks
-        return np.array([*map(len, sorted(ranks, key=ranks.get)), 0])
+        return [*sorted(ranks, key=ranks.get), None]
 
     def encode(self, text):
         return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
@@ -140,11 +133,6 @@ def last_cut_of_words(text):
     return max((end for end in ends if end + AHEAD <= len(text)), default=0)
 
 
-def no_cut(text):
-    """Return the last cut of a text that is read as a whole."""
-    return 0
-
-
 # --------------------------------------------------------------------------------------------------
 # The package tokenizers
 
@@ -154,11 +142,10 @@ class Library(Tokenizer):
 
     A text for which the vocabulary lacks tokens is refused.
 
-    backend       the object of the package, which is changed: it neither cuts nor pads nor
-                  frames a text, nor draws at random
-    unknown       the id that stands for what the vocabulary lacks, or None
-    unknown_text  what shows it
-    is_checked    whether texts are: bytes spell them all"""
+    backend     the object of the package, which is changed: it neither cuts nor pads nor frames a
+                text, nor draws at random
+    unknown     the id that stands for what the vocabulary lacks, or None
+    is_checked  whether texts are: bytes spell them all"""
 
     def __init__(self, name, backend, eos):
         self.name = name
@@ -167,35 +154,25 @@ class Library(Tokenizer):
         backend.post_processor = None  # which leaves blanks out of where a token stands
         backend.no_truncation()
         backend.no_padding()
+        self.file = backend.to_str()
 
         # The vocabulary
+        parts = json.loads(self.file)
         ids = backend.get_vocab()
         self.n_tokens = 1 + max(ids.values())
         self.special = special_of(backend)
-        parts = json.loads(backend.to_str())
-        self.why_no_bytes = why_no_bytes(parts)
+        unigram = parts['model'].get('unk_id')
+        self.unknown = ids.get(parts['model'].get('unk_token'), unigram)
+
+        # What its tokens are
         self.why_no_parts = why_no_parts(parts)
-        if self.has_letters_of_bytes(parts):
-            added = backend.get_added_tokens_decoder()
-            self.n_bytes = sizes_of_letters(ids, added, self.n_tokens)
-
-        # What it lacks
-        text = parts['model'].get('unk_token')
-        self.unknown_text = text
-        self.unknown = ids.get(text, parts['model'].get('unk_id'))  # the second is Unigram's
-        if self.unknown is not None:
-            self.unknown_text = backend.id_to_token(self.unknown)
+        self.why_no_bytes = why_no_bytes(backend, parts)
+        if kinds(parts['decoder']) == ['ByteLevel']:
+            self.pieces = pieces_of(backend, self.n_tokens, self.unknown)
         self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
-        self.last_cut = no_cut if self.is_checked else last_cut_by(parts)
+        if not self.is_checked:
+            self.cut = cut_by(parts) or self.cut
         self.is_left_out = functools.cache(self.is_left_out)
-
-    def has_letters_of_bytes(self, parts):
-        """Whether n_bytes is told by the letters of the tokens; `parts` are of tokenizer.json."""
-        return not self.why_no_bytes
-
-    @functools.cached_property
-    def file(self):
-        return self.backend.to_str()
 
     @classmethod
     def of_file(cls, name, text, eos=None, end=''):
@@ -203,15 +180,12 @@ class Library(Tokenizer):
 
         eos  the token that ends a document; None: the special token of the text `end`, or one of
              ENDS, or a new one"""
+        import tokenizers
+
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
-            parts = json.loads(text)
-            largest = max(ids_of(parts).values(), default=0)
-        if largest >= N_IDS:
-            raise ValueError(
-                f'{name} has the id {largest:,}, ids must be below {N_IDS:,}: number its tokens '
-                'without gaps'
-            )
-        backend = backend_of(name, steady(text, parts))
+            backend = tokenizers.Tokenizer.from_str(text)
+        if getattr(backend.model, 'dropout', None):
+            backend.model.dropout = None  # a text has the same tokens each time
         check_ids(name, backend.get_vocab())
         if eos is None:
             eos = end_of(backend, end)
@@ -228,64 +202,69 @@ class Library(Tokenizer):
                 'in the letters of its vocabulary'
             ) from None
 
+    def offsets(self, text, shown=False):
+        """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
+        return spans_of(self.read(self.backend.encode, text, shown))
+
     def encode(self, text):
-        ids = self.read(self.backend.encode, text).ids
-        self.check_spelt(text, ids)
-        return ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts):
         found = [one.ids for one in self.read(self.backend.encode_batch_fast, texts)]
         for text, ids in zip(texts, found):
-            self.check_spelt(text, ids)
+            self.check(text, ids)
         return found
 
-    def check_spelt(self, text, ids):
-        """Raise ValueError where a vocabulary that is checked lacks tokens for a text."""
-        if self.is_checked and not self.is_spelt(text, ids):
-            self.refuse(text, self.lacking(text, self.offsets(text)))
+    def spans(self, text):
+        found = self.offsets(text)
+        self.check(text, tokens_of(found))
+        return found
 
-    def is_spelt(self, text, ids):
-        """Whether the ids, which encode a text, spell all of it."""
-        if self.unknown is not None and self.unknown in ids:
-            return False
-        if self.n_bytes is not None:
-            return self.n_bytes[ids].sum() == len(text.encode())
-        return not any(map(self.is_left_out, {*text}))
+    def encode_pairs(self, pairs):
+        if not self.why_no_bytes:
+            return super().encode_pairs(pairs)
+        wholes = self.read(self.backend.encode_batch, [prompt + text for prompt, text in pairs])
+        both = []
+        for (prompt, text), whole in zip(pairs, wholes):
+            self.check(prompt + text, whole.ids)
+            given, _ = parted(spans_of(whole), len(prompt))
+            both.append((whole.ids[: len(given)], whole.ids[len(given) :]))
+        return both
 
-    def refuse(self, text, unspelt):
-        """Raise ValueError if there are parts of a text that its tokens do not spell."""
+    # which texts it spells
+
+    def check(self, text, ids):
+        """Raise ValueError where a vocabulary that is checked lacks tokens for a text of these
+        ids."""
+        if not self.is_checked:
+            return
+        if self.unknown in ids or any(map(self.is_left_out, {*text})):
+            self.refuse(text, self.offsets(text))
+
+    def refuse(self, text, spans):
+        """Raise ValueError if there are parts of a text that its spans do not spell."""
+        unspelt = self.unspelt(text, spans)
         if unspelt:
-            place = max(0, text.index(unspelt[0]) - 20)
             raise ValueError(
                 f'{self.name} has no token for {unspelt[0][:40]!r}, as in '
-                f'{text[place : place + 60]!r}: leave it out, or choose a tokenizer that spells '
+                f'{around(text, unspelt[0])!r}: leave it out, or choose a tokenizer that spells '
                 'every text, as bytes, gpt2 or bpe:4096'
             )
 
-    def lacking(self, text, spans):
-        """Return the parts of a text that are unknown; without one, the letters that are left out,
-        as a normalizer may do."""
-        return self.unspelt(text, spans) or self.left_out(text)
-
     def unspelt(self, text, spans):
-        # unknown tokens, or letters that are left out
-        if self.unknown is None:
-            return self.left_out(text)
-        found = (text[start:end] for i, start, end in spans if i == self.unknown)
-        return [part for part in found if part != self.unknown_text]  # which may be written
-
-    def left_out(self, text):
-        return [letter for letter in text if self.is_left_out(letter)]
+        # unknown tokens, or letters that are left out, as a normalizer may do
+        found = [text[start:end] for i, start, end in spans if i == self.unknown]
+        shown = None if self.unknown is None else self.backend.id_to_token(self.unknown)
+        unknown = [part for part in found if part != shown]  # which may be written
+        return unknown or [letter for letter in text if self.is_left_out(letter)]
 
     def is_left_out(self, letter):
-        """Whether a letter makes no token, as where a vocabulary has none for what it lacks.
+        """Whether a letter makes no token, or tokens of some of its bytes.
 
-        Where tokens are no bytes, blanks and what is not printed may be left out on purpose, before
-        the vocabulary is asked."""
+        Blanks and what is not printed may be left out on purpose, before the vocabulary is
+        asked."""
         ids = self.read(self.backend.encode, letter).ids
-        if not self.why_no_bytes and self.n_bytes is not None:
-            return self.n_bytes[ids].sum() != len(letter.encode())
-        if ids:
+        if ids and (letter == PART or PART not in self.decode(ids)):
             return False
         return unicodedata.category(letter)[0] in 'LNPS' or bool(self.words(letter))
 
@@ -297,33 +276,58 @@ class Library(Tokenizer):
             return [word for word, _ in self.backend.pre_tokenizer.pre_tokenize_str(text) if word]
         return [text] if text else []
 
-    def spans(self, text):
-        if self.why_no_bytes:
-            found = self.offsets(text)
-            self.check_spelt(text, [i for i, _, _ in found])
-            return found
-        return super().spans(text)
+    # texts with special tokens, and parts of a text
 
-    def offsets(self, text, shown=False):
-        """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
-        return spans_of(self.read(self.backend.encode, text, shown))
+    def shown_spans(self, text):
+        found = self.shown_offsets(text)
+        if self.is_checked:
+            self.refuse(text, found)
+        return found
 
-    def pair_spans(self, prompt, text):
-        if not self.why_no_bytes:
-            return super().pair_spans(prompt, text)
-        return cut_in_two(self.spans(prompt + text), len(prompt))
+    def shown_offsets(self, text):
+        """Return shown_spans of a text of which parts may be unknown."""
+        read = functools.partial(self.offsets, shown=True)
+        if self.special.get(END_OF_TEXT) == self.eos:
+            return read(text)
+        return self.between_ends(text, read)
 
-    def encode_pairs(self, pairs):
-        if not self.why_no_bytes:
-            return super().encode_pairs(pairs)
-        texts = [prompt + text for prompt, text in pairs]
-        wholes = self.read(self.backend.encode_batch, texts)
-        both = []
-        for (prompt, _), text, whole in zip(pairs, texts, wholes):
-            self.check_spelt(text, whole.ids)
-            given, _ = parted(spans_of(whole), len(prompt))
-            both.append((whole.ids[: len(given)], whole.ids[len(given) :]))
-        return both
+    def spans_behind(self, before, text):
+        """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
+
+        Many tokenizers begin a word with each text that they read. So these read it with letters
+        before it, whose tokens are left out. Raises ValueError where no token ends at the border,
+        or what is read is another text."""
+        alone = self.shown_spans(text)
+        if not text or not self.why_no_bytes:
+            return alone
+        letter = (text.strip() or 'x')[0]
+        context = before or letter
+        ids = tokens_of(self.shown_offsets(context))
+        whole = self.decode_once(tokens_of(self.shown_offsets(context + text)))
+        for left in ('', context[-16:], letter, *'xe1.'):
+            found = self.behind(left, text)
+            if found is not None and self.decode_once(ids + tokens_of(found)) == whole:
+                return found
+        place = repr(before[-20:] or 'a blank')
+        raise ValueError(
+            f'{self.name} has no tokens for {text[:20]!r} right behind {place}, within a word: '
+            'move the border of the blank to where a word begins'
+        )
+
+    def decode_once(self, ids):
+        """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers
+        read them."""
+        both = zip(ids, [None, *ids])
+        return self.decode([i for i, last in both if not i == last == self.unknown])
+
+    def behind(self, left, text):
+        """Return the spans of a text as they are behind the text `left`; None where a token has
+        letters of both."""
+        found = self.shown_offsets(left + text)
+        n = len(left)
+        if any(start < n < end for _, start, end in found):
+            return None
+        return [(token, start - n, end - n) for token, start, end in found if start >= n]
 
     def text_behind(self, before, ids):
         if not before or not self.why_no_bytes:
@@ -343,68 +347,6 @@ class Library(Tokenizer):
         words = (i for i in range(self.n_tokens) if ' ' in self.decode([i, i]).strip())
         return next(words, 0)
 
-    def shown_spans(self, text):
-        found = self.shown_offsets(text)
-        if self.is_checked:
-            self.refuse(text, self.lacking(text, found))
-        return found
-
-    def shown_offsets(self, text):
-        """Return shown_spans of a text of which parts may be unknown."""
-        read = functools.partial(self.offsets, shown=True)
-        if self.eos is None or self.special.get(END_OF_TEXT) == self.eos:
-            return read(text)
-        return self.between({END_OF_TEXT: self.eos}, text, read)
-
-    def spans_behind(self, before, text):
-        """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
-
-        Many tokenizers begin a word with each text that they read. So these read it with letters
-        before it, whose tokens are left out. Raises ValueError where no token ends at the border,
-        or what is read is another text."""
-        alone = self.shown_spans(text)
-        if not text or not self.why_no_bytes:
-            return alone
-        letter = (text.strip() or 'x')[0]
-        context = before or letter
-        ids = self.ids_once(context)
-        right = self.decode_once(self.ids_once(context + text))
-        ways = (self.behind(left, text) for left in (context[-16:], letter, 'x', 'e', '1', '.'))
-        for found in itertools.chain([alone], ways):
-            if found is None:
-                continue
-            if self.decode_once(ids + [token for token, _, _ in found]) == right:
-                return found
-        place = repr(before[-20:] or 'a blank')
-        raise ValueError(
-            f'{self.name} has no tokens for {text[:20]!r} right behind {place}, within a word: '
-            'move the border of the blank to where a word begins'
-        )
-
-    def ids_once(self, text):
-        return [token for token, _, _ in self.shown_offsets(text)]
-
-    def decode_once(self, ids):
-        """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers
-        read them."""
-        kept = []
-        for is_unknown, run in itertools.groupby(ids, lambda token: token == self.unknown):
-            run = list(run)
-            kept += run[:1] if is_unknown else run
-        return self.decode(kept)
-
-    def behind(self, left, text):
-        """Return the spans of a text as they are behind the text `left`; None where a token has
-        letters of both."""
-        found = self.shown_offsets(left + text)
-        n = len(left)
-        if any(start < n < end for _, start, end in found):
-            return None
-        return [(token, start - n, end - n) for token, start, end in found if start >= n]
-
-    def cut(self, text):
-        return self.last_cut(text)
-
     def decode(self, ids):
         text = ''
         for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos):
@@ -418,29 +360,27 @@ class Library(Tokenizer):
 
 def spans_of(found):
     """Return the spans that an Encoding of the package has."""
-    return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
+    return [(i, *place) for i, place in zip(found.ids, found.offsets)]
 
 
-def cut_in_two(found, border):
-    """Return the spans of a whole text before a border and behind it, see parted, each in the
-    letters of its own part."""
-    given, rest = parted(found, border)
-    return given, [(i, max(0, start - border), end - border) for i, start, end in rest]
+def around(text, part):
+    """Return a little of a text around the first place of a part of it."""
+    place = max(0, text.index(part) - 20)
+    return text[place : place + 60]
 
 
-def ids_of(parts):
-    """Return {token: id} by what a tokenizer.json says."""
-    ids = parts['model']['vocab']
-    if isinstance(ids, list):  # Unigram's tokens and their scores
-        ids = {token: i for i, (token, _) in enumerate(ids)}
-    added = {token['content']: token['id'] for token in parts.get('added_tokens', ())}
-    return ids | added
+def tokens_of(spans):
+    return [token for token, _, _ in spans]
 
 
 def check_ids(name, ids):
-    """Raise ValueError unless each token of {token: id} has an id of its own."""
-    if len({*ids.values()}) == len(ids):
-        return
+    """Raise ValueError unless each token of {token: id} has a small id of its own."""
+    largest = max(ids.values(), default=0)
+    if largest >= N_IDS:
+        raise ValueError(
+            f'{name} has the id {largest:,}, ids must be below {N_IDS:,}: number its tokens '
+            'without gaps'
+        )
     tokens = {}
     for token, i in sorted(ids.items()):
         other = tokens.setdefault(i, token)
@@ -449,29 +389,6 @@ def check_ids(name, ids):
                 f'{name} has the id {i} for {other!r} and for {token!r}: give each token an id of '
                 'its own'
             )
-
-
-def backend_of(name, text):
-    """Return the object of the package tokenizers that the text of a tokenizer.json makes."""
-    import tokenizers
-
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as e:  # the package has no class of its own
-        raise ValueError(
-            f'tokenizers {tokenizers.__version__} cannot read {name} ({str(e)[:100]}): {AGAIN}, or '
-            'pip install -U tokenizers where a newer version wrote it'
-        ) from None
-
-
-def steady(text, parts):
-    """Return the text of a tokenizer.json by which a text has the same tokens each time.
-
-    parts  what the text says"""
-    if parts['model'].get('dropout'):
-        parts['model']['dropout'] = None
-        return json.dumps(parts)
-    return text
 
 
 def special_of(backend):
@@ -487,10 +404,8 @@ def end_of(backend, end=''):
     special = special_of(backend)
     if END_OF_TEXT not in special and end in special:
         return special[end]
-    found = end_among(special)
-    if found is None:
-        found = END_OF_TEXT
-        backend.add_special_tokens([END_OF_TEXT])
+    found = next((text for text in ENDS if text in special), END_OF_TEXT)
+    backend.add_special_tokens([found])
     return backend.token_to_id(found)
 
 
@@ -501,24 +416,29 @@ def end_of(backend, end=''):
 SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
 UNSEEN = [b for b in range(256) if b not in SEEN]
 BYTE_OF = {chr(b): b for b in SEEN} | {chr(256 + n): b for n, b in enumerate(UNSEEN)}
-KEEPING = ('ByteLevel', 'Split', 'Digits', 'Punctuation', 'UnicodeScripts')  # letters, if asked to
 JOINED = ('BPE', 'Unigram', 'WordLevel')  # models whose tokens are pieces of a word as they stand
+AFFIXES = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')  # but for these
+PROBE = 'a A  b12,3 ...é e\u0301 中 🙂\u00a0\u2028\t x\r\n\n \x00\x7f“_ß '  # what may be left out
 
 
-def why_no_bytes(parts):
+def why_no_bytes(backend, parts):
     """Return '' if the tokens of each text are pieces of its bytes, else why they are not.
 
     parts  what a tokenizer.json says"""
-    normalizers = flat(parts['normalizer'], 'normalizers')
-    if normalizers:
-        return f'it rewrites texts before it reads them ({kinds(normalizers)})'
-    if not are_bytes(parts):
+    rewriting = kinds(parts['normalizer'])
+    if rewriting:
+        return f'it rewrites texts before it reads them ({", ".join(rewriting)})'
+    model = parts['model']
+    is_joined = model['type'] in JOINED and not any(map(model.get, AFFIXES))
+    reads = 'ByteLevel' in kinds(parts['pre_tokenizer'])
+    writes = kinds(parts['decoder']) == ['ByteLevel']
+    if not is_joined or not reads or not writes:
         return 'its tokens are no bytes'
-    for cut in flat(parts['pre_tokenizer'], 'pretokenizers'):
-        if cut.get('add_prefix_space'):
-            return 'it puts a space before a text'
-        if cut['type'] not in KEEPING or cut.get('behavior') == 'Removed':
-            return f'it may leave out a part of a text ({cut["type"]})'
+    words = backend.pre_tokenizer.pre_tokenize_str(PROBE)
+    letters = ''.join(word for word, _ in words)
+    is_whole = [*map(BYTE_OF.get, letters)] == [*PROBE.encode()]
+    if not is_whole or 'Removed' in str(parts['pre_tokenizer']):
+        return 'it puts a space before a text, or may leave out a part of it'
     for token in parts['added_tokens']:
         if not token['special'] and (token['lstrip'] or token['rstrip']):
             return f'its token {token["content"]!r} takes blanks with it'
@@ -530,67 +450,45 @@ def why_no_parts(parts):
     why it has not.
 
     parts  what a tokenizer.json says"""
-    decoders = flat(parts['decoder'], 'decoders')
-    for n, part in enumerate(decoders):
-        is_fused = 'Fuse' in [before['type'] for before in decoders[:n]]
-        is_other = part['type'] in ('BPEDecoder', 'CTC') or part.get('stop')
-        if is_other or (is_fused and part['type'] == 'Replace'):
-            return f'it makes a text of its tokens by {kinds(decoders)}'
+    found = ', '.join(kinds(parts['decoder']))
+    is_other = re.search(r'BPEDecoder|CTC|Fuse.*Replace', found)
+    if is_other or re.search(r'"stop": [1-9]', json.dumps(parts['decoder'])):
+        return f'it makes a text of its tokens by {found}'
     return ''
 
 
-def are_bytes(parts):
-    """Whether a tokenizer.json reads bytes as letters, writes letters as bytes, and has tokens that
-    are pieces of a word as they stand."""
-    model = parts['model']
-    affixes = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
-    is_joined = model['type'] in JOINED and not any(model.get(name) for name in affixes)
-    reads = 'ByteLevel' in kinds(flat(parts['pre_tokenizer'], 'pretokenizers'))
-    writes = kinds(flat(parts['decoder'], 'decoders')) == 'ByteLevel'
-    return is_joined and reads and writes
+def kinds(part):
+    """Return the types of a part of a tokenizer.json, which may be a sequence of parts or None."""
+    found = re.findall(r'"type": "(\w+)"', json.dumps(part))
+    return [kind for kind in found if kind != 'Sequence']
 
 
-def flat(part, name):
-    """Return the parts of a part of a tokenizer.json, which may be a sequence of this name."""
-    if part is None:
-        return []
-    if part['type'] != 'Sequence':
-        return [part]
-    found = []
-    for inner in part[name]:
-        found += flat(inner, name)
-    return found
+def pieces_of(backend, n_tokens, unknown):
+    """Return the bytes of each token of a backend in whose vocabulary a letter is a byte. Tokens
+    that are added are text as they stand, or special."""
+    pieces = dict.fromkeys(range(n_tokens))
+    for token, i in backend.get_vocab().items():
+        found = [*map(BYTE_OF.get, token)]
+        if i != unknown:
+            pieces[i] = token.encode() if None in found else bytes(found)
+    for i, token in backend.get_added_tokens_decoder().items():
+        pieces[i] = None if token.special else token.content.encode()
+    return [*pieces.values()]
 
 
-def kinds(parts):
-    return ', '.join(part['type'] for part in parts)
-
-
-def sizes_of_letters(ids, added, n_tokens):
-    """Return n_bytes (n_tokens,) of a vocabulary {token: id} in which a letter is a byte.
-
-    added  {id: token} of the tokens that stand for text as it is, or are special"""
-    n_bytes = np.zeros(n_tokens, int)
-    for token, i in ids.items():
-        is_letters = BYTE_OF.keys() >= {*token}
-        n_bytes[i] = len(token) if is_letters else len(token.encode())
-    for i, token in added.items():
-        n_bytes[i] = 0 if token.special else len(token.content.encode())
-    return n_bytes
-
-
-def last_cut_by(parts):
+def cut_by(parts):
     """Return what tells the last cut of a text that a tokenizer.json cuts by GPT-2's expression or
-    by WORDS, and by nothing else."""
-    cuts = flat(parts['pre_tokenizer'], 'pretokenizers')
+    by WORDS, and by nothing else. None: it cuts otherwise."""
     if not all(token['special'] for token in parts['added_tokens']):
-        return no_cut
-    if len(cuts) == 1 and cuts[0]['use_regex']:
+        return None
+    found = kinds(parts['pre_tokenizer'])
+    said = json.dumps(parts['pre_tokenizer'])
+    by_gpt2 = '"use_regex": true' in said
+    if found == ['ByteLevel'] and by_gpt2:
         return last_cut
-    is_by_words = kinds(cuts) == 'Split, ByteLevel' and cuts[0]['pattern'] == {'Regex': WORDS}
-    if is_by_words and not cuts[1]['use_regex']:
+    if found == ['Split', 'ByteLevel'] and json.dumps(WORDS) in said and not by_gpt2:
         return last_cut_of_words
-    return no_cut
+    return None
 
 
 def heard(learn, texts):

@@ -1,5 +1,6 @@
 """What does every tokenizer answer?"""
 
+import functools
 import re
 import sys
 
@@ -46,27 +47,40 @@ class Spelling:
             )
 
 
+def sizes_of(pieces):
+    """Return how many bytes each of the pieces has, None for none."""
+    if pieces is None:
+        return None
+    return np.array([len(piece or b'') for piece in pieces])
+
+
 class Tokenizer:
     """What a tokenizer has beside its name and n_tokens.
 
-    separator            what stands between the texts of two tokens
-    eos                  the id that ends a document, or None
-    n_bytes              (n_tokens,) bytes of text of each id; None where that cannot be said
-    why_no_bytes         why it cannot, of a tokenizer of texts
-    texts                the text of each id, or None
-    special              {text that shows a special token: id} of those beside eos
-    file                 all that makes the tokenizer, as text; None: its name does
-    why_no_parts         why the text of a part may differ from what the whole text has there
+    separator      what stands between the texts of two tokens
+    eos            the id that ends a document, or None
+    pieces         the bytes of text of each id, wherever it stands, None of one that is no text;
+                   None where that cannot be said
+    n_bytes        (n_tokens,) how many they are of the text that was read, or None
+    why_no_bytes   why the tokens of a text are not the pieces of its bytes
+    texts          the text of each id, or None
+    special        {text that shows a special token: id} of those that are read where they are shown
+    file           all that makes the tokenizer, as text; None: its name does
+    why_no_parts   why the text of a part may differ from what the whole text has there
     encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
 
     separator = ''
     eos = None
-    n_bytes = None
+    pieces = None
     why_no_bytes = ''
     texts = None
     special = {}
     file = None
     why_no_parts = ''
+
+    @functools.cached_property
+    def n_bytes(self):
+        return None if self.why_no_bytes else sizes_of(self.pieces)
 
     @property
     def identity(self):
@@ -94,16 +108,15 @@ class Tokenizer:
         last = letter[ends - 1]
         return list(zip(ids, first.tolist(), (last + 1).tolist()))
 
-    def pair_spans(self, prompt, text):
-        """Return the spans of a prompt and those of the text right behind it.
+    def encode_pairs(self, pairs):
+        """Return [(ids, ids)] of pairs of a prompt and the text right behind it.
 
         Here tokens are the same pieces wherever they stand, so that each is read by itself."""
-        return self.spans(prompt), self.spans(text)
-
-    def encode_pairs(self, pairs):
-        """Return [(ids, ids)] of pairs (prompt, text), see pair_spans."""
         prompts, texts = map(list, zip(*pairs))
         return list(zip(self.encode_batch(prompts), self.encode_batch(texts)))
+
+    def encode_batch(self, texts):
+        return [self.encode(text) for text in texts]
 
     def text_behind(self, before, ids):
         """Return the text of tokens right behind the tokens `before`, in which None is a blank; []
@@ -114,21 +127,18 @@ class Tokenizer:
 
     def shown_spans(self, text):
         """Return the spans of a text in which special tokens stand as they are shown."""
+        return self.between_ends(text, self.spans)
+
+    def between_ends(self, text, read):
+        """Return the spans that `read` finds in the parts of a text between ends of documents, and
+        these."""
         if self.eos is None:
-            return self.spans(text)
-        return self.between(self.special | {END_OF_TEXT: self.eos}, text, self.spans)
-
-    def between(self, special, text, read):
-        """Return the spans that `read` finds in the parts of a text between its special tokens.
-
-        special  {text that shows one: id}"""
+            return read(text)
         found = []
         here = 0
-        for part in re.split(f'({one_of(special)})', text):
-            if part in special:
-                found.append((special[part], here, here + len(part)))
-            else:
-                found += [(token, here + start, here + end) for token, start, end in read(part)]
+        for part in re.split(f'({re.escape(END_OF_TEXT)})', text):
+            tokens = [(self.eos, 0, len(part))] if part == END_OF_TEXT else read(part)
+            found += [(token, here + start, here + end) for token, start, end in tokens]
             here += len(part)
         return found
 

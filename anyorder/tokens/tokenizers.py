@@ -18,7 +18,7 @@ class Bytes(Tokenizer):
     name = 'bytes'
     n_tokens = 257
     eos = 256
-    n_bytes = np.append(np.ones(256, int), 0)
+    pieces = [bytes([b]) for b in range(256)] + [None]
 
     def encode(self, text):
         return list(text.encode())

@@ -15,7 +15,6 @@ import torch
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import reading
-from anyorder.tokens.libraries import ids_of
 from anyorder.weights import GPT2_N_TOKENS, padded, read_json, tie
 
 # entries of config.json that change the network, and values that are understood, the default first
@@ -71,7 +70,8 @@ def ids_in(folder):
         return read_json(path) if os.path.isfile(path) else {}
     parts = read_json(path)
     with reading(path, 'a tokenizer.json', 'fetch it again'):
-        return ids_of(parts)
+        added = {token['content']: token['id'] for token in parts['added_tokens']}
+        return dict(parts['model']['vocab']) | added
 
 
 def is_gpt2(ids):

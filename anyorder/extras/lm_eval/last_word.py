@@ -66,8 +66,8 @@ def last_words(tokens, tokenizer):
     rows = []
     for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')
-        _, spans = tokenizer.pair_spans(context, blank + word)
-        word_ids = [token for token, _, _ in spans]
+        ((_, word_ids),) = tokenizer.encode_pairs([(context, blank + word)])
+        word_ids = [*map(int, word_ids)]
         n = len(word_ids)
         if context and word and ids[-n:] == word_ids:
             rows.append((ids[:-n], word_ids))

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 
 from anyorder.machine.processes import processes
-from anyorder.tokens.libraries import Library
-from anyorder.tokens.tokenizer import Spelling
+from anyorder.tokens.libraries import Library, around, tokens_of
+from anyorder.tokens.tokenizer import Spelling, parted, sizes_of
 from anyorder.tokens.tokenizers import cut_anew
 
 
@@ -18,32 +18,28 @@ class SpellingOfOthers(Spelling):
         super().__init__()
         self.tokenizer = tokenizer
         self.n_tokens = 0
-        self.unknown = []  # what no token spells
-        self.first_text = ''  # where the first of it stands
+        self.n_unknown = 0
+        self.first = ''  # what no token spells, and where it stands
 
     def add(self, text, found):
         """Count a text and its spans.
 
         A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
         none for what it lacks, each letter that is left out counts as one."""
-        self.n_tokens += len(found)
         unknown = self.tokenizer.unspelt(text, found)
-        if not unknown:
-            return
+        self.n_tokens += len(found)
         if self.tokenizer.unknown is None:
             self.n_tokens += len(unknown)
-        if not self.unknown:
-            place = text.index(unknown[0])
-            self.first_text = text[max(0, place - 20) : place + 40]
-        self.unknown += unknown
+        if unknown and not self.n_unknown:
+            self.first = f'{unknown[0][:40]!r} in {around(text, unknown[0])!r}'
+        self.n_unknown += len(unknown)
 
     def say(self):
-        if self.unknown:
-            first = self.unknown[0][:40]
+        if self.n_unknown:
             print(
-                f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to '
-                f'{self.tokenizer.name}, the first is {first!r} in {self.first_text!r}: the model '
-                'does not read what stands there, and its numbers are not of these texts',
+                f'{self.n_unknown:,} of {self.n_tokens:,} tokens are unknown to '
+                f'{self.tokenizer.name}, the first is {self.first}: the model does not read what '
+                'stands there, and its numbers are not of these texts',
                 file=sys.stderr,
             )
         super().say()
@@ -62,28 +58,26 @@ class HuggingFace(Library):
         super().__init__(name, backend, eos)
         self.is_checked = False  # Spelling says what is unknown
         self.chat = chat
-
-    def has_letters_of_bytes(self, parts):
-        decoder = parts['decoder'] or {}
-        return super().has_letters_of_bytes(parts) or decoder.get('type') == 'ByteLevel'
-
-    @property
-    def identity(self):
-        return self.name, self.file
-
-    def spans(self, text):
-        return self.offsets(text)
+        self.n_bytes = sizes_of(self.pieces)  # also of texts that are rewritten, see sizes
 
     def spelling(self):
         return SpellingOfOthers(self)
 
+    def pair_spans(self, prompt, text):
+        """Return the spans of a prompt and those of the text right behind it, see encode_pairs."""
+        if not self.why_no_bytes:
+            return self.spans(prompt), self.spans(text)
+        border = len(prompt)
+        given, found = parted(self.spans(prompt + text), border)
+        return given, [(i, max(0, start - border), end - border) for i, start, end in found]
+
     def sizes(self, text, spans):
         """Return (n,) bytes of the text as it was given, from the end of the token before to the
         end of each token."""
-        ids = [i for i, _, _ in spans]
+        sizes = self.n_bytes[tokens_of(spans)]
         n_bytes = len(text.encode())
-        if self.backend.normalizer is None and self.n_bytes[ids].sum() == n_bytes:
-            return self.n_bytes[ids]
+        if self.backend.normalizer is None and sizes.sum() == n_bytes:
+            return sizes
         before = np.cumsum([0, *(len(one.encode()) for one in text)])  # of each letter
         ends = before[[end for _, _, end in spans]]
         ends[-1:] = n_bytes
@@ -94,13 +88,11 @@ class HuggingFace(Library):
 
         They may be written otherwise before they are read. None where texts do not come back.
         Unknown tokens are said."""
-        spelling = self.spelling()
+        spelling = SpellingOfOthers(self)
         sizes = []
-        n_end = 0 if self.eos is None else 1
+        n_end = int(self.eos is not None)
         for text, tokens in zip(cut_anew(texts, self.cut), documents, strict=True):
-            prompt = ''
-            if isinstance(text, tuple):
-                prompt, text = text
+            prompt, text = text if isinstance(text, tuple) else ('', text)
             given, found = self.pair_spans(prompt, text)
             spelling.add(prompt, given)
             spelling.add(text, found)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.tokens.libraries import BYTE_OF, GPT2
 from anyorder.tokens.tokenizer import PART
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizers import Symbols
 
 SPELLED = {}  # by key_of their tokenizer
 
@@ -51,11 +50,8 @@ def key_of(tokenizer):
 
 
 def spell(tokenizer):
-    if isinstance(tokenizer, Bytes):
-        return everywhere([bytes([b]) for b in range(256)] + [None])
-    if isinstance(tokenizer, GPT2):
-        read = tokenizer.bpe.decode_single_token_bytes
-        return everywhere([*map(read, range(tokenizer.eos)), None])
+    if tokenizer.pieces is not None:
+        return everywhere(tokenizer.pieces)
     if isinstance(tokenizer, Symbols):
         return names(tokenizer)
     return vocabulary(tokenizer)
@@ -108,6 +104,4 @@ def read(name, text):
     """Return the bytes of a token by its text, or by its name, if they are a part of a letter."""
     if PART in text and re.fullmatch('<0x[0-9A-F]{2}>', name):
         return bytes.fromhex(name[3:5])
-    if PART in text and BYTE_OF.keys() >= {*name}:
-        return bytes(BYTE_OF[one] for one in name)
     return text.encode()
