@@ -454,13 +454,13 @@ class Head(nn.Linear):
         return F.linear(x, self.weight, self.real_bias())
 
     def real_bias(self):
-        if self.n_real == self.out_features:
+        n_padding = self.out_features - self.n_real
+        if n_padding == 0:
             return self.bias
-        bias = self.bias
-        if bias is None:
-            bias = self.weight.new_zeros(self.out_features)
-        is_padding = torch.arange(self.out_features, device=bias.device) >= self.n_real
-        return bias.masked_fill(is_padding, -torch.inf)
+        bias = self.weight.new_zeros(self.n_real)
+        if self.bias is not None:
+            bias = self.bias[: self.n_real]
+        return F.pad(bias, (0, n_padding), value=-torch.inf)
 
     def nll(self, x, tokens):
         """Return -log p (R,) of tokens (R,) given x (R, C).
@@ -640,12 +640,10 @@ class Network(nn.Module):
                 'a masked loss wants n_known (B,) and no columns, which are for predict; a decoder '
                 'gives the nll of all visits at once, without n_known'
             )
-        if torch.compiler.is_compiling():
+        if n_known is None or n_known.device.type != 'cpu' or torch.compiler.is_compiling():
             return
-        for name, x in (('n_known', n_known), ('columns', columns)):
-            is_here = x is not None and x.device.type == 'cpu'
-            if is_here and not 0 <= x.min() <= x.max() < T:
-                raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
+        if not 0 <= n_known.min() <= n_known.max() < T:
+            raise ValueError(f'n_known must be from 0 to {T - 1}, got {n_known.tolist()[:8]}')
 
     def _check_kind(self, known, first, cache):
         """Check that such a network can answer."""
@@ -676,10 +674,9 @@ class AOGPT(Network):
         t = self.transformer = nn.ModuleDict()
         t['wte'] = nn.Embedding(config.vocab_size, C)
         t['wpe'] = nn.Embedding(N + 1, C)  # row 0 of [None], row p + 1 of position p
-        if kind == 'adaln':
-            t['wtpe'] = nn.Embedding(N, config.n_cond)
-        elif kind in ('input', 'layer_shared'):
-            t['wtpe'] = nn.Embedding(N, C)
+        widths = {'adaln': config.n_cond, 'input': C, 'layer_shared': C}
+        if kind in widths:
+            t['wtpe'] = nn.Embedding(N, widths[kind])
         t['wnonee'] = nn.Embedding(1, C)  # [None]
         if kind == 'two_stream':
             t['wquery'] = nn.Embedding(1, C)  # what all queries read

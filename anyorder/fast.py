@@ -157,19 +157,14 @@ class LeanAttention(SelfAttention):
                 q = q.expand(-1, 2, -1, -1)  # one query takes twice as long as two
             if k.size(1) < 256 and torch.is_grad_enabled():
                 q = q.float()  # few slots and their gradients take four times as long in bfloat16
-        with attention_kernels(q.device.type):
+        # cuDNN is the fastest, but makes a plan for every new shape of a mask, which takes 30 to
+        # 150 ms on an H100. Training has one shape and no mask
+        kernels = nullcontext()
+        if q.device.type == 'cuda' and not torch.is_grad_enabled():
+            kernels = sdpa_kernel(WITHOUT_CUDNN)
+        with kernels:
             y = super().attend(q, k, v, mask, causal)
         return y[:, :n].to(dtype)
-
-
-def attention_kernels(device_type):
-    """Return the context of attention: on a GPU without cuDNN, unless a gradient is wanted.
-
-    cuDNN is the fastest, but makes a plan for every new shape of a mask, which takes 30 to 150 ms
-    on an H100. Training has one shape and no mask."""
-    if device_type != 'cuda' or torch.is_grad_enabled():
-        return nullcontext()
-    return sdpa_kernel(WITHOUT_CUDNN)
 
 
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

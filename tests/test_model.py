@@ -254,7 +254,6 @@ BAD_LOSSES = [
     (ENCODER, dict(n_known=ZEROS[:, 0], order=ZEROS[:, :4]), 'whole orders'),
     (ENCODER, dict(n_known=ZEROS[:, 0], columns=ZEROS[:, :3]), 'predict'),
     ({}, dict(n_known=ZEROS[:, 0]), 'masked loss'),
-    ({}, dict(columns=ZEROS + 9), 'columns'),
 ]
 # (network, what `predict` is given, what is said)
 BAD_PREDICTIONS = [

@@ -113,33 +113,29 @@ def autocast(device, dtype, cache=True):
     return torch.autocast(device.type, torch.bfloat16, enabled=is_on, cache_enabled=cache)
 
 
+LONG_RUN = 2000  # updates on a GPU, which pay for a minute of compiling
+
+
 def resolve_compile(compile, device, flops, max_iters):
     """Return (whether to compile, why).
 
-    'auto' wants what makes the kernels and a long run, since compiling takes a minute.
+    'auto' wants what makes the kernels, Triton or the C++ compiler, and a long run.
 
     compile     True, False or 'auto'
     flops       of the whole run
     max_iters   updates of the run"""
     if compile != 'auto':
         return bool(compile), 'as asked, or as the run began'
-    if not has_compiler(device):
-        return False, 'no compiler, or not tried on this device'
-    if worth_compiling(device.type == 'cuda', flops, max_iters):
-        return True, 'a long run'
-    return False, 'the run is too short to pay for it'
-
-
-def has_compiler(device):
-    """Return whether torch.compile finds what makes its kernels: Triton, or the C++ compiler."""
     if device.type == 'cuda':
-        return torch.version.hip is None and find_spec('triton') is not None
-    return device.type == 'cpu' and shutil.which(os.environ.get('CXX', 'g++')) is not None
-
-
-def worth_compiling(cuda, flops, max_iters):
-    """Return whether a run is long enough to pay for its compilation."""
-    return max_iters >= 2000 if cuda else flops > 1e14
+        has_compiler = torch.version.hip is None and find_spec('triton') is not None
+        is_long = max_iters >= LONG_RUN
+    else:
+        compiler = shutil.which(os.environ.get('CXX', 'g++'))
+        has_compiler = device.type == 'cpu' and compiler is not None
+        is_long = flops > 1e14
+    if not has_compiler:
+        return False, 'no compiler, or not tried on this device'
+    return is_long, 'a long run' if is_long else 'the run is too short to pay for it'
 
 
 class GPU(NamedTuple):

@@ -1,14 +1,12 @@
 """Who writes a file now? Commands that read, change and write one take turns."""
 
-import contextlib
 import os
 
 PATIENCE = 60  # seconds that a command waits for another one
 
 
-@contextlib.contextmanager
 def locked(path):
-    """Let the body have `path`, a file or a folder, for itself among all processes.
+    """Lock `path`, a file or a folder, for this process among all, to the end of a `with` block.
 
     The lock is the file .NAME.lock beside it. A link stands for what it leads to. Raises ValueError
     after PATIENCE seconds."""
@@ -16,15 +14,10 @@ def locked(path):
 
     folder, name = os.path.split(os.path.realpath(path))
     os.makedirs(folder, exist_ok=True)
-    lock = FileLock(os.path.join(folder, f'.{name}.lock'))
     try:
-        lock.acquire(timeout=PATIENCE)
+        return FileLock(os.path.join(folder, f'.{name}.lock')).acquire(timeout=PATIENCE)
     except Timeout:
         raise ValueError(
             f'{path} is in use by another process, which has not ended in {PATIENCE} s: '
             'let it end, or end it, then start again'
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -19,7 +19,7 @@ import torch
 from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
-from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
+from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
 from anyorder.machine.files import on_hub
 from anyorder.tokens.apart import check_documents, keeps_apart
 from anyorder.tokens.meta import kind_of, read_meta
@@ -66,7 +66,7 @@ def lines_of(config):
         model = Unset(model_config(config, n_tokens))
     compiled = config.compile
     if compiled == 'auto':
-        compiled = worth_compiling(True, 0, config.max_iters)
+        compiled = config.max_iters >= LONG_RUN
     has_rows = any(meta.prompts or meta.row_length is not None for meta in metas.values())
     setup = Setup(
         batch_size=config.batch_size,
