@@ -105,6 +105,8 @@ def check_turns(unmasking):
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas once."""
+    if not canvas.n_blanks.any():
+        return
     ends = unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1

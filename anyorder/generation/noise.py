@@ -16,8 +16,9 @@ class TokenNoise:
         self.numbers = torch.tensor([-1])  # no cell has this number
         self.noise = torch.empty(1, vocab_size)
 
-    def __call__(self, part, cells, position):
-        """Return the noise (m, V) of the Cells at these positions (m,)."""
+    def __call__(self, part, cells):
+        """Return the noise (m, V) of the Cells."""
+        position = cells.position
         keys = part.keys[cells.row]
         vocab_size = self.noise.size(1)
         if not is_exact(keys.device):

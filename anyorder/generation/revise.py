@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anyorder.generation.law import law
+from anyorder.generation.plan import planned
+from anyorder.generation.step import Step
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
+from anyorder.generation.workspace import Kind, Workspace
 from anyorder.orders import given_first
 from anyorder.seeds import uniform
 
@@ -32,21 +34,8 @@ class Revised(Unmasking):
                 f'{self.rounds!r}'
             )
 
-    @property
-    def adaptive(self):
-        return self.base.adaptive
-
-    @property
-    def draws_in_turn(self):
-        return self.base.draws_in_turn
-
-    @property
-    def binomial(self):
-        return self.base.binomial
-
-    @property
-    def block_length(self):
-        return self.base.block_length
+        for name in ('adaptive', 'draws_in_turn', 'binomial', 'block_length'):
+            object.__setattr__(self, name, getattr(base, name))
 
     def check_network(self, slots, n, scores=False):
         self.base.check_network(slots, n, scores)
@@ -103,7 +92,23 @@ def blank_again(canvas, unfit, n_round, rows):
     canvas.draw_numbers('round', n_round)
 
 
-def misfit(model, canvas, drawing):
+class Misfit(Unmasking):
+    """Write into part.logprob by how many nats the likeliest token of a blank beats what stands
+    there."""
+
+    def reveal(self, step):
+        x, cells = step.read()
+        nats, _ = step.of_each(beaten_by, x, cells)
+        cells.write(step.part.logprob, cells.position, nats.to(step.part.logprob.dtype))
+
+
+def beaten_by(step, cells, logits):
+    """Return by how many nats (m,) the likeliest token of Cells beats what stands there."""
+    token = step.part.idx[cells.row, cells.position]
+    return logits.amax(1) - logits.gather(1, token.unsqueeze(1))[:, 0]
+
+
+def misfit(network, canvas, drawing):
     """Return by how many nats the likeliest token of a place beats the one that was written there.
 
         max_v log p(v | others) - log p(x | others)
@@ -116,32 +121,16 @@ def misfit(model, canvas, drawing):
     device = canvas.idx.device
     number = torch.arange(GROUPS, device=device).unsqueeze(1)
     blank = groups_of(canvas).unsqueeze(1) == number  # (B, GROUPS, N)
-    rows = torch.arange(len(canvas)).repeat_interleave(GROUPS)
-    part = canvas.take(rows)
+    part = canvas.take(torch.arange(len(canvas)).repeat_interleave(GROUPS))
     n_visits = part.n_visits.to(device)
     part.order, _, n_blanks = given_first(part.order, ~blank.flatten(0, 1), n_visits)
     part.known = part.n_visits - n_blanks.cpu()
-
-    cells = part.blanks()
-    logits = model.predict(
-        part.idx,
-        part.order,
-        part.known,
-        part.n_blanks,
-        n_visits=part.n_visits,
-        picked=(cells.row, cells.column),
-    )
-    logits = law(model, drawing, part, cells, part.known, logits)
-    if part.language is not None:
-        part.language.begin_step(part, part.known.to(device))
-        part.language.observe(cells, logits)
-        logits = part.language.law(cells, logits)
-    token = part.idx[cells.row, cells.position]
-    written = logits.gather(1, token.unsqueeze(1))[:, 0]
-    beaten = logits.amax(1) - written
-    nats = torch.zeros_like(canvas.logprob)
-    nats[part.rows.to(device)[cells.row], cells.position] = beaten.to(nats.dtype)
-    return nats
+    part.logprob = torch.zeros_like(part.logprob)
+    workspace = Workspace(network, Kind(torch.float32, False, 1), part.order.shape)
+    step = Step(network, workspace, Misfit(), drawing, False, part)
+    for _, size, numbers, *_, kept in planned(step, part.n_visits.unsqueeze(1)):
+        step.run(size, numbers, kept)
+    return part.logprob.view(len(canvas), GROUPS, -1).sum(1)
 
 
 def groups_of(canvas):

@@ -1,5 +1,6 @@
 """What does a step do on the device? It reads, draws and writes by tensors, and asks nothing."""
 
+from collections import deque
 from functools import partial
 
 import torch
@@ -11,8 +12,6 @@ from anyorder.generation.law import law
 from anyorder.generation.likeliest import likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Cells, pad_size
-from anyorder.generation.scores import without_rounding
-from anyorder.machine.devices import widest
 from model import KVCache
 
 KEPT = 2**28  # logits of a step that are kept until the last of them is known: 1 GiB in float32
@@ -70,6 +69,8 @@ class Step:
         part = self.part
         bounds = self.bounds
         size = self.size
+        if part.language is not None:
+            part.language.begin_step(part, bounds.first)
         scale = self.drawing.cfg_scale
         if scale:
             x = guided(self.network, part, bounds, size, self.cache, scale)
@@ -81,15 +82,13 @@ class Step:
         return x[cells.row, cells.column], cells
 
     def logits(self, x, cells):
-        """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
+        """Return the logits (m, V) of hidden states (m, C), by the law of each by itself, which a
+        language sees, too."""
         logits = self.network.lm_head(x)
-        return law(self.network, self.drawing, self.part, cells, self.bounds.known, logits)
-
-    def show(self, answers):
-        """Show all (cells, logits) of a step to the language."""
-        self.part.language.begin_step(self.part, self.bounds.first)
-        for cells, logits in answers:
+        logits = law(self.network, self.drawing, self.part, cells, self.bounds.known, logits)
+        if self.part.language is not None:
             self.part.language.observe(cells, logits)
+        return logits
 
     def answers(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""
@@ -98,17 +97,16 @@ class Step:
             own = cells.at(some)
             yield own, self.logits(x[some], own)
 
-    def score(self, function, x, cells):
-        """Return function(self, cells, logits) (m, ...) of all cells, in the widest dtype, by their
-        law in a language; and the logits (m, V) without it, or None where they are many."""
+    def of_each(self, function, x, cells):
+        """Return function(self, cells, logits) (m, ...) of all cells, by their law in a language;
+        and the logits (m, V) without it, or None where they are many."""
         language = self.part.language
         answers = self.answers(x, cells)
         if language is not None:  # whose law of a blank depends on all that are answered
-            are_kept = len(x) * self.network.config.vocab_size <= KEPT
-            if are_kept:
+            if len(x) * self.network.config.vocab_size <= KEPT:
                 answers = [*answers]
-            self.show(answers)
-            if not are_kept:
+            else:
+                deque(answers, maxlen=0)
                 answers = self.answers(x, cells)
         found = []
         for own, logits in answers:
@@ -116,17 +114,14 @@ class Step:
             found.append(function(self, own, law))
         if len(found) > 1:
             logits = None
-        found = torch.cat(found)
-        if language is not None:
-            found = without_rounding(found, cells.row)
-        return found.to(widest(x.device)), logits
+        return torch.cat(found), logits
 
     def draw(self, cells, logits):
         """Draw the tokens of cells, and write them. Under a language one after the other of a row:
         each given the ones before it, they have their joint law."""
         language = self.part.language
         if language is None:
-            self.draw_each(cells, logits)
+            self.write(cells, self.tokens(cells, logits), logits)
             return
         in_row = cells.row * self.part.order.size(1) + cells.position
         from_left = in_row.argsort()  # one sweep of a pattern draws them all
@@ -134,26 +129,23 @@ class Step:
             number = from_left[cells.column == column]
             one = cells.at(number)
             own = logits[number]
-            token, logprob = self.draw_each(one, language.law(one, own))
+            law = language.law(one, own)
+            token = self.tokens(one, law)
+            logprob = self.write(one, token, law)
             language.reveal(one, token)
             if self.with_logprob:
                 language.weigh(one.row, token_logprob(own, token) - logprob)
 
-    def draw_each(self, cells, logits):
-        """Draw the tokens (m,) of cells by the numbers of their positions, write and return them,
-        and what `write` returns. A scored text keeps its own."""
+    def tokens(self, cells, logits):
+        """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its
+        own."""
+        row = cells.row
+        position = cells.position
         if self.drawing.scores:
-            token = self.part.idx[cells.row, cells.position]
-        else:
-            token = self.drawing.tokens(logits, self.part.u[cells.row, cells.position])
-        return token, self.write(cells, token, logits)
-
-    def token_by_noise(self, cells, logits):
-        """Draw tokens (m,) by the noise of their cells. A scored text keeps its own."""
-        if self.drawing.scores:
-            return self.part.idx[cells.row, cells.position]
-        noise = partial(self.noise, self.part, cells, cells.position)
-        return self.drawing.tokens_by_noise(logits, noise)
+            return self.part.idx[row, position]
+        if self.unmasking.by_noise:
+            return self.drawing.tokens_by_noise(logits, partial(self.noise, self.part, cells))
+        return self.drawing.tokens(logits, self.part.u[row, position])
 
     def write(self, cells, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
@@ -174,17 +166,11 @@ class Step:
         cells.write(part.logprob, cells.position, logprob.to(part.logprob.dtype))
         return logprob
 
-    def put_first(self, best):
-        """Have part.order visit the columns of the blanks as in best (B, targets)."""
+    def put_first(self, cells, best):
+        """Have part.order visit the columns of the Cells as in best (B, targets)."""
         order = self.part.order
-        bounds = self.bounds
-        T = order.size(1)
-        column = torch.arange(T, device=best.device) - bounds.first.unsqueeze(1)  # (B, T) of visits
-        is_scored = (column >= 0) & (column < bounds.n_targets.unsqueeze(1))
-        from_column = best.gather(1, column.clamp(0, best.size(1) - 1))
-        from_visit = bounds.first.unsqueeze(1) + from_column
-        moved = order.gather(1, from_visit.clamp(max=T - 1))
-        order.copy_(torch.where(is_scored, moved, order))
+        visit = cells.visit - cells.column + best[cells.row, cells.column]
+        cells.write(order, cells.visit, order[cells.row, visit])
 
     def widen(self, n_new):
         """Have the rest of the step reveal n_new (B,), which is on the host."""

@@ -7,7 +7,8 @@ import torch
 
 from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends
-from anyorder.generation.scores import PROBABILITIES, confidence, score_of
+from anyorder.generation.scores import PROBABILITIES, confidence, score_of, without_rounding
+from anyorder.machine.devices import widest
 from anyorder.names import is_own
 from anyorder.seeds import hashed, uniform
 
@@ -26,6 +27,7 @@ class Unmasking:
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
+    by_noise = False  # whether tokens are drawn by noise, so that close laws draw alike
     asks_host = False  # whether a step does, so that no graph records it
     has_bound = False  # whether the probability of a text is known as a bound alone
     wants_counts = False  # whether it reads how often tokens stand in the training set
@@ -70,7 +72,6 @@ class Unmasking:
 
     def reveal(self, step):
         """Run the pass of a Step and write what it reveals. The host does not wait for it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Given(Unmasking):
     def rounds_of(self, network, canvas, drawing):
         if drawing.scores and self.is_one_by_one(network.slots, canvas):
             n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
-            yield Reread(max(1, SCORED // n_logits))
+            most = int(canvas.n_blanks.max())
+            window = max(1, SCORED // n_logits)
+            yield Reread(schedule=[*range(window, most, window), most])
         else:
             yield self
 
@@ -106,32 +109,23 @@ class Given(Unmasking):
 
     def reveal(self, step):
         x, cells = step.read()
-        logits = step.logits(x, cells)
-        if step.part.language is not None:
-            step.show([(cells, logits)])
-        step.draw(cells, logits)
+        step.draw(cells, step.logits(x, cells))
 
 
 @dataclass(frozen=True)
-class Reread(Unmasking):
+class Reread(Given):
     """Score the text that stands in the blanks, under the law of one token a step.
 
-    A pass reads `window` tokens, and each is answered given all before it: a text that is there
-    already is a draft that is right. A decoder alone has the law so."""
-
-    window: int
-
-    def ends(self, n_blanks, seeds, *names):
-        ends = torch.arange(self.window, int(n_blanks.max()) + self.window, self.window)
-        return torch.minimum(ends, n_blanks.unsqueeze(1))
+    A pass reads all tokens to the next one of the listed ends, and each is answered given all
+    before it: a text that is there already is a draft that is right. A decoder alone has the law
+    so."""
 
     def answered(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
 
     def reveal(self, step):
         x, cells = step.read()
-        token = step.part.idx[cells.row, cells.position]
-        step.write(cells, token, step.logits(x, cells))
+        step.draw(cells, step.logits(x, cells))
         n_done = cells.visit - step.bounds.n_prompt[cells.row]
         cells.write(step.part.step, cells.position, n_done)
 
@@ -245,7 +239,10 @@ class Adaptive(Unmasking):
         Returns a Choice."""
         x, cells = step.read()
         bounds = step.bounds
-        found, logits = step.score(self.score_blanks, x, cells)
+        found, logits = step.of_each(self.score_blanks, x, cells)
+        if step.part.language is not None:
+            found = without_rounding(found, cells.row)
+        found = found.to(widest(x.device))
         if self.threshold is not None and step.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
@@ -266,7 +263,7 @@ class Adaptive(Unmasking):
             is_sure = self.sure(score.gather(1, best))
             best = best.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
             n_new = is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
-        step.put_first(best)
+        step.put_first(cells, best)
         return Choice(x, logits, cells.start, best, n_new)
 
     def draw(self, step, choice):
@@ -306,6 +303,7 @@ class Lossless(Unmasking):
 
     window: int = 32
     draws_in_turn = False
+    by_noise = True
 
     def __post_init__(self):
         if type(self.window) is not int or not 1 <= self.window < 2**31:
@@ -331,7 +329,7 @@ class Lossless(Unmasking):
     def reveal(self, step):
         x, cells = step.read()
         logits = step.logits(x, cells)
-        token = step.token_by_noise(cells, logits)
+        token = step.tokens(cells, logits)
         n_new = self.accept(step.part, step.bounds, cells, token)
         new, number = cells.those(cells.column < n_new[cells.row], step.part.is_exact)
         if step.with_logprob:

@@ -9,6 +9,7 @@ from anyorder.extras.rules.winners import likely_sets
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.rules import Rule
 from anyorder.generation.unmasking import Choice
+from anyorder.machine.devices import widest
 from anyorder.orders import given_first
 from anyorder.seeds import hashed, uniform
 from model import float32_or_better
@@ -69,9 +70,9 @@ class Drawn(Rule):
         column = torch.arange(step.size.targets, device=x.device)
         is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
         at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
-        found, _ = step.score(self.of_true_tokens, x, cells)
+        found, _ = step.of_each(self.of_true_tokens, x, cells)
         score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
-        found, _ = step.score(partial(self.losing, score), x, cells)
+        found, _ = step.of_each(partial(self.losing, score), x, cells)
         losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
         # Draw a set of blanks, and reveal it
@@ -81,7 +82,7 @@ class Drawn(Rule):
         u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
         total, chosen = likely_sets(law, score, losing, bounds.n_new, step.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
-        step.put_first(best)
+        step.put_first(cells, best)
         self.draw(step, Choice(x, None, cells.start, best, bounds.n_new))
 
         # All sets in place of this one: its last token carries the rest
@@ -95,7 +96,8 @@ class Drawn(Rule):
         """Return log p and log q (m, 2) of the tokens that stand in the cells."""
         token = step.part.idx[cells.row, cells.position]
         law = step.drawing.tempered(logits)
-        return torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
+        found = torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
+        return found.to(widest(found.device))
 
     def losing(self, score, step, cells, logits):
         """Return log P (m, n) that the tokens which cells draw lose against each of their row.
@@ -111,4 +113,5 @@ class Drawn(Rule):
         loses_equal = cells.column.unsqueeze(1) > column
         n_less = torch.searchsorted(ranked, limit)
         n_as_much = torch.searchsorted(ranked, limit, right=True)
-        return below.gather(1, torch.where(loses_equal, n_as_much, n_less)).log()
+        found = below.gather(1, torch.where(loses_equal, n_as_much, n_less)).log()
+        return found.to(widest(found.device))
