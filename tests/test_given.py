@@ -57,8 +57,8 @@ def options(model, order='random'):
         'optimizer': 'adamw',
         'learning_rate': 1e-3,
         'weight_decay': 0,
-        'beta1': 0,
-        'beta2': 0,
+        'beta1': 0.9,
+        'beta2': 0.95,
     }
     return Config(sizes, l2r_ratio=l2r_ratio, documents='apart', order=order)
 
