@@ -93,12 +93,12 @@ class Watch:
             width = min(width, cell * self.columns)
         else:
             texts = [text + self.tokenizer.separator for text in texts]
-        marks = []  # (line, style, letters)
+        marks = []  # (line, style, letter)
         new = set()
-        for i, runs in enumerate(lay_out(texts, width)):
+        for i, letters in enumerate(lay_out(texts, width)):
             style = self.shade(steps[i], logprob[i])
-            for line, _, letters in runs:
-                marks.append((line, style, letters))
+            for line, letter in letters:
+                marks.append((line, style, letter))
                 if self.is_new(steps[i]):
                     new.add(line)
         return painted(marks), sorted(new)
@@ -122,11 +122,11 @@ class Watch:
 
 
 def painted(marks):
-    """Return lines of marks (line, style, letters), which come by line."""
+    """Return lines of marks (line, style, letter), which come by line."""
     n_lines = 1 + max((line for line, _, _ in marks), default=0)
     lines = ['' for _ in range(n_lines)]
     for (line, style), run in groupby(marks, itemgetter(0, 1)):
-        text = ''.join(letters for _, _, letters in run)
+        text = ''.join(letter for _, _, letter in run)
         if style:
             text = f'\x1b[{style}m{text}\x1b[0m'
         lines[line] += text

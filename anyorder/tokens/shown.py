@@ -15,14 +15,21 @@ def token_texts(tokens, tokenizer):
     It is what the text has there as a whole. A letter of several tokens stands at the last of them,
     if all of them are there. A tokenizer that falls back to bytes shows none of those that touch
     where one of them is no part of a letter, which is only known at the end."""
+    is_part = [token is not None and PART in tokenizer.decode([token]) for token in tokens]
+    is_part.append(False)
     texts = []
-    is_part = []
+    letter = []  # the tokens of one that is begun
     for i, token in enumerate(tokens):
-        texts.append(BLANK if token is None else text_from(i, [token], tokens, tokenizer))
-        is_part.append(token is not None and PART in tokenizer.decode([token]))
-    for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
-        if in_part:
-            put_letters(texts, list(run), tokens, tokenizer)
+        if token is None:
+            texts.append(BLANK)
+            continue
+        letter.append(token)
+        text = text_from(i + 1 - len(letter), letter, tokens, tokenizer)
+        if is_part[i] and is_part[i + 1] and text.endswith(PART):
+            texts.append('')
+            continue
+        texts.append(text)
+        letter = []
     return texts
 
 
@@ -34,41 +41,24 @@ def text_from(i, ids, tokens, tokenizer):
 def written_text(tokens, is_written, tokenizer):
     """Return the text of the tokens that were written, as the whole text has them."""
     texts = []
-    for now, run in groupby(range(len(tokens)), key=is_written.__getitem__):
-        if now:
-            first, *more = run
-            ids = tokens[first : first + 1 + len(more)]
-            texts.append(text_from(first, ids, tokens, tokenizer))
+    for is_text, run in groupby(range(len(tokens)), key=is_written.__getitem__):
+        if is_text:
+            places = list(run)
+            ids = tokens[places[0] : places[-1] + 1]
+            texts.append(text_from(places[0], ids, tokens, tokenizer))
     return tokenizer.separator.join(texts)
-
-
-def put_letters(texts, places, tokens, tokenizer):
-    """Put the letters of the tokens at these places, all parts, into `texts`."""
-    letter = []
-    for i in places:
-        letter.append(tokens[i])
-        texts[i] = ''
-        text = text_from(i + 1 - len(letter), letter, tokens, tokenizer)
-        if i == places[-1] or not text.endswith(PART):
-            texts[i] = text
-            letter = []
 
 
 def columns_of(text):
     """Return how many columns of equal width the letters of a text take."""
-    return sum(map(letter_columns, text))
-
-
-def letter_columns(letter):
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+    letters = [one for one in text if not unicodedata.combining(one)]
+    wide = [one for one in letters if unicodedata.east_asian_width(one) in 'WF']
+    return len(letters) + len(wide)
 
 
 def to_the_right(text, width):
     """Return a text behind so many spaces that both take `width` columns."""
-    n_spaces = width - columns_of(text)
-    return text.rjust(len(text) + n_spaces)
+    return ' ' * (width - columns_of(text)) + text
 
 
 def shown_text(tokens, tokenizer, columns):
@@ -87,18 +77,19 @@ def shown_text(tokens, tokenizer, columns):
 
 
 def lay_out(texts, width):
-    """Return where texts that follow one another stand on lines of `width` columns.
+    """Return where texts that follow one another stand on lines of `width` columns: of each text
+    [(line, letter)].
 
-    Of each text its runs (line, column, letters). A line end is shown as ↵ behind its line. Every
-    kind of space is one space. What cannot be printed is left out."""
+    A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be
+    printed is left out."""
     line = 0
     column = 0
     places = []
     for text in texts:
-        runs = []
+        places.append([])
         for letter in text:
             if letter == '\n':
-                runs.append((line, column, '↵'))
+                places[-1].append((line, '↵'))
                 line += 1
                 column = 0
                 continue
@@ -109,16 +100,6 @@ def lay_out(texts, width):
             if column + columns_of(letter) > width:
                 line += 1
                 column = 0
-            add_letter(runs, line, column, letter)
+            places[-1].append((line, letter))
             column += columns_of(letter)
-        places.append(runs)
     return places
-
-
-def add_letter(runs, line, column, letter):
-    """Add a letter to the last run, or begin a run with it on a new line."""
-    if runs and runs[-1][0] == line:
-        _, start, letters = runs[-1]
-        runs[-1] = (line, start, letters + letter)
-    else:
-        runs.append((line, column, letter))
