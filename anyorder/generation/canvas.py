@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.plan import Cells, is_exact
@@ -80,29 +81,22 @@ class Canvas:
         self.language = None
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
+    def of_texts(cls, texts, order, seed, device='cpu'):
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, is_known)], two lists each. Known tokens come first, then the blanks, both
                as the Order has them; but in a 'random' order or a 'sorted_subset' known tokens come
                from left to right
         seed   row r is a function of seed + r, or of seed[r]"""
+        seeds = seeds_of(seed, len(texts))
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
-        B = len(texts)
-        N = int(lengths.max())
-        seeds = seeds_of(seed, B)
+        tokens, given = [pad_sequence([*map(torch.tensor, some)], True) for some in zip(*texts)]
+        orders = torch.arange(tokens.size(1)).repeat(len(texts), 1)
+        for row, n, own in zip(orders, lengths.tolist(), seeds):
+            row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
         known_l2r = order.kind in ('random', 'sorted_subset')
-        idx = torch.zeros(B, N, dtype=torch.long)
-        orders = torch.arange(N).repeat(B, 1)
-        for r, (tokens, is_known) in enumerate(texts):
-            n = len(tokens)
-            visits = order.draw(1, n, keys=keys_of(seeds[r : r + 1]))
-            given = torch.tensor([is_known])
-            visits, *_ = given_first(visits, given, left_to_right=known_l2r)
-            idx[r, :n] = torch.tensor(tokens)
-            orders[r, :n] = visits[0]
-        n_known = torch.tensor([sum(is_known) for _, is_known in texts])
-        return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
+        orders, n_known, _ = given_first(orders, given, lengths, known_l2r)
+        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
 
     def __len__(self):
         return len(self.rows)
@@ -132,14 +126,9 @@ class Canvas:
         return self.asks_host or is_exact(self.idx.device)
 
     def blanks(self):
-        """Return the Cells of all blanks. The host does not wait for the device."""
-        n = self.n_blanks
-        is_next = torch.arange(int(n.max())) < n.unsqueeze(1)  # (B, most)
-        row, column = is_next.nonzero(as_tuple=True)
-        visit = self.known[row] + column
-        cells = torch.stack([row, column, visit]).to(self.idx.device, non_blocking=True)
-        row, column, visit = cells
-        return Cells(row, column, visit, self.order[row, visit])
+        """Return the Cells of all blanks."""
+        first, n = torch.stack([self.known, self.n_blanks]).to(self.idx.device)
+        return Cells.of(self.order, first, n, int(self.n_blanks.max()), False, True)
 
     def take(self, chosen):
         """Return rows, (B,) bool or numbers, as a canvas of their own."""
@@ -174,13 +163,12 @@ class Canvas:
     def lists(self):
         """Return [tokens, order, step, logprob] of each row, lists without padding."""
         whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
-        tables = torch.stack(whole).cpu()  # one wait
-        rows = zip(*tables[:3].long().tolist(), tables[3].tolist())
-        return [without_padding(row, n) for row, n in zip(rows, self.n_visits.tolist())]
-
-
-def without_padding(lists, n):
-    return [values[:n] for values in lists]
+        rows = torch.stack(whole, 1).cpu()  # (B, 4, N), by one wait
+        found = []
+        for row, n in zip(rows, self.n_visits.tolist()):
+            row = row[:, :n]
+            found.append([*row[:3].long().tolist(), row[3].tolist()])
+        return found
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):

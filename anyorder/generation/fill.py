@@ -138,7 +138,7 @@ def put_finished(step, canvas):
     """Put rows without blanks back into the whole canvas, if it is due."""
     part = step.part
     left = part.n_blanks > 0
-    if is_due(int(left.sum()), part):
+    if is_due(left.sum(), part):
         canvas.put(part.take(~left))
         if not part.is_exact:
             left = filled_up(left)

@@ -87,14 +87,13 @@ def planned(step, ends):
              Bounds, and how many slots a cache keeps after it"""
     part = step.part
     ends = torch.minimum(ends, part.n_visits.unsqueeze(1)).T  # (steps, B)
-    before = torch.cat([part.known.unsqueeze(0), ends[:-1]])
-    n_new = ends - before
+    n_new = ends.diff(dim=0, prepend=part.known.unsqueeze(0))
     n_left = (ends < part.n_visits).sum(1)
-    last = [is_due(n, part) for n in n_left.tolist()].index(True)
+    last = int(is_due(n_left, part).int().argmax())
     reveals = n_new[: last + 1].any(1)  # a binomial step may reveal nothing
     number = reveals.nonzero()[:, 0]  # (steps,)
-    first = before[number]  # (steps, B), as are the next ones
-    n_new = n_new[number]
+    n_new = n_new[number]  # (steps, B), as are the next ones
+    first = ends[number] - n_new
     n_steps = part.n_steps + number.unsqueeze(1)
 
     # Which slots answer
@@ -130,9 +129,8 @@ def planned(step, ends):
 def is_due(n_left, part):
     """Return whether finished rows are to be put away: all at once where steps are exact, elsewhere
     once they are half of them, since other rows are other graphs."""
-    if part.is_exact:
-        return n_left < len(part)
-    return n_left <= len(part) // 2
+    most_left = len(part) - 1 if part.is_exact else len(part) // 2
+    return n_left <= most_left
 
 
 def filled_up(left):
@@ -162,26 +160,23 @@ class Cells(NamedTuple):
     is_real: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, part, first, count, n, all_have):
-        """Return the cells of `count` (B,) visits from `first` (B,) on, at most n of a row of the
-        Canvas `part`; all_have says whether all rows have n."""
-        order = part.order
+    def of(cls, order, first, count, n, all_have, exact):
+        """Return the cells of `count` (B,) visits from `first` (B,) on in an order (B, T), at most
+        n of a row; all_have says whether all rows have n."""
         B, T = order.shape
         columns = torch.arange(n, device=order.device)
+        if exact and not all_have:
+            row, column = (columns < count.unsqueeze(1)).nonzero(as_tuple=True)
+            visit = first[row] + column
+            return cls(row, column, visit, order[row, visit], count.cumsum(0) - count)
+        row = torch.arange(B, device=order.device).repeat_interleave(n)
+        column = columns.repeat(B)
         start = torch.arange(0, B * n, n, device=order.device)
         is_real = None
-        if part.is_exact and not all_have:
-            row, column = (columns < count.unsqueeze(1)).nonzero(as_tuple=True)
-            start = count.cumsum(0) - count
-        else:
-            row = torch.arange(B, device=order.device).repeat_interleave(n)
-            column = columns.repeat(B)
-            if not all_have:
-                is_real = (count > 0)[row]
-                column = torch.minimum(column, count[row] - 1).clamp(min=0)
-        visit = first[row] + column
-        if is_real is not None:
-            visit = visit.clamp(max=T - 1)
+        if not all_have:
+            is_real = (count > 0)[row]
+            column = torch.minimum(column, count[row] - 1).clamp(min=0)
+        visit = (first[row] + column).clamp(max=T - 1)
         return cls(row, column, visit, order[row, visit], start, is_real)
 
     def at(self, number):

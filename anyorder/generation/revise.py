@@ -52,8 +52,6 @@ class Revised(Unmasking):
 
     def rounds_of(self, network, canvas, drawing):
         yield self.base
-        if not canvas.n_steps.any():  # nothing was written
-            return
         again = self.again()
         changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
         for n_round in range(self.rounds):
@@ -68,9 +66,8 @@ class Revised(Unmasking):
     def again(self):
         """Return the Unmasking of a round, with as many tokens a step as before, in no blocks."""
         n_steps = -(-self.base.n_steps // GROUPS)  # rounded up
-        if self.base.block_length is None:
-            return replace(self.base, n_steps=n_steps)
-        return replace(self.base, n_steps=n_steps, block_length=None)
+        in_blocks = {'block_length': None} if self.base.block_length else {}
+        return replace(self.base, n_steps=n_steps, **in_blocks)
 
 
 def blank_again(canvas, unfit, n_round, rows):
@@ -79,13 +76,10 @@ def blank_again(canvas, unfit, n_round, rows):
 
     They are one token in GROUPS, and none that is the likeliest token of its place. They become the
     last visits, in the order that they had, to be drawn anew."""
-    worst = (-unfit).sort(dim=1, stable=True)  # the worst first
-    written = canvas.step >= 0
-    n_written = written.sum(1, keepdim=True)  # (B, 1)
+    rank = (-unfit).argsort(dim=1, stable=True).argsort(dim=1)  # the worst first
+    n_written = (canvas.step >= 0).sum(1, keepdim=True)  # (B, 1)
     n = (n_written + GROUPS - 1) // GROUPS  # rounded up
-    is_worst = torch.arange(canvas.idx.size(1), device=n.device) < n
-    chosen = is_worst & (worst.values < 0) & rows
-    blank = torch.zeros_like(chosen).scatter(1, worst.indices, chosen)  # (B, N) by position
+    blank = (rank < n) & (unfit > 0) & rows  # (B, N) by position
     n_visits = canvas.n_visits.to(n.device)
     canvas.order, _, n_blanks = given_first(canvas.order, ~blank, n_visits)
     canvas.known = canvas.n_visits - n_blanks.cpu()

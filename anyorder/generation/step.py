@@ -76,10 +76,15 @@ class Step:
             x = guided(self.network, part, bounds, size, self.cache, scale)
         else:
             x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
-        cells = Cells.of(part, bounds.first, bounds.n_targets, size.targets, size.all_targets)
+        cells = self.cells(bounds.n_targets, size.targets, size.all_targets)
         if size.all_targets:
             return x.flatten(0, 1), cells
         return x[cells.row, cells.column], cells
+
+    def cells(self, count, n, all_have):
+        """Return the Cells of the next `count` (B,) visits of each row, see Cells.of."""
+        part = self.part
+        return Cells.of(part.order, self.bounds.first, count, n, all_have, part.is_exact)
 
     def logits(self, x, cells):
         """Return the logits (m, V) of hidden states (m, C), by the law of each by itself, which a
@@ -195,7 +200,7 @@ class Step:
 def read_prompts(network, part, cache):
     """Read prompts whose lengths differ by BUCKET or more into the cache, so that each costs its
     own tokens."""
-    if not len(part) or part.known.max() - part.known.min() < BUCKET:
+    if part.known.max() - part.known.min() < BUCKET:
         return
     buckets = part.known // BUCKET  # (B,)
     for bucket in buckets.unique():

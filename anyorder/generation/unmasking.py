@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.generation.plan import Cells
 from anyorder.generation.schedules import check_schedule, scheduled_ends
 from anyorder.generation.scores import PROBABILITIES, confidence, score_of, without_rounding
 from anyorder.machine.devices import widest
@@ -264,14 +263,12 @@ class Adaptive(Unmasking):
             best = best.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
             n_new = is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
         step.put_first(cells, best)
-        return Choice(x, logits, cells.start, best, n_new)
+        return Choice(x, logits, cells.start.unsqueeze(1) + best, n_new)
 
     def draw(self, step, choice):
         """Draw the tokens of the blanks that are chosen."""
-        size = step.size
-        first = step.bounds.first
-        cells = Cells.of(step.part, first, choice.n_new, size.reveals, size.all_reveals)
-        at = choice.start[cells.row] + choice.best[cells.row, cells.column]
+        cells = step.cells(choice.n_new, step.size.reveals, step.size.all_reveals)
+        at = choice.best[cells.row, cells.column]
         if choice.logits is None:
             logits = step.logits(choice.x[at], cells)
         else:
@@ -284,13 +281,11 @@ class Choice(NamedTuple):
 
     x       (m, C) the hidden states of all that were scored
     logits  (m, V) theirs, or None where they are many
-    start   (B,) the first of each row among these
-    best    (B, targets) columns, the best first
+    best    (B, targets) the numbers of those of a row among these, the best first
     n_new   (B,) how many of them are revealed"""
 
     x: torch.Tensor
     logits: torch.Tensor | None
-    start: torch.Tensor
     best: torch.Tensor
     n_new: torch.Tensor
 

@@ -83,7 +83,8 @@ class Drawn(Rule):
         total, chosen = likely_sets(law, score, losing, bounds.n_new, step.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
         step.put_first(cells, best)
-        self.draw(step, Choice(x, None, cells.start, best, bounds.n_new))
+        best = cells.start.unsqueeze(1) + best
+        self.draw(step, Choice(x, None, best, bounds.n_new))
 
         # All sets in place of this one: its last token carries the rest
         rest = total - law.masked_fill(~chosen, 0).sum(1)
