@@ -63,49 +63,43 @@ import time
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
-from anyorder.generation.options import drawing_in
 from anyorder.generation.watch import Watch
-from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.files import check_out, reading
-from anyorder.machine.terminal import progress
-from anyorder.orders import Order
-from anyorder.report import begin_result, facts, print_samples, print_table, save, write_page
-from anyorder.tokens.prompts import prompts_path, read_pattern, read_prompts, typed
-from anyorder.writer import Writer, check_patterns
+from anyorder.report import (
+    AROUND,
+    begin_result,
+    facts,
+    print_samples,
+    print_table,
+    save,
+    write_page,
+)
+from anyorder.tokens.prompts import prompts_path, read_prompts, typed
+from anyorder.writer import Writer
 
 SAVED_EVERY = 60  # seconds
-UNMASKING_OPTIONS = ('n_steps', 'schedule', 'unmask', 'revise')
 
 
 def main(config):
     # Check the options before a file is read
     at_least(config, 1, 'n_samples', 'batch_size')
-    at_least(config, 0, 'top_logprobs')
-    how = {name: config[name] for name in UNMASKING_OPTIONS}
-    order_text, unmasking = order_and_unmasking(config.order, **how)
-    drawing = drawing_in(dict(config), config.score)
     prompts = read_prompts(config.prompt)
-    page = read_page(config)
-    lengths = Lengths(page.blank_length)
-    check_patterns(prompts, unmasking, page)
+    options = options_of_writing(config)
     judge_name = config.metrics if config.metrics != 'text' else ''
-    check_files(config, page, judge_name)
+    check_files(config, judge_name)
 
-    # Open the model
+    # Open the model, and lay the prompts out
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
+    way, page = writer.asked(None, None, options)
     judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
-    way = Way(Order.of(order_text, writer.checkpoint.run), unmasking, drawing)
-    page = writer.with_decoded_stops(page)
-
-    # Lay the prompts out: of each text its tokens, and which of them are known
-    templates = writer.templates(prompts, way, page)
-    texts = writer.lay_out(repeat_each(templates, config.n_samples), config.seed, lengths)
+    numbers = [i for i in range(len(prompts)) for _ in range(config.n_samples)]
+    texts = writer.read(prompts, way, page, config.seed, numbers)
 
     # Write
     result = begin_result(writer, way, config)
-    write_all(writer, repeat_each(prompts, config.n_samples), texts, way, page, result, config)
+    prompts = [prompts[i] for i in numbers]
+    write_all(writer, prompts, texts, way, page, result, config)
 
     # Say what was written, and how
     samples = result['samples']
@@ -115,7 +109,7 @@ def main(config):
         write_page(samples, about, writer, config)
     if config.metrics:
         # of several prompts, each has n_samples that follow each other
-        n_each = config.n_samples if len(prompts) > 1 else 1
+        n_each = config.n_samples if len({*numbers}) > 1 else 1
         found = measure(samples, writer.tokenizer, judge, writer.device, n_each)
         result['metrics'], lines = found
         about |= lines
@@ -123,21 +117,16 @@ def main(config):
     print_table(about | {'written': config.out, 'page': config.html})
 
 
-def read_page(config):
-    """Return the Page that the options describe."""
-    allowed = None
+def options_of_writing(config):
+    """Return the keywords of Writer.infill that the options are."""
+    options = {name: value for name, value in config.items() if name not in AROUND}
+    options['stop'] = parse_stop(config.stop)
+    options['allowed'] = None
     if config.allowed:
         with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
-            allowed = np.load(config.allowed, allow_pickle=False)[:]  # which an .npz refuses
-    return Page(
-        config.length,
-        config.context,
-        parse_stop(config.stop),
-        config.blank_length,
-        allowed,
-        read_pattern(config.pattern),
-        config.top_logprobs,
-    )
+            # which an .npz refuses
+            options['allowed'] = np.load(config.allowed, allow_pickle=False)[:]
+    return options
 
 
 def parse_stop(stop):
@@ -148,7 +137,7 @@ def parse_stop(stop):
         return json.loads(stop)
 
 
-def check_files(config, page, judge_name):
+def check_files(config, judge_name):
     """Raise ValueError for a file that cannot be written, or is read."""
     inputs = (
         config.ckpt,
@@ -161,43 +150,24 @@ def check_files(config, page, judge_name):
     check_out('html', config.html, '.html', *inputs)
 
 
-def repeat_each(things, n):
-    """Return n times the first, then n times the second, and so on."""
-    return [thing for thing in things for _ in range(n)]
-
-
 def write_all(writer, prompts, texts, way, page, result, config):
     """Write the texts of the prompts in batches, and append to result['samples'].
 
     Sample r, a dict of sample_of with prompt and seed, is a function of seed + r."""
-    n_blanks = sum(text.known.count(False) for text in texts)
-    bar = progress(total=n_blanks, unit='token', leave=False, disable=config.watch)
-    show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
+    watch = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     samples = result['samples']
     start = time.perf_counter()
     saved = start
     try:
-        with bar:
-            for batch in batches(writer, texts, way, page, bar, show, config):
-                for r, sample in enumerate(batch, len(samples)):
-                    samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
-                result['seconds'] = time.perf_counter() - start
-                if time.perf_counter() - saved > SAVED_EVERY:
-                    saved = time.perf_counter()
-                    save(result, config.out)
+        for batch in writer.batches(texts, way, page, config.seed, config.batch_size, watch):
+            for r, sample in enumerate(batch, len(samples)):
+                samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
+            result['seconds'] = time.perf_counter() - start
+            if time.perf_counter() - saved > SAVED_EVERY:
+                saved = time.perf_counter()
+                save(result, config.out)
     finally:  # an error or Ctrl-C, now or while a judge reads, loses nothing
         save(result, config.out)
-
-
-def batches(writer, texts, way, page, bar, show, config):
-    """Yield the samples of each batch, written on a Scroll."""
-    for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
-        for n_new in writer.write(scroll, way):
-            bar.update(n_new)
-            seen = scroll.first() if show else None
-            if seen:
-                show(*seen)
-        yield scroll.samples()
 
 
 if __name__ == '__main__':

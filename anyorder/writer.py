@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,28 +16,18 @@ from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
 from anyorder.generation.revise import Revised
-from anyorder.generation.scroll import Row, Scroll, check_at_once
+from anyorder.generation.scroll import Scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
-from anyorder.tokens.prompts import has_pattern, has_rest, parse_prompts, read_pattern
+from anyorder.tokens.prompts import parse_prompts, read_pattern
 from anyorder.tokens.shown import shown_text
+from configurator import check_choice
 
 PAGE = [field.name for field in fields(Page)]
-WRONG_STOP = 'stop must be a text or a list of texts, got {!r:.60}: leave out what is empty'
-
-
-class LaidOut(NamedTuple):
-    """A prompt whose blanks have their lengths."""
-
-    tokens: list  # what stands in blanks means nothing
-    known: list  # of bools
-    open_blanks: list  # [start, end] of each [[..]]
-    lengths: list  # what its sample says of the [[?]]
-    patterns: list  # (start, end, Pattern) of each part that matches one
 
 
 class Text(str):
@@ -54,7 +43,7 @@ class Writer:
     """A trained model with its tokenizer, on its device.
 
     Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
-    templates, lay_out, scrolls and write. The weights are put into place when they are first
+    asked, read and batches. The weights are put into place when they are first
     needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True):
@@ -64,8 +53,8 @@ class Writer:
         weights   'ema' or 'raw', by default the EMA if there is one; the others are as in sample.py
 
         Raises ValueError when it is no checkpoint, or the device not there."""
-        if weights not in (None, 'ema', 'raw'):
-            raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
+        if weights is not None:
+            check_choice('weights', weights, 'ema', 'raw')
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights = weights or self.checkpoint.weights
         self.use_cache = use_cache
@@ -126,14 +115,16 @@ class Writer:
         way, page = self.asked(way, page, options)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        texts = self.read(prompt, way, page, n or 1, seed)
-        n_blanks = sum(text.known.count(False) for text in texts)
+        prompts = prompts_of(prompt)
+        numbers = range(len(prompts))
+        if isinstance(prompts[0], str):
+            numbers = [i for i in numbers for _ in range(n or 1)]
+        else:
+            numbers = [i for _ in range(n or 1) for i in numbers]
+        texts = self.read(prompts, way, page, seed, numbers)
         found = []
-        with progress(total=n_blanks, unit='token', leave=False) as bar:
-            for scroll in self.scrolls(texts, seed, batch_size, page):
-                for n_new in self.write(scroll, way):
-                    bar.update(n_new)
-                found += scroll.samples()
+        for batch in self.batches(texts, way, page, seed, batch_size):
+            found += batch
         return as_asked(found, prompt, n)
 
     def stream(self, prompt, way=None, page=None, seed=1337, **options):
@@ -143,7 +134,7 @@ class Writer:
             raise ValueError('stream writes one text: give it a str, and leave out n')
         options.pop('batch_size', None)
         way, page = self.asked(way, page, options)
-        texts = self.read(prompt, way, page, 1, seed)
+        texts = self.read([prompt], way, page, seed, [0])
         (scroll,) = self.scrolls(texts, seed, 1, page)
         for _ in self.write(scroll, way):
             tokens, steps, *_ = scroll.first()
@@ -162,23 +153,66 @@ class Writer:
             if of_way.get('n_steps') is None:
                 of_way['n_steps'] = self.block_size
             way = Way.of(self.checkpoint.run, **of_way)
-        return way, self.with_decoded_stops(page or Page(**of_page))
-
-    def with_decoded_stops(self, page):
-        """Return the page, checked, with its stops as this model's tokens are decoded, and its
-        Pattern."""
+        page = page or Page(**of_page)
         page.check(self.block_size, self.checkpoint.config.n_real)
-        return replace(page, stop=self.stops(page.stop), pattern=read_pattern(page.pattern))
+        pattern = read_pattern(page.pattern)
+        return way, replace(page, stop=self.stops(page.stop), pattern=pattern)
 
-    def read(self, prompt, way, page, n, seed):
-        """Return the texts of infill's prompt, laid out; n of each text, or n times all rows."""
-        prompts = prompts_of(prompt)
-        templates = self.templates(prompts, way, page)
-        if isinstance(prompts[0], str):
-            templates = [template for template in templates for _ in range(n)]
-        else:
-            templates = templates * n
-        return self.lay_out(templates, seed, Lengths(page.blank_length))
+    def stops(self, stop):
+        """Return the stops in a text or a list of texts, as they are decoded.
+
+        Tokens of one's own may be written in more ways, as the end of a document is. Raises
+        ValueError for a text that the model never writes."""
+        if isinstance(stop, str):
+            stop = [stop] if stop else ()
+        elif not isinstance(stop, list | tuple) or not stop:
+            stop = [stop]
+        if not all(isinstance(one, str) and one for one in stop):
+            raise ValueError(
+                f'stop must be a text or a list of texts, got {stop!r:.60}: leave out what is empty'
+            )
+        decoded = []
+        for one in stop:
+            tokens = self.tokenizer.shown_spans(one)
+            unknown = self.tokenizer.unspelt(one, tokens)
+            if unknown:
+                raise ValueError(
+                    f'stop must be what the model can write, got {one!r:.60}: {unknown[0]!r:.20} '
+                    f'is unknown to {self.tokenizer.name}'
+                )
+            if self.tokenizer.separator:
+                one = self.tokenizer.decode([token for token, _, _ in tokens])
+            decoded.append(one)
+        return decoded
+
+    def read(self, prompts, way, page, seed, numbers):
+        """Return the Layout of each text that is to be written, checked before any work.
+
+        Text r is of prompt numbers[r], and the lengths of its blanks are a function of seed + r,
+        or, if `seed` is a list, of seed[r].
+
+        Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
+        have a text."""
+        lengths = Lengths(page.blank_length)
+        n_row = self.checkpoint.set.get('row_length')
+        length = page.length or n_row or self.block_size
+        templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
+        check_rows(prompts, templates, n_row)
+        check_texts(templates, way, page, self.checkpoint.config, self.tokenizer)
+        templates = [templates[i] for i in numbers]
+        network = self.network if any(template.unknown for template in templates) else None
+        bar = progress(total=len(templates), unit='text', desc='lengths', leave=False)
+        texts = []
+        with self.autocast(), bar:
+            chosen = lengths.choose(network, templates, seeds_of(seed, len(templates)))
+            for row, (template, (found, said)) in enumerate(zip(templates, chosen)):
+                text = template.shortest
+                if found:
+                    text = template.lay_out(found, said)
+                    check_match(text, self.tokenizer, row)
+                texts.append(text)
+                bar.update()
+        return texts
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
@@ -200,29 +234,20 @@ class Writer:
             raise ValueError(
                 f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}'
             )
-        stepwise = order != 'l2r' or bool(options)
-        if stepwise and n_orders:
+        is_plain = order == 'l2r' and not options
+        if n_orders and not is_plain:
             raise ValueError(
                 'n_orders draws orders of its own: leave it out, or order and the options behind it'
             )
-        if stepwise:
-            found = self.scored(prompt, order, seed, options)
-        else:
+        if is_plain:
             found = self.conditional(prompt, n_orders, seed)
-        return found[0] if isinstance(prompt, str) else found
-
-    def scored(self, prompt, order, seed, options):
-        """Return [log p] of each prompt as infill with these options writes it."""
-        way = options.pop('way', None)
-        if way is None:
-            found = self.infill(prompt, order=order, seed=seed, score=True, **options)
-        elif order == 'l2r':
-            found = self.infill(prompt, way=way.to_score, seed=seed, **options)
-        else:
-            raise ValueError('order is a part of way: leave out one of them')
-        if isinstance(prompt, str):
-            return [found.logprob]
-        return [text.logprob for text in found]
+            return found[0] if isinstance(prompt, str) else found
+        if options.get('way') is None or order != 'l2r':
+            options |= {'order': order, 'score': True}
+        else:  # which has an order
+            options['way'] = options['way'].to_score
+        found = self.infill(prompt, seed=seed, **options)
+        return found.logprob if isinstance(prompt, str) else [text.logprob for text in found]
 
     def conditional(self, prompt, n_orders, seed):
         """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
@@ -232,98 +257,36 @@ class Writer:
                 'a text that is scored has blanks of known lengths without a pattern: write [[n]] '
                 'in place of [[?]] and [[/pattern/]]'
             )
-        parsed = [template.lay_out()[:3] for template in templates]
-        if not all(any(answer) for _, _, answer in parsed):
+        texts = [template.shortest for template in templates]
+        if not all(any(text.answer) for text in texts):
             raise ValueError(
                 'logprob wants to know which part of the text it is to score: write it as [[=text]]'
             )
         nats = []
         with self.autocast():
-            for (tokens, known, answer), own in zip(
-                parsed, seeds_of(seed, len(parsed)), strict=True
-            ):
-                idx = torch.tensor([tokens], device=self.device)
-                given = torch.tensor(known).nonzero()
-                part = torch.tensor(answer).nonzero()
+            for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
+                idx = torch.tensor([text.tokens], device=self.device)
+                part = torch.tensor(text.answer).nonzero()
+                given = torch.tensor(text.known).nonzero()
                 logp = conditional_logprob(self.network, idx, part, given, n_orders, seed=own)
                 nats.append(float(logp))
         return nats
 
-    def templates(self, prompts, way, page):
-        """Return the Templates of prompts, checked before any work.
+    def batches(self, texts, way, page, seed, batch_size, watch=None):
+        """Write texts of `read`. Yield the samples of each batch, see Scroll.samples.
 
-        Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
-        have a text."""
-        if page.stop and (way.drawing.scores or isinstance(way.unmasking, Revised)):
-            raise ValueError(
-                'a text is scored, and revised, as a whole: leave out stop, or else score and '
-                'revise'
-            )
-        check_patterns(prompts, way.unmasking, page)
-        n_row = self.checkpoint.set.get('row_length')
-        length = page.length or n_row or self.block_size
-        templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
-        parsed = [template.lay_out()[:3] for template in templates]
-        lengths = [
-            template.length if template.unknown else len(tokens)
-            for template, (tokens, _, _) in zip(templates, parsed)
-        ]
-        if n_row:
-            check_rows(prompts, lengths, n_row)
-        for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
-            way.order.check(n, self.block_size)
-        longest = min(max(lengths), self.block_size)
-        slots = self.checkpoint.config.slots
-        way.unmasking.check_network(slots, longest, way.drawing.scores)
-        check_blanks(parsed, way, page, self.tokenizer.n_tokens)
-        check_guided(templates, lengths, way, page, self.block_size)
-        check_matches(templates, self.tokenizer, way.drawing.scores)
-        return templates
-
-    def lay_out(self, templates, seed, lengths):
-        """Return the LaidOut of each of the Templates.
-
-        Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; `lengths` is a
-        Lengths."""
-        seeds = seeds_of(seed, len(templates))
-        network = None
-        if any(template.unknown for template in templates):
-            network = self.network
-        bar = progress(total=len(templates), unit='text', desc='lengths', leave=False)
-        texts = []
-        with self.autocast(), bar:
-            chosen = lengths.choose(network, templates, seeds)
-            for row, (template, (chosen_lengths, said)) in enumerate(zip(templates, chosen)):
-                text = template.lay_out(chosen_lengths)
-                if chosen_lengths:
-                    check_match(text, self.tokenizer, row)
-                texts.append(LaidOut(text.tokens, text.known, text.rest, said, text.patterns))
-                bar.update()
-        return texts
-
-    def stops(self, stop):
-        """Return the stops in a text or a list of texts, as they are decoded.
-
-        Tokens of one's own may be written in more ways, as the end of a document is. Raises
-        ValueError for a text that the model never writes."""
-        stops = listed(stop)
-        found = [self.tokenizer.shown_spans(one) for one in stops]
-        if not all(found):
-            raise ValueError(WRONG_STOP.format(stop))
-        for one, tokens in zip(stops, found):
-            unknown = self.tokenizer.unspelt(one, tokens)
-            if unknown:
-                raise ValueError(
-                    f'stop must be what the model can write, got {stop!r:.60}: {unknown[0]!r:.20} '
-                    f'is unknown to {self.tokenizer.name}'
-                )
-        if not self.tokenizer.separator:
-            return stops
-        decoded = []
-        for tokens in found:
-            ids = [token for token, _, _ in tokens]
-            decoded.append(self.tokenizer.decode(ids))
-        return decoded
+        Text r is a function of seed + r, or, if `seed` is a list, of seed[r]. A Watch is shown the
+        first text of each batch after each step."""
+        n_blanks = sum(text.known.count(False) for text in texts)
+        has_watch = watch is not None
+        with progress(total=n_blanks, unit='token', leave=False, disable=has_watch) as bar:
+            for scroll in self.scrolls(texts, seed, batch_size, page):
+                for n_new in self.write(scroll, way):
+                    bar.update(n_new)
+                    seen = scroll.first() if has_watch else None
+                    if seen:
+                        watch(*seen)
+                yield scroll.samples()
 
     def scrolls(self, texts, seed, batch_size, page):
         """Yield the Scroll of each batch of texts, to be written in turn.
@@ -344,93 +307,102 @@ class Writer:
         yield from iter(step, None)
 
 
-def check_patterns(prompts, unmasking, page):
-    """Raise ValueError where these prompts, or the page, have patterns that cannot be kept to."""
-    in_blanks = [prompt for prompt in prompts if has_pattern(prompt)]
-    if not in_blanks and page.pattern is None:
-        return
-    check_turns(unmasking)
-    if in_blanks and page.pattern is not None:
-        raise ValueError(
-            'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
-            'in place of [[/pattern/]]'
-        )
-    if page.stop and not (in_blanks and all(map(has_rest, in_blanks))):
-        raise ValueError(
-            'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
-            '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
-        )
+def check_rows(prompts, templates, n_row):
+    """Raise ValueError unless each prompt fits into a row of n_row tokens, if there are such; rows
+    of tokens fill it."""
+    for prompt, template in zip(prompts, templates):
+        n = template.longest
+        is_short = n < (n_row or 0) and not isinstance(prompt, str)
+        if n > (n_row or n) or is_short:
+            raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
 
 
-def check_guided(templates, lengths, way, page, block_size):
+def check_texts(templates, way, page, config, tokenizer):
+    """Raise ValueError for Templates that a model of this config cannot write in this way on this
+    page, or cannot score."""
+    scores = way.drawing.scores
+    if page.stop and (scores or isinstance(way.unmasking, Revised)):
+        raise ValueError(
+            'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
+        )
+    texts = [template.shortest for template in templates]
+    for n in {min(len(text.tokens), config.block_size) for text in texts}:
+        way.order.check(n, config.block_size)
+    longest = max(template.longest for template in templates)
+    way.unmasking.check_network(config.slots, min(longest, config.block_size), scores)
+    check_blanks(texts, scores, page.allowed, tokenizer.n_tokens)
+    check_guided(templates, way, page, config.block_size)
+    check_patterns(templates, way, page)
+    for row, template in enumerate(templates):
+        if not template.unknown:
+            check_match(template.shortest, tokenizer, row, scores)
+
+
+def check_blanks(texts, scores, allowed, n_tokens):
+    """Raise ValueError unless Layouts have blanks that can be written, or scored."""
+    asked = [p for text in texts for p, known in enumerate(text.known) if not known]
+    if not asked:
+        raise ValueError('there is no blank to write or score in the prompt')
+    n_answers = sum(text.answer.count(True) for text in texts)
+    if scores and n_answers < len(asked):
+        raise ValueError(
+            'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
+            '...'
+        )
+    check_allowed(allowed, asked, n_tokens)
+
+
+def check_guided(templates, way, page, block_size):
     """Raise ValueError where guidance is asked for, but one of the Templates gives nothing, or is
-    not written at once."""
+    not written on one canvas: on a second one what was written would count as the prompt."""
     if not way.drawing.cfg_scale:
         return
-    for number, (template, length) in enumerate(zip(templates, lengths), 1):
-        text = template.lay_out()
+    for number, template in enumerate(templates, 1):
+        text = template.shortest
         if not any(text.known):
             which = f'prompt {number} of {len(templates)}' if len(templates) > 1 else 'the prompt'
             raise ValueError(
                 f'cfg_scale has a text depend more on what is given, and {which} gives nothing: '
                 'write some text beside its blanks, or leave out cfg_scale'
             )
-        row = Row(text.tokens, text.known, 0, text.rest if page.stop else ())
-        check_at_once(length, row.parts, block_size)
+        if template.longest > block_size:
+            raise ValueError(
+                'cfg_scale wants a text that fits into the model, with what is to be written: at '
+                f'most {block_size} tokens, got {template.longest}'
+            )
+        if page.stop and text.open and text.open[0][1] < len(text.tokens):
+            raise ValueError(
+                'cfg_scale wants a text that is written as a whole, and with a stop what stands '
+                'behind a [[..]] is written after it: leave out stop, or cfg_scale'
+            )
 
 
-def check_matches(templates, tokenizer, scores):
-    """Raise ValueError unless check_match finds nothing wrong with the Templates whose blanks have
-    their lengths."""
-    for row, template in enumerate(templates):
-        if not template.unknown:
-            check_match(template.lay_out(), tokenizer, row, scores)
+def check_patterns(templates, way, page):
+    """Raise ValueError where Templates, or the page, have patterns that cannot be kept to."""
+    in_blanks = [template for template in templates if template.matching]
+    if not in_blanks and page.pattern is None:
+        return
+    check_turns(way.unmasking)
+    if in_blanks and page.pattern is not None:
+        raise ValueError(
+            'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
+            'in place of [[/pattern/]]'
+        )
+    are_open = all(template.shortest.open for template in in_blanks)
+    if page.stop and not (in_blanks and are_open):
+        raise ValueError(
+            'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
+            '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
+        )
 
 
 def check_match(text, tokenizer, row, scores=False):
     """Raise ValueError where a part of the Layout cannot match its pattern, or, if the text in the
     blanks is scored, does not. Errors name the row."""
     for start, end, pattern in text.patterns:
-        tokens = text.tokens[start:end]
-        if not scores:
-            known = text.known[start:end]
-            tokens = [token if is_known else -1 for token, is_known in zip(tokens, known)]
+        places = zip(text.tokens[start:end], text.known[start:end])
+        tokens = [token if is_known or scores else -1 for token, is_known in places]
         pattern.check(tokens, tokenizer, row)
-
-
-def check_rows(prompts, lengths, n_row):
-    """Raise ValueError unless each prompt fits into a row of n_row tokens; rows of tokens fill
-    it."""
-    for prompt, n in zip(prompts, lengths):
-        is_short = n < n_row and not isinstance(prompt, str)
-        if n > n_row or is_short:
-            raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
-
-
-def check_blanks(parsed, way, page, n_tokens):
-    """Raise ValueError unless the (tokens, known, answer) have blanks that this way can write, or
-    score."""
-    if way.drawing.scores:
-        for _, known, answer in parsed:
-            if any(not k and not a for k, a in zip(known, answer)):
-                raise ValueError(
-                    'a score by steps wants the text of every blank: [[=text]] in place of [[n]], '
-                    '[[?]], ...'
-                )
-    blanks = [p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known]
-    if not blanks:
-        raise ValueError('there is no blank to write or score in the prompt')
-    check_allowed(page.allowed, blanks, n_tokens)
-
-
-def listed(stop):
-    """Return the texts of a stop, which is a text or a list of texts; '' is none."""
-    if isinstance(stop, str):
-        return [stop] if stop else []
-    is_list = isinstance(stop, list | tuple) and len(stop) > 0
-    if not is_list or not all(isinstance(one, str) for one in stop):
-        raise ValueError(WRONG_STOP.format(stop))
-    return [*stop]
 
 
 def prompts_of(prompt):

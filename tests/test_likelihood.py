@@ -29,7 +29,7 @@ from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.prompts import Template
+from anyorder.tokens.prompts import Piece, Template
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, tokenizer_of_set
 from anyorder.writer import Writer
 from configurator import configure
@@ -527,25 +527,25 @@ def test_a_table_shows_errors():
 # lengths of blanks
 
 
-TWO = Template(
-    [
-        ([2], 'known'),
-        ((1, 2), 'unknown'),
-        ([1], 'known'),
-        (1, 'blank'),
-        ([0], 'known'),
-        ((1, 2), 'unknown'),
-        ([1], 'known'),
-        (0, 'rest'),
-        ([2], 'known'),
-    ],
-    12,
-)
+def template(*pieces, length):
+    """A Template of texts, and (least, most) of blanks; '..' of an open one."""
+    found = []
+    for piece in pieces:
+        if piece == '..':
+            found.append(Piece('rest'))
+        elif isinstance(piece, list):
+            found.append(Piece('known', piece, len(piece), len(piece)))
+        else:
+            found.append(Piece('blank', '', *piece))
+    return Template(found, length)
+
+
+TWO = template([2], (1, 2), [1], (1, 1), [0], (1, 2), [1], '..', [2], length=12)
 
 
 def around(least, most, left, right):
     """A Template of a blank between texts."""
-    return Template([(left, 'known'), ((least, most), 'unknown'), (right, 'known')], 40)
+    return template(left, (least, most), right, length=40)
 
 
 GAPS = [

@@ -662,9 +662,9 @@ LAID_OUT = {
 @pytest.mark.parametrize('prompt, laid_out', LAID_OUT.items())
 def test_a_prompt_is_laid_out(prompt, laid_out):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
-    template = p.parse_prompt(prompt, Bytes(), len(laid_out)).lay_out()
+    text = p.parse_prompt(prompt, Bytes(), len(laid_out)).shortest
     shown = ''
-    for token, is_known, is_answer in zip(template.tokens, template.known, template.answer):
+    for token, is_known, is_answer in zip(text.tokens, text.known, text.answer):
         if is_known:
             shown += chr(token)
         else:
@@ -695,33 +695,33 @@ PATTERNS = {  # a prompt, its pieces, and its patterns
 
 @pytest.mark.parametrize('prompt, found', PATTERNS.items())
 def test_a_pattern_ends_at_the_first_slash_before_brackets(prompt, found):
-    pieces, patterns = p.split_blanks(prompt)
-    shown = '|'.join(str(value) for value, _ in pieces)
-    assert f'{shown} with {" ".join(patterns.values())}' == found
-    assert p.has_pattern(prompt) == bool(patterns)
+    pieces = p.split_blanks(prompt)
+    shown = '|'.join(map(shown_piece, pieces))
+    patterns = [piece.pattern for piece in pieces if piece.pattern]
+    assert f'{shown} with {" ".join(patterns)}' == found
 
 
-def test_the_open_blanks_of_a_prompt_are_found_as_they_are_typed():
-    found = [p.has_rest(prompt) for prompt in ('[[/0/]] a[[..]]', r'\[[..]]', '[[/[[..]]/]]')]
-    assert found == [True, False, False]
+def shown_piece(piece):
+    if piece.is_text:
+        return piece.text
+    return str((piece.least, piece.most) if piece.finds_length else piece.least)
 
 
 LENGTHS = {  # a prompt, its blank, and the lengths that its blank may have
-    '[[3/0*/]]': "(3, 'blank') 3",
-    '[[/0{3}|0{5}|0{30}/]]b': "((3, None), 'unknown') 3 5",
-    '[[4-9/(00)+/]]b': "((4, 8), 'unknown') 4 6 8",
-    '[[/0{17}0*/]]b': "((17, None), 'unknown') 17 18 19 20",
+    '[[3/0*/]]': '3: 3',
+    '[[/0{3}|0{5}|0{30}/]]b': '(3, None): 3 5',
+    '[[4-9/(00)+/]]b': '(4, 8): 4 6 8',
+    '[[/0{17}0*/]]b': '(17, None): 17 18 19 20',
 }
 
 
 @pytest.mark.parametrize('prompt, found', LENGTHS.items())
 def test_a_pattern_says_which_lengths_its_blank_may_have(patterns, prompt, found):
     template = p.parse_prompt(f'a{prompt}', Bytes(), 20)
-    ((i, matching),) = template.matching.items()
-    assert ' '.join(map(str, [template.pieces[i], *matching.lengths])) == found
-    assert [n for n in range(1, 21) if template.may_have(1, n)] == matching.lengths
-    shortest = 1, 1 + matching.lengths[0], matching.pattern
-    assert template.lay_out().patterns == [shortest]
+    piece = template.pieces[1]
+    assert f'{shown_piece(piece)}: {" ".join(map(str, piece.lengths))}' == found
+    assert [n for n in range(1, 21) if piece.may_have(n)] == piece.lengths
+    assert template.shortest.patterns == [(1, 1 + piece.lengths[0], piece.pattern)]
 
 
 def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patterns):
@@ -765,7 +765,7 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
-    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).lay_out().known == [True, False]
+    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).shortest.known == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -804,7 +804,7 @@ def test_a_text_that_is_written_with_its_beginning_has_it_once():
     for text, n_first, want in (('a', 1, [97]), ('a', 0, [256, 97]), ('<|endoftext|>', 1, [256])):
         prompt = f'<|endoftext|>{text}[[2]]<|endoftext|>'
         known, _, last = p.parse_prompt(prompt, Bytes(), 9, n_first * (256,)).pieces
-        assert (known[0], last[0]) == (want, [256])  # a later one stays
+        assert (known.text, last.text) == (want, [256])  # a later one stays
 
 
 AT_BORDERS = {
@@ -835,7 +835,7 @@ def test_tokens_at_a_border(kind):
                 p.parse_prompt(prompt, tok, 9)
             continue
         pieces = p.parse_prompt(prompt, tok, 40).pieces
-        tokens = [token for ids, kind in pieces if kind != 'blank' for token in ids]
+        tokens = [token for piece in pieces for token in piece.text]
         assert ' '.join(map(tok.backend.id_to_token, tokens)) == want
 
 
@@ -862,8 +862,8 @@ def test_a_word_of_gpt2_begins_with_its_space(prompt, pieces, capsys):
     (template,) = p.parse_prompts([prompt], gpt2(), 40)
     is_before_blank = re.search(r' (\[\[[^=]|$)', prompt)
     assert capsys.readouterr().err.count('\n') == bool(is_before_blank)
-    texts = (value for value, _ in template.pieces if isinstance(value, list))
-    assert [gpt2().decode([token]) for value in texts for token in value] == pieces.split('|')
+    tokens = [token for piece in template.pieces for token in piece.text]
+    assert [gpt2().decode([token]) for token in tokens] == pieces.split('|')
 
 
 @pytest.mark.parametrize(

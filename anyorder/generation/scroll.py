@@ -39,9 +39,7 @@ class Scroll:
     def __init__(self, texts, seed, checkpoint, page=EMPTY, n_before=0):
         """Prepare the texts.
 
-        texts     [(tokens, known)] of lists; after them may stand the [[start, end], ...] of open
-                  blanks, what the sample is to say of its lengths, and the (start, end, Pattern) of
-                  parts that match a pattern
+        texts     [Layout] of prompts.py
         seed      row r is a function of seed + r, or, if it is a list, of seed[r]
         page      a Page whose `stop` is a list. The positions of `allowed` count from the start of
                   the text as it is then
@@ -52,18 +50,13 @@ class Scroll:
         self.page = page
         self.n_before = n_before
         self.rows = []
-        for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True):
-            if more and not page.stop:
-                more[0] = ()  # all blanks are one part
-            self.rows.append(Row(tokens, known, own, *more))
+        for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
+            self.rows.append(Row(text, own, text.open if page.stop else ()))
         self.written = self.rows  # those on the canvas
         self.last = None  # what the last step said, see fill.steps
 
     def steps(self, network, way, use_cache=True, device='cpu'):
         """Write the texts in a Way. Yield after each step the number of tokens that it revealed."""
-        if way.drawing.cfg_scale:
-            for row in self.rows:
-                check_at_once(row.size, row.parts, self.block_size)
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
@@ -210,7 +203,10 @@ class Row:
     n_steps        steps of the stretches that are written
     size           positions of its template"""
 
-    def __init__(self, tokens, known, seed, open=(), lengths=(), patterns=()):
+    def __init__(self, text, seed, open_blanks):
+        """Begin to write a Layout. Without its open blanks all of it is one part."""
+        tokens = text.tokens
+        known = text.known
         n = len(tokens)
         self.tokens = [*tokens]
         self.known = [*known]
@@ -218,15 +214,15 @@ class Row:
         self.logprob = [0.0 for _ in tokens]
         self.visit = [*range(n)]
         self.likeliest = [None for _ in tokens]
-        self.parts = [*open] or [[[*known, False].index(False), n]]
+        self.parts = [*open_blanks] or [[[*known, False].index(False), n]]
         self.n_open = len(self.parts)
         _, end = self.parts[-1]
         if end < n:  # known text, and blanks of lengths that are given
             self.parts.append([n, n])
-        self.patterns = patterns
+        self.patterns = text.patterns
         self.spans = []
         self.seed = seed
-        self.lengths = lengths
+        self.lengths = text.lengths
         self.log_weight = 0.0
         self.n_steps = 0
         self.size = n
@@ -314,21 +310,6 @@ class Row:
             ]
             setattr(self, name, found)
         self.seed = derive_seed(self.seed, 'part')
-
-
-def check_at_once(n_tokens, parts, block_size):
-    """Raise ValueError unless a text is written on one canvas, as guidance wants it: on a second
-    one what was written would count as the prompt."""
-    if n_tokens > block_size:
-        raise ValueError(
-            'cfg_scale wants a text that fits into the model, with what is to be written: at most '
-            f'{block_size} tokens, got {n_tokens}'
-        )
-    if len(parts) > 1:
-        raise ValueError(
-            'cfg_scale wants a text that is written as a whole, and with a stop what stands behind '
-            'a [[..]] is written after it: leave out stop, or cfg_scale'
-        )
 
 
 def end_of(tokens, stops, tokenizer, first=0):

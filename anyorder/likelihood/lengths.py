@@ -64,8 +64,8 @@ class Lengths:
         returns  (n [K] increasing, (K,) float64)"""
         size = network.config.block_size
         least, most = self.bounds(template, lengths, size)
-        i = template.unknown[len(lengths)]
-        n = [m for m in range(least, most + 1) if template.may_have(i, m)]
+        piece = template.pieces[template.unknown[len(lengths)]]
+        n = [m for m in range(least, most + 1) if piece.may_have(m)]
         room = size - n[-1]
         rows = [row_of(template, (*lengths, m), room) for m in n]
         if None in rows:
@@ -78,8 +78,9 @@ class Lengths:
 
     def bounds(self, template, lengths, size):
         """Return the least and the most tokens of the next blank, for `size` positions."""
-        i = template.unknown[len(lengths)]
-        (least, most), _ = template.pieces[i]
+        piece = template.pieces[template.unknown[len(lengths)]]
+        least = piece.least
+        most = piece.most
         if (most or least) >= size:
             raise ValueError(
                 f'a blank that finds its length has at most {size - 1} tokens, one less than the '

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -66,11 +67,9 @@ def read_lines(path):
 
 def read_pattern(pattern):
     """Return the Pattern of a regular expression, None for '' and None. A Pattern stays one."""
-    if pattern is None or pattern == '':
-        return None
-    if isinstance(pattern, anyorder.Pattern):
-        return pattern
-    return anyorder.Pattern(pattern)
+    if isinstance(pattern, str):
+        return anyorder.Pattern(pattern) if pattern else None
+    return pattern
 
 
 def behind_beginning(found, prefix):
@@ -111,112 +110,110 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     Raises ValueError for another kind of blank and for a prompt that is too long."""
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
-    pieces, patterns = split_blanks(prompt)
-    pieces = spaces_into_blanks(pieces, tokenizer)
-    spelling = spelling or tokenizer.spelling()
-    pieces = encode_pieces(pieces, tokenizer, prefix, spelling)
-    matching = {}
-    for i, text in patterns.items():
-        pattern = anyorder.Pattern(text, within=any(value for value, _ in pieces[:i]))
-        matching[i] = Matching.of(pattern, pieces[i], tokenizer, length)
-        pieces[i] = matching[i].piece
-    return Template(pieces, length, matching)
+    pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
+    pieces = encode_pieces(pieces, tokenizer, prefix, spelling or tokenizer.spelling())
+    for i, piece in enumerate(pieces):
+        if piece.pattern:
+            pattern = anyorder.Pattern(piece.pattern, within=any(one.text for one in pieces[:i]))
+            pieces[i] = matching(pattern, piece, tokenizer, length)
+    return Template(pieces, length)
+
+
+class Piece(NamedTuple):
+    """A piece of a prompt: a text or a blank.
+
+    kind         a 'known' text; the 'answer' of an [[=text]]; a 'blank'; or 'rest', the blanks of
+                 a [[..]], which share equally what is left of the length
+    text         the text, or its tokens; of a blank nothing
+    least, most  how many tokens it has; `most` is None where that is not said
+    pattern      the Pattern that a blank matches, or its text; None: any text
+    lengths      the numbers of tokens that texts of the pattern have, increasing"""
+
+    kind: str
+    text: str | list = ''
+    least: int = 0
+    most: int | None = 0
+    pattern: object = None
+    lengths: list | None = None
+
+    @property
+    def is_text(self):
+        return self.kind in ('known', 'answer')
+
+    @property
+    def finds_length(self):
+        """Whether it is a blank of unknown length."""
+        return self.least != self.most
+
+    def may_have(self, n):
+        """Whether it may have n tokens, as far as its pattern says."""
+        return self.lengths is None or n in self.lengths
 
 
 def row_pieces(row, n_tokens):
     """Return the pieces of a row (N,) of tokens, in which -1 is a blank."""
-    values = row.tolist()
-    is_row = row.dtype.kind in 'iuf' and row.ndim == 1
-    wrong = [token for token in values if not (is_row and is_token_or_blank(token, n_tokens))]
-    if wrong or not row.size:
-        got = wrong[0] if wrong else 'nothing'
+    is_row = row.dtype.kind in 'iuf' and row.ndim == 1 and row.size > 0
+    if not is_row or not ((row >= -1) & (row < n_tokens) & (row % 1 == 0)).all():
         raise ValueError(
             f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
-            f'{got!s:.60}'
+            f'{row.tolist()!s:.60}'
         )
-    return [(1, 'blank') if token < 0 else ([int(token)], 'known') for token in values]
-
-
-def is_token_or_blank(token, n_tokens):
-    return -1 <= token < n_tokens and token % 1 == 0
+    blank = Piece('blank', '', 1, 1)
+    return [blank if t < 0 else Piece('known', [t], 1, 1) for t in row.astype(int).tolist()]
 
 
 SIZE = r'[1-9]\d{0,17}(?:-\d{1,18})?'
-BLANK = re.compile(rf'\[\[(\.\.|\?|=.+|{SIZE})\]\]', flags=re.DOTALL)
-PATTERN = r'/(?:\\.|[^\\])+?/'  # in which \/ is a slash
-MATCHING_BLANK = re.compile(rf'\[\[({SIZE})?({PATTERN})\]\]', flags=re.DOTALL)
-PART = re.compile(rf'(\\\[\[|\[\[(?:{SIZE})?{PATTERN}\]\]|\[\[(?!\[).*?\]\])', flags=re.DOTALL)
+PATTERN = r'(?:\\.|[^\\])+?'  # in which \/ is a slash
+BLANK = re.compile(rf'\[\[(?:=(.+)|(\.\.|\?|{SIZE})|({SIZE})?/({PATTERN})/)\]\]', flags=re.DOTALL)
+PART = re.compile(rf'(\\\[\[|\[\[(?:{SIZE})?/{PATTERN}/\]\]|\[\[(?!\[).*?\]\])', flags=re.DOTALL)
 
 
 def split_blanks(prompt):
-    """Return the pieces of a prompt, as in a Template, but with texts; and the pattern of each
-    blank that has one, {number of the piece: text}.
+    """Return the pieces of a prompt, with texts.
 
     A blank ends at the first ]], with a pattern at the first /]]; \\[[ is a plain [[."""
     if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
-    pieces = [('', 'known')]
-    patterns = {}
+    pieces = [Piece('known')]
     for part in PART.split(prompt):
-        blank = MATCHING_BLANK.fullmatch(part)
+        blank = BLANK.fullmatch(part)
         if blank:
-            patterns[len(pieces)] = with_slashes(blank[2][1:-1])
-        else:
-            blank = BLANK.fullmatch(part)
-        if blank:
-            pieces += [read_blank(blank[1] or '?'), ('', 'known')]
-            continue
-        if '[[' in part and part != r'\[[':
+            pieces += [read_blank(*blank.groups()), Piece('known')]
+        elif '[[' in part and part != r'\[[':
             raise ValueError(
                 'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]]; one '
                 'that matches a pattern is [[/pattern/]], [[n/pattern/]] or [[2-12/pattern/]] '
                 f'(\\[[ is a plain [[), got {part[:40]!r}'
             )
-        before, _ = pieces[-1]
-        pieces[-1] = (before + plain(part), 'known')
+        else:
+            pieces[-1] = Piece('known', pieces[-1].text + plain(part))
     if len(pieces) == 1:
-        pieces.append((0, 'rest'))
-    return pieces, patterns
+        pieces.append(Piece('rest'))
+    return pieces
 
 
-def has_pattern(prompt):
-    """Whether a prompt has a blank that matches a pattern."""
-    return any(map(MATCHING_BLANK.fullmatch, typed_blanks(prompt)))
-
-
-def has_rest(prompt):
-    """Whether a prompt has a [[..]]."""
-    return '[[..]]' in typed_blanks(prompt)
-
-
-def typed_blanks(prompt):
-    """Return the blanks of a prompt as they are typed, none of a row."""
-    if not isinstance(prompt, str):
-        return []
-    return [part for part in PART.split(prompt) if part.startswith('[[')]
-
-
-def with_slashes(pattern):
-    r"""Return a pattern with a slash for each \/."""
-    return re.sub(r'\\(.)', lambda found: found[1 if found[1] == '/' else 0], pattern, flags=re.S)
-
-
-def read_blank(text):
-    """Return the piece of what stands in a blank."""
-    if text == '..':
-        return 0, 'rest'
-    if text == '?':
-        return (1, None), 'unknown'
-    if text[0] == '=':
-        return plain(text[1:]), 'answer'
-    least, dash, most = text.partition('-')
-    if not dash:
-        return int(text), 'blank'
-    if int(least) > int(most):
+def read_blank(answer, size, size_of_pattern, pattern):
+    """Return the Piece of a blank with these groups of BLANK."""
+    size = size or size_of_pattern or '?'
+    if answer is not None:
+        return Piece('answer', plain(answer))
+    if size == '..':
+        return Piece('rest')
+    if pattern is not None:
+        pattern = re.sub(r'\\(.)', unescaped_slash, pattern, flags=re.S)
+    if size == '?':
+        return Piece('blank', '', 1, None, pattern)
+    least, _, most = size.partition('-')
+    if most and int(least) > int(most):
         raise ValueError(
-            f'a blank has from its least to its most tokens, as [[2-12]], got [[{text}]]'
+            f'a blank has from its least to its most tokens, as [[2-12]], got [[{size}]]'
         )
-    return (int(least), int(most)), 'unknown'
+    return Piece('blank', '', int(least), int(most or least), pattern)
+
+
+def unescaped_slash(found):
+    r"""Return a slash for \/, and any other escape as it is."""
+    return '/' if found[1] == '/' else found[0]
 
 
 def plain(text):
@@ -226,13 +223,12 @@ def plain(text):
 def spaces_into_blanks(pieces, tokenizer):
     """Return the pieces with the space before an [[=answer]] in the answer, where the token of its
     word begins with it."""
-    pieces = list(pieces)
     for i in range(1, len(pieces)):
-        (text, _), (answer, kind) = pieces[i - 1 : i + 1]
-        if kind == 'answer':
-            border = len(text) - joined_spaces(text, answer, tokenizer)
-            known = text[:border]
-            pieces[i - 1 : i + 1] = [(known, 'known'), (text[border:] + answer, 'answer')]
+        before, answer = pieces[i - 1 : i + 1]
+        if answer.kind == 'answer':
+            border = len(before.text) - joined_spaces(before.text, answer.text, tokenizer)
+            pieces[i - 1] = Piece('known', before.text[:border])
+            pieces[i] = Piece('answer', before.text[border:] + answer.text)
     return pieces
 
 
@@ -255,22 +251,24 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
     They are tokenized one by one, and spell what is typed."""
     found = []
     before = None  # the text right before a piece; '' behind a blank, None at the start
-    for i, (value, kind) in enumerate(pieces):
-        if not isinstance(value, str):
-            found.append((value, kind))
+    for piece, follows in zip(pieces, [*pieces[1:], None]):
+        if not piece.is_text:
+            found.append(piece)
             before = ''
             continue
+        text = piece.text
         if before is None:
-            placed = behind_beginning(tokenizer.shown_spans(value), prefix)
+            placed = behind_beginning(tokenizer.shown_spans(text), prefix)
         else:
-            placed = tokenizer.spans_behind(before, value)
-        if value:
-            before = (before or '') + value
-        spelling.add(value, placed)
-        is_before_blank = i + 1 < len(pieces) and not isinstance(pieces[i + 1][0], str)
-        if is_before_blank and is_lone_space(value, placed, tokenizer):
-            spelling.behind_space.append(value)
-        found.append(([token for token, _, _ in placed], kind))
+            placed = tokenizer.spans_behind(before, text)
+        if text:
+            before = (before or '') + text
+        spelling.add(text, placed)
+        is_before_blank = follows is not None and not follows.is_text
+        if is_before_blank and is_lone_space(text, placed, tokenizer):
+            spelling.behind_space.append(text)
+        tokens = [token for token, _, _ in placed]
+        found.append(Piece(piece.kind, tokens, len(tokens), len(tokens)))
     return found
 
 
@@ -281,69 +279,55 @@ def is_lone_space(text, found, tokenizer):
     return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
 
 
-class Matching(NamedTuple):
-    """What is known of a blank that matches a pattern.
+def matching(pattern, piece, tokenizer, length):
+    """Return a blank of at most `length` tokens that matches a Pattern, with what may be its
+    lengths.
 
-    pattern  the Pattern
-    lengths  the numbers of tokens that it may have, increasing: texts of these can match
-    piece    as in a Template. If one length alone can match, it is no blank of unknown length"""
-
-    pattern: object
-    lengths: list
-    piece: tuple
-
-    @classmethod
-    def of(cls, pattern, piece, tokenizer, length):
-        """Return what matches the Pattern on the blank `piece`, of at most `length` tokens.
-
-        Raises ValueError where nothing of these lengths matches."""
-        size, kind = piece
-        least, most = size if kind == 'unknown' else (size, size)
-        longest = min(most or length, length)
-        if least > length:
-            return cls(pattern, [], piece)  # which does not fit, as its Template says
-        lengths = pattern.lengths_between(tokenizer, least, longest)
-        if len(lengths) == 1:
-            return cls(pattern, lengths, (lengths[0], 'blank'))
-        if most:
-            most = lengths[-1]
-        return cls(pattern, lengths, ((lengths[0], most), 'unknown'))
+    Raises ValueError where nothing of these lengths matches."""
+    if piece.least > length:
+        return piece  # which does not fit, as its Template says
+    longest = min(piece.most or length, length)
+    lengths = pattern.lengths_between(tokenizer, piece.least, longest)
+    most = piece.most
+    if most or len(lengths) == 1:
+        most = lengths[-1]
+    return Piece('blank', '', lengths[0], most, pattern, lengths)
 
 
 class Layout(NamedTuple):
-    """The text of a Template, as lists.
+    """A text whose blanks have their lengths, as lists.
 
     tokens  (N,), 0 in the blanks
     known   (N,), whether the text stands
     answer  (N,), whether it is the text in [[=text]]
     starts  where each piece begins, and N
-    rest    the [start, end] of each [[..]]
-    patterns  (start, end, Pattern) of each part that matches one"""
+    open    the [start, end] of each [[..]]
+    patterns  (start, end, Pattern) of each part that matches one
+    lengths   what its sample says of the lengths that were chosen for its blanks"""
 
     tokens: list
     known: list
-    answer: list
-    starts: list
-    rest: list
-    patterns: list
+    answer: list = ()
+    starts: list = ()
+    open: list = ()
+    patterns: list = ()
+    lengths: list = ()
 
 
 class Template:
     """A prompt of at most `length` tokens, blanks included.
 
-    pieces   [(value, kind)]: tokens of kind 'known' or 'answer'; n 'blank' tokens; the (least,
-             most) tokens of a blank of 'unknown' length, most None where it is not said; and
-             'rest', [[..]], blanks that share equally what is left of the length
+    pieces   [Piece], with tokens
+    pattern  the Pattern of the whole text, or None
     unknown  the numbers of the pieces whose length is unknown
-    matching {number of a piece: Matching} of the blanks that match a pattern
-    pattern  the Pattern of the whole text, or None"""
+    matching the numbers of those that match a pattern"""
 
-    def __init__(self, pieces, length, matching=None):
+    def __init__(self, pieces, length, pattern=None):
         self.pieces = pieces
         self.length = length
-        self.matching = matching or {}
-        self.pattern = None
-        self.unknown = [i for i, (_, kind) in enumerate(pieces) if kind == 'unknown']
+        self.pattern = pattern
+        self.unknown = [i for i, piece in enumerate(pieces) if piece.finds_length]
+        self.matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
         n = sum(self.sizes())
         if n > length:
             raise ValueError(
@@ -351,79 +335,72 @@ class Template:
                 f'length={length}: choose a larger length or a shorter prompt'
             )
         for i in self.unknown:
-            least, most = pieces[i][0]
-            room = least + length - n
-            if (most or 0) > room:
+            room = pieces[i].least + length - n
+            if (pieces[i].most or 0) > room:
                 raise ValueError(
-                    f'a blank of {least} to {most} tokens has room for {room} at most in '
-                    f'length={length}: choose a larger length or fewer tokens'
+                    f'a blank of {pieces[i].least} to {pieces[i].most} tokens has room for {room} '
+                    f'at most in length={length}: choose a larger length or fewer tokens'
                 )
-            if self.is_behind_rest(i) or not self.has_text_behind(i):
+        # what tells lengths: a text at the end of the blank, and nothing open before it
+        kinds = [one.kind for one in pieces if one.finds_length or ends_blank(one)]
+        for before, kind, behind in zip(['', *kinds], kinds, [*kinds[1:], '']):
+            if kind == 'blank' and (before == 'rest' or behind != 'known'):
                 raise ValueError(
                     'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
                     'right behind a [[..]]: write text there, or how many tokens it has, as '
                     '[[8]] or [[8/pattern/]], or [[..]] with a stop'
                 )
 
-    def is_behind_rest(self, i):
-        """Whether piece i stands right behind a [[..]]."""
-        for value, kind in reversed(self.pieces[:i]):
-            if kind in ('unknown', 'rest') or (kind == 'known' and value):
-                return kind == 'rest'
-        return False
+    @cached_property
+    def shortest(self):
+        """The Layout in which blanks of unknown length have their least one."""
+        return self.lay_out()
 
-    def has_text_behind(self, i):
-        """Whether text tells where the blank of piece i ends."""
-        follows = self.pieces[i : self.end_of(i)]
-        return any(value for value, kind in follows if kind == 'known')
-
-    def may_have(self, i, n):
-        """Whether the blank of piece i may have n tokens, as far as its pattern says."""
-        return i not in self.matching or n in self.matching[i].lengths
+    @property
+    def longest(self):
+        """The most tokens that its texts have."""
+        return self.length if self.unknown else len(self.shortest.tokens)
 
     def end_of(self, i):
         """Return the number of the piece before which ends what follows the blank of piece i: the
         next [[?]] or [[..]]."""
         for k in range(i + 1, len(self.pieces)):
-            if self.pieces[k][1] in ('unknown', 'rest'):
+            if self.pieces[k].finds_length or self.pieces[k].kind == 'rest':
                 return k
         return len(self.pieces)
 
     def sizes(self, lengths=()):
         """Return the tokens of each piece, see lay_out; 0 for [[..]]."""
         lengths = dict(zip(self.unknown, lengths))
-        sizes = []
-        for i, (value, kind) in enumerate(self.pieces):
-            if isinstance(value, list):
-                sizes.append(len(value))
-            elif kind == 'unknown':
-                least, _ = value
-                sizes.append(lengths.get(i, least))
-            else:
-                sizes.append(value)
-        return sizes
+        return [lengths.get(i, piece.least) for i, piece in enumerate(self.pieces)]
 
-    def lay_out(self, lengths=()):
+    def lay_out(self, lengths=(), said=()):
         """Return the Layout with these `lengths` of the first blanks of unknown length; the others
-        have their least one."""
-        kinds = [kind for _, kind in self.pieces]
-        rest = [i for i, kind in enumerate(kinds) if kind == 'rest']
+        have their least one. Its sample says `said` of them."""
         sizes = self.sizes(lengths)
         left = self.length - sum(sizes)
-        for n, i in enumerate(rest):
-            sizes[i] = left // len(rest)
-            if n < left % len(rest):
-                sizes[i] += 1
+        rest = [i for i, piece in enumerate(self.pieces) if piece.kind == 'rest']
+        for n, i in enumerate(reversed(rest)):
+            sizes[i] = (left + n) // len(rest)
         starts = [0, *itertools.accumulate(sizes)]
 
         tokens = []
-        for n, (value, _) in zip(sizes, self.pieces):
-            tokens += value if isinstance(value, list) else itertools.repeat(0, n)
-        kinds = np.repeat(kinds, sizes)  # of each token
+        open_blanks = []
+        patterns = []
+        for piece, start, end in zip(self.pieces, starts, starts[1:]):
+            tokens += piece.text or itertools.repeat(0, end - start)
+            if piece.kind == 'rest':
+                open_blanks.append([start, end])
+            if piece.pattern is not None:
+                patterns.append((start, end, piece.pattern))
+        if self.pattern is not None:
+            patterns = [(0, len(tokens), self.pattern)]
+        kinds = np.repeat([piece.kind for piece in self.pieces], sizes)  # of each token
         known = (kinds == 'known').tolist()
         answer = (kinds == 'answer').tolist()
-        patterns = [(*starts[i : i + 2], one.pattern) for i, one in self.matching.items()]
-        if self.pattern is not None:
-            patterns = [(0, starts[-1], self.pattern)]
-        rest = [starts[i : i + 2] for i in rest]
-        return Layout(tokens, known, answer, starts, rest, patterns)
+        return Layout(tokens, known, answer, starts, open_blanks, patterns, said)
+
+
+def ends_blank(piece):
+    """Whether a blank of unknown length before this piece ends there: it is open, or a text."""
+    return piece.kind == 'rest' or (piece.kind == 'known' and piece.least > 0)

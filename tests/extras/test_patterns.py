@@ -339,7 +339,7 @@ def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):
 
 def test_blanks_that_no_step_has_answered_have_the_law_of_the_training_set(writer):
     way, page = writer.asked(None, None, {})
-    (scroll,) = writer.scrolls(writer.read('[[3]]', way, page, 1, 0), 0, 1, page)
+    (scroll,) = writer.scrolls(writer.read(['[[3]]'], way, page, 0, [0]), 0, 1, page)
     assert torch.equal(scroll.stand_in, torch.arange(257) + 1)
 
 

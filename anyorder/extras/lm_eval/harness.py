@@ -15,10 +15,10 @@ from anyorder.generation.way import Page, Way
 from anyorder.machine.processes import gather, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
-from anyorder.tokens.prompts import behind_beginning
+from anyorder.tokens.prompts import Piece, Template, behind_beginning
 from anyorder.tokens.shown import written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT, parted
-from anyorder.writer import Writer
+from anyorder.writer import Writer, check_guided
 from configurator import Config, at_least, check, parse
 
 # the options of a request that writes, and of --model_args, with their defaults
@@ -51,13 +51,13 @@ class Asked:
     """What a request wants to be written.
 
     number   of the request among all that are asked at once
-    text     as Writer.lay_out gives it, with its blanks
+    text     the Template of the context and its blanks
     seed     draws the text
     options  of writing, as `how_to_write` takes them
     stops    texts before which the answer ends"""
 
     number: int
-    text: tuple
+    text: Template
     seed: int
     options: dict
     stops: list
@@ -292,7 +292,9 @@ class AnyOrderLM(TemplateLM):
             options, n_new, stops = self.read_gen_kwargs(gen_kwargs)
             seed = derive_seed(self.seed, context, repeats[context])
             repeats[context] += 1
-            text = continued(self.tok_encode(context, spelling=spelling), n_new)
+            tokens = self.tok_encode(context, spelling=spelling)
+            known = Piece('known', tokens, len(tokens), len(tokens))
+            text = Template([known, Piece('blank', '', n_new, n_new)], len(tokens) + n_new)
             found.append(Asked(number, text, seed, options, stops))
         spelling.say()
         return found
@@ -321,11 +323,13 @@ class AnyOrderLM(TemplateLM):
 
     def answers(self, group):
         """Write what requests that are written together want. Yield (Asked, the text) of each."""
-        group = sorted(group, key=lambda asked: -len(asked.text[0]))
+        group = sorted(group, key=lambda asked: -asked.text.length)
         first = group[0]
         way, page = self.how_to_write(first.options)
         page = replace(page, stop=first.stops)
-        texts = [asked.text for asked in group]
+        templates = [asked.text for asked in group]
+        check_guided(templates, way, page, self.max_length)
+        texts = [template.shortest for template in templates]
         seeds = [asked.seed for asked in group]
         rows = iter(group)
         for scroll in self.writer.scrolls(texts, seeds, self.batch_size, page):
@@ -363,13 +367,6 @@ class AnyOrderLM(TemplateLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
-
-
-def continued(tokens, n_new):
-    """Return (tokens, known) of a text that n_new blanks follow."""
-    blanks = [0 for _ in range(n_new)]
-    known = [True for _ in tokens] + [False for _ in blanks]
-    return tokens + blanks, known
 
 
 def beside_model_args(config):
