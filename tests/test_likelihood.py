@@ -18,7 +18,7 @@ import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
 from anyorder.likelihood import judge, tables
-from anyorder.likelihood.ensemble import batches_of, group_contexts, sample_groups
+from anyorder.likelihood.ensemble import batches_of, sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import Lengths
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
@@ -180,16 +180,16 @@ def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, 
 
 
 def test_a_batch_holds_contexts_of_like_lengths_and_few_slots():
-    pieces = [torch.zeros(3, length) for length in (2, 3, 11, 40, 41, 64)]
-    found = [[part.size(1) for part in batch] for batch in batches_of(pieces, 100)]
+    pieces = [(torch.zeros(3, length), 1) for length in (2, 3, 11, 40, 41, 64)]
+    found = [[part.size(1) for part, _ in batch] for batch in batches_of(pieces, 100)]
     assert found == [[2, 3], [11], [40], [40], [41], [41], [64], [64], [64]]
     assert len([*batches_of(pieces, 1)]) == 18
 
 
 def test_contexts_of_groups_are_uniform():
-    """Of the visits before the group, of which one is given and two are not."""
+    """Of the visits before the group."""
     order = torch.randperm(12, generator=random)
-    drawn = group_contexts(order, 1, 2, 3000, 7, n_given=1)
+    drawn = shuffled_contexts(order, 3, 2, 3000, 7)
     assert drawn[:, 3:].equal(order[3:5].expand(3000, 2))
     counts = torch.stack([(drawn[:, :3] == position).sum(0) for position in order[:3]])
     assert ((counts - 1000).abs() < 130).all()  # five standard deviations
@@ -258,8 +258,8 @@ def ensemble_of(model, b, order):
     totals = own[first:].sum().repeat(4)
     seeds = [derive_seed(SEED, name, b) for name in ('positions', 'contexts')]
     for group, weight in zip(*sample_groups(len(order) - first, 2, 4, seeds[0])):
-        contexts = group_contexts(order, group, 2, 4, seeds[1], first)
         start = first + 2 * group
+        contexts = shuffled_contexts(order, start, 2, 4, derive_seed(seeds[1], group))
         nats = [own[start : start + 2]]
         nats += [visits(model, BLOCKS[b], context, start) for context in contexts]
         for j, n in enumerate((1, 2, 4, 5)):

@@ -3,7 +3,7 @@
 import torch
 
 from anyorder.likelihood.ensemble import ensemble_nll
-from anyorder.likelihood.nll import score_visits
+from anyorder.likelihood.nll import read
 from anyorder.machine.devices import widest
 from anyorder.seeds import drawn_seeds, keys_of, uniform
 
@@ -29,19 +29,23 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
             f'a and b must be disjoint sets of positions below {N}, a not empty; '
             f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
         )
-    rest = []
+    rest = torch.empty(0, dtype=torch.long)
     if model.slots.masked_loss:  # it has to know which positions are blank
-        rest = sorted({*range(N)} - {*both.tolist()})
-    rest = torch.tensor(rest, dtype=torch.long)
+        is_rest = torch.ones(N, dtype=torch.bool).index_fill(0, both, False)
+        rest = is_rest.nonzero()[:, 0]
+    T = len(both) + len(rest)
+    visits = torch.arange(T)
+    is_a = (visits >= len(b)) & (visits < len(both))
 
     if n_orders and seed is None:
         (seed,) = drawn_seeds(1, generator)
     logprobs = []
-    for order in orders_of_parts(b, a, n_orders, seed):
-        order = torch.cat([order, rest]).to(idx.device).expand(B, -1)  # (B, m + n), or (B, N)
-        nll = score_visits(model, idx, order, len(b), len(a))
-        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)))
-    return -ensemble_nll(torch.stack(logprobs, -1))
+    for orders in orders_of_parts(b, a, n_orders, seed).split(max(1, 2**14 // (B * T))):
+        K = len(orders)
+        order = torch.cat([orders, rest.expand(K, -1)], 1).to(idx.device)  # (K, T)
+        nll = read(model, idx.repeat(K, 1), order.repeat_interleave(B, 0), is_a.expand(K * B, -1))
+        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)).view(K, B))
+    return -ensemble_nll(torch.cat(logprobs).T)
 
 
 def orders_of_parts(b, a, n_orders, seed):

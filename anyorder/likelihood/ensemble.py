@@ -2,12 +2,12 @@
 probabilities averaged."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from anyorder.seeds import derive_seed, drawn_seeds, keys_of, uniform
+from anyorder.likelihood.nll import answers, read
+from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
 def ensemble_nll(logprobs):
@@ -39,9 +39,9 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     shuffles[:, 0] = torch.arange(i)
     visits = F.pad(shuffles, (0, 1), value=i).to(order.device)  # (B, K, i + 1)
     orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits)
-    last = torch.full((B * K, 1), i)
-    nll = model(idx.repeat_interleave(K, 0), orders.flatten(0, 1), columns=last)  # (B K, 1)
-    return -nll.view(B, K)
+    is_last = (torch.arange(i + 1) == i).expand(B * K, -1)
+    nll = read(model, idx.repeat_interleave(K, 0), orders.flatten(0, 1), is_last)
+    return -nll[:, -1].view(B, K)
 
 
 def sample_groups(block_size, width, n_positions, seed):
@@ -62,111 +62,92 @@ def sample_groups(block_size, width, n_positions, seed):
     return groups.tolist(), sizes.double()
 
 
-def group_contexts(order, group, width, n, seed, n_given=0):
-    """Return n contexts (n, end of the group) of a group of order (N,), by seed and group.
-
-    The visits before the group are shuffled. Groups begin behind the n_given first visits."""
-    first = n_given + group * width
-    return shuffled_contexts(order[: first + width], first, n, derive_seed(seed, group))
-
-
-def shuffled_contexts(order, i, n, seed):
-    """Return order (T,) n times, (n, T), with its first i visits shuffled."""
-    u = uniform(keys_of([seed]), torch.arange(n * i)).view(n, i)
-    context = order[:i][u.argsort(1)]
-    rest = order[i:].expand(n, -1)
+def shuffled_contexts(order, first, width, n, seed):
+    """Return `width` visits of order (N,) from `first` on, each time behind another shuffle of the
+    visits before them: n orders (n, first + width)."""
+    u = uniform(keys_of([seed]), torch.arange(n * first)).view(n, first)
+    context = order[:first][u.argsort(1)]
+    rest = order[first : first + width].expand(n, -1)
     return torch.cat([context, rest], 1)
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Groups of visits of a block; the visits of a group share their contexts.
-
-    numbers  increasing list of the groups that are evaluated, as sample_groups gives
-    width    visits of a group; 1 is the paper's ensemble
-    n_given  visits before group 0, which are given and cost nothing; contexts shuffle them too"""
-
-    numbers: list
-    width: int = 1
-    n_given: int = 0
-
-
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, n_contexts, groups, seed=0, n_tokens=2**14):
-    """Return nats of the visits of one block in each of its contexts, see group_contexts.
+def ensemble_block_nll(model, idx, order, visits, seeds, n_contexts, n_tokens=2**14):
+    """Return nats of visits of one block in each of their contexts.
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]])
 
-    where d = n_given + g width + k. One pass runs the slots up to the group's end, head and last
-    layer for the group alone, in the model's precision.
+    where d = visits[g, k]. One pass runs the slots up to the group's end, head and last layer for
+    the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
-    groups      the Groups that are evaluated
+    visits      (groups, width), neighbours in a group, which share their contexts; groups ascend
+    seeds       [groups], of the shuffles of the visits before a group
     n_tokens    slots of a pass, over all groups whose contexts it holds
-    returns     (own (), the nats of the block in the order itself,
-                members (len(groups), M, width), 0 behind the last visit; member 0 is the order
-                itself), float64"""
-    N = len(order)
-    width = groups.width
-    n_given = groups.n_given
-    firsts = n_given + torch.tensor(groups.numbers) * width  # (groups,)
-    visits = firsts.unsqueeze(1) + torch.arange(width)  # (groups, width)
-    columns = visits.clamp(max=N - 1)  # the last group may reach beyond the block
+    returns     (own (N,), the nats in the order itself, members (groups, n_contexts, width), 0
+                behind the last visit; member 0 is the order itself), float64"""
+    n_new = n_contexts - 1
+    width = visits.size(1)
+    is_there = visits < len(order)  # the last group may reach beyond the block
 
     # One pass gives the first member of all groups
     nll = model(idx[None].to(model.device), order[None].to(model.device))  # (1, N)
     own = nll[0].cpu().double()
-    members = own[columns].unsqueeze(1).repeat(1, n_contexts, 1)  # (groups, M, width)
+    members = own[visits.clamp(max=len(order) - 1)].masked_fill(~is_there, 0)
+    members = members.unsqueeze(1).repeat(1, n_contexts, 1)
 
     # The others differ from it where there is something to shuffle
-    n_shuffled = n_contexts - 1
-    fresh = [j for j, first in enumerate(firsts.tolist()) if first > 1]
-    if n_shuffled and fresh:
+    is_new = (is_there & (visits[:, :1] > 1)).unsqueeze(1).expand(-1, n_new, -1)
+    if is_new.any():
         contexts = (
-            group_contexts(order, groups.numbers[j], width, n_shuffled, seed, n_given)
-            for j in fresh
+            (shuffled_contexts(order, first, width, n_new, seed), first)
+            for first, seed in zip(visits[:, 0].tolist(), seeds)
+            if first > 1
         )
-        wanted = columns[fresh].repeat_interleave(n_shuffled, 0)  # (contexts, width)
-        nll = score_contexts(model, idx, contexts, wanted, n_tokens)
-        members[fresh, 1:] = nll.view(len(fresh), n_shuffled, width)
-
-    beyond = visits >= N
-    return own[n_given:].sum(), members.masked_fill(beyond.unsqueeze(1), 0)
+        members[:, 1:][is_new] = score_contexts(model, idx, contexts, n_tokens)
+    return own, members
 
 
-def score_contexts(model, idx, contexts, columns, n_tokens):
-    """Return nats (n, width), float64 on the host, of visits `columns` (n, width) of n contexts.
+def score_contexts(model, idx, contexts, n_tokens):
+    """Return nats (m,), float64 on the host, of all visits that contexts end with, row by row.
 
-    contexts  iterable of tensors (rows, length), n rows in all, which come by increasing length
+    contexts  iterable of (orders (n, length), first of these visits), by increasing length
     n_tokens  slots of a pass"""
     idx = idx.to(model.device)
-    columns = columns.to(model.device)
-    nll = []
-    n_done = 0
+    found = []
     for parts in batches_of(contexts, n_tokens):
-        length = parts[-1].size(1)
-        padded = [F.pad(part, (0, length - part.size(1))) for part in parts]
-        orders = torch.cat(padded).to(model.device)  # (rows, length)
-        n_rows = len(orders)
-        wanted = columns[n_done : n_done + n_rows]
-        nll.append(model(idx.expand(n_rows, -1), orders, columns=wanted))
-        n_done += n_rows
-    return torch.cat(nll).cpu().double()  # the only wait for the device
+        longest, _ = parts[-1]
+        visits = torch.arange(longest.size(1))
+        orders = []
+        asked = []
+        for order, first in parts:
+            n, length = order.shape
+            orders.append(F.pad(order, (0, len(visits) - length)))
+            asked.append(((visits >= first) & (visits < length)).expand(n, -1))
+        orders = torch.cat(orders).to(model.device)  # (rows, length)
+        rows = idx.expand(len(orders), -1)
+        found.append(answers(model, rows, orders, torch.cat(asked), model.lm_head.nll))
+    return torch.cat(found).cpu().double()  # the only wait for the device
 
 
 def batches_of(pieces, n_tokens):
-    """Yield what one pass runs: lists of parts of the tensors `pieces` (n, length).
+    """Yield what one pass runs: lists of parts of the pieces (orders (n, length), first).
 
     The pieces come by increasing length. A list holds parts of similar length, and about n_tokens
     once they are padded to its longest."""
 
     def fit(batch):
-        shortest = batch[0].size(1)
-        longest = batch[-1].size(1)
-        n_rows = sum(map(len, batch))
+        sizes = [orders.shape for orders, _ in batch]
+        _, shortest = sizes[0]
+        _, longest = sizes[-1]
+        n_rows = sum(n for n, _ in sizes)
         return n_rows * longest <= n_tokens and longest <= 1.25 * shortest + 8
 
-    parts = (part for piece in pieces for part in piece.split(max(1, n_tokens // piece.size(1))))
+    parts = (
+        (part, first)
+        for orders, first in pieces
+        for part in orders.split(max(1, n_tokens // orders.size(1)))
+    )
     return batches(parts, fit)
 
 

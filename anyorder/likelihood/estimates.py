@@ -9,7 +9,6 @@ from itertools import chain
 import torch
 
 from anyorder.likelihood.ensemble import (
-    Groups,
     ensemble_block_nll,
     ensemble_nll,
     ensemble_totals,
@@ -202,16 +201,18 @@ class Ensemble(Estimate):
         n = n_given + n_blanks  # without padding
         seed = derive_seed(self.c.seed, 'positions', b)
         groups, weights = sample_groups(n_blanks, self.width, self.c.n_positions, seed)
+        seed = derive_seed(self.c.seed, 'contexts', b)
+        firsts = n_given + self.width * torch.tensor(groups).unsqueeze(1)
         own, members = ensemble_block_nll(
             model,
             batch.idx[0, :n],
             batch.order[0, :n],
+            firsts + torch.arange(self.width),
+            [derive_seed(seed, group) for group in groups],
             self.n_contexts,
-            Groups(groups, self.width, n_given),
-            derive_seed(self.c.seed, 'contexts', b),
             self.c.batch_size * blocks.size(1),
         )
-        return ensemble_totals(own, members, weights).unsqueeze(0)
+        return ensemble_totals(own[n_given:].sum(), members, weights).unsqueeze(0)
 
     def rows(self, nats, text, of_one=None):
         rows = []

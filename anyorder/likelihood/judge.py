@@ -4,19 +4,18 @@ GPT-2.
 A sample is a list of tokens, and for each whether it counts: what was given is context alone."""
 
 import statistics
-from collections import defaultdict, namedtuple
+from collections import namedtuple
 from itertools import groupby
 
 import numpy as np
 import torch
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.likelihood.nll import check_finite, visit_nll
+from anyorder.likelihood.nll import check_finite, padded, read
 from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
-from anyorder.tokens.blocks import Batch
 from anyorder.tokens.tokenizers import Symbols
 
 
@@ -117,38 +116,28 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     samples after each other.
 
     returns  {'nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens'}"""
-    nats = np.zeros(len(samples))
-    n_tokens = sum(map(len, samples))
-    with progress(total=n_tokens, unit='token', desc='judge', leave=False) as bar:
-        for pieces in pieces_by_length(samples, counted, judge.config.block_size):
-            for i in range(0, len(pieces), batch_size):
-                rows, blocks, counts = zip(*pieces[i : i + batch_size])
-                found = counted_nats(judge, torch.tensor(blocks), torch.tensor(counts))
-                np.add.at(nats, list(rows), check_finite(found).numpy())
-                bar.update(sum(map(len, blocks)))
-    sizes = np.array([sum(counts) for counts in counted])
-    by_prompt = [torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)]
+    N = judge.config.block_size
+    pieces = []
+    for r, pair in enumerate(zip(samples, counted)):
+        for i in range(0, len(samples[r]), N):
+            pieces.append((r, *(part[i : i + N] for part in pair)))
+    pieces.sort(key=lambda piece: -len(piece[1]))
+    nats = torch.zeros(len(samples), dtype=torch.float64)
+    with progress(total=len(pieces), unit='text', desc='judge', leave=False) as bar:
+        for i in range(0, len(pieces), batch_size):
+            rows, texts, counts = zip(*pieces[i : i + batch_size])
+            idx = padded(texts).to(judge.device)
+            order = sample_order(*idx.shape, 'l2r', device=judge.device)
+            n_visits = torch.tensor([*map(len, texts)])
+            nll = read(judge, idx, order, padded(counts), n_visits)
+            found = check_finite(nll.sum(-1, dtype=widest(judge.device)))
+            nats.index_add_(0, torch.tensor(rows), found.cpu().double())
+            bar.update(len(rows))
+    sizes = torch.tensor([sum(counts) for counts in counted])
+    by_prompt = [x.view(-1, n_each).sum(1) for x in (nats, sizes)]
     row = summarize('', *by_prompt, n_bytes=0)
     names = ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')
     return {name: row[name] for name in names}
-
-
-def pieces_by_length(samples, counted, N):
-    """Return lists of [(sample, tokens, counts)]: pieces of one length, at most N tokens."""
-    by_length = defaultdict(list)
-    for r, (tokens, counts) in enumerate(zip(samples, counted)):
-        for i in range(0, len(tokens), N):
-            part = tokens[i : i + N]
-            by_length[len(part)].append((r, part, counts[i : i + N]))
-    return by_length.values()
-
-
-@torch.no_grad()
-def counted_nats(judge, blocks, counts):
-    """Return nats (n,) float64 of blocks (n, T), left to right, where `counts` (n, T) is true."""
-    batch = Batch(blocks, sample_order(*blocks.shape, 'l2r')).to(judge.device)
-    nll = visit_nll(judge, batch).masked_fill(~counts.to(judge.device), 0)
-    return nll.sum(-1, dtype=widest(judge.device)).cpu().double()
 
 
 def translate(tokens, counted, source, target):

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.drawing import invert_cdf
-from anyorder.likelihood.nll import score_visits
+from anyorder.likelihood.nll import padded, read
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, uniform
 from configurator import check_choice
@@ -123,21 +122,16 @@ def gap_scores(network, rows):
     """Return (K,) float64: log p(R | L, gap) of K rows (tokens, known, start of the gap).
 
     Of long rows the model reads the end."""
-    longest = max(len(tokens) for tokens, _, _ in rows)
-    cut = max(0, longest - network.config.block_size)
-    n_visits = torch.tensor([len(tokens) - cut for tokens, _, _ in rows])
-    tokens = [torch.tensor(tokens[cut:]) for tokens, _, _ in rows]
-    known = [torch.tensor(known[cut:]) for _, known, _ in rows]
-    idx = pad_sequence(tokens, batch_first=True)  # (K, T)
-    known = pad_sequence(known, batch_first=True)
+    texts, known, starts = zip(*rows)
+    cut = max(0, max(map(len, texts)) - network.config.block_size)
+    idx = padded(text[cut:] for text in texts)  # (K, T)
+    known = padded(part[cut:] for part in known)
+    n_visits = torch.tensor([len(text) - cut for text in texts])
     left_to_right = torch.arange(idx.size(1)).repeat(len(rows), 1)
-    order, n_known, _ = given_first(left_to_right, known, n_visits)
-
-    first_gap = rows[0][2] - cut
-    n_right = int(known[0, first_gap:].sum())
-    idx = idx.to(network.device)
-    order = order.to(network.device)
-    nll = score_visits(network, idx, order, n_known - n_right, n_right, n_visits)
+    order, *_ = given_first(left_to_right, known, n_visits)
+    is_right = known & (left_to_right >= starts[0] - cut)  # by position: behind the gap
+    asked = is_right.gather(1, order)
+    nll = read(network, idx.to(network.device), order.to(network.device), asked, n_visits)
     return -nll.cpu().double().sum(1)
 
 

@@ -1,15 +1,16 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
 import math
+from functools import partial
 
 import torch
-import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.seeds import numbered_keys, uniform
 from anyorder.tokens.blocks import Batch, visits_of
-from model import KVCache, Parts, float32_or_better
+from model import KVCache, Parts
 
 
 @torch.no_grad()
@@ -28,6 +29,8 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
         width = int(n_visits.max())
         blocks = blocks[:, :width]
         orders = orders[:, :width].clamp(max=width - 1)  # of padding, unread
+    if n_given is None:
+        n_given = torch.zeros(len(blocks), dtype=torch.long)
     every = Batch(blocks, orders, n_known=n_known, n_visits=n_visits, n_given=n_given)
     return batch_nll(model, every, batch_size, dtype)
 
@@ -37,48 +40,86 @@ def batch_nll(model, every, batch_size, dtype='float32'):
     """Return nats (n,) float64 of the rows of a Batch, batch_size at a time, as block_nll."""
     sums = []
     for rows in torch.arange(len(every.idx)).split(batch_size):
-        batch = every.rows(rows).to(model.device)
-        nll = visit_nll(model, batch, dtype)
-        if batch.n_given is not None:
-            nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, *batch.texts)
+        part = every.rows(rows)
+        batch = part.to(model.device)
+        with autocast(model.device, dtype):
+            if model.slots.masked_loss and part.n_known is None:
+                nll = read(model, batch.idx, batch.order, part.is_blank, part.n_visits)
+            else:
+                nll = blank_nll(model, batch)
         sums.append(nll.sum(-1, dtype=widest(model.device)))
-    if not sums:
-        return torch.zeros(0, dtype=torch.float64)
     return torch.cat(sums).cpu().double()
 
 
-def visit_nll(model, batch, dtype='float32'):
-    """Return nats (B, N) of the visits of a Batch."""
-    with autocast(model.device, dtype):
-        if model.slots.masked_loss and batch.n_known is None:
-            return one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
-        return nll_of(model, batch)
-
-
-def nll_of(model, batch):
-    """Return nats (B, T) of Network.forward of a Batch."""
-    n_visits, begins = batch.texts
-    return model(batch.idx, batch.order, batch.n_known, n_visits=n_visits, begins=begins)
-
-
 def blank_nll(model, batch):
-    """Return nats (B, N) of the visits of a Batch, 0 for what is given and for padding."""
-    nll = nll_of(model, batch)
-    return nll_of_blanks(nll, batch.n_given, batch.n_known is not None, *batch.texts)
+    """Return nats (B, N) of the visits of a Batch, 0 for what is given and for padding: the loss.
 
-
-def nll_of_blanks(nll, n_given, masked_loss, n_visits=None, begins=None):
-    """Return nll (B, T) of Network.forward, 0 for the n_given first visits of each text.
-
-    A masked loss has 0 there already. Its bound is the sum over k = n_given to n - 1, n = n_visits,
-    of the mean nats of the n - k blanks; one uniform k = n_known stands for n - n_given of them. So
-    its weight n / (n - n_known) becomes (n - n_given) / (n - n_known)."""
+    A masked loss has 0 for what is known already. Its bound is the sum over k = n_given to n - 1,
+    n = n_visits, of the mean nats of the n - k blanks; one uniform k = n_known stands for
+    n - n_given of them. So its weight n / (n - n_known) becomes (n - n_given) / (n - n_known)."""
+    n_visits, begins = batch.texts
+    nll = model(batch.idx, batch.order, batch.n_known, n_visits=n_visits, begins=begins)
     parts = Parts.of(nll, n_visits, begins)
-    first = parts.after(n_given.to(nll.device))  # that is no longer given
-    if not masked_loss:
+    first = parts.after(batch.n_given.to(nll.device))  # that is no longer given
+    if batch.n_known is None:
         is_given = torch.arange(nll.size(1), device=nll.device) < first
         return nll.masked_fill(is_given, 0)
     return nll * ((parts.end - first).to(nll.dtype) / (parts.end - parts.begin))
+
+
+@torch.no_grad()
+def read(model, idx, order, asked, n_visits=None):
+    """Return nats (B, T) of the visits that are `asked`, each given all before it; 0 for others.
+
+    A decoder takes one pass, a masked loss one for each visit of a row.
+
+    idx       (B, N) tokens in natural order, on the model's device
+    order     (B, T) positions, on the device
+    asked     (B, T) bool, on the host
+    n_visits  (B,), on the host: visits from there on are padding; None: there is none"""
+    if asked.all() and not model.slots.masked_loss:
+        return model(idx, order)
+    nll = answers(model, idx, order, asked, model.lm_head.nll, n_visits)
+    zeros = nll.new_zeros(order.shape)
+    return zeros.masked_scatter(asked.to(nll.device), nll)
+
+
+@torch.no_grad()
+def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
+    """Return head(hidden states, tokens), (m, ...), of the m visits that `read` is asked for.
+
+    at_once  whether those of a row are read in one pass, each given what is before the first"""
+    row, visit = asked.nonzero(as_tuple=True)  # (m,), on the host, row by row
+    tokens = idx[row, order[row, visit]]
+
+    def ask(n_known, first, n_targets, cells, cache=None):
+        """Ask for some of the m visits, among the n_targets of each row from `first` on."""
+        rows = row[cells]
+        picked = rows.to(idx.device), (visit[cells] - first[rows]).to(idx.device)
+        of_tokens = partial(head, tokens=tokens[cells])
+        how = {'n_visits': n_visits, 'picked': picked, 'first': first, 'head': of_tokens}
+        return model.predict(idx, order, n_known, n_targets, cache, **how)
+
+    if at_once or not model.slots.masked_loss:
+        first = asked.int().argmax(1)
+        end = asked.size(1) - asked.flip(1).int().argmax(1)
+        if at_once:
+            return ask(first, first, end - first, slice(None))
+        n_visits = None  # no visit sees a later one
+        return ask(order.size(1) - 1, first, end - first, slice(None))
+
+    cache = None
+    if model.slots.cached:
+        cache = KVCache(model.config, len(idx), idx.device, product_dtype(model))
+    number = asked.cumsum(1)[asked] - 1  # (m,) of a visit among those of its row
+    visits = asked.int().argsort(dim=1, descending=True, stable=True)
+    found = []
+    for j in range(int(number.max()) + 1):
+        # the j-th visit of each row; of a row that has fewer, its last
+        at = visits.gather(1, (asked.sum(1, keepdim=True) - 1).clamp(0, j))[:, 0]
+        found.append(ask(at, at, 1, number == j, cache))
+    by_row = number.argsort(stable=True).argsort()
+    return torch.cat(found)[by_row.to(idx.device)]
 
 
 def check_finite(nats):
@@ -92,50 +133,9 @@ def check_finite(nats):
     return nats
 
 
-def score_visits(model, idx, order, first, n, n_visits=None):
-    """Return nll (B, n) of the visits first to first + n - 1, given all before each.
-
-    A decoder takes one pass, a masked loss n. `first`, or an int, and n_visits, from which on
-    padding has 0, are (B,) on the host."""
-    first = torch.as_tensor(first).expand(len(order))
-    if model.slots.masked_loss:
-        return one_by_one(model, idx, order, first, n, n_visits)
-    columns = first.unsqueeze(1) + torch.arange(n)  # (B, n)
-    end = int(first.max()) + n
-    return model(idx, order[:, :end], columns=columns.to(order.device), n_visits=n_visits)
-
-
-def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """Return nll (B, n) of score_visits by a pass for each visit."""
-    first = torch.as_tensor(first).expand(len(order))
-    if n is None:
-        n = order.size(1) - int(first.max())
-    visits = first.unsqueeze(1) + torch.arange(n)  # (B, n)
-    end = first + n  # (B,)
-    if n_visits is not None:
-        end = torch.minimum(end, n_visits)
-    targets = idx.gather(1, order).gather(1, visits.to(order.device))  # (B, n)
-
-    nll = []
-    passes = logits_one_by_one(model, idx, order, first, end, n_visits)
-    for logits, target in zip(passes, targets.T):
-        nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
-    while len(nll) < n:  # visits at which all rows are padding
-        nll.append(torch.zeros_like(nll[0]))
-
-    is_padding = visits >= end.unsqueeze(1)
-    return torch.stack(nll, 1).masked_fill(is_padding.to(order.device), 0)
-
-
-def logits_one_by_one(model, idx, order, first, end, n_visits=None):
-    """Yield logits (B, V) of the visits first + j of each row, j = 0, 1, ..., below end (B,)."""
-    cache = None
-    if model.slots.cached:
-        cache = KVCache(model.config, len(idx), idx.device, product_dtype(model))
-    for j in range(int((end - first).max())):
-        n_known = torch.minimum(first + j, end - 1)
-        logits = model.predict(idx, order, n_known, 1, cache, n_visits)  # (B, 1, V)
-        yield logits[:, 0]
+def padded(rows):
+    """Return lists of numbers, or tensors, as one tensor (n, T), with 0 behind the short ones."""
+    return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True)
 
 
 def is_drawn(slots, order):

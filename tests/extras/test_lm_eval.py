@@ -15,9 +15,10 @@ from conftest import make_model, one_line
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.extras.lm_eval import last_word
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
-from anyorder.likelihood.nll import nll_of_blanks
+from anyorder.likelihood.nll import blank_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
+from anyorder.tokens.blocks import Batch
 from anyorder.tokens.tokenizers import Bytes, Symbols
 from anyorder.writer import Writer
 
@@ -102,8 +103,10 @@ def test_a_masked_loss_is_drawn_for_the_bound():
     want = []
     for context, tokens in ROWS[1:5]:
         text = torch.tensor([context + tokens]).expand(3, -1)
-        nll = model(text, reading.orders(context, tokens), reading.known(context, tokens))
-        draws = nll_of_blanks(nll, torch.full((3,), len(context)), True).sum(1)
+        first = torch.full((3,), len(context))
+        known = reading.known(context, tokens)
+        draws = blank_nll(model, Batch(text, reading.orders(context, tokens), known, None, first))
+        draws = draws.sum(1)
         want.append(pytest.approx(float(draws.mean()), abs=1e-9))
     assert [nats for nats, _ in scores(model, ROWS[1:5], reading, 4)] == want
     assert Reading(Order('random'), 4).known([0] * 5, [1] * 4).tolist() == [5, 6, 7, 8]

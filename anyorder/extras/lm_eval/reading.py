@@ -1,16 +1,20 @@
-"""In which orders is a continuation read? From left to right, or in several orders."""
+"""How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of
+any lengths, from left to right or in several orders."""
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
-from anyorder.extras.lm_eval.continuations import have_room, pieces, read
+from anyorder.generation.drawing import argmax
 from anyorder.likelihood.ensemble import batches
-from anyorder.likelihood.nll import draw_known, is_drawn
+from anyorder.likelihood.nll import answers, check_finite, draw_known, is_drawn, padded
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
+from model import float32_or_better
 
 
 @dataclass(frozen=True)
@@ -39,30 +43,42 @@ class Reading:
             )
         self.order.check(config.block_size)
 
-    @property
-    def n_passes(self):
-        """Orders that a row is read in."""
-        if self.order.law == 'one':
-            return 1
-        return self.n_orders
-
     def orders(self, context, tokens):
-        """Return orders (n_passes, T) of a row, its context first."""
-        n = len(context)
-        T = n + len(tokens)
+        """Return orders (K, T) of a row, its context first."""
+        K = 1 if self.order.law == 'one' else self.n_orders
+        T = len(context) + len(tokens)
         row = derive_seed(context, tokens)
-        orders = draw_orders([row], T, self.n_orders, self.seed, self.order)[0, : self.n_passes]
-        is_context = (torch.arange(T) < n).expand(self.n_passes, T)
+        orders = draw_orders([row], T, K, self.seed, self.order)[0]
+        is_context = (torch.arange(T) < len(context)).expand(K, T)
         orders, _, _ = given_first(orders, is_context)
         return orders
 
     def known(self, context, tokens):
-        """Return (n_passes,) numbers of known visits of draws of a masked loss."""
+        """Return (K,) numbers of known visits of draws of a masked loss."""
         row = derive_seed(context, tokens)
-        return draw_known([row], len(tokens), self.n_passes, self.seed, len(context))[0]
+        return draw_known([row], len(tokens), self.n_orders, self.seed, len(context))[0]
 
 
 LEFT_TO_RIGHT = Reading(Order('l2r'))
+
+
+class Pass(NamedTuple):
+    """A piece of a row, which is read in one order for the tokens of its last visits.
+
+    row     its number
+    text    T tokens, a list
+    order   (T,) positions
+    first   visit from which tokens are asked for
+    weight  of their nats: a draw that asks for a part of the tokens stands for all of them, and
+            several orders are averaged
+    decides whether it says if greedy decoding writes them"""
+
+    row: int
+    text: list
+    order: torch.Tensor
+    first: int
+    weight: float
+    decides: bool
 
 
 @torch.no_grad()
@@ -74,85 +90,76 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     rows    [(context tokens, continuation tokens)], lists; either may be empty
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
-
-    parts = []
+    drawn = is_drawn(model.slots, reading.order)
+    passes = []
     for r, row in enumerate(rows):
-        parts.append([Piece(r, *piece, reading) for piece in pieces(*row, length)])
-        if not parts[r]:  # a row without a continuation costs nothing
+        for piece in pieces(*row, length):
+            passes += passes_of(r, *piece, reading, drawn)
+    passes.sort(key=lambda one: -len(one.text))
+    n_left = Counter(one.row for one in passes)
+    nats = defaultdict(float)
+    greedy = defaultdict(lambda: True)
+    for r in range(len(rows)):
+        if not n_left[r]:  # a row without a continuation costs nothing
             yield r, 0.0, True
 
     def fit(batch):
-        return have_room(batch, batch_size, model)
+        n_asked = sum(len(one.text) - one.first for one in batch)
+        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2**27
 
-    # A row is done with the last pass of its pieces
-    for batch in batches(longest_first(parts, model.slots), fit):
-        read_given(model, batch)
-        for r in dict.fromkeys(one.piece.row for one in batch):
-            if all(piece.is_done for piece in parts[r]):
-                nats = sum(piece.nats() for piece in parts[r])
-                yield r, nats, all(piece.greedy for piece in parts[r])
-                parts[r] = []
-
-
-def longest_first(parts, slots):
-    """Yield the passes of all pieces, [[Piece, ...] of each row]."""
-    for piece in sorted(chain(*parts), key=lambda piece: -len(piece.text)):
-        yield from piece.passes(slots)
+    # A row is done with its last pass
+    for batch in batches(passes, fit):
+        for one, nll, right in zip(batch, *read_passes(model, batch, drawn)):
+            nats[one.row] += float(nll.sum()) * one.weight
+            greedy[one.row] &= bool(right.all()) or not one.decides
+            n_left[one.row] -= 1
+        for r in dict.fromkeys(one.row for one in batch):
+            if not n_left[r]:
+                yield r, nats[r], greedy[r]
 
 
-class PieceInOrder(NamedTuple):
-    """A Pass of a Piece, in one of its orders."""
+def pieces(context, continuation, block_size):
+    """Return [(context, tokens)]: the continuation in consecutive pieces of block_size tokens.
 
-    piece: 'Piece'
-    text: list
-    order: torch.Tensor
-    first: int
-
-
-class Piece:
-    """A piece of a row that is being scored: tokens after a context, in the orders of a Reading."""
-
-    def __init__(self, row, context, tokens, reading):
-        self.row = row
-        self.context = context
-        self.tokens = tokens
-        self.text = context + tokens
-        self.reading = reading
-        self.nll = []  # (n,) of each pass
-        self.greedy = None
-
-    def passes(self, slots):
-        """Return a PieceInOrder of each of its orders."""
-        orders = self.reading.orders(self.context, self.tokens)
-        firsts = [len(self.context) for _ in orders]
-        if is_drawn(slots, self.reading.order):
-            firsts = self.reading.known(self.context, self.tokens).tolist()
-        passes = []
-        for order, first in zip(orders, firsts):
-            passes.append(PieceInOrder(self, self.text, order, first))
-        return passes
-
-    def add(self, nll, right):
-        """Add the nats (n,) of a pass, and whether each token is the likeliest."""
-        self.nll.append(nll)
-        if self.greedy is None:
-            self.greedy = bool(right.all())
-
-    @property
-    def is_done(self):
-        return len(self.nll) == self.reading.n_passes
-
-    def nats(self):
-        """Return the nats of its tokens, the mean of its passes."""
-        return float(torch.stack([nll.sum() for nll in self.nll]).mean())
+    Each comes after all that is before it, cut from the left to what fits. A continuation that fits
+    is one piece."""
+    text = [*context, *continuation]
+    cuts = [*range(len(context), len(text), block_size), len(text)]
+    found = []
+    for first, end in pairwise(cuts):
+        start = max(0, end - block_size)
+        found.append((text[start:first], text[first:end]))
+    return found
 
 
-def read_given(model, batch):
-    """Run PieceInOrders whose orders are given, and add to each Piece what was found."""
-    reading = batch[0].piece.reading
-    for one, found in zip(batch, read(model, batch, is_drawn(model.slots, reading.order))):
-        piece = one.piece
-        # a draw that asks for a part of the tokens stands for all of them
-        T = len(piece.text)
-        share = (T - len(piece.context)) / (T - one.first)
-        piece.add(found.nll * share, found.right)
+def passes_of(r, context, tokens, reading, drawn):
+    """Return the Passes of a piece of row r.
+
+    drawn  whether each draws the bound of a masked loss"""
+    orders = reading.orders(context, tokens)
+    n = len(context)
+    firsts = reading.known(context, tokens).tolist() if drawn else [n for _ in orders]
+    text = context + tokens
+    passes = []
+    for order, first in zip(orders, firsts):
+        weight = len(tokens) / (len(text) - first) / len(orders)
+        passes.append(Pass(r, text, order, first, weight, not passes))
+    return passes
+
+
+def read_passes(model, passes, drawn):
+    """Return (nats (n,) of each pass, whether each token is the likeliest (n,) of each pass)."""
+    firsts = torch.tensor([one.first for one in passes])
+    lengths = torch.tensor([len(one.text) for one in passes])
+    visits = torch.arange(int(lengths.max()))
+    asked = (visits >= firsts.unsqueeze(1)) & (visits < lengths.unsqueeze(1))
+    idx, order = (padded(part).to(model.device) for part in list(zip(*passes))[1:3])
+
+    def score(x, tokens):
+        logits = model.lm_head(x)
+        nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
+        return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
+
+    found = answers(model, idx, order, asked, score, lengths, at_once=drawn)  # (m, 2)
+    found = check_finite(found.cpu().double())
+    return [column.split((lengths - firsts).tolist()) for column in found.T]
