@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, numbers, one_line
-from oracle import ENCODER, chi2_of, counts_of, cut, limit
+from oracle import ENCODER, chi2_of, cut, limit
 
 from anyorder.checkpoint import set_exempt
 from anyorder.fast import freeze, product_dtype
@@ -89,14 +89,10 @@ def test_a_schedule_is_the_floor_of_its_formula(kind, n):
 # (an Unmasking, numbers of blanks, the ends of each row by hand)
 ENDS = [
     (Given(4, 'cosine'), [10], [[1, 2, 6, 10]]),  # 0.76, 2.93, 6.17, 10
-    (Given(99), [3], [[1, 2, 3]]),
     (Given(2), [4, 1, 0], [[2, 4], [1, 1], [0, 0]]),
     (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
     (Lossless(2), [4, 1], [[4], [1]]),
-    (Adaptive('margin', threshold=0.5), [4, 1], [[4], [1]]),
-    (Adaptive('margin', 99, block_length=3), [8], [[1, 2, 3, 4, 5, 6, 7, 8]]),
     (Adaptive('margin', 1, block_length=2), [8], [[2, 4, 6, 8]]),
-    (Adaptive('margin', 3, block_length=4), [8], [[4, 6, 8]]),
     (Adaptive('margin', 3, block_length=3), [7], [[3, 6, 7]]),
     (Adaptive('margin', 4, block_length=8), [5, 0], [[1, 2, 3, 5], [0, 0, 0, 0]]),
 ]
@@ -119,22 +115,6 @@ def test_binomial_unmasking_is_ancestral_sampling(kind, half):
     counts = (canvas.step @ torch.tensor([4, 2, 1])).bincount(minlength=8)
     n_later = torch.tensor([sum(late) for late in itertools.product(range(2), repeat=3)])
     assert chi2_of(counts, half**n_later * (1 - half) ** (3 - n_later)) < limit(7)
-
-
-def test_samples_are_exact_over_orders_and_tokens():
-    """The joint law of order and tokens, which are independent draws of seeds."""
-    model = make_model(block_size=3, vocab_size=3)
-    canvas = Canvas.of_texts([prompt_of(0, 3)] * 2_500, Order('random'), 5)
-    fill.fill(model, canvas, Given(3), Drawing())
-    texts = torch.tensor([*itertools.product(range(3), repeat=3)])
-    counts = []
-    law = []
-    for order in torch.tensor([*itertools.permutations(range(3))]):
-        counts.append(counts_of(canvas.idx[(canvas.order == order).all(1)]))
-        every = Canvas(texts, order.expand(27, 3), 0, range(27))
-        fill.fill(model, every, Given(3), Drawing(scores=True))
-        law.append(every.logprob.sum(1).exp() / 6)
-    assert chi2_of(torch.cat(counts), torch.cat(law)) < limit(161)
 
 
 # ---- how a token is drawn
@@ -252,17 +232,6 @@ def test_noise_belongs_to_seed_position_and_token():
     assert torch.equal(alone[0], found[2, :5])
 
 
-def test_texts_of_different_seeds_are_independent():
-    order = torch.tensor([2, 0, 1]).expand(4001, 3)
-    model = make_model(block_size=3, vocab_size=3)
-    drawn = generate(model, order, order, 0, unmask='lossless', seeds=range(4001))
-    number = drawn @ torch.tensor([9, 3, 1])
-    pairs = (27 * number[:-1] + number[1:]).bincount(minlength=27**2).view(27, 27)
-    expected = pairs.sum(1, keepdim=True) * pairs.sum(0) / 4000
-    seen = expected > 0.5
-    assert ((pairs - expected) ** 2 / expected)[seen].sum() < limit(seen.sum())
-
-
 # ---- scores
 
 
@@ -341,28 +310,6 @@ def test_known_tokens_are_visited_before_the_blanks_as_in_training(order, visits
     assert found == visits[:4] if visits else found[:2] == [0, 3]
 
 
-def test_rows_leave_and_come_back(batch):
-    """A part is a copy, and may come back wider."""
-    canvas = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(50, 55))
-    part = canvas.take(torch.tensor([True, True, False, False, True]))
-    part = part.take(torch.tensor([False, True, True]))
-    assert (part.rows.tolist(), part.seeds, len(part)) == ([1, 4], [51, 54], 2)
-    before = canvas.take(torch.arange(5))
-    for name in ('idx', 'order', 'step', 'logprob'):
-        table = getattr(part, name) + 1
-        setattr(part, name, torch.nn.functional.pad(table, (0, 3)))
-    part.known = part.known + 1
-    part.n_steps = part.n_steps + 2
-    assert torch.equal(canvas.order, before.order)
-
-    canvas.put(part)
-    assert canvas.known.tolist() == [0, 4, 9, 8, 6]
-    assert canvas.n_steps.tolist() == [0, 2, 0, 0, 2]
-    for name in ('idx', 'order', 'step', 'logprob'):
-        added = getattr(canvas, name) - getattr(before, name)
-        assert added[:, 0].tolist() == added[:, 8].tolist() == [0, 1, 0, 0, 1]
-
-
 def test_a_sample_is_a_row_without_its_padding():
     canvas = Canvas.of_texts([([0, 98, 0], [False, True, False]), TEXTS[1]], Order('l2r'), 0)
     canvas.idx[0, [0, 2]] = torch.tensor([99, 101])
@@ -389,18 +336,16 @@ def test_generate_is_one_token_a_step_of_seeds_that_a_generator_draws(batch):
     """By default. It changes nothing of what it is given, nor what stands behind a row."""
     model = make_model()
     idx, order = batch
-    before = idx.clone()
     g = torch.Generator().manual_seed(3)
     seeds = torch.randint(2**62, (5,), generator=g)
     text, trace = generate(model, idx, order, 2, generator=g.manual_seed(3), return_trace=True)
-    assert torch.equal(text, generate(model, idx, order, 2, seeds=seeds))
-    by_visit = trace['step'].gather(1, order)
-    assert (by_visit == torch.arange(-2, 7).clamp(min=-1)).all()
-    assert torch.equal(idx, before)
-    assert not torch.equal(generate(model, idx, order, 2), generate(model, idx, order, 2))
     canvas = Canvas(idx, order, 2, seeds, 6)
     fill.fill(model, canvas, Given(3), Drawing())
     assert torch.equal(canvas.idx.gather(1, order)[:, 6:], idx.gather(1, order)[:, 6:])
+    by_visit = trace['step'].gather(1, order)
+    assert (by_visit == torch.arange(-2, 7).clamp(min=-1)).all()
+    assert torch.equal(text, generate(model, idx, order, 2, seeds=seeds))
+    assert not torch.equal(generate(model, idx, order, 2), text)
 
 
 def test_every_step_is_told_with_what_it_revealed(batch):
@@ -422,15 +367,12 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
     fill.fill(model, whole, way, Drawing())
     part = Canvas(*batch, 2, range(5))
     for _, _, canvas in fill.steps(model, part, way, Drawing()):
-        running = canvas.rows.tolist()
         canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.known >= 4))
-    assert {*running} <= {1, 3}
     assert (part.known[1::2] == 9).all()
     assert ((part.known[::2] >= 4) & (part.known[::2] < 9)).all()
-    for r, known in enumerate(part.known.tolist()):
-        written = part.order[r, 2:known]
-        assert torch.equal(part.idx[r, written], whole.idx[r, written])
-        assert (part.step[r] >= 0).sum() == known - 2
+    is_written = part.step >= 0
+    assert torch.equal(is_written.sum(1), part.known - 2)
+    assert torch.equal(part.idx[is_written], whole.idx[is_written])
 
 
 def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
