@@ -44,7 +44,7 @@ class Canvas:
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
-        n_known and n_visits, by default N, are ints or (B,), `allowed` as in Constraint."""
+        n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Constraint."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -77,7 +77,7 @@ class Canvas:
         self.n_drafts = torch.zeros_like(self.n_visits)
         self.allowed = None
         if allowed is not None:
-            self.allowed = Constraint(allowed, self)
+            self.allowed = Constraint(allowed, idx.device, range(B), [0 for _ in range(B)])
         self.language = None
 
     @classmethod

@@ -8,15 +8,10 @@ class Constraint:
 
     allowed       bool (positions, V), or a function that gives bool (m, V) of rows and positions,
                   int tensors (m,)
-    rows, starts  [B] row r of the canvas is row rows[r] of these, from position starts[r] on; by
-                  default row r, from position 0 on"""
+    rows, starts  [B] row r of the canvas is row rows[r] of these, from position starts[r] on"""
 
-    def __init__(self, allowed, canvas, rows=None, starts=None):
-        device = canvas.idx.device
-        at = torch.stack([canvas.rows, torch.zeros_like(canvas.rows)])
-        if rows is not None:
-            at = torch.tensor([rows, starts])
-        self.rows, self.starts = at.to(device)
+    def __init__(self, allowed, device, rows, starts):
+        self.rows, self.starts = torch.tensor([[*rows], [*starts]]).to(device)
         self.allowed = allowed
         if not callable(allowed):
             self.allowed = torch.as_tensor(allowed).to(device)
@@ -26,9 +21,7 @@ class Constraint:
 
         V is at least n_tokens. Raises ValueError where nothing is allowed, and, if the text that
         stands there is scored (`scores`), where its token is not."""
-        text = part.rows.to(logits.device)[cells.row]  # (m,), as are the next ones
-        rows = self.rows[text]
-        positions = self.starts[text] + cells.position
+        rows, positions = self.places(part, cells)
         may = self.tokens_at(rows, positions).to(logits.device)
         logits[:, :n_tokens].masked_fill_(~may, -torch.inf)
 
@@ -44,6 +37,11 @@ class Constraint:
                 f'{what} allowed at position {positions[i]} of row {rows[i]}: '
                 'its probability would be 0'
             )
+
+    def places(self, part, cells):
+        """Return the rows and positions (m,) of Cells of the rows `part` of the canvas."""
+        row = part.rows.to(self.rows.device)[cells.row]
+        return self.rows[row], self.starts[row] + cells.position
 
     def tokens_at(self, rows, positions):
         """Return which tokens are allowed, bool (m, V), at the positions (m,) of rows (m,)."""

@@ -103,7 +103,7 @@ class Scroll:
         if self.page.allowed is not None:
             rows = [self.n_before + self.rows.index(row) for row in self.written]
             starts = [row.start for row in self.written]
-            canvas.allowed = Constraint(self.page.allowed, canvas, rows, starts)
+            canvas.allowed = Constraint(self.page.allowed, device, rows, starts)
         if self.page.top_logprobs:
             ask_for(canvas, self.page.top_logprobs)
         parts = [part for r, row in enumerate(self.written) for part in row.to_match(r)]

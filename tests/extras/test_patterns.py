@@ -331,6 +331,14 @@ def test_a_text_is_scored_as_it_was_written(writer):
     assert writer.logprob(prompt, **how) == pytest.approx(text.logprob, abs=1e-4)
 
 
+def test_what_is_allowed_is_that_of_the_text_whatever_its_batch(writer):
+    def allowed(rows, positions):
+        return torch.arange(257) == (97 + rows).unsqueeze(1)
+
+    texts = writer.infill('[[3/[a-c]+/]]', n=3, batch_size=1, allowed=allowed)
+    assert [*map(shown, texts)] == ['aaa', 'bbb', 'ccc']
+
+
 def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):
     prompt = 'ab[[2-9/(cd)+|e{5}/]]fgh'
     for text in writer.infill(prompt, n=9, blank_length='draw'):

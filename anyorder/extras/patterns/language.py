@@ -201,10 +201,9 @@ class Group:
         *found, number = self.find(cells)
         span, place = self.places(*found)
         n_tokens = log_weights.size(1)
-        row = allowed.rows[cells.row[number]]
-        at = allowed.starts[row] + cells.position[number]
+        places = allowed.places(canvas, cells.at(number))
         logs = []
-        for rows, positions in zip(*split_rows(n_tokens, row, at)):
+        for rows, positions in zip(*split_rows(n_tokens, *places)):
             may = allowed.tokens_at(rows, positions).to(log_weights.device)
             logits = log_weights.masked_fill(~may, -torch.inf)
             logs.append(self.classes.log_masses(logits))
