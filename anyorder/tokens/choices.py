@@ -6,7 +6,7 @@ import re
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, encoding, last_cut_of_words, train_bpe
+from anyorder.tokens.libraries import Library, cut_of_words, encoding, train_bpe
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class Untrained(Tokenizer):
 
 def texts_of(documents):
     """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, last_cut_of_words):
+    for document in cut_anew(documents, cut_of_words):
         if isinstance(document, tuple):
             yield from document
         else:
@@ -66,13 +66,8 @@ def choose(name):
     if os.path.isfile(name):
         if base in KNOWN:
             base += '.json'
-        return Library.of_file(base, read_plain(name))
+        return Library.of_file(base, read_text(name))
     raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
-
-
-def read_plain(path):
-    with reading(path, 'a tokenizer.json', 'name another'):
-        return read_text(path)
 
 
 def of_tiktoken(name):
@@ -93,7 +88,7 @@ def of_folder(folder, name):
     end = end_in(folder)
     path = os.path.join(folder, 'tokenizer.json')
     if os.path.isfile(path):
-        return Library.of_file(name, read_plain(path), end=end)
+        return Library.of_file(name, read_text(path), end=end)
     paths = [os.path.join(folder, file) for file in GPT2_FILES]
     if all(map(os.path.isfile, paths)):
         return of_gpt2_files(name, paths, end)

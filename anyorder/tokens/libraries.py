@@ -3,7 +3,6 @@
 A library is imported when one of its tokenizers is opened, the ranks of GPT-2 when it is asked."""
 
 import functools
-import itertools
 import json
 import os
 import re
@@ -13,19 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
 from anyorder.tokens.sets import N_IDS
-from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, parted
+from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, parted, shifted
 
-# texts of special tokens with which vocabularies end a document, the first that is there counts
-ENDS = (
-    END_OF_TEXT,
-    '<|end_of_text|>',
-    '<｜end▁of▁sentence｜>',
-    '</s>',
-    '<eos>',
-    '<|eos|>',
-    '[EOS]',
-    '[SEP]',
-)
+# other texts of special tokens with which vocabularies end a document, the first one counts
+ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')
 AGAIN = 'copy it again, or name another, or pip install -U tokenizers where a newer one wrote it'
 
 
@@ -124,12 +114,15 @@ def split_in_words():
     return pre_tokenizers.Split(Regex(WORDS), 'isolated')
 
 
-def last_cut_of_words(text):
-    """Return last_cut where WORDS cut a text, also within a run of letters of one kind."""
+def cut_of_words(text, words=None):
+    """Return last_cut, or else the last end of a word that stays one whatever follows.
+
+    words  cuts a text by GPT-2's expression or by WORDS; None: split_in_words()"""
+    words = words or split_in_words()
     n = last_cut(text)
     if n:
         return n
-    ends = (end for _, (_, end) in split_in_words().pre_tokenize_str(text))
+    ends = (end for _, (_, end) in words.pre_tokenize_str(text))
     return max((end for end in ends if end + AHEAD <= len(text)), default=0)
 
 
@@ -158,11 +151,11 @@ class Library(Tokenizer):
 
         # The vocabulary
         parts = json.loads(self.file)
+        model = parts['model']
         ids = backend.get_vocab()
         self.n_tokens = 1 + max(ids.values())
         self.special = special_of(backend)
-        unigram = parts['model'].get('unk_id')
-        self.unknown = ids.get(parts['model'].get('unk_token'), unigram)
+        self.unknown = ids.get(model.get('unk_token'), model.get('unk_id'))  # this is Unigram's
 
         # What its tokens are
         self.why_no_parts = why_no_parts(parts)
@@ -170,16 +163,14 @@ class Library(Tokenizer):
         if kinds(parts['decoder']) == ['ByteLevel']:
             self.pieces = pieces_of(backend, self.n_tokens, self.unknown)
         self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
-        if not self.is_checked:
-            self.cut = cut_by(parts) or self.cut
+        self.is_cut = not self.is_checked and is_cut_in_words(parts)
         self.is_left_out = functools.cache(self.is_left_out)
 
     @classmethod
     def of_file(cls, name, text, eos=None, end=''):
         """Return the tokenizer that the text of a tokenizer.json makes; no code of it is run.
 
-        eos  the token that ends a document; None: the special token of the text `end`, or one of
-             ENDS, or a new one"""
+        eos  the token that ends a document; None: see end_of"""
         import tokenizers
 
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
@@ -223,13 +214,17 @@ class Library(Tokenizer):
     def encode_pairs(self, pairs):
         if not self.why_no_bytes:
             return super().encode_pairs(pairs)
-        wholes = self.read(self.backend.encode_batch, [prompt + text for prompt, text in pairs])
+        texts = list(map(''.join, pairs))
         both = []
-        for (prompt, text), whole in zip(pairs, wholes):
-            self.check(prompt + text, whole.ids)
-            given, _ = parted(spans_of(whole), len(prompt))
-            both.append((whole.ids[: len(given)], whole.ids[len(given) :]))
+        for (prompt, _), text, whole in zip(
+            pairs, texts, self.read(self.backend.encode_batch, texts)
+        ):
+            self.check(text, whole.ids)
+            both.append(tuple(map(tokens_of, parted(spans_of(whole), len(prompt)))))
         return both
+
+    def cut(self, text):
+        return cut_of_words(text, self.backend.pre_tokenizer) if self.is_cut else 0
 
     # which texts it spells
 
@@ -252,11 +247,11 @@ class Library(Tokenizer):
             )
 
     def unspelt(self, text, spans):
-        # unknown tokens, or letters that are left out, as a normalizer may do
-        found = [text[start:end] for i, start, end in spans if i == self.unknown]
-        shown = None if self.unknown is None else self.backend.id_to_token(self.unknown)
-        unknown = [part for part in found if part != shown]  # which may be written
-        return unknown or [letter for letter in text if self.is_left_out(letter)]
+        # unknown tokens, but for one that is written; or letters that are left out
+        unknown = [text[start:end] for i, start, end in spans if i == self.unknown]
+        written = self.backend.id_to_token(self.unknown or 0)
+        found = [part for part in unknown if part != written]
+        return found or [letter for letter in text if self.is_left_out(letter)]
 
     def is_left_out(self, letter):
         """Whether a letter makes no token, or tokens of some of its bytes.
@@ -266,15 +261,13 @@ class Library(Tokenizer):
         ids = self.read(self.backend.encode, letter).ids
         if ids and (letter == PART or PART not in self.decode(ids)):
             return False
-        return unicodedata.category(letter)[0] in 'LNPS' or bool(self.words(letter))
-
-    def words(self, text):
-        """Return the words of which the vocabulary is asked for a text."""
+        asked = letter
         if self.backend.normalizer:
-            text = self.backend.normalizer.normalize_str(text)
+            asked = self.backend.normalizer.normalize_str(asked)
         if self.backend.pre_tokenizer:
-            return [word for word, _ in self.backend.pre_tokenizer.pre_tokenize_str(text) if word]
-        return [text] if text else []
+            words = self.backend.pre_tokenizer.pre_tokenize_str(asked)
+            asked = ''.join(word for word, _ in words)
+        return bool(asked) or unicodedata.category(letter)[0] in 'LNPS'
 
     # texts with special tokens, and parts of a text
 
@@ -302,11 +295,11 @@ class Library(Tokenizer):
             return alone
         letter = (text.strip() or 'x')[0]
         context = before or letter
-        ids = tokens_of(self.shown_offsets(context))
-        whole = self.decode_once(tokens_of(self.shown_offsets(context + text)))
+        whole = self.known_text(self.shown_offsets(context + text))
+        given = self.shown_offsets(context)
         for left in ('', context[-16:], letter, *'xe1.'):
             found = self.behind(left, text)
-            if found is not None and self.decode_once(ids + tokens_of(found)) == whole:
+            if found is not None and self.known_text(given + found) == whole:
                 return found
         place = repr(before[-20:] or 'a blank')
         raise ValueError(
@@ -314,20 +307,19 @@ class Library(Tokenizer):
             'move the border of the blank to where a word begins'
         )
 
-    def decode_once(self, ids):
-        """Return the text of tokens, in which unknown ones that touch are one, as many tokenizers
-        read them."""
-        both = zip(ids, [None, *ids])
-        return self.decode([i for i, last in both if not i == last == self.unknown])
+    def known_text(self, spans):
+        """Return the text of tokens without unknown ones: of those that touch, many tokenizers make
+        one."""
+        return self.decode([i for i in tokens_of(spans) if i != self.unknown])
 
     def behind(self, left, text):
         """Return the spans of a text as they are behind the text `left`; None where a token has
         letters of both."""
-        found = self.shown_offsets(left + text)
-        n = len(left)
-        if any(start < n < end for _, start, end in found):
+        border = len(left)
+        _, found = parted(self.shown_offsets(left + text), border)
+        if found and found[0][1] < border:
             return None
-        return [(token, start - n, end - n) for token, start, end in found if start >= n]
+        return shifted(found, -border)
 
     def text_behind(self, before, ids):
         if not before or not self.why_no_bytes:
@@ -348,14 +340,14 @@ class Library(Tokenizer):
         return next(words, 0)
 
     def decode(self, ids):
-        text = ''
-        for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos):
-            run = list(run)
-            if is_end:
-                text += END_OF_TEXT * len(run)
+        texts = [[]]
+        for i in ids:
+            if i == self.eos:
+                texts.append([])
             else:
-                text += self.backend.decode(run, skip_special_tokens=False)
-        return text
+                texts[-1].append(i)
+        read = functools.partial(self.backend.decode, skip_special_tokens=False)
+        return END_OF_TEXT.join(map(read, texts))
 
 
 def spans_of(found):
@@ -375,19 +367,13 @@ def tokens_of(spans):
 
 def check_ids(name, ids):
     """Raise ValueError unless each token of {token: id} has a small id of its own."""
-    largest = max(ids.values(), default=0)
-    if largest >= N_IDS:
-        raise ValueError(
-            f'{name} has the id {largest:,}, ids must be below {N_IDS:,}: number its tokens '
-            'without gaps'
-        )
     tokens = {}
     for token, i in sorted(ids.items()):
         other = tokens.setdefault(i, token)
-        if other != token:
+        if other != token or i >= N_IDS:
             raise ValueError(
-                f'{name} has the id {i} for {other!r} and for {token!r}: give each token an id of '
-                'its own'
+                f'{name} has the id {i:,} for {other!r} and for {token!r}: each token has an id of '
+                f'its own, below {N_IDS:,}'
             )
 
 
@@ -400,11 +386,9 @@ def special_of(backend):
 def end_of(backend, end=''):
     """Return the token of a backend that ends a document. If it has none, it is given one.
 
-    end  the text of the special token that does so, where none of ENDS is better"""
+    end  the text of the special token that does so, where there is no <|endoftext|>"""
     special = special_of(backend)
-    if END_OF_TEXT not in special and end in special:
-        return special[end]
-    found = next((text for text in ENDS if text in special), END_OF_TEXT)
+    found = next((text for text in (END_OF_TEXT, end, *ENDS) if text in special), END_OF_TEXT)
     backend.add_special_tokens([found])
     return backend.token_to_id(found)
 
@@ -425,24 +409,24 @@ def why_no_bytes(backend, parts):
     """Return '' if the tokens of each text are pieces of its bytes, else why they are not.
 
     parts  what a tokenizer.json says"""
-    rewriting = kinds(parts['normalizer'])
-    if rewriting:
-        return f'it rewrites texts before it reads them ({", ".join(rewriting)})'
     model = parts['model']
     is_joined = model['type'] in JOINED and not any(map(model.get, AFFIXES))
-    reads = 'ByteLevel' in kinds(parts['pre_tokenizer'])
-    writes = kinds(parts['decoder']) == ['ByteLevel']
-    if not is_joined or not reads or not writes:
-        return 'its tokens are no bytes'
-    words = backend.pre_tokenizer.pre_tokenize_str(PROBE)
+    words = []
+    if backend.pre_tokenizer:
+        words = backend.pre_tokenizer.pre_tokenize_str(PROBE)
     letters = ''.join(word for word, _ in words)
     is_whole = [*map(BYTE_OF.get, letters)] == [*PROBE.encode()]
-    if not is_whole or 'Removed' in str(parts['pre_tokenizer']):
-        return 'it puts a space before a text, or may leave out a part of it'
-    for token in parts['added_tokens']:
-        if not token['special'] and (token['lstrip'] or token['rstrip']):
-            return f'its token {token["content"]!r} takes blanks with it'
-    return ''
+    takes_blanks = [one for one in parts['added_tokens'] if one['lstrip'] or one['rstrip']]
+    reasons = {
+        'it rewrites texts before it reads them': kinds(parts['normalizer']),
+        'its tokens are no bytes': not is_joined or kinds(parts['decoder']) != ['ByteLevel'],
+        'it puts a space before a text, or leaves out a part of it': not is_whole,
+        'it may leave out a part of a text': 'Removed' in str(parts['pre_tokenizer']),
+        'a token that was added takes blanks with it': any(
+            not one['special'] for one in takes_blanks
+        ),
+    }
+    return next((why for why, holds in reasons.items() if holds), '')
 
 
 def why_no_parts(parts):
@@ -476,19 +460,13 @@ def pieces_of(backend, n_tokens, unknown):
     return [*pieces.values()]
 
 
-def cut_by(parts):
-    """Return what tells the last cut of a text that a tokenizer.json cuts by GPT-2's expression or
-    by WORDS, and by nothing else. None: it cuts otherwise."""
-    if not all(token['special'] for token in parts['added_tokens']):
-        return None
-    found = kinds(parts['pre_tokenizer'])
+def is_cut_in_words(parts):
+    """Whether a tokenizer.json cuts a text by GPT-2's expression or by WORDS, and by nothing
+    else."""
     said = json.dumps(parts['pre_tokenizer'])
-    by_gpt2 = '"use_regex": true' in said
-    if found == ['ByteLevel'] and by_gpt2:
-        return last_cut
-    if found == ['Split', 'ByteLevel'] and json.dumps(WORDS) in said and not by_gpt2:
-        return last_cut_of_words
-    return None
+    is_by_gpt2 = kinds(parts['pre_tokenizer']) == ['ByteLevel'] and '"use_regex": true' in said
+    is_cut = is_by_gpt2 or json.dumps(WORDS) in said
+    return is_cut and all(token['special'] for token in parts['added_tokens'])
 
 
 def heard(learn, texts):

@@ -19,9 +19,14 @@ def parted(found, border):
     """Return the spans of a whole text that end within its first `border` letters, and the others.
 
     A token across the border is of what follows it."""
-    ends = (n for n, (_, start, end) in enumerate(found) if start >= border or end > border)
+    ends = (n for n, (_, start, end) in enumerate(found) if max(start + 1, end) > border)
     n = next(ends, len(found))
     return found[:n], found[n:]
+
+
+def shifted(spans, n):
+    """Return spans in the letters of a text that has n more at its beginning, or fewer."""
+    return [(token, max(0, start + n), end + n) for token, start, end in spans]
 
 
 class Spelling:
@@ -100,11 +105,9 @@ class Tokenizer:
 
         Here tokens are pieces of the text's bytes, and two of them may share a letter."""
         ids = self.encode(text)
-        sizes = [len(one.encode()) for one in text]
-        letter = np.repeat(np.arange(len(text)), sizes)  # of each byte
+        letter = np.repeat(range(len(text)), [len(one.encode()) for one in text])  # of each byte
         ends = np.cumsum(self.n_bytes[ids])
-        starts = ends - self.n_bytes[ids]
-        first = letter[starts]
+        first = letter[ends - self.n_bytes[ids]]
         last = letter[ends - 1]
         return list(zip(ids, first.tolist(), (last + 1).tolist()))
 
@@ -136,10 +139,11 @@ class Tokenizer:
             return read(text)
         found = []
         here = 0
-        for part in re.split(f'({re.escape(END_OF_TEXT)})', text):
-            tokens = [(self.eos, 0, len(part))] if part == END_OF_TEXT else read(part)
-            found += [(token, here + start, here + end) for token, start, end in tokens]
-            here += len(part)
+        for part in text.split(END_OF_TEXT):
+            if here:
+                found.append((self.eos, here - len(END_OF_TEXT), here))
+            found += shifted(read(part), here)
+            here += len(part) + len(END_OF_TEXT)
         return found
 
     def spans_behind(self, before, text):

@@ -30,10 +30,8 @@ class Bytes(Tokenizer):
         return len(text)
 
     def decode(self, ids):
-        found = bytearray()
-        for i in ids:
-            found += bytes([i]) if i < 256 else END_OF_TEXT.encode()
-        return found.decode(errors='replace')
+        pieces = (self.pieces[i] or END_OF_TEXT.encode() for i in ids)
+        return b''.join(pieces).decode(errors='replace')
 
 
 class Symbols(Tokenizer):
@@ -151,12 +149,12 @@ def encode_documents(documents, tokenizer):
         else:
             found = [([], ids) for ids in tokenizer.encode_batch(batch)]
         mark = 1 << 8 * dtype.itemsize - 1
-        for (before, ids), text in zip(found, texts):
+        for (given, ids), text in zip(found, texts):
             tail = [] if isinstance(text, Begun) else end
-            parts = [np.asarray(part, dtype) for part in (before, ids, tail)]
-            parts[0] |= mark
+            tokens = np.concatenate([np.asarray(part, dtype) for part in (given, ids, tail)])
+            tokens[: len(given)] |= mark
             n_bytes = len(text) if text.isascii() else len(text.encode())
-            yield np.concatenate(parts), n_bytes
+            yield tokens, n_bytes
 
 
 def cut_anew(documents, cut):
@@ -164,14 +162,11 @@ def cut_anew(documents, cut):
     text."""
     rest = ''
     for document in documents:
-        if not rest and not isinstance(document, Begun):
-            yield document
-            continue
-        rest += document
         if not isinstance(document, Begun):
-            yield rest
+            yield rest + document if rest else document
             rest = ''
             continue
+        rest += document
         n = cut(rest)
         if n:
             yield Begun(rest[:n])

@@ -7,7 +7,7 @@ import numpy as np
 
 from anyorder.machine.processes import processes
 from anyorder.tokens.libraries import Library, around, tokens_of
-from anyorder.tokens.tokenizer import Spelling, parted, sizes_of
+from anyorder.tokens.tokenizer import Spelling, parted, shifted, sizes_of
 from anyorder.tokens.tokenizers import cut_anew
 
 
@@ -69,7 +69,7 @@ class HuggingFace(Library):
             return self.spans(prompt), self.spans(text)
         border = len(prompt)
         given, found = parted(self.spans(prompt + text), border)
-        return given, [(i, max(0, start - border), end - border) for i, start, end in found]
+        return given, shifted(found, -border)
 
     def sizes(self, text, spans):
         """Return (n,) bytes of the text as it was given, from the end of the token before to the
