@@ -137,9 +137,8 @@ class Writer:
         texts = self.read([prompt], way, page, seed, [0])
         (scroll,) = self.scrolls(texts, seed, 1, page)
         for _ in self.write(scroll, way):
-            tokens, steps, *_ = scroll.first()
-            seen = [None if step is None else token for token, step in zip(tokens, steps)]
-            yield shown_text(seen, self.tokenizer, 0)
+            tokens, *_ = scroll.first()
+            yield shown_text(tokens, self.tokenizer, 0)
         yield as_text(*scroll.samples())
 
     def asked(self, way, page, options):
@@ -167,13 +166,13 @@ class Writer:
             stop = [stop] if stop else ()
         elif not isinstance(stop, list | tuple) or not stop:
             stop = [stop]
-        if not all(isinstance(one, str) and one for one in stop):
+        found = [self.tokenizer.shown_spans(one) for one in stop if isinstance(one, str)]
+        if len(found) < len(stop) or not all(found):
             raise ValueError(
                 f'stop must be a text or a list of texts, got {stop!r:.60}: leave out what is empty'
             )
         decoded = []
-        for one in stop:
-            tokens = self.tokenizer.shown_spans(one)
+        for one, tokens in zip(stop, found):
             unknown = self.tokenizer.unspelt(one, tokens)
             if unknown:
                 raise ValueError(
@@ -410,15 +409,9 @@ def prompts_of(prompt):
     of integers."""
     if isinstance(prompt, str):
         return [prompt]
-    kinds = {False}
-    if isinstance(prompt, Collection):
-        kinds = {isinstance(one, str) for one in prompt}
-    if len(kinds) != 1:
-        raise ValueError(
-            'a list of prompts must hold texts alone, or rows of integers alone, got '
-            f'{prompt!r:.40}'
-        )
-    return [*prompt] if True in kinds else [*np.atleast_2d(prompt)]
+    if isinstance(prompt, Collection) and any(isinstance(one, str) for one in prompt):
+        return [*prompt]
+    return [*np.atleast_2d(prompt)]
 
 
 def as_asked(samples, prompt, n):

@@ -137,7 +137,8 @@ class Scroll:
             return None
         row.take_down(*part.lists()[0])
         now = row.n_steps + int(step[0])
-        return [*row.tokens], row.steps_of_known(), now, [*row.logprob]
+        tokens = [token if known else None for token, known in zip(row.tokens, row.known)]
+        return tokens, [*row.step], now, [*row.logprob]
 
     def samples(self):
         """Return sample_of each text, up to its stop.
@@ -233,10 +234,6 @@ class Row:
         """Where the last stretch begins."""
         start, _ = self.spans[-1]
         return start
-
-    def steps_of_known(self):
-        """Return the step of each position: -1 was known from the start, None is a blank."""
-        return [step if is_known else None for step, is_known in zip(self.step, self.known)]
 
     def n_leading(self):
         """Return how many positions are known before the first blank of the part, or its end."""

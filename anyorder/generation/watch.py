@@ -8,15 +8,16 @@ import re
 import shutil
 import sys
 import time
+from collections import defaultdict
 from itertools import groupby
 from operator import itemgetter
 
 from anyorder.tokens.shown import columns_of, lay_out, to_the_right, token_texts
 
 FRAME = 1 / 20  # seconds: steps that follow one another faster share a frame
-SHADES = (189, 153, 117, 75, 33)  # of 256 colours: the blue of the page, deeper the surer the model
-NEW = 214  # its orange: written since the last frame
-NOT_A_STEP = math.inf
+BLACK_ON = '38;5;16;48;5;'  # of 256 colours
+SHADES = (189, 153, 117, 75, 33)  # the blue of the page, deeper the surer the model
+NEW = ('7', BLACK_ON + '214')  # written since the last frame: without colours, and its orange
 
 
 def visible(text):
@@ -42,8 +43,8 @@ class Watch:
         self.tokenizer = tokenizer
         self.out = out or sys.stdout
         self.columns = columns
-        self.step = NOT_A_STEP  # of the last call
-        self.shown = NOT_A_STEP  # of the last frame
+        self.step = math.inf  # of the last call
+        self.shown = -1  # the step of the last frame
         self.frame_at = 0.0
         self.n_lines = 0  # of the last frame
         self.top = 0  # the line of the text on top of it
@@ -51,19 +52,19 @@ class Watch:
     def __call__(self, tokens, steps, step, logprob):
         """Show one sequence after `step`.
 
-        tokens    in natural order, as all lists here
-        steps     -1 for a token that is known from the start, None for a blank
+        tokens    in natural order, as all lists here; None for a blank
+        steps     that wrote each token, -1 for others
         logprob   nats of each token"""
         if not self.out.isatty():
             return
         if step <= self.step:  # another text
             self.shown = -1
         self.step = step
-        n_blanks = sum(s != -1 for s in steps)
-        n_written = sum(s is not None and s >= 0 for s in steps)
-        if n_written < n_blanks and time.perf_counter() < self.frame_at + FRAME:
+        n_blanks = tokens.count(None)
+        if n_blanks and time.perf_counter() < self.frame_at + FRAME:
             return
-        count = f'step {step + 1} · {n_written} of {n_blanks} tokens'
+        n_written = sum(s >= 0 for s in steps)
+        count = f'step {step + 1} · {n_written} of {n_written + n_blanks} tokens'
         self.draw(tokens, steps, logprob, count)
         self.shown = step
         self.frame_at = time.perf_counter()
@@ -85,8 +86,7 @@ class Watch:
 
     def lines(self, tokens, steps, logprob, width):
         """Return the lines of the text, painted, and the numbers of those that have new tokens."""
-        seen = [None if step is None else token for token, step in zip(tokens, steps)]
-        texts = token_texts(seen, self.tokenizer)
+        texts = token_texts(tokens, self.tokenizer)
         if self.columns:
             cell = 1 + max(map(columns_of, texts))
             texts = [to_the_right(text, cell) for text in texts]
@@ -94,40 +94,24 @@ class Watch:
         else:
             texts = [text + self.tokenizer.separator for text in texts]
         marks = []  # (line, style, letter)
-        new = set()
-        for i, letters in enumerate(lay_out(texts, width)):
-            style = self.shade(steps[i], logprob[i])
-            for line, letter in letters:
-                marks.append((line, style, letter))
-                if self.is_new(steps[i]):
-                    new.add(line)
-        return painted(marks), sorted(new)
+        for letters, step, nats in zip(lay_out(texts, width), steps, logprob):
+            style = self.style(step, nats)
+            marks += [(line, style, letter) for line, letter in letters]
+        lines = defaultdict(str)
+        for (line, style), run in groupby(marks, itemgetter(0, 1)):
+            text = ''.join(letter for _, _, letter in run)
+            lines[line] += f'\x1b[{style}m{text}\x1b[0m' if style else text
+        return [*lines.values()], [line for line, style, _ in marks if style in NEW]
 
-    def is_new(self, step):
-        """Return whether the last frame has not shown what was written in this step."""
-        return step is not None and step > self.shown
-
-    def shade(self, step, logprob):
-        """Return the style of a token that was written in this step; None is a blank."""
-        if step is None or step < 0:
+    def style(self, step, logprob):
+        """Return the style of a token that was written in this step, -1 for a known or a blank
+        one."""
+        plain, orange = NEW
+        if step < 0:
             return ''
-        is_new = self.is_new(step)
+        if step > self.shown:
+            return orange if has_colours() else plain
         if not has_colours():
-            return '7' if is_new else ''
-        deepest = len(SHADES) - 1
-        shade = SHADES[min(deepest, int(math.exp(logprob) * len(SHADES)))]
-        if is_new:
-            shade = NEW
-        return f'38;5;16;48;5;{shade}'  # black on it
-
-
-def painted(marks):
-    """Return lines of marks (line, style, letter), which come by line."""
-    n_lines = 1 + max((line for line, _, _ in marks), default=0)
-    lines = ['' for _ in range(n_lines)]
-    for (line, style), run in groupby(marks, itemgetter(0, 1)):
-        text = ''.join(letter for _, _, letter in run)
-        if style:
-            text = f'\x1b[{style}m{text}\x1b[0m'
-        lines[line] += text
-    return lines
+            return ''
+        shade = int(math.exp(logprob) * len(SHADES))
+        return f'{BLACK_ON}{SHADES[min(shade, len(SHADES) - 1)]}'
