@@ -312,10 +312,10 @@ def text(network, device, n=2, how=FIXED):
     return generate(network, idx, order, 3, seeds=range(n), **how).tolist()
 
 
-def left_to_right(network, device, n, length):
+def left_to_right(network, device, n, length, **how):
     """Write n rows of so many positions."""
     order = torch.arange(length, device=device).repeat(n, 1)
-    return generate(network, torch.zeros_like(order), order, 0, length, seeds=range(n))
+    return generate(network, torch.zeros_like(order), order, 1, length, seeds=range(n), **how)
 
 
 @pytest.mark.parametrize('is_frozen', [False, True])
@@ -343,21 +343,41 @@ def test_it_goes_with_its_network(simulated, is_frozen):
     simulated(body)
 
 
-def test_it_is_of_the_most_rows_and_positions_of_all_texts(simulated):
-    """A larger text replaces it, and a smaller one uses it."""
+# [((rows, positions), how, the shape of what is kept then, its dtype, caches of its one layer)]
+HISTORY = [
+    ((2, 12), {}, (2, 12), 'float32', 1),
+    ((1, 3), {}, (2, 12), 'float32', 1),
+    ((3, 6), {}, (3, 12), 'float32', 1),
+    ((2, 12), dict(use_cache=False), (3, 12), 'float32', 1),  # has no graphs
+    ((2, 12), dict(cfg_scale=1.5), (2, 12), 'float32', 2),
+    ((4, 6), dict(cfg_scale=1.5), (4, 12), 'float32', 2),
+    ((2, 12), {}, (2, 12), 'bfloat16', 1),
+    ((2, 12), {}, (2, 12), 'float32', 1),
+]
+
+
+def test_each_kind_of_text_has_its_own_of_the_most_rows_and_positions_of_all_texts(simulated):
+    """By dtype, cache and passes. A larger text replaces it, and a smaller one uses it. A model
+    whose weights were moved is frozen anew."""
 
     def body(device):
-        want = {n: text(freeze(small(device)), device, n) for n in (1, 2, 3)}
-        network = freeze(small(device))
+        model = small(device)
+        network = freeze(model)
         kept = []
-        for n in (2, 2, 1, 3, 3):
-            assert text(network, device, n) == want[n]
+        for asked, how, shape, dtype, n_caches in HISTORY:
+            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16'):
+                found = left_to_right(network, device, *asked, **how)
+            if dtype == 'float32':
+                close(found, left_to_right(freeze(small(device)), device, *asked, **how))
+            cache = network.workspace.cache
+            assert (network.workspace.shape, str(cache.k.dtype)) == (shape, f'torch.{dtype}')
+            assert len(cache.k) == n_caches
             kept.append(weakref.ref(network.workspace))
         assert kept[2]() is None
-        assert kept[3]() is kept[4]()
-        for n, length, most in ((2, 12, 3), (4, 6, 4), (1, 3, 4)):
-            left_to_right(network, device, n, length)
-            assert network.workspace.shape == (most, 12)
+        want = text(model, device)
+        for p in model.parameters():
+            p.data = p.clone()
+        assert text(model, device) == want
 
     simulated(body)
 
@@ -484,30 +504,6 @@ def test_a_cpu_that_cannot_allocate_writes_the_next_text(monkeypatch):
         with pytest.raises(RuntimeError, match='allocate memory'):
             text(model, CPU)
     assert text(model, CPU) == want
-
-
-def test_each_kind_of_text_has_its_own(simulated):
-    """By dtype, cache and passes; and a model whose weights were moved is frozen anew."""
-
-    def body(device):
-        model = small(device)
-        network = freeze(model)
-        for use_cache in (True, False, True):
-            # a decoder without its cache has no graphs
-            text(network, device, how=FIXED | dict(use_cache=use_cache))
-            assert network.workspace.cache.k.dtype == torch.float32
-        with torch.autocast(device.type, torch.bfloat16):
-            text(network, device)
-        assert network.workspace.cache.k.dtype == torch.bfloat16
-        for scale, n_caches in ((0.0, 1), (1.5, 2), (0.0, 1)):
-            text(network, device, how=FIXED | dict(cfg_scale=scale))
-            assert len(network.workspace.cache.k) == n_caches  # of one layer
-        want = text(model, device)
-        for p in model.parameters():
-            p.data = p.clone()
-        assert text(model, device) == want
-
-    simulated(body)
 
 
 def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):

@@ -69,6 +69,14 @@ def texts(n, block_size=64, vocab_size=257):
 # ---- float64, or the widest there is
 
 
+def gradients(model, **asked):
+    """The loss of each token and the gradients of a model on its device, as lists."""
+    model.requires_grad_(True)
+    nll = model(**{name: x.to(model.device) for name, x in asked.items()})
+    nll.sum().backward()
+    return [nll.detach(), *(p.grad for p in model.parameters())]
+
+
 @EVERY
 @pytest.mark.parametrize('begins', [[0], [0, 2, 5]])
 def test_loss_and_gradients(device, batch, variant, begins):
@@ -77,18 +85,14 @@ def test_loss_and_gradients(device, batch, variant, begins):
     asked = dict(idx=idx, order=order, begins=begins)
     if begins.size(1) > 1:
         asked['order'] = torch.arange(9).expand_as(order)
-    found = []
     here, there = pair(device, vocab_size=16, n_tokens=11, **variant)
     if here.slots.masked_loss:
         asked['n_known'] = 0 * begins + 1
-    for model in (here, there, lean(copy.deepcopy(there))):
-        model.requires_grad_(True)
-        nll = model(**{name: x.to(model.device) for name, x in asked.items()})
-        nll.sum().backward()
-        found.append([nll.detach(), *(p.grad for p in model.parameters())])
-    for here, there, leaner in zip(*found, strict=True):
-        close(here, there, device)
-        close(here, leaner, device)
+    models = here, lean(copy.deepcopy(there)), there
+    want, *found = [gradients(model, **asked) for model in models]
+    for of_one in found:
+        for one, other in zip(want, of_one, strict=True):
+            close(one, other, device)
 
 
 @EVERY
@@ -171,14 +175,12 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]], ids=name_of)
 def test_gradients_in_bfloat16_are_near(device, variant):
     here, there = pair(device, **REAL, **variant)
+    idx, order = texts(8)
     found = []
     for model, dtype in ((here, 'float32'), (lean(there), 'bfloat16')):
-        model.float().requires_grad_(True)
-        idx, order = (x.to(model.device) for x in texts(8))
         with autocast(model.device, dtype):
-            nll = model(idx, order)
-        nll.sum().backward()
-        found.append([p.grad.float().cpu().flatten() for p in model.parameters()])
+            _, *grads = gradients(model.float(), idx=idx, order=order)
+        found.append([grad.float().cpu().flatten() for grad in grads])
     for want, got in zip(*found):
         assert torch.cosine_similarity(want, got, 0) > 0.99
 

@@ -161,13 +161,14 @@ class Canvas:
             self.language.put(at, part.language)
 
     def lists(self):
-        """Return [tokens, order, step, logprob] of each row, lists without padding."""
+        """Return [tokens, order, step, logprob, likeliest] of each row without padding, lists but
+        for the last."""
         whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
         rows = torch.stack(whole, 1).cpu()  # (B, 4, N), by one wait
         found = []
-        for row, n in zip(rows, self.n_visits.tolist()):
+        for row, likeliest, n in zip(rows, self.likeliest.cpu(), self.n_visits.tolist()):
             row = row[:, :n]
-            found.append([*row[:3].long().tolist(), row[3].tolist()])
+            found.append([*row[:3].long().tolist(), row[3].tolist(), likeliest])
         return found
 
 

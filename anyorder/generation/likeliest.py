@@ -30,12 +30,6 @@ def likeliest(drawing, logits, k, token):
     return torch.cat([own, nats, ids], 1)
 
 
-def tables(canvas):
-    """Return the kept table (N, 1 + 2k) of each row, and which step wrote each place, on the
-    host."""
-    return zip(canvas.likeliest.cpu(), canvas.step.tolist())
-
-
 def said_of(kept, token, names):
     """Return what a sample says of a place.
 

@@ -7,7 +7,7 @@ import torch
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
-from anyorder.generation.likeliest import ask_for, said_of, tables
+from anyorder.generation.likeliest import ask_for, said_of
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
 from anyorder.tokens.shown import text_from
@@ -71,7 +71,11 @@ class Scroll:
                     ends = [self.end(self.written[r]) for r in part.rows.tolist()]
                     part.stop_rows(torch.tensor([end is not None for end in ends]))
             self.take_down(canvas)
-            self.end_stretch(canvas)
+            for row in self.written:
+                row.n_steps = 1 + max(row.step)
+            if canvas.language is not None:
+                for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
+                    row.log_weight += nats
 
     def goes_on(self, row):
         """End the parts of a row that are written. Return whether a part is left."""
@@ -116,17 +120,6 @@ class Scroll:
         """Write down what is revealed until now in the rows of a canvas, or of a part of it."""
         for r, lists in zip(canvas.rows.tolist(), canvas.lists()):
             self.written[r].take_down(*lists)
-
-    def end_stretch(self, canvas):
-        """Write down what is known of a stretch at its end."""
-        for row in self.written:
-            row.n_steps = 1 + max(row.step)
-        if self.page.top_logprobs:
-            for row, table in zip(self.written, tables(canvas)):
-                row.keep(*table)
-        if canvas.language is not None:
-            for row, nats in zip(self.written, canvas.language.log_weight.tolist()):
-                row.log_weight += nats
 
     def first(self):
         """Return what Watch is to show of the first text after the last step; None: it did not
@@ -267,7 +260,7 @@ class Row:
                 tokens = [token if is_known else -1 for token, is_known in tokens]
                 yield number, start - first, tokens, pattern
 
-    def take_down(self, tokens, order, step, logprob):
+    def take_down(self, tokens, order, step, logprob, likeliest):
         """Write down what a stretch has revealed until now, in its own positions and steps."""
         for visit, i in enumerate(order):
             p = self.start + i
@@ -279,16 +272,10 @@ class Row:
                 self.tokens[p] = tokens[i]
                 self.step[p] = now
                 self.logprob[p] = logprob[i]
+                self.likeliest[p] = likeliest[i]
                 self.known[p] = True
                 self.visit[p] = self.n_visits
                 self.n_visits += 1
-
-    def keep(self, table, step):
-        """Take down the table (N, 1 + 2k) of the likeliest tokens of what a stretch has written, in
-        these steps [N]."""
-        for i, p in enumerate(range(*self.spans[-1])):
-            if step[i] >= 0:
-                self.likeliest[p] = table[i]
 
     def end_part(self, n, has_stop):
         """End the part that is written before position n, by a stop or not. What stands after it
