@@ -30,9 +30,8 @@ from anyorder.checkpoint import (
 )
 from anyorder.extras import orders as orders_of_grids
 from anyorder.extras.hub.folders import read_weights
-from anyorder.functions import LOADED, names_of
+from anyorder.functions import LOADED, loaded, names_of
 from anyorder.generation.options import unmasking_of
-from anyorder.generation.scores import confidence
 from anyorder.generation.unmasking import Adaptive, Given
 from anyorder.generation.way import order_and_unmasking
 from anyorder.order_options import read_order
@@ -760,7 +759,7 @@ def test_a_function_that_is_none_is_one_line(marker, content, said):
     with one_line(said):
         order, unmasking = order_and_unmasking('mine.py:f')
         Order.of(order, {}).check(4)
-        confidence(torch.zeros(3, 5), unmasking.score)
+        loaded(unmasking.score)(torch.zeros(3, 5))
 
 
 def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
@@ -784,7 +783,7 @@ def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
         assert refused.count('\n') == 1
     assert not marker.exists()
     assert 'mine.py:shifted:3' in script(*evaluate, '--orders=mine.py:shifted').stdout
-    assert '\norder           mine.py:gap, ' in script(*sample, '--order=mine.py:gap').stdout
+    assert ' mine.py:gap\n' in script(*sample, '--order=mine.py:gap').stdout
 
 
 def test_a_run_has_the_shape_of_its_set_and_goes_on_with_its_file(data, marker):

@@ -32,7 +32,6 @@ from anyorder.generation import (
 )
 from anyorder.generation.canvas import sample_of
 from anyorder.generation.plan import Bounds, Cells
-from anyorder.generation.scores import confidence
 from anyorder.generation.unmasking import gumbel_noise
 from anyorder.generation.way import Page, Way, order_and_unmasking
 from anyorder.orders import Order, sample_order
@@ -184,8 +183,6 @@ def test_nothing_is_drawn_or_scored_in_16_bits():
     for how in ({}, dict(temperature=0.7), dict(top_p=0.8)):
         drawn = sample_tokens(low, **how, u=u)
         assert torch.equal(drawn, sample_tokens(high, **how, u=u))
-    for score in NAMES:
-        assert torch.equal(confidence(low, score), confidence(high, score))
     wanted = high.log_softmax(-1)[torch.arange(400), drawn]
     close(drawing.token_logprob(low, drawn), wanted, atol=1e-5)
 
@@ -235,14 +232,6 @@ def test_noise_belongs_to_seed_position_and_token():
 # ---- scores
 
 
-def test_confidence_is_the_same_in_parts(monkeypatch):
-    logits = torch.randn(3, 5, 7, dtype=torch.float64)
-    whole = [confidence(logits, score) for score in NAMES]
-    monkeypatch.setattr(scores, 'split_rows', lambda vocab_size, x: [x.split(2)])
-    for score, found in zip(NAMES, whole):
-        assert torch.equal(confidence(logits, score), found)
-
-
 def test_scores_that_differ_by_rounding_alone_are_equal():
     """In a row: they become the largest one, step by step; others stay as they are."""
     low = -torch.inf
@@ -261,7 +250,7 @@ def test_of_equal_scores_the_first_in_the_order_is_taken_and_a_threshold_is_reac
     model.lm_head.weight.zero_()
     model.lm_head.bias.zero_()
     order = sample_order(3, 40)
-    score = float(confidence(torch.zeros(1, 8, dtype=torch.float64), 'top_prob'))
+    score = float(scores.top_prob(torch.zeros(1, 8, dtype=torch.float64)))
     for policy, n_steps in {'margin': 3, f'top_prob:{score}': 1}.items():
         _, trace = generate(model, order % 8, order, 0, 3, policy, return_trace=True)
         assert torch.equal(trace['order'], order)

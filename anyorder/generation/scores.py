@@ -5,11 +5,9 @@ Each is a function of logits (n, V), float32 or better, with -inf for padding
 
 import torch
 
-from anyorder.fast import split_rows
 from anyorder.functions import loaded
 from anyorder.names import is_own
 from configurator import check_choice
-from model import float32_or_better
 
 
 def top_prob(logits):
@@ -43,15 +41,6 @@ def score_of(name):
         return loaded(name)
     check_choice('score', name, *SCORES)
     return SCORES[name]
-
-
-def confidence(logits, score):
-    """Return scores (...,) of logits (..., V), in parts: no float32 copy of them all."""
-    V = logits.size(-1)
-    parts = split_rows(V, logits.reshape(-1, V))[0]  # of the one tensor
-    function = score_of(score)
-    found = [function(float32_or_better(part)) for part in parts]
-    return torch.cat(found).view(logits.shape[:-1])
 
 
 def without_rounding(score, row):

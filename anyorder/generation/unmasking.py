@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 
 from anyorder.generation.schedules import check_schedule, scheduled_ends
-from anyorder.generation.scores import PROBABILITIES, confidence, score_of, without_rounding
+from anyorder.generation.scores import PROBABILITIES, score_of, without_rounding
 from anyorder.machine.devices import widest
 from anyorder.names import is_own
 from anyorder.seeds import hashed, uniform
+from model import float32_or_better
 
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
@@ -216,7 +217,7 @@ class Adaptive(Unmasking):
 
     def score_blanks(self, step, cells, logits):
         """Return scores (m,) of the Cells, whose logits are (m, V)."""
-        return confidence(logits, self.score)
+        return score_of(self.score)(float32_or_better(logits))
 
     def sure(self, ranked):
         """Return which of the scores (B, targets), the best first and -inf behind those of a row,
