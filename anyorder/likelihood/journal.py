@@ -29,8 +29,7 @@ class Journal:
         if not path:
             return
         rank, _ = processes()
-        turn = locked(path) if rank == 0 else contextlib.nullcontext()
-        with turn:
+        with locked(path) if rank == 0 else contextlib.nullcontext():
             self.read(evaluation)
             if rank == 0:
                 blocks = [[*key, nats] for key, nats in self.done.items()]
@@ -39,23 +38,17 @@ class Journal:
 
     def read(self, evaluation):
         """Read what is there. Raises ValueError unless it is a journal of this evaluation."""
+        text = lines_of([evaluation])
         with reading(self.path, 'a list of finished blocks', 'remove it or choose another --out'):
-            text = ''
             if os.path.exists(self.path):
-                text = read_text(self.path)
-            if not text:
-                text = lines_of([evaluation])
+                text = read_text(self.path) or text
             first, *lines = text.split('\n')[:-1]  # behind the last: nothing, or half a line
-            found = {**json.loads(first)}
-            for line in lines:
-                *key, nats = json.loads(line)
-                self.done[tuple(key)] = nats
-        names = sorted(evaluation.keys() | found.keys())
-        differ = [name for name in names if found.get(name) != evaluation.get(name)]
+            differ = {name for name, _ in json.loads(first).items() ^ evaluation.items()}
+            self.done = {tuple(key): nats for *key, nats in map(json.loads, lines)}
         if differ:
             raise ValueError(
-                f'{self.path} holds blocks of another evaluation ({", ".join(differ)} differ): '
-                'remove it or choose another --out'
+                f'{self.path} holds blocks of another evaluation ({", ".join(sorted(differ))} '
+                'differ): remove it or choose another --out'
             )
 
     def missing(self, name, n_blocks):

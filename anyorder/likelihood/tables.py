@@ -72,16 +72,17 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
     nats, stderr  a token, and their standard error
     n_bytes       of all tokens; None: tokens are not bytes"""
-    perplexity_stderr = stderr
-    if stderr:
-        perplexity_stderr = perplexity(nats) * stderr
+    perplexity = math.exp(nats) if nats < 700 else math.inf  # where exp overflows
+    bits = None
+    if n_bytes is not None:
+        bits = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
     return {
         'estimate': name,
         'nats_per_token': nats,
         'stderr': stderr,
-        'perplexity': perplexity(nats),
-        'perplexity_stderr': perplexity_stderr,
-        'bits_per_byte': bits_per_byte(nats, n_tokens, n_bytes),
+        'perplexity': perplexity,
+        'perplexity_stderr': perplexity * stderr if stderr else stderr,
+        'bits_per_byte': bits,
         'nats_per_block': nats * n_tokens / max(1, n_blocks),
         'nats_per_block_stderr': 0.0,
         'blocks': n_blocks,
@@ -90,44 +91,29 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
     }
 
 
-def perplexity(nats):
-    """Return exp of nats per token; infinite for a model that diverged, where exp overflows."""
-    return math.exp(nats) if nats < 700 else math.inf
-
-
-def bits_per_byte(nats, n_tokens, n_bytes):
-    """Return bits a byte of nats a token; None where tokens are not bytes."""
-    if n_bytes is None:
-        return None
-    if not n_bytes:
-        return math.inf
-    return nats * n_tokens / math.log(2) / n_bytes
-
-
 def format_table(rows):
     """Return the rows of `summarize` as lines, of at most 80 columns unless a name is long.
 
     Where tokens are not bytes, the nats of a block stand in the place of bits a byte."""
-    no_bytes = all(row['bits_per_byte'] is None for row in rows)
-    if no_bytes:
-        heads = 'nats/token', 'nats/block', 'perplexity'
-        widths = 18, 10
-        cells = cells_without_bytes
-    else:
-        heads = 'nats/token', 'perplexity', 'bits/byte'
-        widths = 19, 9
-        cells = cells_with_bytes
-    least, last = widths
-    first = max(least, *(len(row['estimate']) for row in rows))
-
-    def line(name, figures, blocks, tokens):
-        nats, wide, narrow = figures
-        return f'{name:<{first}} {nats:>16} {wide:>17} {narrow:>{last}} {blocks:>6} {tokens:>8}'
-
-    lines = [line('', heads, 'blocks', 'tokens')]
+    last = 'bits/byte'
+    if all(row['bits_per_byte'] is None for row in rows):
+        last = 'nats/block'
+    lines = [('', 'nats/token', 'perplexity', last, 'blocks', 'tokens')]
     for row in rows:
-        lines.append(line(row['estimate'], cells(row), row['blocks'], row['tokens']))
-    return '\n'.join(lines)
+        nats = figure(row['nats_per_token'], row['stderr'], 4)
+        perplexity = figure(row['perplexity'], row['perplexity_stderr'], 2)
+        per_block = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2)
+        if last == 'bits/byte':
+            bits = row['bits_per_byte']
+            per_block = '-' if bits is None else figure(bits, None, 4)
+        counts = f'{row["blocks"]}', f'{row["tokens"]}'
+        lines.append((row['estimate'], nats, perplexity, per_block, *counts))
+    first, *widths = (max(map(len, column)) for column in zip(*lines))
+    texts = []
+    for name, *cells in lines:
+        aligned = [f'{cell:>{width}}' for cell, width in zip(cells, widths)]
+        texts.append('  '.join([f'{name:<{first}}', *aligned]))
+    return '\n'.join(texts)
 
 
 # what is said below a table of a row that has a field
@@ -154,23 +140,6 @@ def remarks(rows):
     for row in rows:
         lines += [line.format(**row) for field, line in REMARKS.items() if row.get(field)]
     return lines
-
-
-def cells_with_bytes(row):
-    """Return nats a token, perplexity and bits a byte of a row, as texts."""
-    nats = figure(row['nats_per_token'], row['stderr'], 4)
-    ppl = figure(row['perplexity'], row['perplexity_stderr'], 2)
-    bits = row['bits_per_byte']
-    if bits is None:
-        return nats, ppl, '-'
-    return nats, ppl, figure(bits, None, 4)
-
-
-def cells_without_bytes(row):
-    """Return nats a token, nats a block and perplexity of a row, as texts."""
-    nats = figure(row['nats_per_token'], row['stderr'], 4)
-    per_block = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2)
-    return nats, per_block, figure(row['perplexity'], None, 2)
 
 
 def figure(value, error, digits):
