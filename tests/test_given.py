@@ -179,9 +179,7 @@ def test_an_update_weighs_all_blanks_alike(variant):
 def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
     """The longest first, as few passes are then padded; tokens and errors stay those of blocks."""
     split = split_of(kind)
-    monkeypatch.setattr(
-        'anyorder.likelihood.measured.open_tokens', lambda *_: (split, 'x', {}, None)
-    )
+    monkeypatch.setattr('anyorder.likelihood.measured.read_set', lambda *_: (split, {}, None))
     text = open_corpus('x', Cut(9, documents='apart'), get_tokenizer('bytes'), '')
     blocks, given = all_blocks(split, 9)
     want = []

@@ -106,46 +106,41 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
 
     cut    a Cut
     split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers"""
-    tokens, label, origin, sizes = open_tokens(name, tokenizer, data_dir, split)
+    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
+        label = os.path.basename(name)
+        tokens, origin, sizes = read_file(name, tokenizer)
+    else:
+        published = PUBLISHED.get(name, 'test') if is_zero_shot(name) else 'val'
+        split = split or published
+        label = f'{name} ({split})'
+        tokens, origin, sizes = read_set(name, split, data_dir, tokenizer)
     check_documents(tokens, cut.documents, name)
     check_length(tokens, cut.block_size, name)
-    label += tokens.cut(cut.block_size)
 
     # Cut them into blocks
-    blocks, given = all_blocks(tokens, cut.block_size, cut.n_blocks)
+    N = cut.block_size
+    blocks, given = all_blocks(tokens, N, cut.n_blocks)
     n_bytes = None
     if sizes is not None:
-        in_blocks, _ = all_blocks(
-            Split(sizes, lengths=tokens.lengths), cut.block_size, cut.n_blocks
-        )
+        in_blocks, _ = all_blocks(Split(sizes, lengths=tokens.lengths), N, cut.n_blocks)
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    packed = tokens.packed.reshape(-1)
-    how = {'marked': tokens.marked, 'sizes': sizes, 'form': form_of_split(tokens)}
-    corpus = Corpus(name, label, origin, packed, blocks, n_bytes, given, **how)
-    begins = begins_in(blocks, tokens, cut.documents)
-    if begins is None:
-        return corpus
-    return corpus.apart(begins)
-
-
-def form_of_split(tokens):
-    """Return form_of a Split."""
     row_length = tokens.packed.shape[1] if tokens.packed.ndim == 2 else None
-    return form_of({'row_length': row_length, 'prompts': tokens.lengths is not None})
-
-
-def open_tokens(name, tokenizer, data_dir, split):
-    """Return (Split, label, origin, sizes) of a Corpus. See open_corpus."""
-    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
-        tokens, origin, sizes = read_file(name, tokenizer)
-        return tokens, os.path.basename(name), origin, sizes
-    if not split and is_zero_shot(name):
-        split = PUBLISHED.get(name, 'test')
-    split = split or 'val'
-    tokens, origin = read_set(name, split, data_dir, tokenizer)
-    return tokens, f'{name} ({split})', origin, None
+    corpus = Corpus(
+        name,
+        label + tokens.cut(N),
+        origin,
+        tokens.packed.reshape(-1),
+        blocks,
+        n_bytes,
+        given,
+        tokens.marked,
+        sizes,
+        form=form_of({'row_length': row_length, 'prompts': tokens.lengths is not None}),
+    )
+    begins = begins_in(blocks, tokens, cut.documents)
+    return corpus if begins is None else corpus.apart(begins)
 
 
 def is_zero_shot(name):
@@ -154,60 +149,52 @@ def is_zero_shot(name):
 
 
 def read_file(path, tokenizer):
-    """Return (Split, origin, sizes) of a Corpus from a text file.
-
-    Every document is followed by end-of-text. Documents with prompts are its rows."""
+    """Return (Split, origin, sizes) of a Corpus from a text file, see encoded."""
     if isinstance(tokenizer, Symbols):
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: name its set'
         )
-    texts = open_texts(path, prompt_key='auto')
-    encoded = list(encode_documents(texts, tokenizer))
-    if not any(n_bytes for _, n_bytes in encoded):
-        raise ValueError(f'{path} holds no text')
-    documents = [tokens for tokens, _ in encoded]
-    has_prompts = isinstance(next(iter(texts)), tuple)
-    lengths = None
-    if has_prompts:
-        lengths = np.array([len(document) for document in documents])
-    found = Split(np.concatenate(documents), has_prompts, lengths, tokenizer.eos)
-    sizes = tokenizer.sizes_of(texts, documents)
-    digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
-    return found, {'source': path, 'sha256': digest}, sizes
+    return encoded(open_texts(path, prompt_key='auto'), tokenizer, path)
 
 
 def read_set(name, split, data_dir, tokenizer):
-    """Return (Split, origin) of a split of a prepared set."""
+    """Return (Split, origin, sizes) of a split of a prepared set.
+
+    The text of a zero-shot set, whose tokens say it to the letter, is read anew by another
+    tokenizer."""
     tokens, meta = open_split(data_dir, name, split)
+    of_split = meta.splits[split]
     of_set = tokenizer_of_set(kind_of(meta))
     is_same = of_set.identity == tokenizer.identity
     is_text = not isinstance(tokenizer, Symbols)
     if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
-        return read_anew(tokens, meta, split, tokenizer)
-    if meta.tokenizer != tokenizer.name and not is_same:
+        texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
+        return encoded(texts, tokenizer, f'{of_split.source}, in {tokenizer.name} tokens')
+    has_own = tokenizer.name == OWN or of_set.file is not None
+    if not is_same and (has_own or meta.tokenizer != tokenizer.name):
         raise ValueError(
-            f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
-            f'{meta.tokenizer} tokens: prepare it with --tokenizer={tokenizer.name}, or name a '
-            'file of text'
+            f'{data_dir}/{name} holds {meta.tokenizer} tokens of another vocabulary than the '
+            f'{tokenizer.name} tokens that the model reads: prepare it with '
+            f'--tokenizer={tokenizer.name}, or with the FOLDER of its set, or name a file of text'
         )
-    is_own = tokenizer.name == OWN or of_set.file is not None
-    if is_own and not is_same:
-        raise ValueError(
-            f'{name} has another vocabulary than the set of the training: prepare it with '
-            '--tokenizer=FOLDER of that set, or name another set'
-        )
-    of_split = meta.splits[split]
-    return tokens, {'source': of_split.source, 'sha256': of_split.sha256}
+    return tokens, {'source': of_split.source, 'sha256': of_split.sha256}, None
 
 
-def read_anew(tokens, meta, split, tokenizer):
-    """Return (Split, origin) of the texts of a prepared split in the tokens of a tokenizer.
+def encoded(texts, tokenizer, source):
+    """Return (Split, origin, sizes) of texts in the tokens of a tokenizer.
 
-    Bytes and GPT-2's tokens say each text to the letter."""
-    decode = tokenizer_of_set(kind_of(meta)).decode
-    texts = map(decode, split_documents(tokens.packed, meta.eos))
-    documents = [found for found, _ in encode_documents(texts, tokenizer)]
-    found = Split(np.concatenate(documents), eos=tokenizer.eos)
-    source = f'{meta.splits[split].source}, in {tokenizer.name} tokens'
+    Every document is followed by end-of-text. Documents with prompts are its rows."""
+    documents = []
+    n_bytes = 0
+    for document, size in encode_documents(texts, tokenizer):
+        documents.append(document)
+        n_bytes += size
+    if not n_bytes:
+        raise ValueError(f'{source} holds no text')
+    lengths = None
+    if isinstance(next(iter(texts)), tuple):
+        lengths = np.array([len(document) for document in documents])
+    found = Split(np.concatenate(documents), lengths is not None, lengths, tokenizer.eos)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
-    return found, {'source': source, 'sha256': digest}
+    origin = {'source': source, 'sha256': digest}
+    return found, origin, tokenizer.sizes_of(texts, documents)
