@@ -449,7 +449,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
         return fill.steps(*args)
 
     options = [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9', '--batch_size=2']
-    monkeypatch.setattr('anyorder.generation.way.steps', interrupted)
+    monkeypatch.setattr('anyorder.generation.scroll.steps', interrupted)
     for seconds, there in ((60, [False] * 3), (0, [4, 2, 4])):
         monkeypatch.setattr(command, 'SAVED_EVERY', seconds)
         n_saved.clear()
@@ -630,7 +630,7 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', 'top_logprobs=258', 'top_logprobs'),
     ('', 'cfg_scale=1', 'gives nothing'),
     ('a', 'cfg_scale=1, length=33', 'at most 32'),
-    ('a', 'context=32', '1 to 31'),
+    ('a', 'context=32', '0 to 31'),
     ('a[[..]]b', "cfg_scale=1, stop='c'", 'leave out stop'),
     ('a', 'cfg_scale=1, revise=1', 'revise'),
     ('a', "stop='b', revise=1", 'leave out stop'),
@@ -638,7 +638,7 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', 'stop=[]', 'list of texts'),
     ('a', "stop=['a', '']", 'leave out'),
     ('a', 'length=-1', 'length'),
-    ('a', 'length=HUGE', 'below'),
+    ('a', 'length=HUGE', 'length'),
     ('a', "order='margins'", "nearest is 'margin'"),
     ('a', "order=f'block:{HUGE}'", 'no order'),
     ('a', "order='margin/0'", 'at least 1'),

@@ -7,6 +7,7 @@ import torch
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
+from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import ask_for, said_of
 from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
@@ -62,7 +63,7 @@ class Scroll:
             if not self.written:
                 return
             canvas = self.next_canvas(way.order, device)
-            for self.last in way.steps(network, canvas, use_cache):
+            for self.last in steps(network, canvas, way.unmasking, way.drawing, use_cache):
                 _, n_new, part = self.last
                 if self.page.stop:
                     self.take_down(part)

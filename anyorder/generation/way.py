@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import steps
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.unmasking import Unmasking
 from anyorder.order_options import read_order
@@ -42,10 +41,6 @@ class Way:
     def to_score(self):
         """The same way, by which the text that stands in the blanks is scored."""
         return replace(self, drawing=replace(self.drawing, scores=True))
-
-    def steps(self, network, canvas, use_cache=True):
-        """Fill the blanks of the canvas step by step, see fill.steps."""
-        return steps(network, canvas, self.unmasking, self.drawing, use_cache)
 
 
 def order_and_unmasking(order, **options):
@@ -88,18 +83,9 @@ class Page:
     def check(self, block_size, n_tokens):
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
-        if not 0 <= self.top_logprobs <= n_tokens:
-            raise ValueError(
-                f'top_logprobs must be from 0, which is none, to the {n_tokens} tokens of the '
-                f'model, got {self.top_logprobs}'
-            )
-        if not 0 <= self.length < 2**31:
-            raise ValueError(
-                f'length must be at least 1 (0 is block_size={block_size}) and below 2^31, got '
-                f'{self.length}'
-            )
-        if not 0 <= self.context < block_size:
-            raise ValueError(
-                f'context must be 1 to {block_size - 1}, below block_size={block_size} '
-                f'(0 is half of it), got {self.context}'
-            )
+        most = {'length': 2**31 - 1, 'context': block_size - 1, 'top_logprobs': n_tokens}
+        for name in most:
+            if not 0 <= getattr(self, name) <= most[name]:
+                raise ValueError(
+                    f'{name} must be from 0 to {most[name]}, got {getattr(self, name)}'
+                )
