@@ -70,11 +70,11 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import pkgutil
 import sys
-from typing import NamedTuple
 
 from anyorder.machine.devices import peak_flops, resolve_compile, resolve_device
 from anyorder.machine.processes import (
     end_processes,
+    environment,
     processes,
     program,
     start_processes,
@@ -82,11 +82,22 @@ from anyorder.machine.processes import (
 )
 from anyorder.machine.terminal import say
 from anyorder.orders import Order
-from anyorder.training import start
+from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.data import Data, validate_parts
 from anyorder.training.report import conclusion, introduction, report_of
+from anyorder.training.run_folder import RunFolder
+from anyorder.training.start import (
+    check_data,
+    check_options,
+    check_processes,
+    make_run_model,
+    open_start,
+    set_threads,
+    start_model,
+    start_state,
+)
 from anyorder.training.update import get_lr, lr_of, update  # noqa: F401
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
@@ -104,28 +115,42 @@ def train(config, make_update):
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
 
-    # Open what the run begins from
+    # Open what the run begins from, and what it reads
     start_processes()
     rank, world_size = processes()
-    checkpoint, config, changed, device = open_options(config)
-    data, model, config = open_data(config, checkpoint)
-    config = with_values(config, program=trained_by(make_update))
-    resumed = start.resumed_at(config, checkpoint)
+    start = open_start(config, trained_by(make_update))
+    check_options(start.config, world_size)
+    set_threads(start.config)
+    device, dtype = resolve_device(start.config.device, start.config.dtype)
+    data = Data(start.config)
+    known = {
+        'device': str(device) if world_size == 1 else device.type,
+        'dtype': dtype,
+        'source': data.source,
+        'shape': data.kind.get('shape'),
+    }
+    config = Config(start.config | known)
+    order = Order.of('own', config)
+    order.check(config.block_size)
+    changed = start.changed + check_data(start, data)
+    model = start_model(start, data.tokenizer)
     if world_size > 1:
-        start.check_start(model, resumed, data, config)
-    state = start.start_state(config, checkpoint, model, data.kind, device)
-    changed += start.changed_inputs(config, checkpoint, data)
+        check_processes(start, config, model, data)
+    before = start.before
+    state = start_state(config, before, model, order, device)
 
     # Build how the model runs, and where the run is kept
-    peak = peak_flops(device, config.dtype)
+    peak = peak_flops(device, dtype)
     clock = Clock(state.model, config, peak, data.train.width(config.block_size))
     n_flops = clock.flops_per_iter * config.max_iters
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-    config = with_values(config, compile=compiled)
-    folder = start.open_folder(config, checkpoint, data.hashes, device)
-    folder.best.share()
-    del checkpoint, model  # the model's weights are in the state
-    state.run_model = start.make_run_model(state.model, compiled, device)
+    config = Config(config | {'compile': compiled})
+    where = environment(device) | {'started_from': config.started_from}
+    kept = {'config': dict(config), 'environment': where, **data.entries}
+    best = best_of(config, order, data.hashes, before)
+    folder = RunFolder(config, kept, best, before.get('iter_num'))
+    del start, before, model  # the weights are in the state
+    state.run_model = make_run_model(state.model, compiled)
     if rank == 0:
         how = f'compile={compiled} ({why})'
         for line in introduction(state, data, clock, folder, config, how, changed):
@@ -137,41 +162,12 @@ def train(config, make_update):
     finish(state, data, val, folder, config)
 
 
-def open_options(config):
-    """Return (checkpoint or None, options, what they change in it in words, device)."""
-    _, world_size = processes()
-    checkpoint, config, changed = start.start_checkpoint(config)
-    start.check_options(config, world_size)
-    start.set_threads(config)
-    device, dtype = resolve_device(config.device, config.dtype)
-    name = str(device)
-    if world_size > 1:
-        name = device.type
-    return checkpoint, with_values(config, device=name, dtype=dtype), changed, device
-
-
 def trained_by(make_update):
     """Return the name of the program that trains, which alone can go on in the same way: this one,
     or that which gives it an update of its own."""
     if __name__ == '__main__' or make_update is not update:
         return program()
     return 'train.py'
-
-
-def with_values(config, **values):
-    """Return the options with some that are known by now."""
-    return Config(config | values)
-
-
-def open_data(config, checkpoint):
-    """Return (Data, the model, still on the CPU, options that know of both)."""
-    data = Data(config)
-    if data.kind.get('shape'):
-        config = with_values(config, shape=data.kind['shape'])
-    Order.of('own', config).check(config.block_size)
-    model = start.start_model(config, checkpoint, data.tokenizer)
-    begun_by = start.started_from(config, checkpoint)
-    return data, model, with_values(config, source=data.source, started_from=begun_by)
 
 
 def loop(make_update, state, data, clock, folder, chart, config):
@@ -188,28 +184,31 @@ def loop(make_update, state, data, clock, folder, chart, config):
             make_update(state, data.train, lr, config)
             bar.update()
             stopping = stop_requested()
-            due = due_at(state.iter_num, stopping, config)
-            if not any(due):
+
+            # What is due now? A request to stop saves, and writes no line of its own
+            is_last = state.iter_num == config.max_iters
+            validates = is_last or state.iter_num % config.eval_interval == 0
+            logs = validates or state.iter_num % config.log_interval == 0
+            saves = validates or stopping
+            if not (logs or saves):
                 continue
 
             # The only wait for the device
-            loss, norm = state.averages(folder.way_on(), with_weights=due.save)
+            loss, norm = state.averages(folder.way_on(), with_weights=saves)
 
             # Validate the average, and tell
-            if due.line:
+            if logs:
                 entry = {'iter': state.iter_num, 'tokens': state.n_seen}
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
-                if due.validate:
-                    val = validate_parts(state.ema.model, data, config)
+                if validates:
+                    val = validate_parts(state, data, config)
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
-                report(entry, with_samples=due.validate)
+                report(entry, with_samples=validates)
                 state.start_line()
-
-            # Save
-            if due.save:
-                save(state, data, folder, config)
+            if saves:
+                folder.save(state)
             clock.start(state)
     chart.finish()
     return val
@@ -217,34 +216,6 @@ def loop(make_update, state, data, clock, folder, chart, config):
 
 def is_over(state, folder, config):
     return state.iter_num >= config.max_iters or folder.best.is_over
-
-
-class Due(NamedTuple):
-    """What is to be done after an update."""
-
-    line: bool  # of the log
-    validate: bool
-    save: bool
-
-
-def due_at(iter_num, stopping, config):
-    """Return what is Due; after the last update, all."""
-    is_last = iter_num == config.max_iters
-    validating = is_last or iter_num % config.eval_interval == 0
-    logging = is_last or iter_num % config.log_interval == 0
-    # a request to stop saves, and writes no line of its own
-    return Due(line=validating or logging, validate=validating, save=validating or stopping)
-
-
-def save(state, data, folder, config):
-    folder.save(
-        state.model,
-        state.ema,
-        **start.entries_to_resume(state),
-        config=dict(config),
-        **data.entries,
-        environment=folder.environment,
-    )
 
 
 def finish(state, data, val, folder, config):
@@ -255,9 +226,9 @@ def finish(state, data, val, folder, config):
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
         end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
-        save(state, data, folder, config)
+        folder.save(state)
     if not val:
-        val = validate_parts(state.ema.model, data, config)
+        val = validate_parts(state, data, config)
     if rank == 0:
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()

@@ -47,7 +47,7 @@ from anyorder.seeds import (
     uniform,
 )
 from anyorder.tokens.meta import read_meta, write_meta
-from anyorder.training.start import start_checkpoint
+from anyorder.training.start import open_start
 from anyorder.weights import local_path, padded, tie, unwrapped
 from anyorder.writer import Writer
 from configurator import configure
@@ -775,7 +775,7 @@ def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
     pathlib.Path('a.txt').write_text('a few words of text ' * 9)
     pathlib.Path('c.py').write_text("order = 'mine.py:shifted'")
     with one_line('a config file runs no code: .* type --order=mine.py:shifted'):
-        start_checkpoint(configure(vars(train), ['c.py']))
+        open_start(configure(vars(train), ['c.py']))
     script(*sample, '--order=l2r')
     for command in (sample, evaluate):
         refused = script(*command, code=1).stderr
@@ -799,5 +799,5 @@ def test_a_run_has_the_shape_of_its_set_and_goes_on_with_its_file(data, marker):
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8
     pathlib.Path('mine.py').write_text(MINE + '# another file')
-    _, config, changed = start_checkpoint(configure(vars(train), ['--init_from=resume', typed]))
+    config, _, _, changed = open_start(configure(vars(train), ['--init_from=resume', typed]))
     assert changed == [f'order {Checkpoint("out/ckpt.pt").run["order"]} -> {config.order}']

@@ -30,7 +30,6 @@ from anyorder.orders import sample_order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.sets import Split
 from anyorder.training.sharding import recompute
-from anyorder.training.start import entries_to_resume
 from anyorder.training.update import update
 from anyorder.training.validation import validate
 
@@ -146,8 +145,8 @@ def after_updates(network, optimizer, way='', n=2, **more):
     config = options(l2r_ratio=0.0, **more)
     for _ in range(n):
         update(state, Split(TOKENS), 1e-2, config)
-    val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], config)
-    entries = entries_of(state.model, state.ema, **entries_to_resume(state))
+    val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], state.order, config)
+    entries = entries_of(state.model, state.ema, **state.entries())
     return state, entries, val
 
 

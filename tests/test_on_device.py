@@ -246,7 +246,7 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     torch.distributed.init_process_group('nccl', init_method=store, rank=0, world_size=1)
     monkeypatch.setattr(start, 'processes', lambda: (0, 2))  # a lone process is not wrapped
     try:
-        shared = totals_after(cuda, lambda model: start.make_run_model(model, False, cuda))
+        shared = totals_after(cuda, lambda model: start.make_run_model(model, False))
     finally:
         torch.distributed.destroy_process_group()
     assert shared == pytest.approx(plain, rel=1e-4)

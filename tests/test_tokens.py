@@ -35,7 +35,7 @@ from anyorder.tokens.tokenizers import (
     get_tokenizer,
     tokenizer_of_set,
 )
-from anyorder.training.start import start_model
+from anyorder.training.start import Start, start_model
 from anyorder.writer import Writer
 from configurator import Config
 from sample import parse_stop
@@ -513,14 +513,14 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     kind = kind_of(prepared(of_training))
     tok = tokenizer_of_set(kind)
     entries = entries_of(make_model(vocab_size=320, n_tokens=tok.n_tokens))
-    checkpoint = SimpleNamespace(tokenizer=tok, entries=entries)
+    checkpoint = SimpleNamespace(tokenizer=tok, entries=entries, weights='raw')
     config = Config(dataset='b', dropout=0.0, init_from='ckpt.pt')
     (folder / 'model').mkdir()
     exported = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': kind}
     (folder / 'model' / 'config.json').write_text(json.dumps(exported))
     ways = (
         lambda other, name: kind_of_all({'a': kind, name: other}),
-        lambda other, name: start_model(config, checkpoint, tokenizer_of_set(other)),
+        lambda other, name: start_model(Start(config, checkpoint), tokenizer_of_set(other)),
         lambda other, name: open_corpus(name, Cut(4), tok, '.'),
     )
     other = kind_of(prepared(of_set, 'b', OTHER * 40))

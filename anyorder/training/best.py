@@ -1,12 +1,7 @@
 """Which validation of a run is its best, and when does a run stop to wait for a better one?"""
 
 import math
-from dataclasses import asdict, dataclass
-
-from anyorder.machine.processes import gather
-from anyorder.orders import Order
-from anyorder.tokens.mixture import weights_in
-from configurator import check_choice
+from dataclasses import dataclass
 
 
 @dataclass
@@ -59,42 +54,25 @@ class Best:
             return {}
         return {'best': self.value, 'best_iter': self.iter_num}
 
-    def share(self):
-        """Have all processes know what the first one knows; all of them call it."""
-        vars(self).update(gather(asdict(self))[0])
-
     def __str__(self):
         return f'{self.loss} {self.value:.4f} at iteration {self.iter_num}'
 
 
-def best_of(config, checkpoint, hashes):
-    """Return the Best of a run: as the checkpoint says from which it goes on, or a new one.
+def best_of(config, order, hashes, before):
+    """Return the Best of a run: as of that which it goes on with, or a new one.
 
-    The lowest loss counts no more where the run validates otherwise than before; `hashes` are those
-    of the splits."""
+    The lowest loss counts no more where the run validates otherwise than before.
+
+    order   the Order of the run
+    hashes  of its splits
+    before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
     if config.patience and not loss:
-        loss = f'val_{Order.of("own", config).estimate}'
+        loss = f'val_{order.estimate}'
     n_blocks = config.eval_iters * config.batch_size
-    weights = weights_in(config.dataset)
-    shares = tuple(weights.items()) if len(weights) > 1 else tuple(weights)
-    measures = (hashes['val'], n_blocks, config.order, shares, config.documents)
-    best = Best(loss, bool(config.keep_best), config.patience, measures)
-    if config.init_from == 'resume':
-        kept = checkpoint.entries['best']
-        if (kept['loss'], kept['measures']) == (loss, measures):
-            vars(best).update({name: kept[name] for name in ('iter_num', 'value', 'n_waited')})
+    kinds = (config.order, config.dataset, config.documents)
+    best = Best(loss, bool(config.keep_best), config.patience, (hashes['val'], n_blocks, *kinds))
+    kept = before.get('best', {})
+    if (kept.get('loss'), kept.get('measures')) == (loss, best.measures):
+        vars(best).update({name: kept[name] for name in ('iter_num', 'value', 'n_waited')})
     return best
-
-
-def check_best(config, masked_loss):
-    """Raise ValueError unless keep_best names a validation loss of the run."""
-    kinds = {Order.of('own', config).estimate}
-    if not masked_loss:
-        kinds.add('l2r')
-    names = weights_in(config.dataset)
-    begins = ['val_']
-    if len(names) > 1:
-        begins += [f'val_{name}_' for name in names]
-    losses = [begin + kind for begin in begins for kind in sorted(kinds)]
-    check_choice('keep_best', config.keep_best, *losses, '')

@@ -65,7 +65,7 @@ def start_chart(folder, config):
             name=os.environ.get('WANDB_NAME', config.out_dir),
             id=id_of(folder),
             resume='allow',
-            config={**config, 'environment': folder.environment},
+            config={**config, 'environment': folder.kept['environment']},
             allow_val_change=True,
         )
     except Exception as e:  # a broken package raises anything

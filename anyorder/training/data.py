@@ -176,6 +176,10 @@ def entry_of(part):
 # what is measured
 
 
-def validate_parts(model, data, config):
+def validate_parts(state, data, config):
     """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
-    return {p.name: validate(model, p.blocks, p.given, config, p.begins) for p in data.parts}
+    found = {}
+    for part in data.parts:
+        how = (part.given, state.order, config, part.begins)
+        found[part.name] = validate(state.ema.model, part.blocks, *how)
+    return found

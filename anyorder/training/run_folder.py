@@ -9,13 +9,12 @@
 
 The first process writes them."""
 
-import itertools
 import json
 import math
 import os
 import shlex
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from filelock import FileLock, Timeout
@@ -28,49 +27,40 @@ from anyorder.training.best import Best
 
 
 class RunFolder:
-    """The files of a run in `out_dir`. The first process writes them, the others only count."""
+    """The files of a run in its out_dir. The first process writes them, the others only count.
 
-    def __init__(self, out_dir, resumed=None, environment=None, best=None, program='train.py'):
-        """resumed      the iteration of the checkpoint from which the run goes on; None: a new run
-        environment  what each checkpoint, and the next line of the log, says of code and machine
-        best         the Best of the run so far; None: nobody watches it
-        program      the name of what goes on with the run"""
+    best   the Best of the run so far
+    saved  iteration of ckpt.pt; None before there is one
+    mine   whether the files belong to this run, or first move aside"""
+
+    def __init__(self, config, kept, best=None, saved=None):
+        """kept   what each checkpoint says beside weights and state; of it the environment, which
+               tells of code and machine, is in the next line of the log, too
+        saved  the iteration from which the run goes on; None: it is a new run"""
         rank, world_size = processes()
-        self.out_dir = out_dir
-        self.log_path = os.path.join(out_dir, 'log.jsonl')
-        self.ckpt_path = os.path.join(out_dir, 'ckpt.pt')
-        self.old_path = os.path.join(out_dir, 'ckpt_old.pt')
-        self.best_path = os.path.join(out_dir, 'ckpt_best.pt')
-        self.chart_path = os.path.join(out_dir, 'wandb.txt')
+        self.out_dir = config.out_dir
+        self.log_path = os.path.join(self.out_dir, 'log.jsonl')
+        self.ckpt_path = os.path.join(self.out_dir, 'ckpt.pt')
+        self.old_path = os.path.join(self.out_dir, 'ckpt_old.pt')
+        self.best_path = os.path.join(self.out_dir, 'ckpt_best.pt')
+        self.chart_path = os.path.join(self.out_dir, 'wandb.txt')
+        self.kept = kept
         self.best = best or Best()
-        self.saved = resumed  # iteration of ckpt.pt, None before there is one
-        self.mine = resumed is not None  # whether the files belong to this run, or first move aside
-        self.environment = environment or {}
-        self.unsaid = {'environment': environment} if environment else {}
-        self.command = command(program, world_size)
+        self.saved = saved
+        self.mine = saved is not None
+        self.unsaid = {'environment': kept['environment']}
+        self.command = command(config.program, world_size)
         self.writes = rank == 0
-        self.lock = None
+        if self.writes:
+            with self.writing(self.out_dir):
+                self.open()
 
     def open(self):
         """Make the folder, lock it until the process ends, and tidy up behind a killed one.
 
         A resume drops what the log says of iterations after the checkpoint, and names ckpt_best.pt
         again, before which a kill may have come."""
-        if not self.writes:
-            return
-        with self.writing(self.out_dir):
-            os.makedirs(self.out_dir, exist_ok=True)
-            self.take_lock()
-            tidy(self.out_dir, '.pt')
-            if self.mine and os.path.exists(self.log_path):
-                kept = [entry for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
-                lines = [json.dumps(entry) + '\n' for entry in kept]
-                replace_file(self.log_path, ''.join(lines).encode())
-            if self.mine:
-                self.name_best(self.saved)
-
-    def take_lock(self):
-        """Raises ValueError if another process has the lock."""
+        os.makedirs(self.out_dir, exist_ok=True)
         path = os.path.join(self.out_dir, '.lock')
         self.lock = FileLock(path, is_singleton=True)  # two runs of one process may follow
         try:
@@ -80,6 +70,11 @@ class RunFolder:
                 f'another process trains in {self.out_dir}, as {path} says: wait, or use another '
                 '--out_dir'
             ) from None
+        tidy(self.out_dir, '.pt')
+        if self.mine:
+            if os.path.exists(self.log_path):
+                cut_log(self.log_path, self.saved)
+            self.name_best(self.saved)
 
     def compare(self, iter_num, losses):
         """Compare a validation with the best, and return what the log says of the best.
@@ -104,19 +99,20 @@ class RunFolder:
                 f.write(json.dumps(entry | self.unsaid) + '\n')
             self.unsaid = {}
 
-    def save(self, model, ema, iter_num, **entries):
-        """Write a checkpoint as ckpt.pt; the one that was there becomes ckpt_old.pt.
+    def save(self, state):
+        """Write a TrainState as ckpt.pt; the checkpoint that was there becomes ckpt_old.pt.
 
         All processes call it: a split run gathers its weights."""
-        checkpoint = entries_of(model, ema, iter_num=iter_num, best=asdict(self.best), **entries)
+        entries = state.entries() | self.kept | {'best': asdict(self.best)}
+        checkpoint = entries_of(state.model, state.ema, **entries)
         if self.writes:
-            with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+            with self.writing(f'{self.ckpt_path} of iteration {state.iter_num}'):
                 self.set_aside()
-                if self.saved not in (None, iter_num):
+                if self.saved not in (None, state.iter_num):
                     name_too(self.ckpt_path, self.old_path)
                 write_checkpoint(self.ckpt_path, checkpoint)
-                self.name_best(iter_num)
-        self.saved = iter_num
+                self.name_best(state.iter_num)
+        self.saved = state.iter_num
 
     def name_best(self, iter_num):
         """Name ckpt.pt of this iteration ckpt_best.pt, too, if it is the best."""
@@ -145,14 +141,13 @@ class RunFolder:
         self.mine = True
         paths = [self.ckpt_path, self.old_path, self.best_path, self.log_path, self.chart_path]
         there = [path for path in paths if os.path.exists(path)]
-        for n in itertools.count(1):
-            ending = f'.old-{n}'
-            if not any(os.path.exists(path + ending) for path in paths):
-                break
+        n = 1
+        while any(os.path.exists(f'{path}.old-{n}') for path in paths):
+            n += 1
         for path in there:
-            os.replace(path, path + ending)
+            os.replace(path, f'{path}.old-{n}')
         if there:
-            say(f'files of an earlier run in {self.out_dir} are now *{ending}')
+            say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
 
     def way_on(self):
         """Return what to do after a stop or a failure."""
@@ -171,10 +166,6 @@ def name_too(path, other):
             shutil.copyfile(path, temporary)
 
 
-# what a run goes on from
-RESUMED = {'config', 'iter_num', 'optimizer', 'ema_model', 'n_seen', 'logged', 'totals', 'best'}
-
-
 def open_newest(out_dir):
     """Return the Checkpoint out_dir/ckpt.pt, from which a run goes on.
 
@@ -187,7 +178,7 @@ def open_newest(out_dir):
         if not os.path.exists(old):
             raise
         raise ValueError(f'{e}; {shlex.join(["cp", old, path])}, then resume again') from None
-    if not checkpoint.entries.keys() >= RESUMED:
+    if 'totals' not in checkpoint.entries:
         raise ValueError(
             f'{path} holds no run that can be resumed: '
             f'start from its weights with --init_from={path}'
@@ -195,15 +186,12 @@ def open_newest(out_dir):
     return checkpoint
 
 
-def read_log(path):
-    """Return the entries of a log.jsonl, one a line. What is no entry has none."""
-    entries = []
+def cut_log(path, last):
+    """Keep of a log.jsonl the entries up to the iteration `last`, and no half of a line."""
+    kept = []
     with open(path, 'rb') as f:
         for line in f:
-            try:
-                entry = json.loads(line)
-            except ValueError:  # a last line that is half written
-                continue
-            if isinstance(entry, dict) and 'iter' in entry:
-                entries.append(entry)
-    return entries
+            with suppress(ValueError):
+                if json.loads(line)['iter'] <= last:
+                    kept.append(line)
+    replace_file(path, b''.join(kept))

@@ -14,29 +14,23 @@ from anyorder.machine.processes import gather, place_in_node, processes
 from configurator import check_choice
 from model import Block
 
-SAVINGS = ('recompute', 'shard', 'hybrid')  # words of the option save_memory
-WAYS = ('shard', 'hybrid')  # to split, of which a run has one
+SAVINGS = ('recompute', 'shard', 'hybrid', 'recompute,shard', 'recompute,hybrid')
 
 
 def saves_by(word, config):
-    """Whether a run saves memory by one of SAVINGS."""
+    """Whether a run saves memory by this word of SAVINGS."""
     return word in config['save_memory'].split(',')
 
 
 def splits(config):
     """Whether the processes of a run split its state, if there are several."""
-    return any(saves_by(way, config) for way in WAYS)
+    return saves_by('shard', config) or saves_by('hybrid', config)
 
 
-def check_savings(config):
-    """Raise ValueError for wrong words of save_memory."""
-    for word in filter(None, config.save_memory.split(',')):
-        check_choice('save_memory', word, *SAVINGS)
-    if all(saves_by(way, config) for way in WAYS):
-        raise ValueError(
-            f'save_memory={config.save_memory} splits in two ways: shard, over all processes, or '
-            'hybrid, over those of a node, with a copy on each node'
-        )
+def check_savings(save_memory):
+    """Raise ValueError unless the option is '' or words of SAVINGS, in any order."""
+    words = sorted(save_memory.split(','), key=lambda word: word != 'recompute')
+    check_choice('save_memory', ','.join(words), *SAVINGS, '')
 
 
 class RecomputedBlock(Block):

@@ -5,44 +5,33 @@ from contextlib import nullcontext
 
 import torch
 
+from anyorder.checkpoint import load_weights
 from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import processes, sum_over_processes, whole
-from anyorder.orders import Order, given_first
+from anyorder.machine.processes import own_part, processes, sum_over_processes, whole
+from anyorder.orders import RANDOM, given_first
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import apart, begins_in
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
 
-def draw_batch(split, config, model):
-    """Draw the Batch of a micro-batch, on the model's device, from torch's default generators."""
-    device = model.device
+def draw_batch(state, split, config):
+    """Draw the Batch of a micro-batch, on the device, from torch's default generators."""
+    device = state.device
     blocks = random_blocks(split, config.batch_size, config.block_size)
-    B, N = blocks.shape
-    idx = send(blocks, device)
-    n_visits = None
-    if split.lengths is not None:  # blocks of documents, which PADDING may follow
-        n_visits = visits_of(blocks)
+    idx, given = split.unpack(send(blocks, device))
+    n_visits = visits_of(blocks)
     if n_visits is not None:
         n_visits = send(n_visits, device)
-
-    law = Order.of('own', config)
-    drawn = law.draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
-    given = None
-    if split.marked:  # tokens of the file say whether they are given
-        idx, given = split.unpack(idx)
-        order, n_given, n_blanks = given_first(drawn, given, n_visits)
-    else:
-        order = drawn
-        n_given = order.new_zeros(B)
-        n_blanks = order.new_full((B,), N)
+    drawn = state.order.draw(*blocks.shape, l2r_ratio=config.l2r_ratio, device=device)
+    order, n_given, n_blanks = given_first(drawn, given, n_visits)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
     begins = begins_in(blocks, split, config.get('documents', 'together'))
     if begins is not None:
-        batch = apart(batch._replace(order=drawn), given, send(begins, device), law.law)
-    if not model.slots.masked_loss:
+        batch = apart(batch._replace(order=drawn), given, send(begins, device), state.order.law)
+    if not state.model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
     return batch._replace(n_known=batch.n_given + (u * batch.n_blanks).long())
@@ -55,7 +44,7 @@ def send(x, device):
     return x.to(device, non_blocking=True)
 
 
-def update(state, split, lr, config, draw=None, loss=blank_nll):
+def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
     """Make an update of weights and average at AdamW's learning rate, and count it in `state`.
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
@@ -65,15 +54,14 @@ def update(state, split, lr, config, draw=None, loss=blank_nll):
     world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
     up to the loss, whoever has more blanks. The host never waits for the device.
 
-    draw  (split, config, model) -> Batch, by default draw_batch
+    draw  (state, split, config) -> Batch
     loss  (model, batch) -> nats (B, N)"""
-    draw = draw or draw_batch
     rank, world_size = processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = []
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
-        batches.append(draw(split, config, state.model))
+        batches.append(draw(state, split, config))
 
     dtype = widest(state.device)
     n_blanks = sum_over_processes(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)
@@ -120,10 +108,12 @@ def step(optimizers, lr):
 class TrainState:
     """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it."""
 
-    def __init__(self, model, optimizers, ema):
+    def __init__(self, model, optimizers, ema, order=RANDOM):
+        """order  the Order of the run"""
         self.model = model
         self.optimizers = optimizers
         self.ema = ema
+        self.order = order
         self.device = model.device
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.iter_num = 0  # updates done
@@ -132,6 +122,30 @@ class TrainState:
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: mean loss, gradient norm, whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
+
+    def entries(self):
+        """Return what a checkpoint holds to go on, beside weights and average."""
+        self.sum_seen()
+        return {
+            'iter_num': self.iter_num,
+            'optimizer': [optimizer.state_dict() for optimizer in self.optimizers],
+            'n_seen': self.n_seen,
+            'logged': self.logged,
+            'totals': self.totals.cpu(),
+        }
+
+    def resume(self, entries):
+        """Go on from the entries of a checkpoint, whose weights the model has.
+
+        The options of the optimizers stay those of this run."""
+        for optimizer, saved in zip(self.optimizers, entries['optimizer'], strict=True):
+            load_moments(optimizer, saved['state'])
+        load_weights(self.ema.model, entries, 'ema')
+        self.ema.n_updates = entries['ema_model']['num_updates']
+        self.iter_num = entries['iter_num']
+        self.n_summed = entries['n_seen']
+        self.logged = entries['logged']
+        self.totals = entries['totals'].to(self.device, copy=True)
 
     def count(self, loss, norm, batches):
         """Count an update."""
@@ -181,6 +195,15 @@ class TrainState:
         """Begin the averages of the next line of the log."""
         self.totals.zero_()
         self.logged = self.iter_num
+
+
+def load_moments(optimizer, moments):
+    """Load {number of a parameter: {name: its moment, unsplit}}; each process reads its part."""
+    params = [p for group in optimizer.param_groups for p in group['params']]
+    own = {}
+    for i, of_param in moments.items():
+        own[i] = {name: own_part(x, params[i]).clone() for name, x in of_param.items()}
+    optimizer.load_state_dict(optimizer.state_dict() | {'state': own})
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):

@@ -9,13 +9,18 @@ from anyorder.tokens.apart import apart
 from anyorder.tokens.blocks import Batch
 
 
-def validate(model, blocks, given, config, begins=None):
-    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
+def measured(order, masked_loss):
+    """Return {name in the log: Order} of what a run in this order measures: 'any', 'l2r', 'own'."""
+    laws = {order.estimate: order}
+    return laws if masked_loss else laws | {'l2r': Order('l2r')}
+
+
+def validate(model, blocks, given, order, config, begins=None):
+    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N), see `measured`.
 
     Tokens that are `given` (n, N) come first and cost nothing; of documents apart, which start at
-    `begins` (n, P), in each. The first name is Order.estimate of the run. Each block has a fixed
-    order, and of a masked loss, which has no 'l2r', fixed numbers of known visits. Processes share
-    the blocks."""
+    `begins` (n, P), in each. Each block has a fixed order, and of a masked loss fixed numbers of
+    known visits. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
     # as many in every process, as a split model wants; places from n on repeat blocks
@@ -23,12 +28,8 @@ def validate(model, blocks, given, config, begins=None):
     places = torch.arange(rank, n_places, world_size)
     own = places % n
 
-    own_law = Order.of('own', config)
-    laws = {own_law.estimate: own_law}
-    if not model.slots.masked_loss:
-        laws['l2r'] = Order('l2r')
     nats = {}
-    for name, law in laws.items():
+    for name, law in measured(order, model.slots.masked_loss).items():
         orders = draw_orders(range(n), N, order=law)[:, 0]
         batch = Batch.of(blocks, orders, given)
         if begins is not None:

@@ -26,9 +26,9 @@ def weights_of(batch):
     return WEIGHT.to(batch.idx.device)[batch.idx.gather(1, batch.order)]
 
 
-def draw(split, config, model):
+def draw(state, split, config):
     """Draw a Batch that counts its blanks by their weights."""
-    batch = draw_batch(split, config, model)
+    batch = draw_batch(state, split, config)
     return batch._replace(n_blanks=(weights_of(batch) * batch.is_blank).sum(1))
 
 

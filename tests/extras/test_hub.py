@@ -19,7 +19,7 @@ from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
 from anyorder.tokens.libraries import Library
 from anyorder.tokens.tokenizers import MAKERS, Symbols, tokenizer_of_set
-from anyorder.training.start import start_checkpoint
+from anyorder.training.start import open_start
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA
@@ -130,7 +130,7 @@ def test_commands_take_a_folder_and_run_none_of_its_code(family, script, tmp_pat
     assert digest(model_from_checkpoint(ckpt, 'raw')) in said
     for name in ('model.py', 'modeling_aogpt.py'):
         (tmp_path / 'hf' / name).write_text('raise SystemExit("code of the folder has run")')
-    opened, config, _ = start_checkpoint(configure(vars(train), ['--init_from=hf']))
+    config, opened, *_ = open_start(configure(vars(train), ['--init_from=hf']))
     assert (opened.weights, config.block_size) == ('raw', N)
     assert digest(Writer('hf').model) in said
 

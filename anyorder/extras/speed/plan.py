@@ -32,8 +32,8 @@ from anyorder.training.sharding import saves_by
 from anyorder.training.start import (
     check_options,
     model_config,
+    open_start,
     resolve_start,
-    start_checkpoint,
     written_out,
 )
 from anyorder.weights import WithoutDraws
@@ -57,7 +57,7 @@ def lines_of(config):
     if on_hub(start):
         config = Config(config | written_out(config, {}))
     else:
-        checkpoint, config, _ = start_checkpoint(config)
+        config, checkpoint, *_ = open_start(config)
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
     metas = prepared_sets(config)
