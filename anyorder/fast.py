@@ -114,10 +114,10 @@ class LeanAdaLN(AdaLN):
     def forward(self, target, wtpe):
         if not torch.is_grad_enabled() or target.numel() <= wtpe.num_embeddings:
             return super().forward(target, wtpe)
-        return Rows.apply(nn.Sequential.forward(self, wtpe.weight), target)
+        return Lookup.apply(nn.Sequential.forward(self, wtpe.weight), target)
 
 
-class Rows(torch.autograd.Function):
+class Lookup(torch.autograd.Function):
     """table[index] (B, S, C) of table (N, C) and index (B, S).
 
     The gradient of a row of the table is the sum of the gradients of its copies, in float32 and

@@ -104,7 +104,8 @@ def derive_seed(*names):
     below 2^a, j below 2^(32 - a), i xor the reversed bits of j is another number for each pair, of
     which the lower bits are a permutation."""
     seed = hashed(*names)
-    if len(names) < 3 or not all(is_uint32(name) for name in names[-2:]):
+    are_uint32 = [type(name) is int and 0 <= name < 2**32 for name in names[-2:]]
+    if len(names) < 3 or not all(are_uint32):
         return seed
     *beginning, i, j = names
     reversed_j = int(f'{j:032b}'[::-1], 2)
@@ -116,11 +117,6 @@ def hashed(*names):
     """Return 63 bits of numbers and strings."""
     digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, 'little') >> 1
-
-
-def is_uint32(name):
-    """Return whether a name is an int from 0 to 2^32 - 1."""
-    return type(name) is int and 0 <= name < 2**32
 
 
 def permuted(x, key):

@@ -28,9 +28,6 @@ from anyorder.likelihood.journal import Journal
 from anyorder.machine import devices, files, locks, processes
 from anyorder.machine.terminal import Surviving, one_line_errors, progress, say
 from anyorder.tokens import prepared
-from anyorder.tokens.arrays import read_names
-from anyorder.tokens.prompts import read_prompts
-from anyorder.tokens.sources import open_texts
 from anyorder.training.report import BAR, Report
 
 
@@ -114,29 +111,9 @@ def test_a_file_of_another_kind_is_one_line_and_a_failure_of_the_system_passes()
             assert str(e.value) == f'a.json cannot be read as a log: name another ({kind})'
 
 
-MARK = '\ufeff'.encode()  # as editors of Windows write it
-ROW = b'{"text": "a"}\n'
-READERS = [  # a name, parts of a file, what reads them, and what they hold
-    ('a.txt', [b'one\n', b'two'], open_texts, ['one\ntwo']),
-    ('a.jsonl', [ROW, ROW + b'\n' + ROW], open_texts, ['a', 'a', 'a']),
-    ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], open_texts, ['a\r\nb']),
-    ('FILE:a.jsonl', [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}'], read_prompts, ['a', 'b']),
-    ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
-]
-
-
-@pytest.mark.parametrize('name, parts, read, found', READERS)
-def test_a_mark_of_byte_order_is_no_letter_at_the_head_and_where_files_were_joined(
-    name, parts, read, found
-):
-    for content in (b''.join(parts), b''.join(MARK + part for part in parts)):
-        Path(name.removeprefix('FILE:')).write_bytes(content)
-        assert [*read(name)] == found
-
-
 @pytest.mark.parametrize('begin', ['', '.', '..', '...'])
-def test_nor_is_it_wherever_a_text_is_cut(begin):
-    """Letter and mark lie across the ends of what is read at once."""
+def test_a_mark_of_byte_order_is_no_letter_wherever_a_text_is_cut(begin):
+    """Letter and mark lie across the ends of what is read at once; files were joined."""
     text = 'ä€\n' * 5000
     Path('a.GZ').write_bytes(gzip.compress(f'{begin}\ufeff{text}\ufeff\ufeff{text}'.encode()))
     assert files.read_text('a.GZ') == begin + text + text
