@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
 from anyorder.tokens.sets import N_IDS
-from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, parted, shifted
+from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, around, parted, shifted
 
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')
@@ -137,7 +137,6 @@ class Library(Tokenizer):
 
     backend     the object of the package, which is changed: it neither cuts nor pads nor frames a
                 text, nor draws at random
-    unknown     the id that stands for what the vocabulary lacks, or None
     is_checked  whether texts are: bytes spell them all"""
 
     def __init__(self, name, backend, eos):
@@ -159,10 +158,10 @@ class Library(Tokenizer):
 
         # What its tokens are
         self.why_no_parts = why_no_parts(parts)
-        self.why_no_bytes = why_no_bytes(backend, parts)
+        self.is_bytes = are_bytes(backend, parts)
         if kinds(parts['decoder']) == ['ByteLevel']:
             self.pieces = pieces_of(backend, self.n_tokens, self.unknown)
-        self.is_checked = bool(self.why_no_bytes) or not ids.keys() >= BYTE_OF.keys()
+        self.is_checked = not (self.is_bytes and ids.keys() >= BYTE_OF.keys())
         self.is_cut = not self.is_checked and is_cut_in_words(parts)
         self.is_left_out = functools.cache(self.is_left_out)
 
@@ -212,7 +211,7 @@ class Library(Tokenizer):
         return found
 
     def encode_pairs(self, pairs):
-        if not self.why_no_bytes:
+        if self.is_bytes:
             return super().encode_pairs(pairs)
         texts = list(map(''.join, pairs))
         both = []
@@ -291,7 +290,7 @@ class Library(Tokenizer):
         before it, whose tokens are left out. Raises ValueError where no token ends at the border,
         or what is read is another text."""
         alone = self.shown_spans(text)
-        if not text or not self.why_no_bytes:
+        if not text or self.is_bytes:
             return alone
         letter = (text.strip() or 'x')[0]
         context = before or letter
@@ -322,7 +321,7 @@ class Library(Tokenizer):
         return shifted(found, -border)
 
     def text_behind(self, before, ids):
-        if not before or not self.why_no_bytes:
+        if self.is_bytes or not before:
             return self.decode(ids)
         before = [self.stand_in if token is None else token for token in before]
         whole_letters = (
@@ -353,12 +352,6 @@ class Library(Tokenizer):
 def spans_of(found):
     """Return the spans that an Encoding of the package has."""
     return [(i, *place) for i, place in zip(found.ids, found.offsets)]
-
-
-def around(text, part):
-    """Return a little of a text around the first place of a part of it."""
-    place = max(0, text.index(part) - 20)
-    return text[place : place + 60]
 
 
 def tokens_of(spans):
@@ -405,28 +398,21 @@ AFFIXES = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')  
 PROBE = 'a A  b12,3 ...é e\u0301 中 🙂\u00a0\u2028\t x\r\n\n \x00\x7f“_ß '  # what may be left out
 
 
-def why_no_bytes(backend, parts):
-    """Return '' if the tokens of each text are pieces of its bytes, else why they are not.
+def are_bytes(backend, parts):
+    """Whether the tokens of each text are pieces of its bytes.
 
-    parts  what a tokenizer.json says"""
+    parts  what the tokenizer.json of the backend says"""
     model = parts['model']
-    is_joined = model['type'] in JOINED and not any(map(model.get, AFFIXES))
-    words = []
-    if backend.pre_tokenizer:
-        words = backend.pre_tokenizer.pre_tokenize_str(PROBE)
-    letters = ''.join(word for word, _ in words)
-    is_whole = [*map(BYTE_OF.get, letters)] == [*PROBE.encode()]
-    takes_blanks = [one for one in parts['added_tokens'] if one['lstrip'] or one['rstrip']]
-    reasons = {
-        'it rewrites texts before it reads them': kinds(parts['normalizer']),
-        'its tokens are no bytes': not is_joined or kinds(parts['decoder']) != ['ByteLevel'],
-        'it puts a space before a text, or leaves out a part of it': not is_whole,
-        'it may leave out a part of a text': 'Removed' in str(parts['pre_tokenizer']),
-        'a token that was added takes blanks with it': any(
-            not one['special'] for one in takes_blanks
-        ),
-    }
-    return next((why for why, holds in reasons.items() if holds), '')
+    rewrites = kinds(parts['normalizer']) or 'Removed' in str(parts['pre_tokenizer'])
+    if rewrites or kinds(parts['decoder']) != ['ByteLevel'] or not backend.pre_tokenizer:
+        return False
+    if model['type'] not in JOINED or any(map(model.get, AFFIXES)):
+        return False
+    plain = [token for token in parts['added_tokens'] if not token['special']]
+    if any(token['lstrip'] or token['rstrip'] for token in plain):
+        return False
+    letters = ''.join(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(PROBE))
+    return [*map(BYTE_OF.get, letters)] == [*PROBE.encode()]
 
 
 def why_no_parts(parts):

@@ -12,6 +12,7 @@ import numpy as np
 import anyorder
 from anyorder.machine.files import read_text, reading
 from anyorder.tokens.sources import is_text
+from anyorder.tokens.tokenizer import Spelling
 from configurator import home
 
 
@@ -88,7 +89,7 @@ def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
     If there are several, an error says which prompt is wrong. One line each says that tokens are
     unknown, and that a blank stands behind a space."""
     rows = []
-    spelling = tokenizer.spelling()
+    spelling = Spelling(tokenizer)
     for n, prompt in enumerate(prompts, 1):
         try:
             template = parse_prompt(prompt, tokenizer, length, prefix, spelling)
@@ -111,7 +112,7 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
     pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
-    pieces = encode_pieces(pieces, tokenizer, prefix, spelling or tokenizer.spelling())
+    pieces = encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer))
     for i, piece in enumerate(pieces):
         if piece.pattern:
             pattern = anyorder.Pattern(piece.pattern, within=any(one.text for one in pieces[:i]))

@@ -4,6 +4,8 @@ import re
 
 from anyorder.tokens.libraries import BYTE_OF
 
+LETTERS = {b: letter for letter, b in BYTE_OF.items()}
+
 
 def file_of_ranks(encoding):
     """Return the text of a tokenizer.json for an Encoding of tiktoken.
@@ -14,18 +16,15 @@ def file_of_ranks(encoding):
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     ranks = encoding._mergeable_ranks
-    letters = sorted(BYTE_OF, key=BYTE_OF.get)
-    texts = {token: ''.join(map(letters.__getitem__, token)) for token in ranks}
+    texts = {token: token.decode('latin-1').translate(LETTERS) for token in ranks}
     merges = []
     for token in sorted(ranks, key=ranks.get):
         cuts = ((token[:n], token[n:]) for n in range(1, len(token)))
         merges += [(texts[a], texts[b]) for a, b in cuts if a in ranks and b in ranks]
-
-    # The numbers that are left
-    special = {i: text for text, i in encoding._special_tokens.items()}
+    special = {i: f'<|{i}|>' for i in {*range(encoding.n_vocab)} - {*ranks.values()}}
+    special |= {i: text for text, i in encoding._special_tokens.items()}
     vocabulary = {texts[token]: i for token, i in ranks.items()}
-    for i in {*range(encoding.n_vocab)} - {*ranks.values()}:
-        vocabulary[special.setdefault(i, f'<|{i}|>')] = i
+    vocabulary |= {text: i for i, text in special.items()}
 
     backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     words = pre_tokenizers.Split(Regex(in_oniguruma(encoding._pat_str)), 'isolated')

@@ -29,18 +29,45 @@ def shifted(spans, n):
     return [(token, max(0, start + n), end + n) for token, start, end in spans]
 
 
-class Spelling:
-    """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as
-    it seems."""
+def around(text, part):
+    """Return a little of a text around the first place of a part of it."""
+    place = max(0, text.index(part) - 20)
+    return text[place : place + 60]
 
-    def __init__(self):
+
+class Spelling:
+    """How a tokenizer spells the texts of a command: what is said once, if it is not as it
+    seems."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.n_tokens = 0
+        self.n_unknown = 0
+        self.first = ''  # what no token spells, and where it stands
         self.behind_space = []  # texts with a blank behind a space
 
     def add(self, text, found):
-        """Take note of a text and its spans: tokenizers of others may lack a token for a part."""
+        """Count a text and its spans, of which the tokenizer of others may lack a part.
+
+        A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
+        none for what it lacks, each letter that is left out counts as one."""
+        unknown = self.tokenizer.unspelt(text, found)
+        self.n_tokens += len(found)
+        if self.tokenizer.unknown is None:
+            self.n_tokens += len(unknown)
+        if unknown and not self.n_unknown:
+            self.first = f'{unknown[0][:40]!r} in {around(text, unknown[0])!r}'
+        self.n_unknown += len(unknown)
 
     def say(self):
-        """Print a line on a blank behind a space."""
+        """Print a line on what is unknown, and one on a blank behind a space."""
+        if self.n_unknown:
+            print(
+                f'{self.n_unknown:,} of {self.n_tokens:,} tokens are unknown to '
+                f'{self.tokenizer.name}, the first is {self.first}: the model does not read what '
+                'stands there, and its numbers are not of these texts',
+                file=sys.stderr,
+            )
         if self.behind_space:
             text = self.behind_space[0][-30:]
             better = text[:-1] + '[[2]]'
@@ -52,7 +79,7 @@ class Spelling:
             )
 
 
-def sizes_of(pieces):
+def n_bytes_of(pieces):
     """Return how many bytes each of the pieces has, None for none."""
     if pieces is None:
         return None
@@ -67,9 +94,10 @@ class Tokenizer:
     pieces         the bytes of text of each id, wherever it stands, None of one that is no text;
                    None where that cannot be said
     n_bytes        (n_tokens,) how many they are of the text that was read, or None
-    why_no_bytes   why the tokens of a text are not the pieces of its bytes
+    is_bytes       whether the tokens of a text are pieces of its bytes, of a tokenizer of texts
     texts          the text of each id, or None
     special        {text that shows a special token: id} of those that are read where they are shown
+    unknown        the id that stands for what the vocabulary lacks, or None
     file           all that makes the tokenizer, as text; None: its name does
     why_no_parts   why the text of a part may differ from what the whole text has there
     encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
@@ -77,15 +105,16 @@ class Tokenizer:
     separator = ''
     eos = None
     pieces = None
-    why_no_bytes = ''
+    is_bytes = True
     texts = None
     special = {}
+    unknown = None
     file = None
     why_no_parts = ''
 
     @functools.cached_property
     def n_bytes(self):
-        return None if self.why_no_bytes else sizes_of(self.pieces)
+        return n_bytes_of(self.pieces) if self.is_bytes else None
 
     @property
     def identity(self):
@@ -96,9 +125,9 @@ class Tokenizer:
 
     def about_bytes(self):
         """Say why bits a byte are not known, '' where they are."""
-        if self.n_bytes is not None or not self.why_no_bytes:
+        if self.n_bytes is not None or self.is_bytes:
             return ''
-        return f'bits a byte are not known of {self.name}: {self.why_no_bytes}'
+        return f'bits a byte are not known of {self.name}, whose tokens are no bytes of a text'
 
     def spans(self, text):
         """Return [(id, start, end)]: the letters of the text from which each token is made.
@@ -151,10 +180,6 @@ class Tokenizer:
 
         Raises ValueError where no token ends at the border."""
         return self.shown_spans(text)
-
-    def spelling(self):
-        """Return a Spelling for the texts of a command."""
-        return Spelling()
 
     def unspelt(self, text, spans):
         """Return the parts of a text that its tokens do not spell."""

@@ -123,10 +123,7 @@ def tokenizer_of_set(kind):
     return Symbols(OWN, texts, ' ', kind['eos'])
 
 
-@functools.lru_cache(8)
-def kept_tokenizer(name, file, eos):
-    """Return the tokenizer of this `file`, as a set or a checkpoint keeps it."""
-    return Library.of_file(name, file, eos)
+kept_tokenizer = functools.lru_cache(8)(Library.of_file)  # of a set or a checkpoint
 
 
 class Begun(str):

@@ -17,7 +17,7 @@ from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import Piece, Template, behind_beginning
 from anyorder.tokens.shown import written_text
-from anyorder.tokens.tokenizer import END_OF_TEXT, parted
+from anyorder.tokens.tokenizer import END_OF_TEXT, Spelling, parted
 from anyorder.writer import Writer, check_guided
 from configurator import Config, at_least, check, parse
 
@@ -223,7 +223,7 @@ class AnyOrderLM(TemplateLM):
 
         A continuation without a context follows [None], as the first token of a text does in
         training: no end-of-text comes before it."""
-        spelling = self.writer.tokenizer.spelling()
+        spelling = Spelling(self.writer.tokenizer)
         rows = [(request.args, *self._encode_pair(*request.args, spelling)) for request in requests]
         spelling.say()
         return self._loglikelihood_tokens(rows)
@@ -233,7 +233,7 @@ class AnyOrderLM(TemplateLM):
 
         The last block is shorter and is read after all that fits before it; the others have no
         context, as in eval_ppl.py."""
-        spelling = self.writer.tokenizer.spelling()
+        spelling = Spelling(self.writer.tokenizer)
         rows = []
         for request in requests:
             (text,) = request.args
@@ -284,7 +284,7 @@ class AnyOrderLM(TemplateLM):
 
     def asked_for(self, requests):
         """Return the Asked of each request, and say what the tokenizer cannot spell."""
-        spelling = self.writer.tokenizer.spelling()
+        spelling = Spelling(self.writer.tokenizer)
         repeats = Counter()
         found = []
         for number, request in enumerate(requests):

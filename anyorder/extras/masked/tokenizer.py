@@ -1,48 +1,12 @@
 """What is a tokenizer of somebody else's masked model? It may lack a token for what stands in a
 text, and may begin a word with each text that it reads."""
 
-import sys
-
 import numpy as np
 
 from anyorder.machine.processes import processes
-from anyorder.tokens.libraries import Library, around, tokens_of
-from anyorder.tokens.tokenizer import Spelling, parted, shifted, sizes_of
+from anyorder.tokens.libraries import Library, tokens_of
+from anyorder.tokens.tokenizer import Spelling, n_bytes_of, parted, shifted
 from anyorder.tokens.tokenizers import cut_anew
-
-
-class SpellingOfOthers(Spelling):
-    """What a tokenizer cannot spell is said, too."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-        self.n_tokens = 0
-        self.n_unknown = 0
-        self.first = ''  # what no token spells, and where it stands
-
-    def add(self, text, found):
-        """Count a text and its spans.
-
-        A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
-        none for what it lacks, each letter that is left out counts as one."""
-        unknown = self.tokenizer.unspelt(text, found)
-        self.n_tokens += len(found)
-        if self.tokenizer.unknown is None:
-            self.n_tokens += len(unknown)
-        if unknown and not self.n_unknown:
-            self.first = f'{unknown[0][:40]!r} in {around(text, unknown[0])!r}'
-        self.n_unknown += len(unknown)
-
-    def say(self):
-        if self.n_unknown:
-            print(
-                f'{self.n_unknown:,} of {self.n_tokens:,} tokens are unknown to '
-                f'{self.tokenizer.name}, the first is {self.first}: the model does not read what '
-                'stands there, and its numbers are not of these texts',
-                file=sys.stderr,
-            )
-        super().say()
 
 
 class HuggingFace(Library):
@@ -58,14 +22,11 @@ class HuggingFace(Library):
         super().__init__(name, backend, eos)
         self.is_checked = False  # Spelling says what is unknown
         self.chat = chat
-        self.n_bytes = sizes_of(self.pieces)  # also of texts that are rewritten, see sizes
-
-    def spelling(self):
-        return SpellingOfOthers(self)
+        self.n_bytes = n_bytes_of(self.pieces)  # also of texts that are rewritten, see sizes
 
     def pair_spans(self, prompt, text):
         """Return the spans of a prompt and those of the text right behind it, see encode_pairs."""
-        if not self.why_no_bytes:
+        if self.is_bytes:
             return self.spans(prompt), self.spans(text)
         border = len(prompt)
         given, found = parted(self.spans(prompt + text), border)
@@ -88,7 +49,7 @@ class HuggingFace(Library):
 
         They may be written otherwise before they are read. None where texts do not come back.
         Unknown tokens are said."""
-        spelling = SpellingOfOthers(self)
+        spelling = Spelling(self)
         sizes = []
         n_end = int(self.eos is not None)
         for text, tokens in zip(cut_anew(texts, self.cut), documents, strict=True):
