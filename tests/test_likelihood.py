@@ -17,8 +17,8 @@ from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
-from anyorder.likelihood import judge, tables
-from anyorder.likelihood.ensemble import batches_of, sample_groups, shuffled_contexts
+from anyorder.likelihood import ensemble, judge, tables
+from anyorder.likelihood.ensemble import sample_groups, score_contexts, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import Lengths
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
@@ -179,11 +179,19 @@ def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, 
             eval_ppl.conditional_logprob(model, idx, *wrong)
 
 
-def test_a_batch_holds_contexts_of_like_lengths_and_few_slots():
-    pieces = [(torch.zeros(3, length), 1) for length in (2, 3, 11, 40, 41, 64)]
-    found = [[part.size(1) for part, _ in batch] for batch in batches_of(pieces, 100)]
-    assert found == [[2, 3], [11], [40], [40], [41], [41], [64], [64], [64]]
-    assert len([*batches_of(pieces, 1)]) == 18
+def test_a_pass_holds_contexts_of_like_lengths_and_few_slots(monkeypatch):
+    passes = []
+
+    def read_ends(model, texts, orders, firsts, head):
+        passes.append([*map(len, orders)])
+        return torch.zeros(len(orders))
+
+    monkeypatch.setattr(ensemble, 'read_ends', read_ends)
+    contexts = [(torch.zeros(length), 1) for length in (2, 2, 2, 3, 11, 40, 40, 40, 41, 64, 64)]
+    for n_tokens, want in ((100, [[2, 2, 2, 3], [11], [40, 40], [40, 41], [64], [64]]), (1, 0)):
+        passes.clear()
+        score_contexts(make_model(), torch.zeros(64), contexts, n_tokens)
+        assert passes == (want or [[len(context)] for context, _ in contexts])
 
 
 def test_contexts_of_groups_are_uniform():

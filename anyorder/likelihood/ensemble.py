@@ -6,7 +6,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import answers, read
+from anyorder.likelihood.nll import read, read_ends
 from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
@@ -33,14 +33,13 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
         raise ValueError(
             f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
         )
-    keys = keys_of(drawn_seeds(1, generator))
-    u = uniform(keys, torch.arange(B * K * i)).view(B, K, i)
-    shuffles = u.argsort(-1)
-    shuffles[:, 0] = torch.arange(i)
-    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)  # (B, K, i + 1)
-    orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits)
+    u = uniform(keys_of(drawn_seeds(1, generator)), torch.arange(B * K * i)).view(B * K, i)
+    shuffles = u.argsort(1)
+    shuffles[::K] = torch.arange(i)
+    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)
+    orders = order.repeat_interleave(K, 0).gather(1, visits)  # (B K, i + 1)
     is_last = (torch.arange(i + 1) == i).expand(B * K, -1)
-    nll = read(model, idx.repeat_interleave(K, 0), orders.flatten(0, 1), is_last)
+    nll = read(model, idx.repeat_interleave(K, 0), orders, is_last)
     return -nll[:, -1].view(B, K)
 
 
@@ -100,55 +99,33 @@ def ensemble_block_nll(model, idx, order, visits, seeds, n_contexts, n_tokens=2*
     is_new = (is_there & (visits[:, :1] > 1)).unsqueeze(1).expand(-1, n_new, -1)
     if is_new.any():
         contexts = (
-            (shuffled_contexts(order, first, width, n_new, seed), first)
+            (context, first)
             for first, seed in zip(visits[:, 0].tolist(), seeds)
             if first > 1
+            for context in shuffled_contexts(order, first, width, n_new, seed)
         )
         members[:, 1:][is_new] = score_contexts(model, idx, contexts, n_tokens)
     return own, members
 
 
 def score_contexts(model, idx, contexts, n_tokens):
-    """Return nats (m,), float64 on the host, of all visits that contexts end with, row by row.
+    """Return nats (m,), float64 on the host, of all visits that contexts end with.
 
-    contexts  iterable of (orders (n, length), first of these visits), by increasing length
-    n_tokens  slots of a pass"""
+    contexts  iterable of (order (length,), first of these visits), by increasing length
+    n_tokens  slots of a pass, about"""
+
+    def fit(batch, one):
+        shortest = len(batch[0][0])
+        longest = len(one[0])
+        return (len(batch) + 1) * longest <= n_tokens and longest <= 1.25 * shortest + 8
+
     idx = idx.to(model.device)
     found = []
-    for parts in batches_of(contexts, n_tokens):
-        longest, _ = parts[-1]
-        visits = torch.arange(longest.size(1))
-        orders = []
-        asked = []
-        for order, first in parts:
-            n, length = order.shape
-            orders.append(F.pad(order, (0, len(visits) - length)))
-            asked.append(((visits >= first) & (visits < length)).expand(n, -1))
-        orders = torch.cat(orders).to(model.device)  # (rows, length)
-        rows = idx.expand(len(orders), -1)
-        found.append(answers(model, rows, orders, torch.cat(asked), model.lm_head.nll))
+    for batch in batches(contexts, fit):
+        orders, firsts = zip(*batch)
+        rows = idx.expand(len(batch), -1)
+        found.append(read_ends(model, rows, orders, firsts, model.lm_head.nll))
     return torch.cat(found).cpu().double()  # the only wait for the device
-
-
-def batches_of(pieces, n_tokens):
-    """Yield what one pass runs: lists of parts of the pieces (orders (n, length), first).
-
-    The pieces come by increasing length. A list holds parts of similar length, and about n_tokens
-    once they are padded to its longest."""
-
-    def fit(batch):
-        sizes = [orders.shape for orders, _ in batch]
-        _, shortest = sizes[0]
-        _, longest = sizes[-1]
-        n_rows = sum(n for n, _ in sizes)
-        return n_rows * longest <= n_tokens and longest <= 1.25 * shortest + 8
-
-    parts = (
-        (part, first)
-        for orders, first in pieces
-        for part in orders.split(max(1, n_tokens // orders.size(1)))
-    )
-    return batches(parts, fit)
 
 
 def powers_of_two(n):
@@ -174,10 +151,10 @@ def ensemble_totals(own, members, weights):
 
 
 def batches(items, fit):
-    """Yield lists of items that follow each other, as long as `fit(list)` lets them grow."""
+    """Yield lists of items that follow each other: an item joins one if `fit(list, item)`."""
     batch = []
     for item in items:
-        if batch and not fit([*batch, item]):
+        if batch and not fit(batch, item):
             yield batch
             batch = []
         batch.append(item)

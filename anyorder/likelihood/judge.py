@@ -63,47 +63,33 @@ def text_metrics(samples, counted):
     repetition  the share of 4-grams that stand earlier in the same sample
 
     An n-gram counts if its last token does."""
-    pairs = list(zip(samples, counted))
-    metrics = {'entropy': mean_entropy(pairs)}
-    for n in (1, 2, 3):
-        metrics[f'distinct_{n}'] = distinct(pairs, n)
-    return metrics | {'repetition': repetition(pairs)}
-
-
-def mean_entropy(pairs):
-    """Return the mean entropy of samples [(tokens, counted)] where a token counts, nats."""
     entropies = []
-    for tokens, counted in pairs:
-        written = [token for token, counts in zip(tokens, counted) if counts]
-        if written:
-            _, frequencies = np.unique(written, return_counts=True)
+    for tokens, counts in zip(samples, counted):
+        _, frequencies = np.unique(np.array(tokens)[counts], return_counts=True)
+        if len(frequencies):
             entropies.append(entropy(frequencies))
-    return statistics.fmean(entropies)
-
-
-def distinct(pairs, n):
-    """Return the share of n-grams of [(tokens, counted)] that differ, 1 if there is none."""
-    grams = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
-    return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def repetition(pairs):
-    """Return the share of 4-grams that stand earlier in the same sample, of [(tokens, counted)]."""
-    n_grams_counted = 0
+    metrics = {'entropy': statistics.fmean(entropies)}
+    for n in (1, 2, 3):
+        grams = [
+            gram for of_one in n_grams(samples, counted, n) for gram, counts in of_one if counts
+        ]
+        metrics[f'distinct_{n}'] = len({*grams}) / len(grams) if grams else 1.0
+    n_counted = 0
     n_old = 0
-    for pair in pairs:
+    for of_one in n_grams(samples, counted, 4):
         seen = set()
-        for gram, counts in n_grams(*pair, 4):
-            n_grams_counted += counts
+        for gram, counts in of_one:
+            n_counted += counts
             n_old += counts and gram in seen
             seen.add(gram)
-    return n_old / max(1, n_grams_counted)
+    return metrics | {'repetition': n_old / max(1, n_counted)}
 
 
-def n_grams(tokens, counts, n):
-    """Return [(n-gram, whether it counts)] of a sample."""
-    grams = zip(*(tokens[i:] for i in range(n)))
-    return list(zip(grams, counts[n - 1 :]))
+def n_grams(samples, counted, n):
+    """Yield [(n-gram, whether it counts)] of each sample."""
+    for tokens, counts in zip(samples, counted):
+        grams = zip(*(tokens[i:] for i in range(n)))
+        yield list(zip(grams, counts[n - 1 :]))
 
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
@@ -154,15 +140,10 @@ def translate(tokens, counted, source, target):
         ids, flags = zip(*part)
         if ends and target.eos is not None:
             new += [(target.eos, flag) for flag in flags]
-        else:
-            new += translate_text(ids, flags, source, target)
+            continue
+        text, letters = decode_flagged(ids, flags, source)
+        new += [(token, any(letters[start:end])) for token, start, end in target.spans(text)]
     return tuple(zip(*new))
-
-
-def translate_text(ids, flags, source, target):
-    """Return [(token of `target`, whether it counts)] of tokens without an end-of-text."""
-    text, letters = decode_flagged(ids, flags, source)
-    return [(token, any(letters[start:end])) for token, start, end in target.spans(text)]
 
 
 def decode_flagged(ids, flags, tokenizer):

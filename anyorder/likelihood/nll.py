@@ -84,6 +84,18 @@ def read(model, idx, order, asked, n_visits=None):
     return zeros.masked_scatter(asked.to(nll.device), nll)
 
 
+def read_ends(model, idx, orders, firsts, head, at_once=False):
+    """Return `answers` of the last visits of rows of any lengths, from `firsts` [B] on.
+
+    idx     (B, N) tokens, on the model's device
+    orders  [B] of positions (T,)"""
+    order = padded(orders).to(model.device)
+    lengths = torch.tensor([*map(len, orders)])
+    visits = torch.arange(order.size(1))
+    asked = (visits >= torch.tensor(firsts).unsqueeze(1)) & (visits < lengths.unsqueeze(1))
+    return answers(model, idx, order, asked, head, lengths, at_once)
+
+
 @torch.no_grad()
 def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
     """Return head(hidden states, tokens), (m, ...), of the m visits that `read` is asked for.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from anyorder.generation.drawing import argmax
 from anyorder.likelihood.ensemble import batches
-from anyorder.likelihood.nll import answers, check_finite, draw_known, is_drawn, padded
+from anyorder.likelihood.nll import check_finite, draw_known, is_drawn, padded, read_ends
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
 from model import float32_or_better
@@ -103,9 +103,9 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
         if not n_left[r]:  # a row without a continuation costs nothing
             yield r, 0.0, True
 
-    def fit(batch):
-        n_asked = sum(len(one.text) - one.first for one in batch)
-        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2**27
+    def fit(batch, one):
+        n_asked = sum(len(one.text) - one.first for one in (*batch, one))
+        return len(batch) < batch_size and n_asked * model.config.vocab_size <= 2**27
 
     # A row is done with its last pass
     for batch in batches(passes, fit):
@@ -149,17 +149,15 @@ def passes_of(r, context, tokens, reading, drawn):
 
 def read_passes(model, passes, drawn):
     """Return (nats (n,) of each pass, whether each token is the likeliest (n,) of each pass)."""
-    firsts = torch.tensor([one.first for one in passes])
-    lengths = torch.tensor([len(one.text) for one in passes])
-    visits = torch.arange(int(lengths.max()))
-    asked = (visits >= firsts.unsqueeze(1)) & (visits < lengths.unsqueeze(1))
-    idx, order = (padded(part).to(model.device) for part in list(zip(*passes))[1:3])
+    _, texts, orders, firsts, *_ = zip(*passes)
 
     def score(x, tokens):
         logits = model.lm_head(x)
         nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
         return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
-    found = answers(model, idx, order, asked, score, lengths, at_once=drawn)  # (m, 2)
+    idx = padded(texts).to(model.device)
+    found = read_ends(model, idx, orders, firsts, score, at_once=drawn)  # (m, 2)
     found = check_finite(found.cpu().double())
-    return [column.split((lengths - firsts).tolist()) for column in found.T]
+    n = [len(text) - first for text, first in zip(texts, firsts)]
+    return [column.split(n) for column in found.T]
