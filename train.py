@@ -82,10 +82,11 @@ from anyorder.machine.processes import (
 )
 from anyorder.machine.terminal import say
 from anyorder.orders import Order
+from anyorder.tokens.mixture import width_of
 from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
-from anyorder.training.data import Data, validate_parts
+from anyorder.training.data import Data, validate_sets
 from anyorder.training.report import conclusion, introduction, report_of
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.start import (
@@ -110,7 +111,7 @@ def main(config):
 def train(config, make_update):
     """Train as the options say; with `plan` only say what that would cost.
 
-    make_update  update.update, or f(state, split, lr, config) of a program in its place"""
+    make_update  update.update, or f(state, splits, lr, config) of a program in its place"""
     if config.plan:
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
@@ -127,7 +128,7 @@ def train(config, make_update):
         'device': str(device) if world_size == 1 else device.type,
         'dtype': dtype,
         'source': data.source,
-        'shape': data.kind.get('shape'),
+        'shape': data.kind.shape,
     }
     config = Config(start.config | known)
     order = Order.of('own', config)
@@ -141,7 +142,7 @@ def train(config, make_update):
 
     # Build how the model runs, and where the run is kept
     peak = peak_flops(device, dtype)
-    clock = Clock(state.model, config, peak, data.train.width(config.block_size))
+    clock = Clock(state.model, config, peak, width_of(data.train, config.block_size))
     n_flops = clock.flops_per_iter * config.max_iters
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
     config = Config(config | {'compile': compiled})
@@ -202,7 +203,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
                 if validates:
-                    val = validate_parts(state, data, config)
+                    val = validate_sets(state, data, config)
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 report(entry, with_samples=validates)
@@ -228,7 +229,7 @@ def finish(state, data, val, folder, config):
     if folder.saved is None:  # nothing was left to train
         folder.save(state)
     if not val:
-        val = validate_parts(state, data, config)
+        val = validate_sets(state, data, config)
     if rank == 0:
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()

@@ -12,6 +12,7 @@ import torch
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
 from anyorder.weights import (
     GPT2_N_TOKENS,
@@ -264,7 +265,7 @@ def set_of(checkpoint):
     """Return what kind_of says of the set of a checkpoint dict, as far as the dict knows.
 
     Published ones have GPT-2's tokens."""
-    return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')})
+    return Meta(**checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')}))
 
 
 def tokenizer_of(name, checkpoint):
@@ -272,13 +273,11 @@ def tokenizer_of(name, checkpoint):
 
     `name` is for errors."""
     kind = set_of(checkpoint)
-    tokenizer = kind['tokenizer']
-    if tokenizer not in KNOWN and 'tokenizer_file' not in kind:
+    tokenizer = kind.tokenizer
+    if tokenizer not in KNOWN and kind.tokenizer_file is None:
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
     have = config_from_checkpoint(checkpoint).n_real
-    want = kind.get('n_tokens')
-    if want is None:
-        want = tokenizer_of_set(kind).n_tokens
+    want = kind.n_tokens or tokenizer_of_set(kind).n_tokens
     if have != want:
         raise ValueError(
             f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has {want}'
@@ -307,7 +306,7 @@ class Checkpoint:
     order      the Order of its training
     iter_num   updates of its weights, or '?'
     weights    'ema' or 'raw', which to use unless told otherwise
-    set        what is known of its data, see set_of
+    set        the Meta of its data, see set_of
     tokenizer  of its data
     counts     (n_tokens,) int64: how often each token stands in its training set, or in the part of
                it that was counted; None: the checkpoint does not say it"""

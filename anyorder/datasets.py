@@ -5,11 +5,13 @@ A set that is missing is made, or its command is said."""
 import os
 import shlex
 
+import numpy as np
+
 from anyorder.machine.files import check_names
-from anyorder.tokens.meta import read_meta
+from anyorder.tokens.meta import meta_path, read_meta
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import bin_path, read_split
+from anyorder.tokens.sets import bin_path, split_of
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
 
@@ -17,42 +19,45 @@ TRAIN_AND_VAL = ('train', 'val')
 ALL_SPLITS = (*TRAIN_AND_VAL, 'test')
 
 
-def open_split(data_dir, name, split):
-    """Return (its Split, Meta) of a prepared split. A missing set that needs no source and no time
-    is made.
+def open_splits(data_dir, name, *splits):
+    """Return the Splits of these names of a prepared set. A missing set that needs no source and no
+    time is made.
 
     Raises ValueError with the command to run where another set is missing, or where a file is not
     what meta.json says."""
     check_names(dataset=name)
     data_dir = home(data_dir)
     directory = os.path.join(data_dir, name)
+    before = state_of(directory)
     meta = read_meta(directory)
-    if not meta or split not in meta.splits or not os.path.isfile(bin_path(directory, split)):
-        meta = make_split(data_dir, name, split, meta)
-    found = read_unless_replaced(directory, meta, split)
-    if found is None:
-        return open_split(data_dir, name, split)
-    return found, meta
+    for split in splits:
+        if not meta or split not in meta.splits or not os.path.isfile(bin_path(directory, split)):
+            make_split(data_dir, name, split, meta)
+            return open_splits(data_dir, name, *splits)
+    files = [np.memmap(bin_path(directory, split), np.uint8, 'r') for split in splits]
+    if state_of(directory) != before:  # another command has replaced a file meanwhile
+        return open_splits(data_dir, name, *splits)
+    return [split_of(file, meta, split) for file, split in zip(files, splits)]
 
 
-def read_unless_replaced(directory, meta, split):
-    """Return the Split; None where another command has put another file in its place since this
-    Meta was read."""
-    error = None
-    try:
-        found = read_split(directory, meta, split)
-    except (ValueError, FileNotFoundError) as e:
-        error = e
-    now = read_meta(directory)
-    if not now or now.splits.get(split) != meta.splits[split]:
-        return None
-    if error:
-        raise error
+def open_split(data_dir, name, split):
+    """Return one Split of a prepared set. See open_splits."""
+    (found,) = open_splits(data_dir, name, split)
     return found
 
 
+def state_of(directory):
+    """Return what changes whenever a set is written: who writes it writes meta.json before and
+    after all else. None: there is no set."""
+    path = meta_path(directory)
+    if not os.path.exists(path):
+        return None
+    info = os.stat(path)
+    return info.st_ino, info.st_mtime_ns
+
+
 def make_split(data_dir, name, split, meta):
-    """Make a set now, if it is one that needs no source and no time; return its Meta.
+    """Make a set now, if it is one that needs no source and no time.
 
     Raises ValueError with the command that makes any other, see open_split."""
     row = DATA_SETS.get(name)
@@ -97,18 +102,15 @@ def name_of_run(run):
     return ''.join(names)
 
 
-def changed_since(checkpoint, name, meta):
+def changed_since(checkpoint, meta):
     """Return 'train and val of NAME', those splits of a set that have other contents now than when
     a checkpoint was trained; '' where none has, or where the checkpoint does not say.
 
     No set is read: its Meta and the checkpoint have hashes."""
-    of_set = checkpoint.entries.get('sets', {}).get(name, checkpoint.entries)
-    changed = []
-    for split, entry in (('train', 'data'), ('val', 'val_data')):
-        before = of_set.get(entry)
-        if before and split in meta.splits and meta.splits[split].sha256 != before:
-            changed.append(split)
-    return f'{" and ".join(changed)} of {name}' if changed else ''
+    before = checkpoint.entries.get('sets', {}).get(meta.name, {})
+    both = [split for split in TRAIN_AND_VAL if split in before and split in meta.splits]
+    changed = [s for s in both if before[s]['sha256'] != meta.splits[s]['sha256']]
+    return f'{" and ".join(changed)} of {meta.name}' if changed else ''
 
 
 def prepared_anew(checkpoint, data_dir, name):
@@ -117,7 +119,7 @@ def prepared_anew(checkpoint, data_dir, name):
     meta = read_meta(os.path.join(home(data_dir), name))
     if not meta or name not in names_of_run(checkpoint.run):
         return ''
-    changed = changed_since(checkpoint, name, meta)
+    changed = changed_since(checkpoint, meta)
     if not changed:
         return ''
     return f'prepared anew since the training: {changed}; the model may know it'

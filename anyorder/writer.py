@@ -67,7 +67,7 @@ class Writer:
             )
         self.block_size = self.checkpoint.config.block_size
         self.prefix = getattr(self.checkpoint.config, 'prefix', ())  # the model's, before each text
-        self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]  # of a row that is a grid
+        self.columns = (self.checkpoint.set.shape or (0, 0))[1]  # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
         self.autocast = partial(autocast, self.device, self.dtype)
 
@@ -193,7 +193,7 @@ class Writer:
         Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
         have a text."""
         lengths = Lengths(page.blank_length)
-        n_row = self.checkpoint.set.get('row_length')
+        n_row = self.checkpoint.set.row_length
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
         check_rows(prompts, templates, n_row)

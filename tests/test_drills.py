@@ -144,7 +144,7 @@ def after_updates(network, optimizer, way='', n=2, **more):
     state = start(model, optimizer, way)
     config = options(l2r_ratio=0.0, **more)
     for _ in range(n):
-        update(state, Split(TOKENS), 1e-2, config)
+        update(state, [Split(TOKENS)], 1e-2, config)
     val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], state.order, config)
     entries = entries_of(state.model, state.ema, **state.entries())
     return state, entries, val
@@ -346,7 +346,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script):
     run('--order=odd.json', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32')
     os.remove('odd.json')  # the checkpoint knows
     model = model_from_checkpoint('out/ckpt.pt')
-    split, _ = open_split('data', 'pydocs', 'val')
+    split = open_split('data', 'pydocs', 'val')
     blocks, _ = all_blocks(split, 16, 16)
     nats = {
         name: float(block_nll(model, blocks, order, 16).sum()) / 256

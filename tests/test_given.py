@@ -20,6 +20,7 @@ from anyorder.orders import Order, draw_orders
 from anyorder.tokens.apart import begins_in, begins_of
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split, check_length
 from anyorder.tokens.tokenizers import get_tokenizer
@@ -39,11 +40,13 @@ def split_of(kind):
     tokens = np.random.default_rng(3).integers(EOS, size=sum(LENGTHS)).astype('<u2')
     ends = np.cumsum(LENGTHS)
     tokens[ends - 1] = EOS
-    split = Split(tokens, kind != 'documents', eos=EOS)
+    has_prompts = kind == 'prompts'
+    meta = Meta('x', eos=EOS, given=kind != 'documents', prompts=has_prompts)
+    split = Split(tokens, meta)
     if kind == 'given':
         tokens[[0, 1, 2, 4, 9, 15, 20, 21, 29, 50]] |= split.mark
-    if kind == 'prompts':
-        split.lengths = np.array(LENGTHS)
+    if has_prompts:
+        split.starts = np.cumsum([0, *LENGTHS])
         for end, n in zip(ends, LENGTHS):
             tokens[end - n : end - n + min(n // 2, 4)] |= split.mark
     return split
@@ -97,7 +100,7 @@ def test_documents_begin_behind_an_end():
     found = begins_of(tokens, EOS).tolist()
     assert found == [[0, 2, 4, 4], [0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
     assert begins_of(tokens[2:], EOS).tolist() == [[0], [0]]
-    assert begins_in(tokens, split_of('documents'), 'together') is None
+    assert begins_in(tokens, split_of('documents').meta, 'together') is None
 
 
 @pytest.mark.parametrize('order', ['random', 'few:3', 'block:4@2'])
@@ -110,7 +113,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     config = options(model, order)
     torch.manual_seed(2)
     law = Order.of('own', config)
-    batch = draw_batch(TrainState(model, [], None, law), split, config)
+    batch = draw_batch(TrainState(model, [], None, law), [split], config)
     nats = blank_nll(model, batch)
     padding = torch.arange(9) >= (9 if batch.n_visits is None else batch.n_visits.unsqueeze(1))
     assert not nats[padding.expand(6, 9)].any()
@@ -128,7 +131,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
                 assert rest in ([p for p in listed if p in rest], sorted(rest))
 
     blocks, given = all_blocks(split, 9)
-    begins = begins_in(blocks, split, config.documents)
+    begins = begins_in(blocks, split.meta, config.documents)
     found = validate(model, blocks, given, law, config, begins)
     assert [*found] == [law.estimate, 'l2r'][: 1 if model.slots.masked_loss else 2]
     for name, nats in found.items():
@@ -164,7 +167,7 @@ def test_an_update_weighs_all_blanks_alike(variant):
         return seen[-1]
 
     config = Config(options(model) | {'gradient_accumulation_steps': 2})
-    update(state, split_of('prompts'), 1e-12, config, draw)
+    update(state, [split_of('prompts')], 1e-12, config, draw)
     nats = sum(blank_nll(model, batch).sum() for batch in seen)
     first, second = (int(batch.n_blanks.sum()) for batch in seen)
     assert first != second
@@ -240,11 +243,11 @@ def test_a_document_is_a_row_whose_prompt_is_given(folder, tokenizer):
 
 
 def test_what_is_given_is_refused_where_it_does_not_fit(folder):
-    split, _ = open_split('data', 'qa', 'train')
+    split = open_split('data', 'qa', 'train')
     assert (split.width(9), split.width(99), split.cut(99)) == (9, 27, '')
-    check_length(split, 8, 'qa')
-    with one_line('fills its block'):
-        check_length(split, 7, 'qa')
+    check_length(split, 8)
+    with one_line('given tokens in a row'):
+        check_length(split, 7)
     np.save('stream.npy', np.arange(300) % 7)
     prepare_tokens('data', 'bare', 'stream.npy')
     before = sorted(folder.rglob('[!.]*'))

@@ -5,6 +5,7 @@ import json
 import math
 import unicodedata
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed, numbered_keys, uniform
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import PADDING
-from anyorder.tokens.meta import kind_of
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.prompts import Piece, Template
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, tokenizer_of_set
@@ -700,7 +701,7 @@ def test_a_judge_reads_left_to_right_and_text_or_the_same_tokens(tmp_path):
         save_checkpoint(path, model, **entries)
         with one_line(word) if word else nullcontext():
             judge.open_judge(path, Bytes())
-    assert judge.open_judge(path, tokenizer_of_set(kind)).tokenizer.texts[2] == '2'
+    assert judge.open_judge(path, tokenizer_of_set(Meta(**kind))).tokenizer.texts[2] == '2'
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1010,15 +1011,16 @@ def test_a_text_of_another_tokenizer_is_one_line(folder):
     np.save(folder / 'ids.npy', np.arange(60) % 3)
     (folder / 'names.txt').write_text('a\nb\nc\n')
     how = {'source': f'{folder}/ids.npy', 'vocabulary': f'{folder}/names.txt'}
-    kind = kind_of(prepare_tokens(folder, 'named', **how))
+    kind = prepare_tokens(folder, 'named', **how)
     for name in ('words', 'test'):
         meta = prepare('text', folder, f'b.{name}', f'{folder}/{name}.txt', tokenizer='bpe:270')
-    pieces = tokenizer_of_set(kind_of(meta))
+    pieces = tokenizer_of_set(meta)
+    renamed = replace(kind, vocabulary=['a', 'b', 'd'])
     assert open_corpus('named', Cut(2), tokenizer_of_set(kind), folder).n_bytes is None
     for name, tokenizer, word in (
         ('words', get_tokenizer('sudoku4'), '--tokenizer=sudoku4'),
         (f'{folder}/words.txt', get_tokenizer('sudoku4'), 'sudoku4'),
-        ('named', tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), 'another vocabulary'),
+        ('named', tokenizer_of_set(renamed), 'another vocabulary'),
         ('b.words', pieces, 'another vocabulary'),
     ):
         with one_line(word):

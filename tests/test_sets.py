@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -25,19 +26,18 @@ from oracle import chi2_of, limit
 from toy_runs import log, run
 
 from anyorder.checkpoint import load_checkpoint
-from anyorder.datasets import name_of_run, names_of_run, open_split
+from anyorder.datasets import name_of_run, names_of_run, open_split, open_splits
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, uniform_below
-from anyorder.tokens.meta import SplitMeta, kind_of, read_meta, write_meta
-from anyorder.tokens.mixture import Mixture, kind_of_all, n_read, shares_of, weights_in
-from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, document_lengths
+from anyorder.tokens.meta import Meta, kind_of, read_meta, write_meta
+from anyorder.tokens.mixture import counts_of, mixed, set_shares, shares_of, weights_in
+from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, row_starts
 from anyorder.tokens.sources import name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import Bytes
-from anyorder.training.data import Part, read_as_one, set_shares
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
 TEXTS += [f'document {i}' for i in range(16)]
@@ -116,7 +116,7 @@ def test_all_kinds_of_rows_are_the_same_documents(text, prompt):
         found = documents['']
         assert [*found] == [*found] == wanted  # read anew
         if not prompt:
-            prepare(name, split='train', force=True, **keys).splits['train'].source.encode()
+            prepare(name, split='train', force=True, **keys).splits['train']['source'].encode()
             assert read('train') == wanted
 
 
@@ -168,7 +168,7 @@ def test_an_end_of_text_ends_a_document(monkeypatch, text, documents):
         monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
         for name in ('a.jsonl', 'a.txt.xz', 'a'):
             meta = prepare(name, split='test', force=True)
-            assert meta.splits['test'].rows == len(documents)
+            assert meta.splits['test']['rows'] == len(documents)
             assert read('test') == documents
 
 
@@ -233,7 +233,7 @@ DETOKENIZED = {  # by the rules of the SEDD family, worked out by hand
 @pytest.mark.parametrize('name, rows', DETOKENIZED.items())
 def test_zero_shot_rows_are_detokenized(name, rows, end):
     source = write('rows.txt', ''.join(rows).replace('\n', end))
-    assert prepare(source, name).splits['test'].rows == len(rows)
+    assert prepare(source, name).splits['test']['rows'] == len(rows)
     assert read('test', name) == [*rows.values()]
 
 
@@ -274,7 +274,8 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         raw = Path(f'text/{split}.bin').read_bytes()
         n, n_rows = len(raw) // 2, len(read(split))
         sha256 = hashlib.sha256(raw).hexdigest()
-        assert info == SplitMeta(n_rows, n, n - n_rows, sha256, name_source('a.jsonl'))
+        said = {'rows': n_rows, 'tokens': n, 'text_bytes': n - n_rows, 'sha256': sha256}
+        assert info == said | {'source': name_source('a.jsonl')}
 
     before = state()
     assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
@@ -378,7 +379,8 @@ LETTERS = 'a\nb\nc\nd\ne\nf\ng'
 def test_an_array_is_divided_as_a_whole_into_rows_or_a_stream(rows, form):
     meta = prepare(write('a.npy', rows), **form)
     assert (meta.eos, meta.n_tokens) == (form.get('end'), 1 + form.get('end', rows.max()))
-    parts = [open_split('.', 'text', split)[0].packed for split in ('train', 'val')]
+    splits = open_splits('.', 'text', 'train', 'val')
+    parts = [split.packed.reshape(-1, *rows.shape[1:]) for split in splits]
     assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
 
 
@@ -389,7 +391,7 @@ def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, dtype):
     write('a.Npz', {'train': rows, 'val': rows, 'given': where[0], 'given_val': where})
     assert prepare_tokens('.', source='a.Npz').n_tokens == most + 1
     for name, of_rows in (('train', where[[0, 0]]), ('val', where)):
-        split, _ = open_split('.', 'tokens', name)
+        split = open_split('.', 'tokens', name)
         tokens, given = all_blocks(split, 3)
         assert (split.packed.dtype, tokens.tolist()) == (dtype, rows.tolist())
         assert given.tolist() == of_rows.tolist()
@@ -498,17 +500,20 @@ def four(made):
     shutil.copytree(made, '.', dirs_exist_ok=True)
 
 
-TEXT = {'tokenizer': 'bytes', 'n_tokens': 257, 'eos': 256, 'given': False}
-OWN = {'tokenizer': 'own', 'n_tokens': 7, 'eos': None, 'given': False}
+TEXT = Meta('', 'bytes', 257, 256)
+OWN = Meta('', 'own', 7)
 KINDS = {
     'text': TEXT,
-    'qa': TEXT | {'given': True, 'prompts': True},
-    'rows': OWN | {'row_length': 6, 'shape': [2, 3], 'vocabulary': [*'abcdefg']},
-    'nae_sat': {
-        **{'tokenizer': 'nae_sat', 'n_tokens': 2, 'eos': None, 'row_length': 8, 'given': True},
-        'puzzle': {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4},
-        'vocabulary': ['0', '1'],
-    },
+    'qa': replace(TEXT, given=True, prompts=True),
+    'rows': replace(OWN, row_length=6, shape=[2, 3], vocabulary=[*'abcdefg']),
+    'nae_sat': Meta(
+        tokenizer='nae_sat',
+        n_tokens=2,
+        row_length=8,
+        given=True,
+        puzzle={'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4},
+        vocabulary=['0', '1'],
+    ),
 }
 
 
@@ -563,10 +568,9 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
 @pytest.mark.parametrize(
     'name, place, token, said',
     [
-        ('text', -1, 257, 'val.bin has the token 257, .*--force'),
+        ('text', -1, 257, 'text/val has the token 257, .*--force'),
         ('nae_sat', 0, 2, 'the token 2,'),
         ('nae_sat', 9, GIVEN + 2, 'the token 2,'),
-        ('qa', -1, GIVEN + 256, 'does not end'),
     ],
 )
 def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, said):
@@ -574,8 +578,9 @@ def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, 
     tokens = np.fromfile(path, '<u2')
     tokens[place] = token
     tokens.tofile(path)
+    split = open_split('.', name, 'val')
     with one_line(said):
-        open_split('.', name, 'val')
+        split.unpack(torch.from_numpy(split.packed.astype(int)))
 
 
 # ---- blocks
@@ -597,33 +602,34 @@ def test_blocks_of_a_stream_start_everywhere():
     assert all_blocks(split, 10)[0].flatten().tolist() == [*range(1000)]
     assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
     torch.manual_seed(0)
-    drawn = random_blocks(split, 20_000, 10)
+    drawn, _ = random_blocks([split], 20_000, 10)
     assert (drawn.diff(dim=1) == 1).all()
     assert {*drawn[:, 0].tolist()} == {*range(994)}
 
 
-@pytest.mark.parametrize('group, part', [(1, 1), (4, 6), (64, 7), (1000, 1000)])
-def test_documents_are_found_piece_by_piece(monkeypatch, group, part):
-    """Lengths, spans, blocks that are given as a whole and given runs, by loops over documents."""
-    for name, size in (('GROUP', group), ('PART', part), ('DOCUMENTS', 3)):
-        monkeypatch.setattr(sets, name, size)
+@pytest.mark.parametrize('part', [1, 6, 7, 1000])
+def test_documents_are_found_piece_by_piece(monkeypatch, part):
+    """Where they begin, their blocks, and given runs, by loops over documents."""
+    monkeypatch.setattr(sets, 'PART', part)
     for seed in range(9):
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 12, 40)
-        rows = ['1' * rng.integers(0, n) for n in lengths]
-        rows = [row.ljust(n, '0') for row, n in zip(rows, lengths)]
+        texts = ['1' * rng.integers(0, n) for n in lengths]
+        texts = [text.ljust(n, '0') for text, n in zip(texts, lengths)]
         ends = lengths.cumsum()
-        given = ''.join(rows)
-        tokens = np.array([*map(int, given)], '<u2') * GIVEN
+        tokens = np.array([*map(int, ''.join(texts))], '<u2') * GIVEN
         tokens[ends - 1] = 9  # the end of a document
-        split = Split(tokens, True, document_lengths(tokens, 9))
-        assert (split.lengths.tolist(), split.lengths.itemsize) == (lengths.tolist(), 1)
-        numbers = rng.integers(0, 40, 30)
-        assert np.array_equal(split.spans(numbers), [(ends - lengths)[numbers], ends[numbers]])
+        meta = Meta(eos=9, given=True, prompts=True)
+        split = Split(tokens, meta, starts=row_starts(tokens, meta))
+        assert split.starts.tolist() == [0, *ends]
         for n in (2, 5, 11):
-            full = (i for i, row in enumerate(rows) if '0' not in row[:n])
-            assert sets.first_full(split, n) == next(full, None)
-        assert sets.longest_given(Split(tokens, True)) == max(map(len, given.split('0')))
+            _, given = all_blocks(split, n)
+            assert ['0' in text[:n] for text in texts] == (~given).any(1).tolist()
+        longest = max(map(len, ''.join(texts).split('0')))
+        assert sets.longest_given(split) == longest
+        check_length(split, longest + 1)
+        with one_line('given tokens in a row'):
+            check_length(split, longest)
 
 
 @pytest.mark.parametrize('name', ['text', 'wikitext2'])
@@ -636,13 +642,11 @@ def test_to_prepare_a_set_takes_no_memory_of_its_size(name):
     assert peak < 0.5 * os.path.getsize('a.txt')
 
 
-def test_of_many_tokens_some_of_all_parts_are_looked_at(monkeypatch):
+def test_of_many_tokens_some_of_all_parts_are_counted(monkeypatch):
     marked = np.array([0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1], '<u2')
-    assert Split(marked, marked=True).counts(5).tolist() == [2, 1, 3, 1, 0]
-    monkeypatch.setattr(sets, 'CHECKED', 640)
+    assert Split(marked, Meta(given=True)).counts(5).tolist() == [2, 1, 3, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert [sets.largest_id(parts == part, 0xFFFF) for part in (0, 15, 63)] == [1, 1, 1]
     assert (Split(parts.astype('<u2')).counts(64) == 10).all()
 
 
@@ -654,22 +658,27 @@ def test_rows_of_a_batch_keep_their_padding():
 
 
 def is_given(*marks):
-    return Split(GIVEN * np.array(marks, '<u2'), True)
+    return Split(GIVEN * np.array(marks, '<u2'), Meta('mine', given=True), 'val')
+
+
+def rows_of(tokens, *lengths, **kind):
+    """A Split whose rows have these lengths."""
+    return Split(tokens, Meta('mine', prompts=True, **kind), starts=np.cumsum([0, *lengths]))
 
 
 @pytest.mark.parametrize(
     'split, fits, other, said',
     [
-        (Split(np.arange(9)), 9, 10, 'block_size=10 is beyond the data: mine takes --block_size=9'),
-        (Split(np.zeros((2, 6))), 6, 8, 'the rows of mine are 6 tokens: block_size must be 6'),
-        (is_given(0, 1, 0, 1, 1), 3, 2, 'has 2 given tokens in a row: block_size must be larger'),
+        (Split(np.arange(9)), 9, 10, 'block_size=10 is beyond the data: .* --block_size=9 or less'),
+        (rows_of(np.zeros(12), 6, 6, row_length=6), 6, 8, 'rows of mine .* block_size must be 6'),
+        (is_given(0, 1, 0, 1, 1), 3, 2, 'mine/val has 2 given tokens in a row'),
         (is_given(1, 1, 0), 3, 2, 'has 2 given tokens in a row'),
     ],
 )
 def test_a_block_is_as_long_as_its_set_wants(split, fits, other, said):
-    check_length(split, fits, 'mine')
+    check_length(split, fits)
     with one_line(said):
-        check_length(split, other, 'mine')
+        check_length(split, other)
 
 
 # ---- mixtures
@@ -682,19 +691,18 @@ def stream(first, *marked):
     """A Split of 40 tokens from `first` on; those at the places `marked` are given."""
     tokens = np.arange(first, first + 40, dtype='<u2')
     tokens[list(marked)] |= GIVEN
-    return Split(tokens, bool(marked))
+    return Split(tokens, Meta(given=bool(marked)))
 
 
 def rows(first):
-    return Split(np.arange(first, first + 4 * N, dtype='<u2').reshape(4, N))
+    return rows_of(np.arange(first, first + 4 * N, dtype='<u2'), N, N, N, N)
 
 
 def documents(first, *lengths):
     """Documents of these lengths, whose first token is given."""
     tokens = np.arange(first, first + sum(lengths), dtype='<u2')
-    ends = np.cumsum(lengths)
-    tokens[ends - lengths] |= GIVEN
-    return Split(tokens, True, np.array(lengths))
+    tokens[np.cumsum([0, *lengths[:-1]])] |= GIVEN
+    return rows_of(tokens, *lengths, given=True)
 
 
 FORMS = {
@@ -705,25 +713,26 @@ FORMS = {
 }
 
 
-def drawn_from(mixture):
-    """Draw rows; return their (tokens, given), and of which part each is."""
+def drawn_from(splits):
+    """Draw rows; return their (tokens, given), and of which split each is."""
     torch.manual_seed(0)
-    tokens, given = mixture.unpack(random_blocks(mixture, 20_000, N))
+    tokens, given = random_blocks(splits, 20_000, N)
     return tokens, given, tokens[:, 0] // 100
 
 
 @pytest.mark.parametrize('name', FORMS)
-def test_rows_are_blocks_of_their_parts_by_their_shares_of_the_tokens(name):
+def test_rows_are_blocks_of_their_splits_by_their_shares_of_the_tokens(name):
     """Rows by chi-square; the tokens of documents, whose rows are unlike, by their mean."""
-    mixture = Mixture(FORMS[name], SHARES, N)
-    tokens, given, owner = drawn_from(mixture)
+    splits = FORMS[name]
+    set_shares(splits, SHARES, N)
+    tokens, given, owner = drawn_from(splits)
     n = (tokens != PADDING).sum(1)
-    of_row = [n_read(part, N)[1] for part in mixture.parts]
+    of_row = [split.mean_length(N) for split in splits]
     assert chi2_of(np.bincount(owner), shares_of(SHARES / of_row)) < limit(2)
-    for k, part in enumerate(mixture.parts):
+    for k, split in enumerate(splits):
         mine = owner == k
         assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
-        alone = torch.cat(part.unpack(random_blocks(part, 300, N)), 1).unique(dim=0)
+        alone = torch.cat(random_blocks([split], 300, N), 1).unique(dim=0)
         width = alone.size(1) // 2
         found = torch.cat([tokens[mine, :width], given[mine, :width]], 1).unique(dim=0)
         assert torch.equal(found, alone)
@@ -731,27 +740,28 @@ def test_rows_are_blocks_of_their_parts_by_their_shares_of_the_tokens(name):
 
 
 def test_without_weights_sets_are_read_as_if_they_were_one():
-    """Every document is as likely, and a set alone is read as it is."""
-    parts = [Part(str(k), None, split, None) for k, split in enumerate(FORMS['documents'])]
-    set_shares(parts, dict.fromkeys('012'), N)
-    _, _, owner = drawn_from(read_as_one(parts, N))
+    """Every document is as likely."""
+    splits = FORMS['documents']
+    set_shares(splits, [None, None, None], N)
+    _, _, owner = drawn_from(splits)
     assert chi2_of(np.bincount(owner), np.array([2, 3, 1]) / 6) < limit(2)
-    assert read_as_one(parts[:1], N) is parts[0].train
 
 
-def test_a_large_vocabulary_has_room_for_the_mark():
+def test_a_large_vocabulary_has_room_for_what_is_given():
     """40,000 is an id of the first set, and the mark and an id of the second."""
     large = Split(np.full(N, 40_000, '<u2'))
-    small = Split(np.full(N, GIVEN | 7, '<u2'), True)
-    tokens, given, _ = drawn_from(Mixture([large, small], SHARES[:1].repeat(2), N))
+    small = Split(np.full(N, GIVEN | 7, '<u2'), Meta(given=True))
+    set_shares([large, small], [1, 1], N)
+    tokens, given, _ = drawn_from([large, small])
     assert [tokens[given].unique(), tokens[~given].unique()] == [7, 40_000]
 
 
 def test_counts_are_by_the_shares():
     texts = b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3'
-    parts = [Split(np.frombuffer(text, 'u1')) for text in texts]
-    counts = Mixture(parts, np.array([0.9, 0.1]), N).counts(5)
-    assert counts.tolist() == [162, 18, 20, 1, 0]
+    splits = [Split(np.frombuffer(text, 'u1')) for text in texts]
+    assert counts_of(splits[:1], 5).tolist() == [90, 10, 0, 0, 0]
+    set_shares(splits, [0.9, 0.1], N)
+    assert counts_of(splits, 5).tolist() == [162, 18, 20, 1, 0]
 
 
 def prepare_digits(digits, **options):
@@ -763,12 +773,10 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     prepare_digits('3.1415926535 8979323846 ')
     run('--dataset=pydocs:0.7,digits:0.3', '--max_iters=1')
     last = log()[-1]
-    kept = load_checkpoint('out/ckpt.pt')['sets']
-    for name, share in (('pydocs', 0.7), ('digits', 0.3)):
-        meta = read_meta(f'data/{name}')
-        hashes = {'data': meta.splits['train'].sha256, 'val_data': meta.splits['val'].sha256}
-        of_set = {'share': pytest.approx(share), 'set': kind_of(meta)} | hashes
-        assert kept[name] == of_set
+    kept = load_checkpoint('out/ckpt.pt')
+    metas = [read_meta(f'data/{name}') for name in ('pydocs', 'digits')]
+    assert kept['sets'] == {meta.name: meta.splits for meta in metas}
+    assert Meta(**kept['set']) == mixed(metas)
     for kind in ('any', 'l2r'):
         mean = 0.7 * last[f'val_pydocs_{kind}'] + 0.3 * last[f'val_digits_{kind}']
         assert last[f'val_{kind}'] == pytest.approx(mean, rel=1e-12)
@@ -817,16 +825,16 @@ def test_weights_are_shares():
     'one, other, said',
     [
         (OWN, TEXT, 'a and b cannot be mixed: their tokenizers differ, own and bytes'),
-        (OWN, {'row_length': 6}, 'a is a stream of tokens, b is rows of 6 tokens'),
+        (OWN, replace(OWN, row_length=6), 'a is a stream of tokens, b is rows of 6 tokens'),
         (TEXT, KINDS['qa'], 'b is documents'),
-        (OWN, {'eos': 1}, 'meta.json differ in eos'),
-        (KINDS['nae_sat'], {'puzzle': {'task': 'nae_sat', 'seed': 1}, 'given': False}, ''),
+        (OWN, replace(OWN, eos=1), 'meta.json differ in eos'),
+        (KINDS['nae_sat'], replace(KINDS['nae_sat'], puzzle={'seed': 1}, given=False), ''),
     ],
 )
 def test_sets_are_mixed_only_with_their_like(one, other, said):
-    kinds = {'a': one, 'b': one | other}
+    metas = [replace(one, name='a'), replace(other, name='b')]
     if said:
         with one_line(said):
-            kind_of_all(kinds)
+            mixed(metas)
     else:
-        assert kind_of_all(kinds) == {k: x for k, x in one.items() if k != 'puzzle'}
+        assert mixed(metas) == replace(one, puzzle=None)

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,15 +16,15 @@ import pytest
 from conftest import make_model, one_line, tokenizer_like
 
 from anyorder.checkpoint import entries_of, save_checkpoint
+from anyorder.datasets import open_split
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.tokens import prompts as p
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import LONG_WORD, Library, heard, train_bpe
-from anyorder.tokens.meta import kind_of, read_meta
-from anyorder.tokens.mixture import kind_of_all
+from anyorder.tokens.meta import Meta, read_meta
+from anyorder.tokens.mixture import mixed
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.ranks import file_of_ranks
-from anyorder.tokens.sets import read_split
 from anyorder.tokens.shown import lay_out, token_texts, written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT, PART
 from anyorder.tokens.tokenizers import (
@@ -127,8 +128,7 @@ def opened(kind):
 
 def kind_of_tokenizer(tok):
     """What a checkpoint keeps of it."""
-    kind = {'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
-    return kind | ({'tokenizer_file': tok.file} if tok.file else {})
+    return Meta('', tok.name, tok.n_tokens, tok.eos, tokenizer_file=tok.file)
 
 
 def ids_of(spans):
@@ -251,7 +251,7 @@ def test_symbols_are_the_longest_that_fit_or_stand_between_blanks():
     assert Symbols('own', ['a', 'ab', 'b']).encode('abab') == [1, 1]
     words = Symbols('words', ['up', 'down', 'u'], ' ', eos=2)
     assert words.spans(' up  down') == [(0, 1, 3), (1, 5, 9)]
-    assert tokenizer_of_set(dict(tokenizer='own', n_tokens=11, eos=None)).encode('10 0') == [10, 0]
+    assert tokenizer_of_set(Meta('', 'own', 11)).encode('10 0') == [10, 0]
     for other, text in ((words, 'up left'), (get_tokenizer('sudoku4'), '12<|endoftext|>')):
         with one_line(f'{other.name} has the tokens'):
             other.shown_spans(text)
@@ -416,10 +416,10 @@ def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
     prepared('bpe:280')
     shutil.move('a', 'b')
     meta = read_meta('b')
-    tok = tokenizer_of_set(kind_of(meta))
-    train = read_split('b', meta, 'train').packed[:-1].tolist()
+    tok = tokenizer_of_set(meta)
+    train = open_split('.', 'b', 'train').packed[:-1].tolist()
     assert tok.decode(train) == TEXT * 36
-    of_file = kind_of(prepared('b/tokenizer.json', 'c'))
+    of_file = prepared('b/tokenizer.json', 'c')
     assert tokenizer_of_set(of_file).identity == tok.identity
     for name, said in (('b', 'one folder has one tokenizer'), ('e', 'trained on a train split')):
         with one_line(said):
@@ -474,8 +474,8 @@ def test_a_tokenizer_of_the_hub_is_downloaded_once_and_kept(hub, end):
     # The second split has it again, and all that comes after has it from the set
     prepared(name, text=TEXT, split='test')
     shutil.rmtree('cache')
-    train = read_split('a', meta, 'train').packed.tolist()
-    assert tokenizer_of_set(kind_of(read_meta('a'))).decode(train) == TEXT * 36 + END_OF_TEXT
+    train = open_split('.', 'a', 'train').packed.tolist()
+    assert tokenizer_of_set(read_meta('a')).decode(train) == TEXT * 36 + END_OF_TEXT
     assert prepared('a', 'b').tokenizer == name
     assert hub.asked == ['me/Words-1.5'] * 2
 
@@ -509,24 +509,24 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     """Mixing, going on to train and evaluating say --tokenizer=FOLDER, which each then takes: of a
     set or of an exported model."""
     pytest.importorskip('tokenizers')
-    kind = kind_of(prepared(of_training))
-    tok = tokenizer_of_set(kind)
+    meta = prepared(of_training)
+    tok = tokenizer_of_set(meta)
     entries = entries_of(make_model(vocab_size=320, n_tokens=tok.n_tokens))
     checkpoint = SimpleNamespace(tokenizer=tok, entries=entries, weights='raw')
     config = Config(dataset='b', dropout=0.0, init_from='ckpt.pt')
     (folder / 'model').mkdir()
-    exported = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': kind}
+    exported = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': asdict(meta)}
     (folder / 'model' / 'config.json').write_text(json.dumps(exported))
     ways = (
-        lambda other, name: kind_of_all({'a': kind, name: other}),
+        lambda other, name: mixed([meta, other]),
         lambda other, name: start_model(Start(config, checkpoint), tokenizer_of_set(other)),
         lambda other, name: open_corpus(name, Cut(4), tok, '.'),
     )
-    other = kind_of(prepared(of_set, 'b', OTHER * 40))
+    other = prepared(of_set, 'b', OTHER * 40)
     for read in ways:
         with one_line('--tokenizer='):
             read(other, 'b')
-    other = kind_of(prepared(way, 'c', OTHER * 40))
+    other = prepared(way, 'c', OTHER * 40)
     for read in ways:
         read(other, 'c')
 
@@ -590,7 +590,7 @@ def writer(request, tmp_path_factory):
     model.lm_head.bias -= 1e4
     model.lm_head.bias[tok.encode(WORDS)] += 1e4
     path = str(tmp_path_factory.mktemp('words') / 'ckpt.pt')
-    save_checkpoint(path, model, tokenizer=tok.name, set=kind_of_tokenizer(tok))
+    save_checkpoint(path, model, tokenizer=tok.name, set=asdict(kind_of_tokenizer(tok)))
     return Writer(path, device='cpu')
 
 

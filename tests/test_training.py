@@ -36,7 +36,7 @@ from anyorder.orders import RANDOM, Order, draw_orders, given_first, sample_orde
 from anyorder.seeds import derive_seed
 from anyorder.tokens import prepared
 from anyorder.tokens.blocks import Batch, uniform_below
-from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.tokens.meta import Meta, read_meta, write_meta
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training import run_folder, sharding
@@ -173,7 +173,7 @@ def test_updates_by_hand(clip):
         weights -= lr * (3 - 2 * is_matrix) * m / (v.sqrt() + 1e-8)
         kept = min(0.9, (2 + it) / (11 + it))
         average = kept * average + (1 - kept) * weights
-        update(state, Split(TOKENS), lr, options(grad_clip=clip))
+        update(state, [Split(TOKENS)], lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), weights)
     close(flat(state.ema.model.parameters()), average)
     assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
@@ -212,7 +212,7 @@ def after_updates(kind, n_micros, n_updates=3):
     state = start(learner(**UNEQUAL[kind]))
     config = options(gradient_accumulation_steps=n_micros)
     for _ in range(n_updates):
-        update(state, Split(TOKENS), 1e-2, config, lambda *_: next(drawn))
+        update(state, [Split(TOKENS)], 1e-2, config, lambda *_: next(drawn))
     state.sum_seen()
     mean = sum_over_processes(state.totals) / world_size  # as `averages` reads them
     return {'totals': mean, 'seen': torch.tensor(state.n_seen), **state.model.state_dict()}
@@ -264,7 +264,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     for dtype in ('float32', 'bfloat16'):
         config = options(dtype=dtype)
         state = start(learner().float())
-        update(state, Split(TOKENS), 1e-9, config)
+        update(state, [Split(TOKENS)], 1e-9, config)
         val = validate(state.model, BLOCKS, NOTHING, RANDOM, config)
         found.append([float(state.totals[0]), float(val['any'].mean() / 9)])
     assert found[1] == pytest.approx(found[0], rel=0.05)
@@ -295,17 +295,18 @@ def test_what_is_given_comes_first_and_costs_nothing():
     """It is the positions 0, 3 and 6 of each row, in the order drawn. The loss may be another."""
     rows = TOKENS[:180].reshape(20, 9).copy()
     rows[:, ::3] |= 1 << 15
-    split = Split(rows, True)
+    meta = Meta(given=True, row_length=9)
+    splits = [Split(rows.flatten(), meta, starts=np.arange(0, 181, 9))]
     config = options(gradient_accumulation_steps=1, l2r_ratio=0.0)
     torch.manual_seed(derive_seed(5, 0, 0))
     idx = BLOCKS[uniform_below(20, 3)]
     drawn = sample_order(3, 9).tolist()
     order = torch.tensor([sorted(row, key=lambda p: p % 3 > 0) for row in drawn])
     state = start(learner())
-    update(state, split, 1e-2, config, loss=lambda *batch: 2 * blank_nll(*batch))
+    update(state, splits, 1e-2, config, loss=lambda *batch: 2 * blank_nll(*batch))
     close(state.totals[0], 2 * make_model()(idx, order)[:, 3:].mean())
     masked = start(make_model(attention='mixed'))
-    known = [draw_batch(masked, split, config).n_known for _ in range(40)]
+    known = [draw_batch(masked, splits, config).n_known for _ in range(40)]
     assert {*torch.cat(known).tolist()} == {*range(3, 9)}
 
 

@@ -9,8 +9,8 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
-from anyorder.tokens.blocks import all_blocks
-from anyorder.tokens.meta import kind_of
+from anyorder.tokens.blocks import all_blocks, all_packed
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split, check_length
@@ -114,32 +114,31 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
         split = split or published
         label = f'{name} ({split})'
         tokens, origin, sizes = read_set(name, split, data_dir, tokenizer)
-    check_documents(tokens, cut.documents, name)
-    check_length(tokens, cut.block_size, name)
+    check_documents(tokens.meta, cut.documents)
+    check_length(tokens, cut.block_size)
 
     # Cut them into blocks
     N = cut.block_size
     blocks, given = all_blocks(tokens, N, cut.n_blocks)
     n_bytes = None
     if sizes is not None:
-        in_blocks, _ = all_blocks(Split(sizes, lengths=tokens.lengths), N, cut.n_blocks)
+        in_blocks = all_packed(replace(tokens, packed=sizes), N, cut.n_blocks)
         n_bytes = int(in_blocks[~given].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    row_length = tokens.packed.shape[1] if tokens.packed.ndim == 2 else None
     corpus = Corpus(
         name,
         label + tokens.cut(N),
         origin,
-        tokens.packed.reshape(-1),
+        tokens.packed,
         blocks,
         n_bytes,
         given,
-        tokens.marked,
+        tokens.meta.given,
         sizes,
-        form=form_of({'row_length': row_length, 'prompts': tokens.lengths is not None}),
+        form=form_of(tokens.meta),
     )
-    begins = begins_in(blocks, tokens, cut.documents)
+    begins = begins_in(blocks, tokens.meta, cut.documents)
     return corpus if begins is None else corpus.apart(begins)
 
 
@@ -162,14 +161,14 @@ def read_set(name, split, data_dir, tokenizer):
 
     The text of a zero-shot set, whose tokens say it to the letter, is read anew by another
     tokenizer."""
-    tokens, meta = open_split(data_dir, name, split)
-    of_split = meta.splits[split]
-    of_set = tokenizer_of_set(kind_of(meta))
+    tokens = open_split(data_dir, name, split)
+    meta = tokens.meta
+    of_set = tokenizer_of_set(meta)
     is_same = of_set.identity == tokenizer.identity
     is_text = not isinstance(tokenizer, Symbols)
     if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
         texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
-        return encoded(texts, tokenizer, f'{of_split.source}, in {tokenizer.name} tokens')
+        return encoded(texts, tokenizer, f'{tokens.said["source"]}, in {tokenizer.name} tokens')
     has_own = tokenizer.name == OWN or of_set.file is not None
     if not is_same and (has_own or meta.tokenizer != tokenizer.name):
         raise ValueError(
@@ -177,7 +176,7 @@ def read_set(name, split, data_dir, tokenizer):
             f'{tokenizer.name} tokens that the model reads: prepare it with '
             f'--tokenizer={tokenizer.name}, or with the FOLDER of its set, or name a file of text'
         )
-    return tokens, {'source': of_split.source, 'sha256': of_split.sha256}, None
+    return tokens, {field: tokens.said[field] for field in ('source', 'sha256')}, None
 
 
 def encoded(texts, tokenizer, source):
@@ -191,10 +190,13 @@ def encoded(texts, tokenizer, source):
         n_bytes += size
     if not n_bytes:
         raise ValueError(f'{source} holds no text')
-    lengths = None
-    if isinstance(next(iter(texts)), tuple):
-        lengths = np.array([len(document) for document in documents])
-    found = Split(np.concatenate(documents), lengths is not None, lengths, tokenizer.eos)
+    has_prompts = isinstance(next(iter(texts)), tuple)
+    starts = None
+    if has_prompts:
+        starts = np.cumsum([0, *map(len, documents)])
+    kind = {'given': has_prompts, 'prompts': has_prompts}
+    meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
+    found = Split(np.concatenate(documents), meta, starts=starts)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     origin = {'source': source, 'sha256': digest}
     return found, origin, tokenizer.sizes_of(texts, documents)

@@ -16,22 +16,21 @@ def keeps_apart(documents):
     return documents == 'apart'
 
 
-def check_documents(split, documents, name):
-    """Raise ValueError unless the documents of the set `name`, a Split, can be kept apart."""
-    if keeps_apart(documents) and not split.has_rows and split.eos is None:
+def check_documents(meta, documents):
+    """Raise ValueError unless the documents of a set can be kept apart."""
+    if keeps_apart(documents) and meta.is_stream and meta.eos is None:
         raise ValueError(
-            f'{name} is a stream without a token that ends documents: take '
+            f'{meta.name} is a stream without a token that ends documents: take '
             '--documents=together, or prepare it with --end=TOKEN'
         )
 
 
-def begins_in(blocks, split, documents):
-    """Return begins_of blocks (B, N) of a Split; None where the option `documents` keeps none
-    apart, or each is a row anyway."""
-    if not keeps_apart(documents) or split.has_rows:
+def begins_in(tokens, meta, documents):
+    """Return begins_of blocks (B, N) of a set; None where the option `documents` keeps none apart,
+    or each is a row anyway."""
+    if not keeps_apart(documents) or not meta.is_stream:
         return None
-    tokens, _ = split.unpack(blocks)
-    return begins_of(tokens, split.eos)
+    return begins_of(tokens, meta.eos)
 
 
 def begins_of(tokens, eos):

@@ -9,10 +9,10 @@ import numpy as np
 
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
-from anyorder.tokens.meta import Meta, kind_of
+from anyorder.tokens.meta import Meta, differing, kind_of
 from anyorder.tokens.prepared import DATA_SETS, divide
-from anyorder.tokens.sets import N_IDS, dtype_of
 from anyorder.tokens.sources import name_source
+from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
 
@@ -74,7 +74,7 @@ def prepare_into(folder, source, split, form, force):
     if folder.is_done(wanted, origin, old_kind == kind, force):
         return folder.meta
     if kept and old_kind != kind:
-        differs = ', '.join(field for field in kind if kind[field] != old_kind.get(field))
+        differs = ', '.join(differing(kind, old_kind))
         raise ValueError(
             f'{folder.path} holds {", ".join(kept)} of another kind ({differs}): name another'
         )
@@ -83,7 +83,7 @@ def prepare_into(folder, source, split, form, force):
     # Divide and write
     rows = {}
     for s, (tokens, given) in arrays.items():
-        rows[s] = pack(tokens, given, dtype_of(meta), named(s, source))
+        rows[s] = pack(tokens, given, meta.dtype, named(s, source))
     if meta.row_length and len(rows.get('', ())) == 1:
         raise ValueError(
             f'{source} holds one row, which cannot be divided into train and val: name its --split'

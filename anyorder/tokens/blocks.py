@@ -1,31 +1,60 @@
 """How do tokens become batches? Random blocks, and all blocks of a whole set."""
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from anyorder.orders import given_first
-from anyorder.tokens.mixture import Mixture
+from anyorder.tokens.mixture import width_of
 from anyorder.tokens.sets import PADDING
 from model import Parts
 
 
-def random_blocks(split, batch_size, block_size):
-    """Return (B, N) random blocks as on disk, or rows or documents, by torch's generator."""
-    if isinstance(split, Mixture):
-        return split.draw(batch_size, partial(random_blocks, block_size=block_size))
-    tokens = split.packed
-    if split.lengths is not None:
-        numbers = uniform_below(len(split.lengths), batch_size)
-        return documents(split, numbers, block_size)
-    if tokens.ndim == 2:
-        numbers = uniform_below(len(tokens), batch_size)
-        return torch.from_numpy(tokens[numbers].astype(np.int64))
-    starts = uniform_below(len(tokens) - block_size + 1, batch_size)
-    places = starts[:, None] + np.arange(block_size)
-    return torch.from_numpy(tokens[places].astype(np.int64))
+def random_blocks(splits, batch_size, block_size):
+    """Return (tokens, given), (B, N) each: random blocks of Splits, or rows, by torch's generator.
+
+    Which of several a row is of, is drawn first."""
+    owner = np.zeros(batch_size, int)
+    if len(splits) > 1:
+        ends = np.cumsum([split.chance for split in splits])[:-1]
+        u = torch.rand(batch_size, dtype=torch.float64)
+        owner = ends.searchsorted(u.numpy(), 'right')
+    tokens = torch.full((batch_size, width_of(splits, block_size)), PADDING)
+    given = torch.ones_like(tokens, dtype=torch.bool)
+    for number, split in enumerate(splits):
+        rows = torch.from_numpy(np.flatnonzero(owner == number))
+        if len(rows):
+            starts, ends = random_spans(split, len(rows), block_size)
+            blocks = read(split, starts, ends, split.width(block_size))
+            n = blocks.size(1)
+            tokens[rows, :n], given[rows, :n] = split.unpack(blocks)
+    return tokens, given
+
+
+def random_spans(split, n, block_size):
+    """Return (starts, ends), (n,) each, of random blocks of a stream, or of rows."""
+    if split.starts is None:
+        starts = uniform_below(len(split.packed) - block_size + 1, n)
+        return starts, starts + block_size
+    return spans(split, uniform_below(len(split.starts) - 1, n), block_size)
+
+
+def spans(split, numbers, block_size):
+    """Return (starts, ends), (n,) each, of the rows of these numbers, or of blocks of a stream."""
+    if split.starts is None:
+        return numbers * block_size, (numbers + 1) * block_size
+    return split.starts[numbers], split.starts[numbers + 1]
+
+
+def read(split, starts, ends, width):
+    """Return (n, width) blocks as on disk, cut or padded, of the tokens from starts to ends."""
+    places = starts[:, None] + np.arange(width)
+    is_padding = places >= ends[:, None]
+    places[is_padding] = 0
+    blocks = split.packed[places].astype(np.int64)
+    blocks[is_padding] = PADDING
+    return torch.from_numpy(blocks)
 
 
 def uniform_below(n, size):
@@ -35,15 +64,6 @@ def uniform_below(n, size):
     return torch.empty(size, dtype=torch.long).random_().remainder_(n).numpy()
 
 
-def documents(split, numbers, block_size):
-    """Return (B, split.width(block_size)) documents as on disk, cut or padded."""
-    starts, ends = split.spans(numbers)
-    columns = starts[:, None] + np.arange(split.width(block_size))
-    inside = columns < ends[:, None]
-    tokens = split.packed[np.where(inside, columns, 0)].astype(np.int64)
-    return torch.from_numpy(np.where(inside, tokens, PADDING))
-
-
 def visits_of(blocks):
     """Return (B,), how many tokens of each block stand before its padding; None: it has none."""
     n_visits = (blocks != PADDING).sum(1)
@@ -51,17 +71,19 @@ def visits_of(blocks):
 
 
 def all_blocks(split, block_size, n_blocks=0):
-    """Return (tokens, given), (n, N) each: a Split cut into blocks, or its documents.
+    """Return (tokens, given), (n, N) each: a Split cut into blocks, or its rows.
 
     The tail of a stream is dropped. With n_blocks so many are taken, spread evenly."""
-    n = split.packed.size // block_size if split.lengths is None else len(split.lengths)
+    return split.unpack(all_packed(split, block_size, n_blocks))
+
+
+def all_packed(split, block_size, n_blocks=0):
+    """Return all_blocks as on disk."""
+    n = split.n_blocks(block_size)
     keep = np.arange(n)
     if 0 < n_blocks < n:
         keep = np.arange(n_blocks) * n // n_blocks
-    if split.lengths is not None:
-        return split.unpack(documents(split, keep, block_size))
-    blocks = split.packed.reshape(-1)[: n * block_size].reshape(n, block_size)
-    return split.unpack(torch.from_numpy(blocks[keep].astype(np.int64)))
+    return read(split, *spans(split, keep, block_size), split.width(block_size))
 
 
 class Batch(NamedTuple):

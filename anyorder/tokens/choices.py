@@ -7,7 +7,7 @@ import re
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
 from anyorder.tokens.libraries import Library, cut_of_words, encoding, train_bpe
-from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import KNOWN, TEXT, cut_anew, get_tokenizer, tokenizer_of_set
@@ -79,11 +79,10 @@ def of_tiktoken(name):
 
 def of_folder(folder, name):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
-    meta = read_meta(folder)
-    kind = kind_of(meta) if meta else kind_in(folder)
+    kind = read_meta(folder) or kind_in(folder)
     if kind:
-        if kind['tokenizer'] not in TEXT and 'tokenizer_file' not in kind:
-            raise ValueError(f'{folder} has {kind["tokenizer"]} tokens, which are no text')
+        if kind.tokenizer not in TEXT and kind.tokenizer_file is None:
+            raise ValueError(f'{folder} has {kind.tokenizer} tokens, which are no text')
         return tokenizer_of_set(kind)
     end = end_in(folder)
     path = os.path.join(folder, 'tokenizer.json')
@@ -112,7 +111,7 @@ def kind_in(folder):
     said = said_in(folder, 'config.json')
     if said.get('model_type') != 'aogpt':
         return None
-    return said.get('set', {'tokenizer': said['tokenizer']})
+    return Meta(**said.get('set', {'tokenizer': said['tokenizer']}))
 
 
 def end_in(folder):

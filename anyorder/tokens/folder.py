@@ -3,14 +3,14 @@
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anyorder.machine.files import check_folder, check_names, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.machine.terminal import progress
-from anyorder.tokens.meta import Meta, SplitMeta, meta_path, read_meta, write_meta
+from anyorder.tokens.meta import Meta, meta_path, read_meta, write_meta
 from anyorder.tokens.sets import bin_path, whole_splits
 from configurator import home
 
@@ -51,18 +51,18 @@ class Folder:
         there = [split for split in wanted if split in whole]
         if force or not there:
             return False
-        if there == wanted and same and all(whole[split].source == origin for split in there):
+        if there == wanted and same and all(whole[split]['source'] == origin for split in there):
             return True
         raise ValueError(
-            f'{self.path} holds {", ".join(there)} already, from {whole[there[0]].source} with '
+            f'{self.path} holds {", ".join(there)} already, from {whole[there[0]]["source"]} with '
             f'the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER writes '
             'elsewhere, --split=NAME adds a split'
         )
 
     def kept(self, wanted):
-        """Return {split: its SplitMeta} of the whole splits that stay beside the new ones."""
+        """Return {split: what is said of it} of the whole splits that stay beside the new ones."""
         whole = whole_splits(self.path, self.meta)
-        return {split: info for split, info in whole.items() if split not in wanted}
+        return {split: said for split, said in whole.items() if split not in wanted}
 
     def write(self, meta, origin, splits, unit='row'):
         """Write splits beside those of `meta`, which stay; return the Meta of all of them.
@@ -80,7 +80,7 @@ class Folder:
         finally:
             if not os.listdir(self.path):
                 os.rmdir(self.path)
-        meta = meta.with_splits(meta.splits | new)
+        meta = replace(meta, splits=meta.splits | new)
         write_meta(self.path, meta)
         return meta
 
@@ -91,7 +91,7 @@ def check_source_is_new(origin, kept):
     No two splits may share text. Of a source of one's own the origin ends in its hash or
     fingerprint."""
     _, is_own, content = origin.rpartition(', ')
-    twice = [split for split, info in kept.items() if info.source.rpartition(', ')[2] == content]
+    twice = [split for split, said in kept.items() if said['source'].rpartition(', ')[2] == content]
     if is_own and twice:
         raise ValueError(
             f'{origin} is the source of {twice[0]} already, and no two splits may share text: '
@@ -100,13 +100,13 @@ def check_source_is_new(origin, kept):
 
 
 def write_files(paths, origin, splits, unit):
-    """Write a file for each of the splits; return {split: its SplitMeta}. See Folder.write."""
+    """Write a file for each of the splits; return {split: what is said of it}. See Folder.write."""
     new = {}
     for path, (split, (n_rows, rows)) in zip(paths, splits.items()):
         bar = progress(rows, total=n_rows, desc=f'{split}.bin', unit=unit)
         new[split] = write_rows(path, bar, n_rows, origin)
-    for split, info in new.items():
-        if not info.tokens:
+    for split, said in new.items():
+        if not said['tokens']:
             raise ValueError(
                 f'{split} of {origin} would be empty: name its --split, or a longer source'
             )
@@ -114,7 +114,7 @@ def write_files(paths, origin, splits, unit):
 
 
 def write_rows(path, rows, n_rows, origin):
-    """Write `n_rows` rows into `path`; return their SplitMeta."""
+    """Write `n_rows` rows into `path`; return what is said of them."""
     n_tokens = 0
     text_bytes = 0
     sha = hashlib.sha256()
@@ -125,7 +125,13 @@ def write_rows(path, rows, n_rows, origin):
             sha.update(written)
             n_tokens += len(tokens)
             text_bytes += n_bytes
-    return SplitMeta(n_rows, n_tokens, text_bytes, sha.hexdigest(), origin)
+    return {
+        'rows': n_rows,
+        'tokens': n_tokens,
+        'text_bytes': text_bytes,
+        'sha256': sha.hexdigest(),
+        'source': origin,
+    }
 
 
 def print_meta(out, meta, before, force):
@@ -135,11 +141,9 @@ def print_meta(out, meta, before, force):
         done = 'there already (--force replaces it)'
     print(f'{os.path.join(out, meta.name)}: {done}, tokenizer {meta.tokenizer}')
 
-    width = max(len(split.source) for split in meta.splits.values()) + 2
-    print(f'{"split":<8}{"rows":>10}{"tokens":>16}{"bytes of text":>16}  {"source":<{width}}sha256')
-    for name, split in meta.splits.items():
-        n_bytes = f'{split.text_bytes:,}' if split.text_bytes else '-'
+    for name, said in meta.splits.items():
         print(
-            f'{name:<8}{split.rows:>10,}{split.tokens:>16,}{n_bytes:>16}  '
-            f'{split.source:<{width}}{split.sha256[:16]}...'
+            f'{name}: {said["rows"]:,} rows, {said["tokens"]:,} tokens, '
+            f'{said["text_bytes"]:,} bytes of text, sha256 {said["sha256"][:16]}..., '
+            f'from {said["source"]}'
         )

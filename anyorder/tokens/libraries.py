@@ -11,8 +11,7 @@ import unicodedata
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
-from anyorder.tokens.sets import N_IDS
-from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, around, parted, shifted
+from anyorder.tokens.tokenizer import END_OF_TEXT, N_IDS, PART, Tokenizer, around, parted, shifted
 
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')

@@ -26,35 +26,27 @@ it, and a file that was changed since is refused."""
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.tokens.tokenizers import KNOWN, MAKERS, OWN
+from anyorder.tokens.tokenizer import type_of
+from anyorder.tokens.tokenizers import KNOWN
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 
 
 @dataclass(frozen=True)
-class SplitMeta:
-    """What is said of a split."""
-
-    rows: int
-    tokens: int
-    text_bytes: int
-    sha256: str
-    source: str
-
-
-@dataclass(frozen=True)
 class Meta:
     """What is said of a set, and `tokenizer_file`, the text that makes its tokenizer where the name
-    alone does not."""
+    alone does not.
 
-    name: str
-    tokenizer: str
-    n_tokens: int
-    eos: int | None
-    splits: dict  # {name: SplitMeta}
+    A checkpoint keeps it without the name, the splits and the command: see kind_of."""
+
+    name: str = ''
+    tokenizer: str = ''
+    n_tokens: int = 0  # 0 is not known
+    eos: int | None = None
+    splits: dict = field(default_factory=dict)
     given: bool = False
     prompts: bool = False
     row_length: int | None = None
@@ -64,13 +56,29 @@ class Meta:
     made_by: str | None = None
     tokenizer_file: str | None = None
 
-    def with_splits(self, splits):
-        return replace(self, splits=splits)
+    @property
+    def dtype(self):
+        """The type of a token on disk."""
+        return type_of(self.n_tokens, 15 if self.given else 16)
+
+    @property
+    def is_stream(self):
+        """Whether a block may start at any token; else it is a row."""
+        return not self.row_length and not self.prompts
+
+    def n_bytes(self, split):
+        """Return the size of the file of a split."""
+        return self.dtype.itemsize * self.splits[split]['tokens']
 
 
-# the other fields that a checkpoint keeps of sets of a tokenizer
-NEEDED = {OWN: ('given', 'row_length', 'shape', 'vocabulary')}
-NEEDED |= {task: ('row_length', 'puzzle') for task in MAKERS}
+def kind_of(meta):
+    """Return a Meta without what is only said of this set: which kind of set it is."""
+    return replace(meta, name='', splits={}, made_by=None)
+
+
+def differing(meta, other):
+    """Return the names of the fields in which two Metas differ."""
+    return [f.name for f in fields(Meta) if getattr(meta, f.name) != getattr(other, f.name)]
 
 
 def meta_path(directory):
@@ -102,28 +110,12 @@ def read_meta(directory):
             f'{path} or the tokenizer beside it is damaged: copy the folder again, or remove it '
             'and prepare the set again'
         )
-    splits = {name: SplitMeta(**split) for name, split in entries.pop('splits').items()}
-    return Meta(**entries, splits=splits, tokenizer_file=file)
+    return Meta(**entries, tokenizer_file=file)
 
 
 def check_of(entries, file):
     """Return a hash of the other fields of meta.json, and of a tokenizer's file or None."""
     return hashlib.sha256((plain_json(entries) + (file or '')).encode()).hexdigest()
-
-
-def kind_of(meta):
-    """Return what a checkpoint keeps of a Meta, as a dict.
-
-    This is all but its name, its splits and its command, and but what a set of this tokenizer has
-    no need to say."""
-    needed = ('given', *NEEDED.get(meta.tokenizer, ()))
-    kind = {}
-    for field in fields(Meta):
-        value = getattr(meta, field.name)
-        is_said = field.name in needed or value != field.default
-        if is_said and field.name not in ('name', 'splits', 'made_by'):
-            kind[field.name] = value
-    return kind
 
 
 def write_meta(directory, meta):

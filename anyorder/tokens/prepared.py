@@ -9,7 +9,7 @@ from functools import partial
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import Untrained, choose
 from anyorder.tokens.folder import check_source_is_new, folder_to_write
-from anyorder.tokens.meta import Meta, kind_of
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import (
     Documents,
     from_hub,
@@ -213,7 +213,7 @@ def is_of_folder(asked, folder):
         return True
     if not folder.meta:
         return False
-    of_folder = tokenizer_of_set(kind_of(folder.meta))
+    of_folder = tokenizer_of_set(folder.meta)
     return asked.identity in (of_folder.identity, (of_folder.name, None))
 
 
@@ -230,7 +230,7 @@ def check_same(same, kept, folder, asked):
 def open_tokenizer(choice, divided, kept, folder):
     """Return the tokenizer of the splits that are `kept`, or else that of a choice."""
     if kept:
-        return tokenizer_of_set(kind_of(folder.meta))
+        return tokenizer_of_set(folder.meta)
     if isinstance(choice, Untrained):
         return choice.trained(divided)
     return choice

@@ -7,7 +7,13 @@ import sys
 import numpy as np
 
 END_OF_TEXT = '<|endoftext|>'  # how the token that ends a document is shown
+N_IDS = 1 << 24  # ids that tokens may have: more are a mistake, and no network has so many rows
 PART = '\ufffd'  # what a decoder writes for a part of a letter
+
+
+def type_of(n_tokens, n_bits):
+    """Return the type of a token on disk, whose id has n_bits of 16 if that is enough."""
+    return np.dtype('<u2' if n_tokens <= 2**n_bits else '<u4')
 
 
 def one_of(texts):

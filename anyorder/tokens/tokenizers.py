@@ -8,8 +8,7 @@ import re
 import numpy as np
 
 from anyorder.tokens.libraries import GPT2, Library
-from anyorder.tokens.sets import type_of
-from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer, one_of
+from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer, one_of, type_of
 
 
 class Bytes(Tokenizer):
@@ -105,22 +104,20 @@ def is_of_text(name):
     return name not in (*MAKERS, OWN)
 
 
-def tokenizer_of_set(kind):
-    """Return the tokenizer of a set, by what kind_of says of it.
+def tokenizer_of_set(meta):
+    """Return the tokenizer of a set, by its Meta.
 
     Tokens of one's own are named, or are their numbers. A tokenizer whose name is none of KNOWN is
     in the field tokenizer_file."""
-    name = kind['tokenizer']
+    name = meta.tokenizer
     if name not in KNOWN:
-        return kept_tokenizer(name, kind['tokenizer_file'], kind['eos'])
-    texts = kind.get('vocabulary')
-    if name in MAKERS and texts:
-        return symbols_of_puzzle(name, texts)
+        return kept_tokenizer(name, meta.tokenizer_file, meta.eos)
+    if name in MAKERS and meta.vocabulary:
+        return symbols_of_puzzle(name, meta.vocabulary)
     if name != OWN:
         return get_tokenizer(name)
-    if not texts:
-        texts = [str(i) for i in range(kind['n_tokens'])]
-    return Symbols(OWN, texts, ' ', kind['eos'])
+    texts = meta.vocabulary or [str(i) for i in range(meta.n_tokens)]
+    return Symbols(OWN, texts, ' ', meta.eos)
 
 
 kept_tokenizer = functools.lru_cache(8)(Library.of_file)  # of a set or a checkpoint

@@ -26,13 +26,14 @@ def introduction(state, data, clock, folder, config, compiled, changed):
 
     `compiled` says in words how, the list `changed` what a resume changes."""
     yield f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update'
-    for part in data.parts:
-        n_read = part.share * clock.tokens_per_iter * config.max_iters
-        n, N = part.blocks.shape
+    for train, val in zip(data.train, data.val):
+        n_tokens = len(train.packed)
+        n_read = train.share * clock.tokens_per_iter * config.max_iters
+        n, N = val.blocks.shape
         yield (
-            f'{part.name}: {part.train.packed.size:,} tokens ({data.tokenizer.name})'
-            f'{part.train.cut(N)}; {part.share:.1%} of an update, '
-            f'{n_read / part.train.packed.size:.3g} times in all; validation on {n:,} blocks of {N}'
+            f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){train.cut(N)}; '
+            f'{train.share:.1%} of an update, {n_read / n_tokens:.3g} times in all; '
+            f'validation on {n:,} blocks of {N}'
         )
     _, world_size = processes()
     yield (
@@ -71,7 +72,7 @@ def report_of(state, data, folder, chart, config):
     bar = progress(total=config.max_iters, initial=state.iter_num, **how)
     write_samples = None
     # of a split run no process alone has the whole average
-    if chart.wanted and not data.train.marked and not splits(config):
+    if chart.wanted and not data.kind.given and not splits(config):
         write_samples = partial(samples, state.ema.model, data.tokenizer, state.order, config)
     return Report(folder, chart, bar, write_samples)
 
@@ -112,11 +113,12 @@ def losses_in(entry):
 
 
 def conclusion(state, data, val, folder, config):
-    """Yield the lines on what came out, and on what to do next; `val` is of validate_parts."""
-    for part in data.parts:
-        yield f'\nvalidation of the EMA weights on {part.name}'
-        yield validation_table(val[part.name], part, data.tokenizer, state.order, config)
-    if not data.train.marked:
+    """Yield the lines on what came out, and on what to do next; `val` is of validate_sets."""
+    for measured in data.val:
+        name = measured.split.meta.name
+        yield f'\nvalidation of the EMA weights on {name}'
+        yield validation_table(val[name], measured, data.tokenizer, state.order, config)
+    if not data.kind.given:
         model = state.ema.model
         if splits(config):  # the first process has a part of it
             model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
@@ -134,17 +136,17 @@ def conclusion(state, data, val, folder, config):
         yield f'  python {command}'
 
 
-def validation_table(val, part, tokenizer, order, config):
+def validation_table(val, measured, tokenizer, order, config):
     """Return what `validate` gave of a set as a table, for texts with the entropy of single
     tokens."""
     names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': f'own order ({order.name})'}
-    blank = ~part.given
+    blank = ~measured.given
     n_bytes = None
     if tokenizer.n_bytes is not None:
-        n_bytes = int(tokenizer.n_bytes[part.blocks[blank]].sum())
+        n_bytes = int(tokenizer.n_bytes[measured.blocks[blank]].sum())
     rows = [summarize(names[name], nats, blank.sum(1), n_bytes) for name, nats in val.items()]
-    if not part.val.marked:
-        rows.append(unigram_row(part.val.packed.reshape(-1), tokenizer, config.block_size))
+    if not measured.split.meta.given:
+        rows.append(unigram_row(measured.split.packed, tokenizer, config.block_size))
     return format_table(rows)
 
 
@@ -168,15 +170,15 @@ def samples(model, tokenizer, order, config):
 def commands_to_go_on(data, order, ckpt):
     """Yield the commands that sample and evaluate the checkpoint, or solve its puzzles."""
     rows = [('sample.py', 'order', [])]
-    puzzles = [part for part in data.parts if part.train.marked]
+    puzzles = [split.meta for split in data.train if split.meta.given]
     if puzzles:
         solve = '-m anyorder.extras.puzzles solve --dataset'
-        rows = [(f'{solve}={part.name}', 'orders', [part]) for part in puzzles]
-    for program, option, parts in (*rows, ('eval_ppl.py', 'orders', puzzles)):
+        rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
+    for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
         words = [program, f'--ckpt={ckpt}']
         if order.is_function:  # no checkpoint runs it
             folder = os.path.dirname(order.family.orders.path)
             words.append(f'--{option}={shlex.quote(os.path.join(folder, order.name))}')
-        if any('test' not in part.meta.splits for part in parts):
+        if any('test' not in meta.splits for meta in metas):
             words.append('--split=val')
         yield ' '.join(words)

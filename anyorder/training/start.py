@@ -253,15 +253,14 @@ def check_data(start, data):
     Returns in words which of them have other contents."""
     if not start.before:
         return []
-    kind = start.checkpoint.set
-    other = differing(kind, dict.fromkeys(kind) | data.kind)
+    other = differing(vars(start.checkpoint.set), vars(data.kind))
     if other:
         raise ValueError(
             f'the checkpoint has another kind of set than {start.config.dataset} is '
             f'({", ".join(other)}): start from its weights with '
             f'--init_from={start.config.out_dir}/ckpt.pt'
         )
-    changed = [changed_since(start.checkpoint, part.name, part.meta) for part in data.parts]
+    changed = [changed_since(start.checkpoint, split.meta) for split in data.train]
     return [*filter(None, changed)]
 
 

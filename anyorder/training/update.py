@@ -16,19 +16,20 @@ from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
 
-def draw_batch(state, split, config):
+def draw_batch(state, splits, config):
     """Draw the Batch of a micro-batch, on the device, from torch's default generators."""
     device = state.device
-    blocks = random_blocks(split, config.batch_size, config.block_size)
-    idx, given = split.unpack(send(blocks, device))
-    n_visits = visits_of(blocks)
+    tokens, given = random_blocks(splits, config.batch_size, config.block_size)
+    idx = send(tokens, device)
+    given = send(given, device)
+    n_visits = visits_of(tokens)
     if n_visits is not None:
         n_visits = send(n_visits, device)
-    drawn = state.order.draw(*blocks.shape, l2r_ratio=config.l2r_ratio, device=device)
+    drawn = state.order.draw(*tokens.shape, l2r_ratio=config.l2r_ratio, device=device)
     order, n_given, n_blanks = given_first(drawn, given, n_visits)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
-    begins = begins_in(blocks, split, config.get('documents', 'together'))
+    begins = begins_in(tokens, splits[0].meta, config.get('documents', 'together'))
     if begins is not None:
         batch = apart(batch._replace(order=drawn), given, send(begins, device), state.order.law)
     if not state.model.slots.masked_loss:
@@ -44,7 +45,7 @@ def send(x, device):
     return x.to(device, non_blocking=True)
 
 
-def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
+def update(state, splits, lr, config, draw=draw_batch, loss=blank_nll):
     """Make an update of weights and average at AdamW's learning rate, and count it in `state`.
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
@@ -54,14 +55,14 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
     world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
     up to the loss, whoever has more blanks. The host never waits for the device.
 
-    draw  (state, split, config) -> Batch
+    draw  (state, splits, config) -> Batch
     loss  (model, batch) -> nats (B, N)"""
     rank, world_size = processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = []
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
-        batches.append(draw(state, split, config))
+        batches.append(draw(state, splits, config))
 
     dtype = widest(state.device)
     n_blanks = sum_over_processes(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import shutil
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from anyorder.extras.hub import __main__ as hub
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
 from anyorder.tokens.libraries import Library
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import MAKERS, Symbols, tokenizer_of_set
 from anyorder.training.start import open_start
 from anyorder.writer import Writer
@@ -335,10 +337,10 @@ NAMES = [
     ('0 1 2 3 4 5 6 7 8 9 10 11', 11, True),
     ('0 1 2 3 4 5 6 7 8 9 10 11', 1, False),
 ]
-SETS = [({'tokenizer': name}, True) for name in ('bytes', 'gpt2', *MAKERS)]
+SETS = [(Meta(tokenizer=name), True) for name in ('bytes', 'gpt2', *MAKERS)]
 for names, eos, end in NAMES:
-    kind = {'eos': eos, 'vocabulary': names.split(), 'n_tokens': len(names.split())}
-    SETS += [(LETTERS | kind, end)]
+    kind = Meta('', 'own', len(names.split()), eos, vocabulary=names.split())
+    SETS += [(kind, end)]
 
 
 def learned():
@@ -346,8 +348,7 @@ def learned():
     backend = library('texts')
     backend.add_special_tokens(['<|endoftext|>', '<|mask|>', '<|pad|>'])
     ours = Library.of_file('mine', backend.to_str())
-    kind = {'tokenizer': 'mine', 'n_tokens': ours.n_tokens, 'eos': ours.eos, 'given': False}
-    return kind | {'tokenizer_file': ours.file}
+    return Meta('', 'mine', ours.n_tokens, ours.eos, tokenizer_file=ours.file)
 
 
 @pytest.fixture
@@ -355,7 +356,7 @@ def written(tmp_path):
     """written(model, kind): its folder, with the tokenizer of this set."""
 
     def export(model, kind):
-        entries = {'tokenizer': kind['tokenizer'], 'set': kind}
+        entries = {'tokenizer': kind.tokenizer, 'set': asdict(kind)}
         write_exported(tmp_path, model.float(), entries, tokenizer_of_set(kind), 'raw')
         return str(tmp_path)
 
@@ -389,9 +390,9 @@ def test_a_tokenizer_has_the_same_ids_and_decodes_any(written, kind, end):
 
 def test_what_transformers_cannot_have_with_the_same_ids_is_left_out(written):
     kind = learned()
-    parts = json.loads(kind['tokenizer_file'])
+    parts = json.loads(kind.tokenizer_file)
     parts['model']['vocab']['late'] = 310  # ids between are nobody's
-    kind |= {'tokenizer_file': json.dumps(parts), 'n_tokens': 311}
+    kind = replace(kind, tokenizer_file=json.dumps(parts), n_tokens=311)
     assert 'tokenizer.json' not in os.listdir(written(make_model(vocab_size=311), kind))
 
 
@@ -401,7 +402,7 @@ def test_what_transformers_cannot_have_with_the_same_ids_is_left_out(written):
 def test_it_writes_by_its_own_law(written):
     """Unless a file says otherwise; a text is cut to what is read."""
     model = make_model(vocab_size=320, n_tokens=257, n_layer=1)
-    folder = written(model, {'tokenizer': 'bytes'})
+    folder = written(model, Meta(tokenizer='bytes'))
     causal = view(folder, 'ModelForCausalLM')
     said = view(folder, 'Config').to_dict() | causal.generation_config.to_dict()
     law = dict(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_length=N)
@@ -415,7 +416,7 @@ def test_it_writes_by_its_own_law(written):
 
 def test_texts_that_end_are_padded_and_change_no_other(written):
     """Padding has an id behind the vocabulary, and is never drawn."""
-    folder = written(make_model(vocab_size=257, block_size=24), {'tokenizer': 'bytes'})
+    folder = written(make_model(vocab_size=257, block_size=24), Meta(tokenizer='bytes'))
     causal = view(folder, 'ModelForCausalLM')
     texts = view(folder, 'Tokenizer')(['ab', 'abcdef', 'q'], padding=True, return_tensors='pt')
     how = dict(max_new_tokens=9, **GREEDY)

@@ -30,9 +30,8 @@ VIEWS = {
     'AutoModelForCausalLM': 'AOGPTForCausalLM',
     'AutoModelForMaskedLM': 'AOGPTForMaskedLM',
 }
-# entries of a checkpoint that are kept; data and val_data are hashes,
-# sets are those of a mixture
-ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets', 'data', 'val_data')
+# entries of a checkpoint that are kept; see training/data.py
+ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets')
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = (
     'dataset',

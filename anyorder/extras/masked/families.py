@@ -17,6 +17,7 @@ from anyorder.extras.masked.mdlm import MDLM
 from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import MASKED, is_out_of_memory
 from anyorder.orders import Order
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.weights import WithoutDraws, local_path, read_json
 
@@ -39,7 +40,7 @@ class MaskedCheckpoint:
 
     entries = {}
     run = {}
-    set = {}
+    set = Meta()
     order = Order()
     iter_num = '?'
     weights = 'raw'

@@ -118,12 +118,12 @@ def task_of(name):
     return TASKS[name]
 
 
-def judge_of(kind):
-    """Return the task of a set, by what kind_of says of it.
+def judge_of(meta):
+    """Return the task of a set, by its Meta.
 
     Without a task a blank is right if it is what the set says."""
-    if 'puzzle' in kind:
-        return make_task(kind['puzzle'])
+    if meta.puzzle:
+        return make_task(meta.puzzle)
     return SimpleNamespace(check_answer=blanks_right)
 
 

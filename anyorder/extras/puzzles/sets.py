@@ -93,7 +93,7 @@ def is_made_so(folder, puzzle, wanted, counts):
     if not meta or meta.puzzle != puzzle:
         return False
     whole = whole_splits(folder.path, meta)
-    return all(whole[s].rows == counts[s] for s in wanted if s in whole)
+    return all(whole[s]['rows'] == counts[s] for s in wanted if s in whole)
 
 
 def packed_rows(tokens, given):

@@ -68,7 +68,6 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, all_blocks, visits_of
-from anyorder.tokens.meta import kind_of
 from anyorder.tokens.sets import PADDING, check_length
 from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
 
@@ -184,19 +183,18 @@ def open_puzzles(checkpoint, c):
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
-    split, meta = open_split(data_dir, name, c.split)
-    kind = kind_of(meta)
-    if is_of_text(kind['tokenizer']) and not kind.get('prompts'):
+    split = open_split(data_dir, name, c.split)
+    meta = split.meta
+    if is_of_text(meta.tokenizer) and not meta.prompts:
         raise ValueError(f'{name} is text without prompts, which eval_ppl.py measures')
-    ids = ids_of(tokenizer_of_set(kind), tokenizer)
-    puzzle = kind.get('puzzle')
-    if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
+    ids = ids_of(tokenizer_of_set(meta), tokenizer)
+    if ids is None or checkpoint.set.puzzle not in (None, meta.puzzle):
         raise ValueError(
             f'{name} has other puzzles or symbols than a checkpoint of {tokenizer.name} tokens '
             'knows: choose another --dataset or --ckpt'
         )
-    N = kind.get('row_length') or block_size
-    check_length(split, N, f'{name}/{c.split}')
+    N = meta.row_length or block_size
+    check_length(split, N)
     tokens, given = all_blocks(split, N, c.n_puzzles)
     given = only_blank(c.blanks, tokens, given)
     if tokens.size(1) > block_size:
@@ -210,7 +208,7 @@ def open_puzzles(checkpoint, c):
     symbols = np.full(tokenizer.n_tokens, -1)
     symbols[ids] = np.arange(len(ids))
     tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
-    return Puzzles(judge_of(kind), tokens, given, label, symbols)
+    return Puzzles(judge_of(meta), tokens, given, label, symbols)
 
 
 def only_blank(positions, tokens, given):

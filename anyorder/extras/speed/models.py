@@ -71,7 +71,7 @@ def start_training(config, device, dtype, network='decoder'):
         beta2=0.95,
     )
     state = TrainState(model, make_optimizers(model, run), EMA(model, 0.9999))
-    return state, Split(random_tokens(config)), run
+    return state, [Split(random_tokens(config))], run
 
 
 def wants_compile(config, device):

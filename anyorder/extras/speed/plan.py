@@ -22,8 +22,8 @@ from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
 from anyorder.machine.files import on_hub
 from anyorder.tokens.apart import check_documents, keeps_apart
-from anyorder.tokens.meta import kind_of, read_meta
-from anyorder.tokens.mixture import kind_of_all, weights_in
+from anyorder.tokens.meta import read_meta
+from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import check_length, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
@@ -67,7 +67,7 @@ def lines_of(config):
     compiled = config.compile
     if compiled == 'auto':
         compiled = config.max_iters >= LONG_RUN
-    has_rows = any(meta.prompts or meta.row_length is not None for meta in metas.values())
+    has_rows = not all(meta.is_stream for meta in metas.values())
     setup = Setup(
         batch_size=config.batch_size,
         length=width_of(config, metas),
@@ -113,7 +113,7 @@ def prepared_sets(config):
         if meta := read_meta(os.path.join(config.data_dir, name)):
             metas[name] = meta
     if metas:
-        kind_of_all({name: kind_of(meta) for name, meta in metas.items()})
+        mixed([*metas.values()])
     return metas
 
 
@@ -146,9 +146,9 @@ def width_of(config, metas):
         meta = metas.get(name)
         if 'train' not in whole_splits(directory, meta):
             return config.block_size
-        split, _ = open_split(config.data_dir, name, 'train')
-        check_documents(split, config.documents, name)
-        check_length(split, config.block_size, f'{name}/train')
+        split = open_split(config.data_dir, name, 'train')
+        check_documents(meta, config.documents)
+        check_length(split, config.block_size)
         widths.append(split.width(config.block_size))
     return max(widths)
 
