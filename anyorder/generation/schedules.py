@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.seeds import keys_of, uniform
 from configurator import check_choice
@@ -82,14 +83,13 @@ def scheduled_ends(unmasking, n_blanks, seeds, *names):
     if isinstance(schedule, str):
         rows = zip(n_blanks.tolist(), seeds)
         return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)
-    ends = torch.tensor(schedule)
     most = int(n_blanks.max())
-    if ends.diff(prepend=torch.zeros_like(ends[:1])).min() < 1 or ends[-1] != most:
+    if [0, *schedule] != sorted({0, *schedule}) or max(schedule, default=0) != most:
         raise ValueError(
             f'a schedule must increase strictly from above 0 to the {most} blanks, '
             f'got {schedule[:8]} ...'
         )
-    return torch.minimum(ends, n_blanks.unsqueeze(1))
+    return torch.minimum(torch.tensor(schedule), n_blanks.unsqueeze(1))
 
 
 def ends_of_row(unmasking, n, seed, *names):
@@ -114,6 +114,5 @@ def ends_of_row(unmasking, n, seed, *names):
 def padded_ends(ends, n_blanks):
     """Return lists of ends [B] as (B, steps). A finished row repeats its last end, its n_blanks."""
     rows = [torch.tensor(row, dtype=torch.long) for row in ends]
-    width = max(map(len, rows))
-    padded = [torch.nn.functional.pad(row, (0, width - len(row)), value=2**31) for row in rows]
-    return torch.minimum(torch.stack(padded), n_blanks.unsqueeze(1))
+    ends = pad_sequence(rows, batch_first=True, padding_value=2**31)
+    return torch.minimum(ends, n_blanks.unsqueeze(1))

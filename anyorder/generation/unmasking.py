@@ -85,6 +85,7 @@ class Given(Unmasking):
     n_steps: int = 1
     schedule: str | list = 'linear'
     binomial: bool = False
+    ends = scheduled_ends
 
     def __post_init__(self):
         check_steps(self)
@@ -103,9 +104,6 @@ class Given(Unmasking):
         if slots.masked_loss or self.binomial or canvas.language is not None:
             return False
         return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
-
-    def ends(self, n_blanks, seeds, *names):
-        return scheduled_ends(self, n_blanks, seeds, *names)
 
     def reveal(self, step):
         x, cells = step.read()
