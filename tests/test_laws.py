@@ -388,3 +388,14 @@ def test_each_score_has_a_slow_definition_and_each_option_a_row():
     options = [*NAMED, *RULES, *DRAWN]
     untried = [name for name in options if not any(f"'{name}" in row for row in FEATURES)]
     assert not untried, f'tests/test_laws.py: FEATURES has no row of {untried}'
+
+
+# of the chain of law.py, whose pattern stands in tests/extras/test_language.py
+NEIGHBOURS = ['cfg_scale presence_penalty', 'presence_penalty allowed', 'allowed top_k']
+NEIGHBOURS += ['temperature top_k', 'top_k top_p', 'temperature min_p']
+
+
+@pytest.mark.parametrize('links', NEIGHBOURS)
+def test_neighbours_in_the_chain_of_a_law_stand_in_one_row(links):
+    rows = [row for row in FEATURES.values() if {*links.split()} <= {*row.how}]
+    assert any('definition' not in row.lacks for row in rows)
