@@ -185,7 +185,8 @@ class Writer:
         return decoded
 
     def read(self, prompts, way, page, seed, numbers):
-        """Return the Layout of each text that is to be written, checked before any work.
+        """Return the Template of each text that is to be written, its blanks with their lengths,
+        checked before any work.
 
         Text r is of prompt numbers[r], and the lengths of its blanks are a function of seed + r,
         or, if `seed` is a list, of seed[r].
@@ -204,12 +205,10 @@ class Writer:
         texts = []
         with self.autocast(), bar:
             chosen = lengths.choose(network, templates, seeds_of(seed, len(templates)))
-            for row, (template, (found, said)) in enumerate(zip(templates, chosen)):
-                text = template.shortest
-                if found:
-                    text = template.lay_out(found, said)
-                    check_match(text, self.tokenizer, row)
+            for row, (template, text) in enumerate(zip(templates, chosen)):
                 texts.append(text)
+                if text is not template:
+                    check_match(text, self.tokenizer, row)
                 bar.update()
         return texts
 
@@ -250,13 +249,12 @@ class Writer:
 
     def conditional(self, prompt, n_orders, seed):
         """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
-        templates = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
-        if any(template.unknown or template.matching for template in templates):
+        texts = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
+        if any(text.unknown or text.patterns for text in texts):
             raise ValueError(
                 'a text that is scored has blanks of known lengths without a pattern: write [[n]] '
                 'in place of [[?]] and [[/pattern/]]'
             )
-        texts = [template.shortest for template in templates]
         if not all(any(text.answer) for text in texts):
             raise ValueError(
                 'logprob wants to know which part of the text it is to score: write it as [[=text]]'
@@ -324,25 +322,24 @@ def check_texts(templates, way, page, config, tokenizer):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    texts = [template.shortest for template in templates]
-    for n in {min(len(text.tokens), config.block_size) for text in texts}:
+    for n in {min(len(text.tokens), config.block_size) for text in templates}:
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
     way.unmasking.check_network(config.slots, min(longest, config.block_size), scores)
-    check_blanks(texts, scores, page.allowed, tokenizer.n_tokens)
+    check_blanks(templates, scores, page.allowed, tokenizer.n_tokens)
     check_guided(templates, way, page, config.block_size)
     check_patterns(templates, way, page)
     for row, template in enumerate(templates):
         if not template.unknown:
-            check_match(template.shortest, tokenizer, row, scores)
+            check_match(template, tokenizer, row, scores)
 
 
-def check_blanks(texts, scores, allowed, n_tokens):
-    """Raise ValueError unless Layouts have blanks that can be written, or scored."""
-    asked = [p for text in texts for p, known in enumerate(text.known) if not known]
+def check_blanks(templates, scores, allowed, n_tokens):
+    """Raise ValueError unless texts have blanks that can be written, or scored."""
+    asked = [p for text in templates for p, known in enumerate(text.known) if not known]
     if not asked:
         raise ValueError('there is no blank to write or score in the prompt')
-    n_answers = sum(text.answer.count(True) for text in texts)
+    n_answers = sum(text.answer.count(True) for text in templates)
     if scores and n_answers < len(asked):
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
@@ -357,8 +354,7 @@ def check_guided(templates, way, page, block_size):
     if not way.drawing.cfg_scale:
         return
     for number, template in enumerate(templates, 1):
-        text = template.shortest
-        if not any(text.known):
+        if not any(template.known):
             which = f'prompt {number} of {len(templates)}' if len(templates) > 1 else 'the prompt'
             raise ValueError(
                 f'cfg_scale has a text depend more on what is given, and {which} gives nothing: '
@@ -369,7 +365,7 @@ def check_guided(templates, way, page, block_size):
                 'cfg_scale wants a text that fits into the model, with what is to be written: at '
                 f'most {block_size} tokens, got {template.longest}'
             )
-        if page.stop and text.open and text.open[0][1] < len(text.tokens):
+        if page.stop and template.open and template.open[0][1] < len(template.tokens):
             raise ValueError(
                 'cfg_scale wants a text that is written as a whole, and with a stop what stands '
                 'behind a [[..]] is written after it: leave out stop, or cfg_scale'
@@ -378,17 +374,17 @@ def check_guided(templates, way, page, block_size):
 
 def check_patterns(templates, way, page):
     """Raise ValueError where Templates, or the page, have patterns that cannot be kept to."""
-    in_blanks = [template for template in templates if template.matching]
-    if not in_blanks and page.pattern is None:
+    matching = [template for template in templates if template.patterns]
+    if not matching:
         return
     check_turns(way.unmasking)
-    if in_blanks and page.pattern is not None:
+    own = [one for template in templates for one in template.pieces if one.pattern is not None]
+    if own and page.pattern is not None:
         raise ValueError(
             'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
             'in place of [[/pattern/]]'
         )
-    are_open = all(template.shortest.open for template in in_blanks)
-    if page.stop and not (in_blanks and are_open):
+    if page.stop and not (own and all(template.open for template in matching)):
         raise ValueError(
             'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
             '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
@@ -396,7 +392,7 @@ def check_patterns(templates, way, page):
 
 
 def check_match(text, tokenizer, row, scores=False):
-    """Raise ValueError where a part of the Layout cannot match its pattern, or, if the text in the
+    """Raise ValueError where a part of the text cannot match its pattern, or, if the text in the
     blanks is scored, does not. Errors name the row."""
     for start, end, pattern in text.patterns:
         places = zip(text.tokens[start:end], text.known[start:end])

@@ -588,11 +588,14 @@ def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
     """One blank after the other; a sample says its probability and the runner-up."""
     model = make_model(5, vocab_size=3)
     found = [*Lengths('draw').choose(model, 400 * [TWO], range(400))]
-    assert found[7:8] == [*Lengths('draw').choose(model, [TWO], [7])]
-    counts = torch.tensor([lengths[0] for lengths, _ in found]).bincount()[1:]
+    (alone,) = Lengths('draw').choose(model, [TWO], [7])
+    assert (found[7].lengths, found[7].starts) == (alone.lengths, alone.starts)
+    counts = torch.tensor([text.lengths[0]['length'] for text in found]).bincount()[1:]
     assert chi2_of(counts, Lengths().probabilities(model, TWO, ())[1]) < limit(1)
-    ((chosen, said),) = Lengths().choose(model, [TWO], [0])
-    for k, length in enumerate(said):
+    (text,) = Lengths().choose(model, [TWO], [0])
+    chosen = [said['length'] for said in text.lengths]
+    assert text.tokens == TWO.with_lengths(chosen).tokens
+    for k, length in enumerate(text.lengths):
         p = Lengths().probabilities(model, TWO, chosen[:k])[1].tolist()
         best = p.index(max(p))
         want = [best + 1, p[best], 2 - best, p[1 - best]]

@@ -661,7 +661,7 @@ LAID_OUT = {
 @pytest.mark.parametrize('prompt, laid_out', LAID_OUT.items())
 def test_a_prompt_is_laid_out(prompt, laid_out):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
-    text = p.parse_prompt(prompt, Bytes(), len(laid_out)).shortest
+    text = p.parse_prompt(prompt, Bytes(), len(laid_out))
     shown = ''
     for token, is_known, is_answer in zip(text.tokens, text.known, text.answer):
         if is_known:
@@ -720,12 +720,12 @@ def test_a_pattern_says_which_lengths_its_blank_may_have(patterns, prompt, found
     piece = template.pieces[1]
     assert f'{shown_piece(piece)}: {" ".join(map(str, piece.lengths))}' == found
     assert [n for n in range(1, 21) if piece.may_have(n)] == piece.lengths
-    assert template.shortest.patterns == [(1, 1 + piece.lengths[0], piece.pattern)]
+    assert template.patterns == [(1, 1 + piece.lengths[0], piece.pattern)]
 
 
 def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patterns):
     template = p.parse_prompt('a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
-    found = [(start, end) for start, end, _ in template.lay_out((3, 2)).patterns]
+    found = [(start, end) for start, end, _ in template.with_lengths((3, 2)).patterns]
     assert found == [(5, 7), (17, 19)]
     p.parse_prompt('[[2-3]]a', Bytes(), 4)  # which just fits
 
@@ -764,7 +764,7 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
-    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).shortest.known == [True, False]
+    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).known == [True, False]
 
 
 @pytest.mark.parametrize(

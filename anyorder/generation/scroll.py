@@ -40,7 +40,7 @@ class Scroll:
     def __init__(self, texts, seed, checkpoint, page=EMPTY, n_before=0):
         """Prepare the texts.
 
-        texts     [Layout] of prompts.py
+        texts     [Template] of prompts.py, whose blanks have their lengths
         seed      row r is a function of seed + r, or, if it is a list, of seed[r]
         page      a Page whose `stop` is a list. The positions of `allowed` count from the start of
                   the text as it is then
@@ -199,7 +199,7 @@ class Row:
     size           positions of its template"""
 
     def __init__(self, text, seed, open_blanks):
-        """Begin to write a Layout. Without its open blanks all of it is one part."""
+        """Begin to write the text of a Template. Without its open blanks all of it is one part."""
         tokens = text.tokens
         known = text.known
         n = len(tokens)

@@ -34,7 +34,7 @@ class Lengths:
         check_choice('blank_length', self.rule, 'likely', 'draw')
 
     def choose(self, network, templates, seeds):
-        """Yield (lengths, what a sample says of them) of each Template, of row r by seeds[r].
+        """Yield each Template with the lengths that are found for its blanks, of row r by seeds[r].
 
         A sample says of each of its blanks the length with its probability, and the runner-up."""
 
@@ -54,7 +54,7 @@ class Lengths:
                     best = [drawn, *(j for j in best if j != drawn)]
                 said.append(entry_of(n, p, best))
                 lengths += (n[best[0]],)
-            yield lengths, said
+            yield template.with_lengths(lengths, said) if lengths else template
 
     def probabilities(self, network, template, lengths):
         """Return the lengths n that the next blank of unknown length may have, and p(n | L, R).
@@ -62,11 +62,13 @@ class Lengths:
         lengths  of the blanks before it
         returns  (n [K] increasing, (K,) float64)"""
         size = network.config.block_size
-        least, most = self.bounds(template, lengths, size)
-        piece = template.pieces[template.unknown[len(lengths)]]
-        n = [m for m in range(least, most + 1) if piece.may_have(m)]
+        text = template.with_lengths(lengths)
+        piece = text.pieces[text.unknown[0]]
+        most = longest_of(piece, size)
+        most = min(most, piece.least + text.length - text.n_least)
+        n = [m for m in range(piece.least, most + 1) if piece.may_have(m)]
         room = size - n[-1]
-        rows = [row_of(template, (*lengths, m), room) for m in n]
+        rows = [row_of(text, m, room) for m in n]
         if None in rows:
             raise ValueError(
                 f'nothing tells the length of a [[?]]: there is no text on the {room} positions '
@@ -75,20 +77,17 @@ class Lengths:
             )
         return n, gap_scores(network, rows).softmax(0)
 
-    def bounds(self, template, lengths, size):
-        """Return the least and the most tokens of the next blank, for `size` positions."""
-        piece = template.pieces[template.unknown[len(lengths)]]
-        least = piece.least
-        most = piece.most
-        if (most or least) >= size:
-            raise ValueError(
-                f'a blank that finds its length has at most {size - 1} tokens, one less than the '
-                f'model, got {most or least}: choose fewer'
-            )
-        if not most:
-            most = min(least + LONGEST - 1, max(least, size // 2))
-        left = template.length - sum(template.sizes(lengths))
-        return least, min(most, least + left)
+
+def longest_of(piece, size):
+    """Return the most tokens of a blank that finds its length, for `size` positions."""
+    least = piece.least
+    most = piece.most
+    if (most or least) >= size:
+        raise ValueError(
+            f'a blank that finds its length has at most {size - 1} tokens, one less than the '
+            f'model, got {most or least}: choose fewer'
+        )
+    return most or min(least + LONGEST - 1, max(least, size // 2))
 
 
 def entry_of(n, p, best):
@@ -101,15 +100,16 @@ def entry_of(n, p, best):
     return entry
 
 
-def row_of(template, lengths, room):
-    """Return a row of gap_scores: the text up to the last token that tells the last of `lengths`.
+def row_of(text, n, room):
+    """Return a row of gap_scores: the text up to the last token that tells whether the next blank
+    of unknown length has n tokens.
 
     room     positions behind the gap that the model has
     returns  (tokens, known, start of the gap); None if no text stands there"""
-    i = template.unknown[len(lengths) - 1]
-    text = template.lay_out(lengths)
+    i = text.unknown[0]
+    text = text.with_lengths([n])
     first = text.starts[i + 1]  # of what follows the gap
-    end = min(text.starts[template.end_of(i)], first + room)
+    end = min(text.end_of(i), first + room)
     behind = [p for p in range(first, end) if text.known[p]][:NEAR]
     if not behind:
         return None

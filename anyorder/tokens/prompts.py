@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -88,36 +87,38 @@ def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
 
     If there are several, an error says which prompt is wrong. One line each says that tokens are
     unknown, and that a blank stands behind a space."""
-    rows = []
+    templates = []
     spelling = Spelling(tokenizer)
     for n, prompt in enumerate(prompts, 1):
         try:
-            template = parse_prompt(prompt, tokenizer, length, prefix, spelling)
+            templates.append(parse_prompt(prompt, tokenizer, length, prefix, spelling, pattern))
         except ValueError as e:
             said = f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)
             raise ValueError(said) from None
-        template.pattern = pattern
-        rows.append(template)
     spelling.say()
-    return rows
+    return templates
 
 
-def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
+def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None, pattern=None):
     """Return the Template of a prompt, a text or a row. A text without a blank ends in [[..]].
 
     prefix    tokens that are left out at its beginning, see behind_beginning
     spelling  the Spelling that is told of it
+    pattern   of the whole text
 
     Raises ValueError for another kind of blank and for a prompt that is too long."""
-    if not isinstance(prompt, str):
-        return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
-    pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
-    pieces = encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer))
+    if isinstance(prompt, str):
+        pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
+        pieces = encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer))
+    else:
+        pieces = row_pieces(np.asarray(prompt), tokenizer.n_tokens)
     for i, piece in enumerate(pieces):
         if piece.pattern:
-            pattern = anyorder.Pattern(piece.pattern, within=any(one.text for one in pieces[:i]))
-            pieces[i] = matching(pattern, piece, tokenizer, length)
-    return Template(pieces, length)
+            matched = anyorder.Pattern(piece.pattern, within=any(one.text for one in pieces[:i]))
+            pieces[i] = matching(matched, piece, tokenizer, length)
+    template = Template(pieces, length, pattern)
+    template.check()
+    return template
 
 
 class Piece(NamedTuple):
@@ -145,6 +146,11 @@ class Piece(NamedTuple):
     def finds_length(self):
         """Whether it is a blank of unknown length."""
         return self.least != self.most
+
+    @property
+    def ends_blank(self):
+        """Whether a blank of unknown length before it ends there: it is open, or a text."""
+        return self.kind == 'rest' or (self.kind == 'known' and self.least > 0)
 
     def may_have(self, n):
         """Whether it may have n tokens, as far as its pattern says."""
@@ -295,55 +301,69 @@ def matching(pattern, piece, tokenizer, length):
     return Piece('blank', '', lengths[0], most, pattern, lengths)
 
 
-class Layout(NamedTuple):
-    """A text whose blanks have their lengths, as lists.
-
-    tokens  (N,), 0 in the blanks
-    known   (N,), whether the text stands
-    answer  (N,), whether it is the text in [[=text]]
-    starts  where each piece begins, and N
-    open    the [start, end] of each [[..]]
-    patterns  (start, end, Pattern) of each part that matches one
-    lengths   what its sample says of the lengths that were chosen for its blanks"""
-
-    tokens: list
-    known: list
-    answer: list = ()
-    starts: list = ()
-    open: list = ()
-    patterns: list = ()
-    lengths: list = ()
-
-
 class Template:
-    """A prompt of at most `length` tokens, blanks included.
+    """A text of at most `length` tokens with blanks, those of unknown length as short as may be.
 
     pieces   [Piece], with tokens
     pattern  the Pattern of the whole text, or None
+    lengths  what a sample says of the lengths that were found for its blanks
     unknown  the numbers of the pieces whose length is unknown
-    matching the numbers of those that match a pattern"""
+    n_least  tokens without those of [[..]]
+    tokens   (N,), 0 in the blanks
+    known    (N,), whether the text stands
+    answer   (N,), whether it is the text in [[=text]]
+    starts   where each piece begins, and N
+    open     the [start, end] of each [[..]]
+    patterns (start, end, Pattern) of each part that matches one"""
 
-    def __init__(self, pieces, length, pattern=None):
+    def __init__(self, pieces, length, pattern=None, lengths=()):
         self.pieces = pieces
         self.length = length
         self.pattern = pattern
+        self.lengths = lengths
         self.unknown = [i for i, piece in enumerate(pieces) if piece.finds_length]
-        self.matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
-        n = sum(self.sizes())
-        if n > length:
+        sizes = [piece.least for piece in pieces]
+        self.n_least = sum(sizes)
+        if self.n_least > length:
             raise ValueError(
-                f'the prompt has {n} tokens, blanks included, and does not fit into '
+                f'the prompt has {self.n_least} tokens, blanks included, and does not fit into '
                 f'length={length}: choose a larger length or a shorter prompt'
             )
+        rest = [i for i, piece in enumerate(pieces) if piece.kind == 'rest']
+        for n, i in enumerate(reversed(rest)):
+            sizes[i] = (length - self.n_least + n) // len(rest)
+        self.starts = [0, *itertools.accumulate(sizes)]
+
+        self.tokens = []
+        kinds = []  # of each token
+        for piece, n in zip(pieces, sizes):
+            self.tokens += piece.text or itertools.repeat(0, n)
+            kinds += itertools.repeat(piece.kind, n)
+        self.known = [kind == 'known' for kind in kinds]
+        self.answer = [kind == 'answer' for kind in kinds]
+        self.open = [self.starts[i : i + 2] for i in rest]
+        self.patterns = [(0, len(kinds), pattern)]
+        if pattern is None:
+            matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
+            self.patterns = [(*self.starts[i : i + 2], pieces[i].pattern) for i in matching]
+
+    @property
+    def longest(self):
+        """The most tokens that it may have."""
+        return self.length if self.unknown else len(self.tokens)
+
+    def check(self):
+        """Raise ValueError for a blank that may not fit, or has a length that nothing tells."""
         for i in self.unknown:
-            room = pieces[i].least + length - n
-            if (pieces[i].most or 0) > room:
+            piece = self.pieces[i]
+            room = piece.least + self.length - self.n_least
+            if (piece.most or 0) > room:
                 raise ValueError(
-                    f'a blank of {pieces[i].least} to {pieces[i].most} tokens has room for {room} '
-                    f'at most in length={length}: choose a larger length or fewer tokens'
+                    f'a blank of {piece.least} to {piece.most} tokens has room for {room} at most '
+                    f'in length={self.length}: choose a larger length or fewer tokens'
                 )
         # what tells lengths: a text at the end of the blank, and nothing open before it
-        kinds = [one.kind for one in pieces if one.finds_length or ends_blank(one)]
+        kinds = [piece.kind for piece in self.pieces if piece.ends_blank or piece.finds_length]
         for before, kind, behind in zip(['', *kinds], kinds, [*kinds[1:], '']):
             if kind == 'blank' and (before == 'rest' or behind != 'known'):
                 raise ValueError(
@@ -352,56 +372,17 @@ class Template:
                     '[[8]] or [[8/pattern/]], or [[..]] with a stop'
                 )
 
-    @cached_property
-    def shortest(self):
-        """The Layout in which blanks of unknown length have their least one."""
-        return self.lay_out()
-
-    @property
-    def longest(self):
-        """The most tokens that its texts have."""
-        return self.length if self.unknown else len(self.shortest.tokens)
-
     def end_of(self, i):
-        """Return the number of the piece before which ends what follows the blank of piece i: the
-        next [[?]] or [[..]]."""
+        """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""
         for k in range(i + 1, len(self.pieces)):
             if self.pieces[k].finds_length or self.pieces[k].kind == 'rest':
-                return k
-        return len(self.pieces)
+                return self.starts[k]
+        return len(self.tokens)
 
-    def sizes(self, lengths=()):
-        """Return the tokens of each piece, see lay_out; 0 for [[..]]."""
-        lengths = dict(zip(self.unknown, lengths))
-        return [lengths.get(i, piece.least) for i, piece in enumerate(self.pieces)]
-
-    def lay_out(self, lengths=(), said=()):
-        """Return the Layout with these `lengths` of the first blanks of unknown length; the others
-        have their least one. Its sample says `said` of them."""
-        sizes = self.sizes(lengths)
-        left = self.length - sum(sizes)
-        rest = [i for i, piece in enumerate(self.pieces) if piece.kind == 'rest']
-        for n, i in enumerate(reversed(rest)):
-            sizes[i] = (left + n) // len(rest)
-        starts = [0, *itertools.accumulate(sizes)]
-
-        tokens = []
-        open_blanks = []
-        patterns = []
-        for piece, start, end in zip(self.pieces, starts, starts[1:]):
-            tokens += piece.text or itertools.repeat(0, end - start)
-            if piece.kind == 'rest':
-                open_blanks.append([start, end])
-            if piece.pattern is not None:
-                patterns.append((start, end, piece.pattern))
-        if self.pattern is not None:
-            patterns = [(0, len(tokens), self.pattern)]
-        kinds = np.repeat([piece.kind for piece in self.pieces], sizes)  # of each token
-        known = (kinds == 'known').tolist()
-        answer = (kinds == 'answer').tolist()
-        return Layout(tokens, known, answer, starts, open_blanks, patterns, said)
-
-
-def ends_blank(piece):
-    """Whether a blank of unknown length before this piece ends there: it is open, or a text."""
-    return piece.kind == 'rest' or (piece.kind == 'known' and piece.least > 0)
+    def with_lengths(self, lengths, said=()):
+        """Return the Template whose first blanks of unknown length have these lengths, of which a
+        sample says `said`."""
+        pieces = [*self.pieces]
+        for i, n in zip(self.unknown, lengths):
+            pieces[i] = pieces[i]._replace(least=n, most=n)
+        return Template(pieces, self.length, self.pattern, said)

@@ -327,9 +327,8 @@ class AnyOrderLM(TemplateLM):
         first = group[0]
         way, page = self.how_to_write(first.options)
         page = replace(page, stop=first.stops)
-        templates = [asked.text for asked in group]
-        check_guided(templates, way, page, self.max_length)
-        texts = [template.shortest for template in templates]
+        texts = [asked.text for asked in group]
+        check_guided(texts, way, page, self.max_length)
         seeds = [asked.seed for asked in group]
         rows = iter(group)
         for scroll in self.writer.scrolls(texts, seeds, self.batch_size, page):
