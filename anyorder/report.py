@@ -44,15 +44,16 @@ def save(result, path):
     """Write a result to the file `path`, in the form of its ending; without a sample nothing."""
     if not path or not result['samples']:
         return
-    data = io.BytesIO()
+    rows = as_rows(result['samples'])
     if path.endswith('.npy'):
-        np.save(data, as_rows(result['samples']))
+        file = io.BytesIO()
+        np.save(file, rows)
+        data = file.getvalue()
     elif path.endswith('.jsonl'):
-        lines = map(plain_json, as_rows(result['samples']).tolist())
-        data.write('\n'.join(lines).encode())
+        data = '\n'.join(map(plain_json, rows.tolist())).encode()
     else:
-        data.write(plain_json(result).encode())
-    replace_file(path, data.getvalue())
+        data = plain_json(result).encode()
+    replace_file(path, data)
 
 
 def print_samples(samples, writer, config):

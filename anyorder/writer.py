@@ -143,11 +143,11 @@ class Writer:
 
     def asked(self, way, page, options):
         """Return the Way and the Page that infill's arguments name."""
-        of_page = {name: options[name] for name in PAGE if name in options}
-        of_way = {name: value for name, value in options.items() if name not in of_page}
-        for name, whole, parts in (('way', way, of_way), ('page', page, of_page)):
-            if whole is not None and parts:
-                raise ValueError(f'{min(parts)} is a part of {name}: leave out one of them')
+        of_way = dict(options)
+        of_page = {name: of_way.pop(name) for name in PAGE if name in options}
+        if (way and of_way) or (page and of_page):
+            names = ', '.join(options)
+            raise ValueError(f'way and page have a part of their own of these: leave out {names}')
         if way is None:
             if of_way.get('n_steps') is None:
                 of_way['n_steps'] = self.block_size
@@ -197,7 +197,8 @@ class Writer:
         n_row = self.checkpoint.set.row_length
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
-        check_rows(prompts, templates, n_row)
+        if n_row:
+            check_rows(prompts, templates, n_row)
         check_texts(templates, way, page, self.checkpoint.config, self.tokenizer)
         templates = [templates[i] for i in numbers]
         network = self.network if any(template.unknown for template in templates) else None
@@ -305,12 +306,11 @@ class Writer:
 
 
 def check_rows(prompts, templates, n_row):
-    """Raise ValueError unless each prompt fits into a row of n_row tokens, if there are such; rows
-    of tokens fill it."""
+    """Raise ValueError unless each prompt fits into a row of n_row tokens; rows of tokens fill
+    it."""
     for prompt, template in zip(prompts, templates):
         n = template.longest
-        is_short = n < (n_row or 0) and not isinstance(prompt, str)
-        if n > (n_row or n) or is_short:
+        if n > n_row or (n < n_row and not isinstance(prompt, str)):
             raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
 
 
@@ -355,9 +355,9 @@ def check_guided(templates, way, page, block_size):
         return
     for number, template in enumerate(templates, 1):
         if not any(template.known):
-            which = f'prompt {number} of {len(templates)}' if len(templates) > 1 else 'the prompt'
             raise ValueError(
-                f'cfg_scale has a text depend more on what is given, and {which} gives nothing: '
+                'cfg_scale has a text depend more on what is given, and prompt '
+                f'{number} of {len(templates)} gives nothing: '
                 'write some text beside its blanks, or leave out cfg_scale'
             )
         if template.longest > block_size:

@@ -75,11 +75,8 @@ def read_pattern(pattern):
 def behind_beginning(found, prefix):
     """Return the spans of a whole text without the tokens `prefix`, which its model puts before
     every text: a text that is written with its beginning, as chat templates are, has it once."""
-    n = len(prefix)
-    written = [token for token, _, _ in found[:n]]
-    if written == [*prefix]:
-        return found[n:]
-    return found
+    written = [token for token, _, _ in found[: len(prefix)]]
+    return found[len(prefix) :] if written == [*prefix] else found
 
 
 def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
@@ -108,8 +105,8 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None, pattern=No
 
     Raises ValueError for another kind of blank and for a prompt that is too long."""
     if isinstance(prompt, str):
-        pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
-        pieces = encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer))
+        spelling = spelling or Spelling(tokenizer)
+        pieces = encode_pieces(split_blanks(prompt), tokenizer, prefix, spelling)
     else:
         pieces = row_pieces(np.asarray(prompt), tokenizer.n_tokens)
     for i, piece in enumerate(pieces):
@@ -207,7 +204,7 @@ def read_blank(answer, size, size_of_pattern, pattern):
     if size == '..':
         return Piece('rest')
     if pattern is not None:
-        pattern = re.sub(r'\\(.)', unescaped_slash, pattern, flags=re.S)
+        pattern = re.sub(r'(\\\\)|\\/', lambda found: found[1] or '/', pattern)  # of \/
     if size == '?':
         return Piece('blank', '', 1, None, pattern)
     least, _, most = size.partition('-')
@@ -218,25 +215,8 @@ def read_blank(answer, size, size_of_pattern, pattern):
     return Piece('blank', '', int(least), int(most or least), pattern)
 
 
-def unescaped_slash(found):
-    r"""Return a slash for \/, and any other escape as it is."""
-    return '/' if found[1] == '/' else found[0]
-
-
 def plain(text):
     return text.replace(r'\[[', '[[')
-
-
-def spaces_into_blanks(pieces, tokenizer):
-    """Return the pieces with the space before an [[=answer]] in the answer, where the token of its
-    word begins with it."""
-    for i in range(1, len(pieces)):
-        before, answer = pieces[i - 1 : i + 1]
-        if answer.kind == 'answer':
-            border = len(before.text) - joined_spaces(before.text, answer.text, tokenizer)
-            pieces[i - 1] = Piece('known', before.text[:border])
-            pieces[i] = Piece('answer', before.text[border:] + answer.text)
-    return pieces
 
 
 def joined_spaces(text, follows, tokenizer):
@@ -255,15 +235,24 @@ def joined_spaces(text, follows, tokenizer):
 def encode_pieces(pieces, tokenizer, prefix, spelling):
     """Return the pieces with tokens in place of texts.
 
-    They are tokenized one by one, and spell what is typed."""
+    They are tokenized one by one, and spell what is typed. The space before an [[=answer]] goes
+    into it where the token of its word begins with it."""
     found = []
     before = None  # the text right before a piece; '' behind a blank, None at the start
-    for piece, follows in zip(pieces, [*pieces[1:], None]):
+    space = ''
+    for piece, follows in zip(pieces, [*pieces[1:], Piece('known')]):
         if not piece.is_text:
             found.append(piece)
             before = ''
             continue
-        text = piece.text
+        text = space + piece.text
+        n_spaces = 0
+        if follows.kind == 'answer':
+            n_spaces = joined_spaces(text, follows.text, tokenizer)
+        border = len(text) - n_spaces
+        space = text[border:]
+        text = text[:border]
+
         if before is None:
             placed = behind_beginning(tokenizer.shown_spans(text), prefix)
         else:
@@ -271,8 +260,7 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
         if text:
             before = (before or '') + text
         spelling.add(text, placed)
-        is_before_blank = follows is not None and not follows.is_text
-        if is_before_blank and is_lone_space(text, placed, tokenizer):
+        if not follows.is_text and is_lone_space(text, placed, tokenizer):
             spelling.behind_space.append(text)
         tokens = [token for token, _, _ in placed]
         found.append(Piece(piece.kind, tokens, len(tokens), len(tokens)))
