@@ -22,7 +22,6 @@ from anyorder.weights import (
     load_pickle,
     local_path,
     read_json,
-    tie,
     unwrapped,
 )
 from configurator import home
@@ -37,16 +36,6 @@ FORMATS = {
     MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
 }
 MASKED_FAMILY = 'anyorder.extras.masked.families:masked_family'
-
-# entries that a file may have, and their types
-KINDS = {
-    'model': dict,
-    'model_args': dict,
-    'config': dict,
-    'tokenizer': str,
-    'counts': torch.Tensor,
-    'sets': dict,
-}
 
 
 def entries_of(model, ema=None, **entries):
@@ -130,22 +119,12 @@ def load_file(path, lazily):
     """Return the dict of a checkpoint in a .pt file, see load_checkpoint."""
     shown = f'{path} ({os.path.getsize(path):,} bytes)'
     checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again', lazily)
-    if not is_checkpoint(checkpoint):
+    if not isinstance(checkpoint, dict) or not {'model', 'model_args'} <= checkpoint.keys():
         raise ValueError(
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
     return checkpoint
-
-
-def is_checkpoint(loaded):
-    """Return whether what a file holds is the dict of a checkpoint."""
-    if not isinstance(loaded, dict) or not {'model', 'model_args'} <= loaded.keys():
-        return False
-    for name, kind in KINDS.items():
-        if name in loaded and not isinstance(loaded[name], kind):
-            return False
-    return all(isinstance(p, torch.Tensor) for p in loaded['model'].values())
 
 
 def raw_weights(checkpoint):
@@ -159,23 +138,15 @@ def ema_weights(checkpoint, names):
 
     Published ones hold a list in the order of `names`, or of all names of the raw weights, which
     have a tied matrix twice."""
-    ema = checkpoint.get('ema_model')
-    weights = ema.get('shadow_params') if isinstance(ema, dict) else None
+    weights = checkpoint.get('ema_model', {}).get('shadow_params')
     if isinstance(weights, list | tuple):
-        weights = named(weights, names, list(raw_weights(checkpoint)))
-    if not isinstance(weights, dict):
+        by_length = {len(own): own for own in (list(raw_weights(checkpoint)), names)}
+        weights = dict(zip(by_length.get(len(weights), ()), weights))
+    if not weights:
         raise ValueError(
             f"the checkpoint holds no EMA of its {len(names)} weights: ask for weights='raw'"
         )
     return unwrapped(weights)
-
-
-def named(weights, *orders):
-    """Return {name: weight} of a list, by the first order of names of its length; None without."""
-    for names in orders:
-        if len(names) == len(weights):
-            return dict(zip(names, weights))
-    return None
 
 
 def config_from_checkpoint(checkpoint):
@@ -222,12 +193,9 @@ def load_weights(model, checkpoint, weights):
 
     Raises ValueError when they do not fit the model, or the run diverged."""
     own = dict(model.named_parameters())
-    if weights == 'raw':
-        state = raw_weights(checkpoint)
-    else:
-        state = ema_weights(checkpoint, list(own))
+    state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(own))
     if model.config.gpt2_blocks:
-        state = tie(state, *TIED, 'the checkpoint')
+        state = unwrapped(state, *TIED)
     check_weights(state, {name: p.shape for name, p in own.items()})
     with torch.no_grad():
         for name, p in own.items():
@@ -238,22 +206,18 @@ def load_weights(model, checkpoint, weights):
 def check_weights(state, shapes):
     """Raise ValueError unless the weights {name: tensor} have these names and shapes."""
     there = {name: p.shape for name, p in state.items()}
-    names = shapes.keys() | there.keys()
-    wrong = [name for name in names if shapes.get(name) != there.get(name)]
+    wrong = [name for name in {**there, **shapes} if there.get(name) != shapes.get(name)]
     if wrong:
-        wrong.sort(key=lambda name: (name in shapes, name))  # first what is there and has no place
         raise ValueError(
             f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in '
-            f'name or shape, the first is {wrong[0]}'
+            f'name or shape, as {wrong[0]}'
         )
 
 
 def check_finite(weights):
     """Raise ValueError unless weights {name: tensor}, or what this process has of them, are finite,
     without which no run is saved."""
-    norms = torch.stack([local(p).float().norm() for p in weights.values()])
-    is_finite = norms.isfinite().tolist()  # one wait
-    broken = [name for name, finite in zip(weights, is_finite) if not finite]
+    broken = [name for name, p in weights.items() if not local(p).float().norm().isfinite()]
     if broken:
         raise ValueError(
             f'the run of the checkpoint diverged: {len(broken)} weights are not finite, '
@@ -277,12 +241,13 @@ def tokenizer_of(name, checkpoint):
     if tokenizer not in KNOWN and kind.tokenizer_file is None:
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
     have = config_from_checkpoint(checkpoint).n_real
-    want = kind.n_tokens or tokenizer_of_set(kind).n_tokens
-    if have != want:
+    found = tokenizer_of_set(kind)
+    if have != found.n_tokens:
         raise ValueError(
-            f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has {want}'
+            f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has '
+            f'{found.n_tokens}'
         )
-    return tokenizer_of_set(kind)
+    return found
 
 
 def open_checkpoint(name):

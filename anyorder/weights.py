@@ -133,56 +133,46 @@ def padded(n_tokens):
     return -(-n_tokens // 64) * 64
 
 
-def unwrapped(weights):
+def unwrapped(weights, head=None, embedding=None):
     """Return {name: weight} without what DistributedDataParallel, torch.compile and FSDP put there.
 
-    Raises ValueError for what is no weight, and for two different ones of one name."""
+    A head that is tied to the embedding, of these two names, is under the second one alone.
+    Raises ValueError for what is no weight, and for two different ones of one name: such a head was
+    trained apart, and none may be lost."""
     found = {}
     for name, p in weights.items():
         check_weight(name, p)
         own = '.'.join(part for part in str(name).split('.') if part not in WRAPPERS)
+        if own == head:
+            own = embedding
         if not is_same(found.setdefault(own, p), p):
-            raise ValueError(f'there are two different weights {own}, one of them named {name}')
+            raise ValueError(
+                f'there are two different weights {own}, one of them named {name}: a head that is '
+                'tied to the embedding is trained with it as one, in peft by '
+                'ensure_weight_tying=True'
+            )
     return found
 
 
 def check_weight(name, p):
     """Raise ValueError unless this is a tensor of real numbers, all of which it holds."""
-    if not isinstance(p, torch.Tensor):
-        found = type(p).__name__
-    elif p.is_meta or p.is_quantized or p.is_complex() or p.layout != torch.strided:
-        found = f'a tensor {p.dtype}, {p.layout} on the device {p.device}'
-    else:
-        return
+    found = [type(p).__name__]
+    if isinstance(p, torch.Tensor):
+        if p.layout == torch.strided and not (p.is_meta or p.is_quantized or p.is_complex()):
+            return
+        found += [p.dtype, p.layout, p.device]
     raise ValueError(
-        f'the weight {name} must be a tensor that holds all its real numbers, got {found}'
+        f'the weight {name} must be a tensor that holds all its real numbers, got '
+        f'{" ".join(map(str, found))}'
     )
 
 
 def is_same(a, b):
     """Whether two weights have the same numbers, whatever their dtype. A NaN is as a NaN."""
-    if a is b:
-        return True
-    if a.shape != b.shape:
-        return False
+    if a is b or a.shape != b.shape:
+        return a is b
     wide = a.dtype if a.dtype == b.dtype else torch.float64
     return torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
-
-
-def tie(weights, head, embedding, path):
-    """Return the weights of `path` with the matrix of a tied head under the name `embedding` alone.
-
-    A file has it under either name, or under both. Raises ValueError where the two differ: one was
-    trained apart, and none may be lost."""
-    weights = dict(weights)
-    own = weights.pop(head, None)
-    if own is not None and not is_same(weights.setdefault(embedding, own), own):
-        raise ValueError(
-            f'{path} has a head of its own: {head} differs from {embedding}, and only a head that '
-            'is tied to the embedding is understood: train both as one, in peft by '
-            'ensure_weight_tying=True'
-        )
-    return weights
 
 
 def read_json(path):

@@ -520,7 +520,7 @@ BAD_FOLDERS = [  # (whose, a file, what is put there in place of it or of its en
     ('gpt2', INDEX, '{"weight_map": {"a": "b", "c": "d"}}', 'lacks 2 of its 2'),
     ('gpt2', INDEX, '{"weight_map": [1]}', 'weight_map'),
     ('gpt2', 'transformer.wte.weight', '50304', '50,304 rows'),
-    ('gpt2', 'lm_head.weight', '50257', 'a head of its own'),
+    ('gpt2', 'lm_head.weight', '50257', 'two different weights wte'),
 ]
 
 

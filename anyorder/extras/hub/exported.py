@@ -17,7 +17,7 @@ import torch
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
 from anyorder.orders import Order
-from anyorder.weights import TIED, read_json, tie
+from anyorder.weights import TIED, read_json, unwrapped
 
 COPIED = {
     'model.py': 'model.py',
@@ -140,7 +140,7 @@ def read_exported(folder):
     if not weights:
         raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
     if config['model_args'].get('gpt2_blocks'):
-        weights = tie(weights, *TIED, folder)
+        weights = unwrapped(weights, *TIED)
     entries = {
         'model': weights,
         'model_args': config['model_args'],

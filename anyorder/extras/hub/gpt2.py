@@ -15,7 +15,7 @@ import torch
 
 from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import reading
-from anyorder.weights import GPT2_N_TOKENS, padded, read_json, tie
+from anyorder.weights import GPT2_N_TOKENS, padded, read_json, unwrapped
 
 # entries of config.json that change the network, and values that are understood, the default first
 UNDERSTOOD = {
@@ -102,7 +102,7 @@ def own_weights(folder):
     for name, p in read_weights(folder).items():
         if not name.endswith(BUFFERS):
             weights[name.removeprefix('transformer.')] = p.float()
-    weights = tie(weights, 'lm_head.weight', 'wte.weight', folder)
+    weights = unwrapped(weights, 'lm_head.weight', 'wte.weight')
     if not {'wte.weight', 'wpe.weight'} <= weights.keys():
         raise ValueError(
             f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin'
