@@ -40,9 +40,16 @@ def read_order(text, *others):
 
 
 def fits(numbers, family):
-    """Return whether a Family has the numbers that the text of an order names."""
-    has = {'parameter': family.parameter is not None, 'seed': family.has_seed}
-    return all(has[field] and type(number) is int for field, number in numbers.items())
+    """Return whether a Family has the numbers that the text of an order names, whole ones."""
+    least = {}
+    if family.parameter is not None:
+        least['parameter'] = 1
+    if family.has_seed:
+        least['seed'] = 0
+    for field, number in numbers.items():
+        if field not in least or type(number) is not int or number < least[field]:
+            return False
+    return True
 
 
 def read_positions(path):

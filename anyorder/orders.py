@@ -46,8 +46,6 @@ def right_to_left(u, n, _):
 
 def blocks_from_left(u, n, size):
     """Blocks of `size` positions from left to right, each in the same shuffled order."""
-    if size < 1:
-        raise ValueError(f'the blocks of an order must have at least 1 position, got {size}')
     position = torch.arange(n, device=u.device)
     inside = u[:, position % size]  # the same for every block
     return (position // size + inside).argsort(-1)

@@ -235,6 +235,9 @@ def test_a_text_that_is_no_order_is_one_line():
         'l2r:3',
         'l2r@1',
         'block:2.5',
+        'block:0',
+        'few:0',
+        'blocks2d:0',
         f'swaps:{2**31}',
         'none.json',
         '',
@@ -250,9 +253,6 @@ def test_a_text_that_is_no_order_is_one_line():
             listed(text)
     with one_line("order must be random, l2r, .*, got 'rl'"):
         Order('rl')
-    for kind in ('block', 'few'):
-        with one_line('at least 1.*0'):
-            sample_order(1, 8, kind, parameter=0)
     for positions in ([0, 1, 1], [3, 1, 2], []):
         with one_line(f'from 0 to 2, once; got {len(positions)}'):
             Order.of(positions, {}).draw(1, 3)
@@ -688,8 +688,6 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
     for n, shape in ((12, None), (11, (3, 4))):
         with one_line('prepare the set with --shape=HxW'):
             Order(kind, shape=shape).check(n, 99)
-    with one_line('at least 1 cell wide, got 0'):
-        Order('blocks2d', 0, shape=(3, 4)).check(12)
 
 
 # --------------------------------------------------------------------------------------------------

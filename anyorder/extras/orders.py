@@ -44,11 +44,8 @@ def few(u, n, order):
 @cache
 def few_orders(order, n, device):
     """Return (K, n): left to right, then `fixed` of K - 1 seeds."""
-    n_orders = order.parameter
-    if n_orders < 1:
-        raise ValueError(f'few orders are at least 1, got few:{n_orders}')
     rows = [one_order(replace(order, kind='l2r', parameter=None), n, device)]
-    for k in range(1, n_orders):
+    for k in range(1, order.parameter):
         fixed = replace(order, kind='fixed', parameter=None, seed=order.seed + k)
         rows.append(one_order(fixed, n, device))
     return torch.stack(rows)
@@ -82,8 +79,6 @@ def by_squares(u, shape, size):
     The edges of the grid may cut squares. u (B, 2 N) has a number for each cell, then numbers for
     the squares, more than there are: a square that took the numbers of its cells would come the
     later, the smaller it is."""
-    if size < 1:
-        raise ValueError(f'the blocks of a grid must be at least 1 cell wide, got {size}')
     H, W = shape
     of_cells, of_squares = u.tensor_split([H * W], 1)
     cell = torch.arange(H * W, device=u.device)
