@@ -9,7 +9,8 @@ from anyorder.extras.speed.peak import peak_memory
 from anyorder.fast import lean
 from anyorder.machine.devices import resolve_compile, seconds
 from anyorder.networks import network_fields
-from anyorder.tokens.sets import Split, type_of
+from anyorder.tokens.sets import Split
+from anyorder.tokens.tokenizer import type_of
 from anyorder.training.update import TrainState, make_optimizers, update
 from configurator import Config, at_least, numbers
 from model import AOGPT, EMA, AOGPTConfig
