@@ -22,15 +22,14 @@ def encoding(name):
     """Return the Encoding of tiktoken that has this name."""
     import tiktoken
 
-    names = tiktoken.list_encoding_names()
-    if name not in names:
-        raise ValueError(f'tiktoken has the encodings {", ".join(names)}, got {name!r}')
     try:
         return tiktoken.get_encoding(name)
-    except Exception as e:  # requests' own errors, and a cached file of a wrong hash
+    except Exception as e:  # no such name, requests' own errors, and a cached file of a wrong hash
+        names = ', '.join(tiktoken.list_encoding_names())
         raise ValueError(
-            f'the ranks of {name} are neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a '
-            f'folder that holds them, or use --tokenizer=bytes ({type(e).__name__})'
+            f'the ranks of {name}, one of {names}, are neither cached nor downloadable: set '
+            'TIKTOKEN_CACHE_DIR to a folder that holds them, or use --tokenizer=bytes '
+            f'({type(e).__name__})'
         ) from None
 
 
@@ -212,13 +211,12 @@ class Library(Tokenizer):
     def encode_pairs(self, pairs):
         if self.is_bytes:
             return super().encode_pairs(pairs)
-        texts = list(map(''.join, pairs))
+        wholes = self.read(self.backend.encode_batch, list(map(''.join, pairs)))
         both = []
-        for (prompt, _), text, whole in zip(
-            pairs, texts, self.read(self.backend.encode_batch, texts)
-        ):
-            self.check(text, whole.ids)
-            both.append(tuple(map(tokens_of, parted(spans_of(whole), len(prompt)))))
+        for (prompt, text), whole in zip(pairs, wholes):
+            self.check(prompt + text, whole.ids)
+            given, rest = parted(spans_of(whole), len(prompt))
+            both.append((tokens_of(given), tokens_of(rest)))
         return both
 
     def cut(self, text):
