@@ -1,6 +1,7 @@
-"""What is a tokenizer of a library? GPT-2's of tiktoken, or any of the package tokenizers.
+"""How do tiktoken and the package tokenizers read and write a text?
 
-A library is imported when one of its tokenizers is opened, the ranks of GPT-2 when it is asked."""
+A library is imported when one of its tokenizers is opened, and the ranks of GPT-2 are when it is
+asked."""
 
 import functools
 import json
@@ -11,7 +12,8 @@ import unicodedata
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
-from anyorder.tokens.tokenizer import END_OF_TEXT, N_IDS, PART, Tokenizer, around, parted, shifted
+from anyorder.tokens.spelling import around
+from anyorder.tokens.tokenizer import END_OF_TEXT, N_IDS, PART, Tokenizer, parted, shifted
 
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')

@@ -11,7 +11,7 @@ import numpy as np
 import anyorder
 from anyorder.machine.files import read_text, reading
 from anyorder.tokens.sources import is_text
-from anyorder.tokens.tokenizer import Spelling
+from anyorder.tokens.spelling import Spelling
 from configurator import home
 
 

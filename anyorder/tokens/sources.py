@@ -17,7 +17,8 @@ from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import quiet_hub, reading, reading_text
-from anyorder.tokens.tokenizers import END_OF_TEXT, Begun
+from anyorder.tokens.tokenizer import END_OF_TEXT
+from anyorder.tokens.tokenizers import Begun
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
 ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$', re.IGNORECASE)

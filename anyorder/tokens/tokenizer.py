@@ -1,8 +1,11 @@
-"""What does every tokenizer answer?"""
+"""What is a tokenizer? It makes ids of a text, and the text of ids.
+
+There are bytes and symbols, which stand here, and in libraries.py GPT-2's and all that the package
+tokenizers reads: what is learned, and what tiktoken, the hub and models of others have, is made a
+tokenizer.json."""
 
 import functools
 import re
-import sys
 
 import numpy as np
 
@@ -33,56 +36,6 @@ def parted(found, border):
 def shifted(spans, n):
     """Return spans in the letters of a text that has n more at its beginning, or fewer."""
     return [(token, max(0, start + n), end + n) for token, start, end in spans]
-
-
-def around(text, part):
-    """Return a little of a text around the first place of a part of it."""
-    place = max(0, text.index(part) - 20)
-    return text[place : place + 60]
-
-
-class Spelling:
-    """How a tokenizer spells the texts of a command: what is said once, if it is not as it
-    seems."""
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-        self.n_tokens = 0
-        self.n_unknown = 0
-        self.first = ''  # what no token spells, and where it stands
-        self.behind_space = []  # texts with a blank behind a space
-
-    def add(self, text, found):
-        """Count a text and its spans, of which the tokenizer of others may lack a part.
-
-        A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
-        none for what it lacks, each letter that is left out counts as one."""
-        unknown = self.tokenizer.unspelt(text, found)
-        self.n_tokens += len(found)
-        if self.tokenizer.unknown is None:
-            self.n_tokens += len(unknown)
-        if unknown and not self.n_unknown:
-            self.first = f'{unknown[0][:40]!r} in {around(text, unknown[0])!r}'
-        self.n_unknown += len(unknown)
-
-    def say(self):
-        """Print a line on what is unknown, and one on a blank behind a space."""
-        if self.n_unknown:
-            print(
-                f'{self.n_unknown:,} of {self.n_tokens:,} tokens are unknown to '
-                f'{self.tokenizer.name}, the first is {self.first}: the model does not read what '
-                'stands there, and its numbers are not of these texts',
-                file=sys.stderr,
-            )
-        if self.behind_space:
-            text = self.behind_space[0][-30:]
-            better = text[:-1] + '[[2]]'
-            print(
-                f'a blank behind {text!r}: its last space is a token by itself, which texts hardly '
-                f'have there; write {better!r}, and the first token of the blank begins with the '
-                'space',
-                file=sys.stderr,
-            )
 
 
 def n_bytes_of(pieces):
@@ -200,3 +153,57 @@ class Tokenizer:
         """Return (n,) bytes of the texts of each token of the `documents`; None: as n_bytes
         says."""
         return None
+
+
+class Bytes(Tokenizer):
+    """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
+
+    name = 'bytes'
+    n_tokens = 257
+    eos = 256
+    pieces = [bytes([b]) for b in range(256)] + [None]
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def encode_batch(self, texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def cut(self, text):
+        return len(text)
+
+    def decode(self, ids):
+        pieces = (self.pieces[i] or END_OF_TEXT.encode() for i in ids)
+        return b''.join(pieces).decode(errors='replace')
+
+
+class Symbols(Tokenizer):
+    """Tokens that are no text: `texts` one behind the other, the longest that fits, or with
+    `separator` between."""
+
+    def __init__(self, name, texts, separator='', eos=None):
+        self.name = name
+        self.texts = tuple(texts)
+        self.n_tokens = len(self.texts)
+        self.separator = separator
+        self.eos = eos
+        self.ids = {text: i for i, text in enumerate(self.texts)}
+
+    def encode(self, text):
+        return [i for i, _, _ in self.spans(text)]
+
+    def spans(self, text):
+        symbol = r'\S+' if self.separator else one_of(self.texts)
+        found = list(re.finditer(symbol, text))
+        read = [one[0] for one in found]
+        is_whole = bool(self.separator) or ''.join(read) == text
+        if not is_whole or not self.ids.keys() >= {*read}:
+            between = ', with blanks between them' if self.separator else ''
+            raise ValueError(
+                f'{self.name} has the tokens {" ".join(self.texts)[:100]}{between}, got '
+                f'{text[:60]!r}'
+            )
+        return [(self.ids[one[0]], *one.span()) for one in found]
+
+    def decode(self, ids):
+        return self.separator.join(self.texts[i] for i in ids)

@@ -1,69 +1,13 @@
-"""How does text become tokens? Those of others are in anyorder/extras/masked/tokenizer.py."""
+"""Which tokenizer has a set, and how do documents become its tokens?"""
 
 import functools
 import importlib
 import itertools
-import re
 
 import numpy as np
 
 from anyorder.tokens.libraries import GPT2, Library
-from anyorder.tokens.tokenizer import END_OF_TEXT, Tokenizer, one_of, type_of
-
-
-class Bytes(Tokenizer):
-    """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
-
-    name = 'bytes'
-    n_tokens = 257
-    eos = 256
-    pieces = [bytes([b]) for b in range(256)] + [None]
-
-    def encode(self, text):
-        return list(text.encode())
-
-    def encode_batch(self, texts):
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
-
-    def cut(self, text):
-        return len(text)
-
-    def decode(self, ids):
-        pieces = (self.pieces[i] or END_OF_TEXT.encode() for i in ids)
-        return b''.join(pieces).decode(errors='replace')
-
-
-class Symbols(Tokenizer):
-    """Tokens that are no text: `texts` one behind the other, the longest that fits, or with
-    `separator` between."""
-
-    def __init__(self, name, texts, separator='', eos=None):
-        self.name = name
-        self.texts = tuple(texts)
-        self.n_tokens = len(self.texts)
-        self.separator = separator
-        self.eos = eos
-        self.ids = {text: i for i, text in enumerate(self.texts)}
-
-    def encode(self, text):
-        return [i for i, _, _ in self.spans(text)]
-
-    def spans(self, text):
-        symbol = r'\S+' if self.separator else one_of(self.texts)
-        found = list(re.finditer(symbol, text))
-        read = [one[0] for one in found]
-        is_whole = bool(self.separator) or ''.join(read) == text
-        if not is_whole or not self.ids.keys() >= {*read}:
-            between = ', with blanks between them' if self.separator else ''
-            raise ValueError(
-                f'{self.name} has the tokens {" ".join(self.texts)[:100]}{between}, got '
-                f'{text[:60]!r}'
-            )
-        return [(self.ids[one[0]], *one.span()) for one in found]
-
-    def decode(self, ids):
-        return self.separator.join(self.texts[i] for i in ids)
-
+from anyorder.tokens.tokenizer import Bytes, Symbols, type_of
 
 OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
 TEXT = {'bytes': Bytes, 'gpt2': GPT2}

@@ -67,7 +67,7 @@ def write_exported(folder, model, entries, tokenizer, weights):
     """Write an AOGPT to `folder`, which is there and empty.
 
     entries    the checkpoint that holds its weights, see checkpoint.load_checkpoint
-    tokenizer  one of tokens/tokenizers.py, or None where it is not known
+    tokenizer  as tokens/tokenizer.py has it, or None where it is not known
     weights    'ema' or 'raw': which weights they are"""
     from safetensors.torch import save
 

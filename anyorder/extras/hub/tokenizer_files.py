@@ -6,14 +6,14 @@ what is padding out of the loss."""
 import json
 
 from anyorder.tokens.libraries import BYTE_OF
-from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
+from anyorder.tokens.tokenizer import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
 PAD = '<|pad|>'
 
 
 def special_ids(tokenizer):
-    """Return {name in config.json: id} of a tokenizer of tokens/tokenizers.py.
+    """Return {name in config.json: id} of a tokenizer, see tokens/tokenizer.py.
 
     The blank is its n_tokens, always."""
     ids = {}
@@ -25,7 +25,7 @@ def special_ids(tokenizer):
 
 
 def tokenizer_files(tokenizer, n_read):
-    """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
+    """Return {file name: its value in JSON} of a tokenizer, see tokens/tokenizer.py.
 
     {} where the package tokenizers has none with these ids: for a file that leaves out ids.
 

@@ -17,7 +17,8 @@ from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import Piece, Template, behind_beginning
 from anyorder.tokens.shown import written_text
-from anyorder.tokens.tokenizer import END_OF_TEXT, Spelling, parted
+from anyorder.tokens.spelling import Spelling
+from anyorder.tokens.tokenizer import END_OF_TEXT, parted
 from anyorder.writer import Writer, check_guided
 from configurator import Config, at_least, check, parse
 

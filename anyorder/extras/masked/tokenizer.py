@@ -5,7 +5,8 @@ import numpy as np
 
 from anyorder.machine.processes import processes
 from anyorder.tokens.libraries import Library, tokens_of
-from anyorder.tokens.tokenizer import Spelling, n_bytes_of, parted, shifted
+from anyorder.tokens.spelling import Spelling
+from anyorder.tokens.tokenizer import n_bytes_of, parted, shifted
 from anyorder.tokens.tokenizers import cut_anew
 
 
