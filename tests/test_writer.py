@@ -365,16 +365,20 @@ def options_of(how):
     return [f'--{name}={text}' for name, text in texts.items()]
 
 
-@pytest.mark.parametrize(
-    'how',
-    [
-        dict(order='l2r', length=50, stop=['\n', '"a', '3'], context=8, top_p=0.9, seed=3),
-        dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_k=9),
-    ],
-)
+AS_TYPED = [
+    dict(order='l2r', length=50, stop=['\n', '"a', '3'], context=8, top_p=0.9, seed=3),
+    dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_k=9),
+    dict(order='margin/4:0.1+0.5', length=12, cfg_scale=1.5, presence_penalty=2.0, min_p=0.01),
+    dict(schedule='cosine', n_steps=4, length=12, revise=2, allowed='a.npy'),
+]
+
+
+@pytest.mark.parametrize('how', AS_TYPED)
 def test_a_program_writes_what_the_command_writes(ckpt, write, how):
+    np.save('a.npy', np.isin(range(257), [97, 98, 99, 100]) & np.ones((12, 1), bool))
     said, result = write('--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2', *options_of(how))
-    texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **how)
+    asked = how | ({'allowed': np.load('a.npy')} if 'allowed' in how else {})
+    texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **asked)
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
         assert (text, text.logprob) == (sample['text'], -sample['nats'])
         assert sample == {'prompt': 'ab[[..]]c', 'seed': how.get('seed', 1337) + r} | text.sample
@@ -383,28 +387,6 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     facts = ['iteration 7', 'positions +32', 'tokenizer +bytes', f'{rate:.1f} tokens a pass']
     for fact in facts + numbers:
         assert re.search(fact, said)
-
-
-def test_each_option_reaches_the_drawing(write):
-    def sample(*options):
-        _, result = write('--length=9', '--n_samples=1', *options)
-        return result['samples'][0]
-
-    plain = sample()
-    greedy = sample('--temperature=0')['tokens']
-    for option in ('--top_k=1', '--top_p=1e-9', '--min_p=1'):
-        assert sample(option)['tokens'] == greedy != plain['tokens']
-    assert plain['tokens'] != sample('--seed=9')['tokens']
-    steps = sample('--n_steps=4', '--schedule=cosine')['step']
-    # 9 (1 - cos(k pi / 8)) = 0.7, 2.6, 5.6, 9
-    assert [steps.count(k) for k in range(4)] == [1, 1, 3, 4]
-    assert {*sample('--order=margin:0')['step']} == {0}
-    assert sample('--order=margin+9')['order'] != sample('--order=margin')['order']
-    given = sample('--prompt=ab[[7]]')['tokens']
-    for option in ('--cfg_scale=3', '--presence_penalty=9', '--revise=2'):
-        assert sample('--prompt=ab[[7]]', option)['tokens'] != given
-    np.save('a.npy', np.isin(range(257), [98, 100]) & np.ones((9, 1), bool))
-    assert {*sample('--allowed=a.npy')['text']} == {*'bd'}
 
 
 def test_the_checkpoint_says_what_the_name_of_an_order_means(write):
@@ -657,7 +639,8 @@ BAD = [  # of command and program: prompt, options, a word
 def call(writer, what):
     """What a call of the writer returns, which is given as text."""
     names = {name: getattr(writer, name) for name in ('infill', 'stream', 'logprob')}
-    return eval(what, dict(generate=generate, np=np, Way=Way, Page=Page, **names))
+    names['row'] = partial(writer.infill, length=9)
+    return eval(what, dict(np=np, Way=Way, Page=Page, **names))
 
 
 def refused(*options):
@@ -749,49 +732,30 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("logprob('[[=a]]', n_orders=2, top_k=3)", 'orders of its own'),
         ("logprob('[[=a]]', order='margin+0.5')", 'noise=0.5'),
         ("logprob('[[=a]]', order='margin', temperature=0)", 'above 0'),
+        ("infill('a', allow=1)", "'allow'"),
+        ("next(stream('a', top=1))", "'top'"),
+        ("logprob('[[=a]]', n_order=2)", "'n_order'"),
+        # of a model of rows
+        ('row([0, 1, 2])', '6 tokens, got a row of 3'),
+        ("row('a [[4-5]] b')", '6 tokens, got a row of 9'),
+        ('row(6 * [0])', 'no blank'),
+        ('row([0, 5, -1, 0, 0, 0])', 'from 0 to 4, .* got .0, 5,'),
+        ('row([0, -2, 0, 0, 0, 0])', 'for a blank'),
+        ('row([np.nan, -1])', 'integers from 0 to 4'),
+        ('row([{}, -1])', 'integers from 0 to 4'),
+        ('row([[[0]]])', 'integers from 0 to 4'),
+        ('row(10 * [-1])', 'a larger length'),
+        ('row([[]])', r'got \[\]'),
     ],
 )
-def test_wrong_input_of_a_program_is_one_line(ckpt, what, said):
+def test_wrong_input_of_a_program_is_one_line(ckpt, grids, what, said):
     if '/b+/' in what:
         pytest.importorskip('outlines_core')
-    writer = Writer(ckpt)
-    with one_line(said):
+    writer = grids[0] if what.startswith('row') else Writer(ckpt)
+    with pytest.raises((ValueError, TypeError), match=said) as e:
         call(writer, what)
+    assert '\n' not in str(e.value)
     assert 'model' not in vars(writer)
-
-
-@pytest.mark.parametrize(
-    'row, said',
-    [
-        ([0, 1, 2], '6 tokens, got a row of 3'),
-        ('a [[4-5]] b', '6 tokens, got a row of 9'),
-        ([0] * 6, 'no blank'),
-        ([0, 5, -1, 0, 0, 0], 'from 0 to 4, .* got .0, 5,'),
-        ([0, -2, 0, 0, 0, 0], 'for a blank'),
-        ([np.nan, -1], 'integers from 0 to 4'),
-        ([{}, -1], 'integers from 0 to 4'),
-        ([[[0]]], 'integers from 0 to 4'),
-        ([-1] * 10, 'a larger length'),
-        ([[]], r'got \[\]'),
-    ],
-)
-def test_wrong_rows_are_one_line(grids, row, said):
-    writer, _ = grids
-    with one_line(said):
-        writer.infill(row if isinstance(row, str) else np.array(row), length=9)
-
-
-@pytest.mark.parametrize(
-    'what, said',
-    [
-        ("infill('a', allow=1)", 'allow'),
-        ("next(stream('a', top=1))", 'top'),
-        ("logprob('[[=a]]', n_order=2)", 'n_order'),
-    ],
-)
-def test_an_unknown_option_is_named(ckpt, what, said):
-    with pytest.raises(TypeError, match=f"'{said}'"):
-        call(Writer(ckpt), what)
 
 
 def test_a_model_that_is_not_there_is_one_line(ckpt):
