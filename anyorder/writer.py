@@ -43,8 +43,7 @@ class Writer:
     """A trained model with its tokenizer, on its device.
 
     Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
-    asked, read and batches. The weights are put into place when they are first
-    needed."""
+    asked, read and batches. The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True):
         """Open a checkpoint.
@@ -202,15 +201,13 @@ class Writer:
         check_texts(templates, way, page, self.checkpoint.config, self.tokenizer)
         templates = [templates[i] for i in numbers]
         network = self.network if any(template.unknown for template in templates) else None
-        bar = progress(total=len(templates), unit='text', desc='lengths', leave=False)
-        texts = []
-        with self.autocast(), bar:
-            chosen = lengths.choose(network, templates, seeds_of(seed, len(templates)))
-            for row, (template, text) in enumerate(zip(templates, chosen)):
-                texts.append(text)
-                if text is not template:
-                    check_match(text, self.tokenizer, row)
-                bar.update()
+        chosen = lengths.choose(network, templates, seeds_of(seed, len(templates)))
+        bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
+        with self.autocast():
+            texts = [*bar]
+        for row, (template, text) in enumerate(zip(templates, texts)):
+            if text is not template:
+                check_match(text, self.tokenizer, row)
         return texts
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):

@@ -352,7 +352,7 @@ def test_the_likeliest_reach_the_table_the_file_and_the_page(write):
 def write(script, ckpt):
     """Run sample.py with these options. Return what it said, and the result that it wrote."""
 
-    def run(*options, ckpt=ckpt):
+    def run(*options):
         said = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--out=o.json', *options)
         return said.stdout, read('o.json')
 
@@ -389,7 +389,7 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
         assert re.search(fact, said)
 
 
-def test_the_checkpoint_says_what_the_name_of_an_order_means(write):
+def test_the_checkpoint_says_what_the_name_of_an_order_means():
     """fixed and block have the seed and the block of the run; a family that is drawn differs from
     sample to sample."""
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
@@ -400,8 +400,8 @@ def test_the_checkpoint_says_what_the_name_of_an_order_means(write):
     fixed = sample_order(1, 12, 'fixed', seed=3)[0].tolist()
     names = {'own': own, 'block': own, 'fixed': fixed, 'order.json': positions, 'margin': None}
     for name, order in names.items():
-        _, result = write('--length=12', f'--order={name}', ckpt='c.pt')
-        one, other = [sample['order'] for sample in result['samples']]
+        texts = Writer('c.pt').infill('', n=2, length=12, order=name)
+        one, other = [text.sample['order'] for text in texts]
         assert one == other == order if order else one != other
 
 
