@@ -64,13 +64,13 @@ class Scroll:
                 return
             canvas = self.next_canvas(way.order, device)
             for self.last in steps(network, canvas, way.unmasking, way.drawing, use_cache):
-                _, n_new, part = self.last
+                _, n_new, running = self.last
                 if self.page.stop:
-                    self.take_down(part)
+                    self.take_down(running)
                 yield int(n_new.sum())
                 if self.page.stop:
-                    ends = [self.end(self.written[r]) for r in part.rows.tolist()]
-                    part.stop_rows(torch.tensor([end is not None for end in ends]))
+                    ends = [self.end(self.written[r]) for r in running.rows.tolist()]
+                    running.stop_rows(torch.tensor([end is not None for end in ends]))
             self.take_down(canvas)
             for row in self.written:
                 row.n_steps = 1 + max(row.step)
@@ -111,25 +111,25 @@ class Scroll:
             canvas.allowed = Constraint(self.page.allowed, device, rows, starts)
         if self.page.top_logprobs:
             ask_for(canvas, self.page.top_logprobs)
-        parts = [part for r, row in enumerate(self.written) for part in row.to_match(r)]
-        if parts:
-            pattern = parts[0][-1]  # any of them opens the room of patterns
-            canvas.language = pattern.language(parts, canvas, self.tokenizer, self.stand_in)
+        matches = [match for r, row in enumerate(self.written) for match in row.to_match(r)]
+        if matches:
+            pattern = matches[0][-1]  # any of them opens the room of patterns
+            canvas.language = pattern.language(matches, canvas, self.tokenizer, self.stand_in)
         return canvas
 
     def take_down(self, canvas):
-        """Write down what is revealed until now in the rows of a canvas, or of a part of it."""
+        """Write down what is revealed until now in the rows of a canvas, or those that run."""
         for r, lists in zip(canvas.rows.tolist(), canvas.lists()):
             self.written[r].take_down(*lists)
 
     def first(self):
         """Return what Watch is to show of the first text after the last step; None: it did not
         run."""
-        step, n_new, part = self.last
-        row = self.written[int(part.rows[0])]
+        step, n_new, running = self.last
+        row = self.written[int(running.rows[0])]
         if row is not self.rows[0] or not n_new[0]:
             return None
-        row.take_down(*part.lists()[0])
+        row.take_down(*running.lists()[0])
         now = row.n_steps + int(step[0])
         tokens = [token if known else None for token, known in zip(row.tokens, row.known)]
         return tokens, [*row.step], now, [*row.logprob]

@@ -36,7 +36,7 @@ class Step:
         self.graph_key = unmasking.graph_key, drawing, with_logprob
         self.noise = TokenNoise(network.config.vocab_size)
         if self.cache is not None:
-            read_prompts(network, part, self.cache)
+            prefill(network, part, self.cache)
         self.part = workspace.place(part)
         self.state = unmasking.begin(self)
 
@@ -197,7 +197,7 @@ class Step:
         self.part = self.workspace.place(self.part.take(left))
 
 
-def read_prompts(network, part, cache):
+def prefill(network, part, cache):
     """Read prompts whose lengths differ by BUCKET or more into the cache, so that each costs its
     own tokens."""
     if part.known.max() - part.known.min() < BUCKET:
