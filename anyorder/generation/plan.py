@@ -52,10 +52,12 @@ class Size(NamedTuple):
     all_reveals: bool
 
     @classmethod
-    def of(cls, most, least, exact, cache):
+    def of(cls, most, least, exact, cache, needs_mask):
         """Return the Size of rows that have at most so many slots, keys, targets and reveals, and
         at least so many targets and reveals; one of few unless it is to be exact."""
         slots, keys, targets, reveals = most
+        if not needs_mask and cache is None:
+            keys = None
         if not exact:
             targets = pad_size(targets)
             reveals = pad_size(reveals)
@@ -117,12 +119,8 @@ def planned(step, ends):
     # How wide
     most = torch.stack([end - ranges.start, end, n_targets, n_new]).amax(2)  # (4, steps)
     least = torch.stack([n_targets, n_new]).amin(2)
-    sizes = []
-    for numbers in zip(most.T.tolist(), least.T.tolist()):
-        size = Size.of(*numbers, part.is_exact, cache)
-        if not needs_mask and cache is None:
-            size = size._replace(keys=None)
-        sizes.append(size)
+    both = zip(most.T.tolist(), least.T.tolist())
+    sizes = [Size.of(*numbers, part.is_exact, cache, needs_mask) for numbers in both]
     return [*zip(number.tolist(), sizes, table, n_new, n_steps, kept)]
 
 
