@@ -29,7 +29,7 @@ class Constraint:
         best = logits.amax(1)
         what = 'no token is'
         if scores:
-            best = logits.gather(1, part.idx[cells.row, cells.position].unsqueeze(1))[:, 0]
+            best = logits.gather(1, cells.read(part.idx).unsqueeze(1))[:, 0]
             what = 'the token that is scored is not'
         if best.isneginf().any():
             i = int(best.argmin())

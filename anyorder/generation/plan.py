@@ -191,9 +191,14 @@ class Cells(NamedTuple):
             chosen = self.is_real & chosen
         return self._replace(is_real=chosen), slice(None)
 
+    def read(self, table):
+        """Return what a table (B, N) by position says of them (m,)."""
+        return table[self.row, self.position]
+
     def write(self, table, at, values):
         """Write values (m,) into the table (B, N) at the columns (m,), in place; or (m, k) into
         (B, N, k)."""
+        values = values.to(table.dtype)
         if self.is_real is not None:
             values = values[self.start[self.row] + self.column]  # a cell that repeats has the same
             is_real = self.is_real

@@ -93,12 +93,12 @@ class Misfit(Unmasking):
     def reveal(self, step):
         x, cells = step.read()
         nats, _ = step.of_each(beaten_by, x, cells)
-        cells.write(step.part.logprob, cells.position, nats.to(step.part.logprob.dtype))
+        cells.write(step.part.logprob, cells.position, nats)
 
 
 def beaten_by(step, cells, logits):
     """Return by how many nats (m,) the likeliest token of Cells beats what stands there."""
-    token = step.part.idx[cells.row, cells.position]
+    token = cells.read(step.part.idx)
     return logits.amax(1) - logits.gather(1, token.unsqueeze(1))[:, 0]
 
 

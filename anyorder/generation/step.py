@@ -144,13 +144,11 @@ class Step:
     def tokens(self, cells, logits):
         """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its
         own."""
-        row = cells.row
-        position = cells.position
         if self.drawing.scores:
-            return self.part.idx[row, position]
+            return cells.read(self.part.idx)
         if self.unmasking.by_noise:
             return self.drawing.tokens_by_noise(logits, partial(self.noise, self.part, cells))
-        return self.drawing.tokens(logits, self.part.u[row, position])
+        return self.drawing.tokens(logits, cells.read(self.part.u))
 
     def write(self, cells, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
@@ -164,11 +162,11 @@ class Step:
         k = part.likeliest.size(2) // 2
         if k:
             found = likeliest(self.drawing, logits, k, token)
-            cells.write(part.likeliest, cells.position, found.to(part.likeliest.dtype))
+            cells.write(part.likeliest, cells.position, found)
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)
         logprob = token_logprob(logits, token)
-        cells.write(part.logprob, cells.position, logprob.to(part.logprob.dtype))
+        cells.write(part.logprob, cells.position, logprob)
         return logprob
 
     def put_first(self, cells, best):

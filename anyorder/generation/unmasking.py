@@ -348,7 +348,7 @@ class Lossless(Unmasking):
         Cells have new tokens (m,). Returns n_new (B,)."""
         row = cells.row
         column = cells.column
-        draft = part.idx[row, cells.position]
+        draft = cells.read(part.idx)
         n_drafts = bounds.known - bounds.first
         was_draft = column < n_drafts[row]
         wrong = was_draft & (token != draft)

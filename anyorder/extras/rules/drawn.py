@@ -53,7 +53,7 @@ class Drawn(Rule):
         position = cells.position
         part = step.part
         if step.drawing.scores:
-            return token_logprob(logits, part.idx[row, position])
+            return token_logprob(logits, cells.read(part.idx))
         u = uniform(part.keys[row], DRAWN, step.bounds.n_steps[row], position)
         part.u[row, position] = u  # by which a blank that is revealed is drawn once more
         return token_logprob(logits, step.drawing.tokens(logits, u))
@@ -95,7 +95,7 @@ class Drawn(Rule):
 
     def of_true_tokens(self, step, cells, logits):
         """Return log p and log q (m, 2) of the tokens that stand in the cells."""
-        token = step.part.idx[cells.row, cells.position]
+        token = cells.read(step.part.idx)
         law = step.drawing.tempered(logits)
         found = torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
         return found.to(widest(found.device))
