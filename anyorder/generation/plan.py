@@ -162,20 +162,21 @@ class Cells(NamedTuple):
         """Return the cells of `count` (B,) visits from `first` (B,) on in an order (B, T), at most
         n of a row; all_have says whether all rows have n."""
         B, T = order.shape
-        columns = torch.arange(n, device=order.device)
+        column = torch.arange(n, device=order.device).expand(B, n)
         if exact and not all_have:
-            row, column = (columns < count.unsqueeze(1)).nonzero(as_tuple=True)
+            row, column = (column < count.unsqueeze(1)).nonzero(as_tuple=True)
             visit = first[row] + column
             return cls(row, column, visit, order[row, visit], count.cumsum(0) - count)
         row = torch.arange(B, device=order.device).repeat_interleave(n)
-        column = columns.repeat(B)
         start = torch.arange(0, B * n, n, device=order.device)
         is_real = None
         if not all_have:
             is_real = (count > 0)[row]
-            column = torch.minimum(column, count[row] - 1).clamp(min=0)
-        visit = (first[row] + column).clamp(max=T - 1)
-        return cls(row, column, visit, order[row, visit], start, is_real)
+            column = torch.minimum(column, count.unsqueeze(1) - 1).clamp(min=0)
+            first = first.clamp(max=T - 1)
+        visit = first.unsqueeze(1) + column
+        table = torch.stack([column, visit, order.gather(1, visit)])
+        return cls(row, *table.flatten(1), start, is_real)
 
     def at(self, number):
         """Return the cells of these numbers."""
