@@ -541,16 +541,7 @@ class Network(nn.Module):
         return nll.masked_fill(scored >= parts.end, 0)
 
     def predict(
-        self,
-        idx,
-        order,
-        n_known,
-        n_targets=None,
-        cache=None,
-        n_visits=None,
-        picked=None,
-        first=None,
-        head=None,
+        self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, first=None, head=None
     ):
         """Return logits (B, n, V) of n = max(n_targets) visits, in parallel.
 
@@ -567,9 +558,8 @@ class Network(nn.Module):
         n_targets  int or (B,), by default T - min(first); columns behind them are undefined
         cache      KVCache: runs only what is not in it, and leaves the known slots there
         n_visits   int or (B,), by default T
-        picked     (rows, columns), (m,) each: the head runs for these alone, (m, V); or slice(0)
         first      int or (B,), by default n_known
-        head       a function of the hidden states (B, n, C) or (m, C), in place of lm_head
+        head       a function of the hidden states (B, n, C), in place of lm_head
 
         If targets_in_keys, the cache keeps slot n_known too, which ran for order[:, n_known]. A
         caller that then reorders the visits from there on sets cache.length back to n_known."""
@@ -604,8 +594,6 @@ class Network(nn.Module):
         x = self.answer(idx, order, ranges.to(idx.device), size, cache)
         if cache is not None:
             cache.length = kept
-        if picked is not None:
-            x = x[picked]
         return (head or self.lm_head)(x)
 
     def answer(self, idx, order, ranges, size, cache=None):

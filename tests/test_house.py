@@ -34,7 +34,7 @@ BRANCHES = [
 TAKE_MORE = {
     'anyorder/generation/fill.py generate': 11,
     'anyorder/extras/hub/modeling_aogpt.py forward': 9,
-    'model.py predict': 10,
+    'model.py predict': 9,
 }
 
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds

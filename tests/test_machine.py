@@ -267,6 +267,15 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
             assert stream.said.count('a line\n') == 2
 
 
+def test_no_file_gets_the_number_of_a_closed_stream(forked):
+    def body():
+        os.closerange(0, 3)
+        with one_line_errors(), open('a', 'w') as f:
+            assert f.fileno() > 2
+
+    assert [p.code for p in forked(body)] == [0]
+
+
 def end_together():
     print('a result')
     processes.end_processes()

@@ -207,7 +207,6 @@ def prefill(network, part, cache):
         prompts = part.take(near)
         n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
-        no_head = slice(0)  # only fills the cache
         network.predict(
             prompts.idx,
             prompts.order,
@@ -215,7 +214,7 @@ def prefill(network, part, cache):
             1,
             cache=own,
             n_visits=prompts.known,
-            picked=no_head,
+            head=torch.nn.Identity(),  # which only fills the cache
         )
         n_layer = len(own.k)  # the cache has as many again for guidance
         cache.k[:n_layer, rows, :, :n] = own.k

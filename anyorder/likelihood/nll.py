@@ -1,7 +1,6 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
 import math
-from functools import partial
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -108,8 +107,11 @@ def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
         """Ask for some of the m visits, among the n_targets of each row from `first` on."""
         rows = row[cells]
         picked = rows.to(idx.device), (visit[cells] - first[rows]).to(idx.device)
-        of_tokens = partial(head, tokens=tokens[cells])
-        how = {'n_visits': n_visits, 'picked': picked, 'first': first, 'head': of_tokens}
+
+        def of_tokens(x):
+            return head(x[picked], tokens=tokens[cells])
+
+        how = {'n_visits': n_visits, 'first': first, 'head': of_tokens}
         return model.predict(idx, order, n_known, n_targets, cache, **how)
 
     if at_once or not model.slots.masked_loss:
