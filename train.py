@@ -195,7 +195,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 continue
 
             # The only wait for the device
-            loss, norm = state.averages(folder.way_on(), with_weights=saves)
+            loss, norm = state.averages(folder.way_on())
 
             # Validate the average, and tell
             if logs:

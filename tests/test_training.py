@@ -176,6 +176,7 @@ def test_updates_by_hand(clip):
         update(state, [Split(TOKENS)], lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), weights)
     close(flat(state.ema.model.parameters()), average)
+    state.sum_seen()
     assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
 
 
@@ -276,14 +277,14 @@ def test_averages_run_since_the_last_line_and_are_finite():
     state.iter_num = 14
     state.logged = 10
     state.totals[:] = torch.tensor([8.0, 2.0, 4.0])
-    assert state.averages('stop', with_weights=True) == (2.0, 0.5)
-    state.model.lm_head.weight[0, 0] = math.inf
-    assert state.averages('stop', with_weights=False) == (2.0, 0.5)
+    assert state.averages('stop') == (2.0, 0.5)
+    with torch.no_grad():
+        state.model.lm_head.weight[0, 0] = math.inf
     with one_line('weight norm inf.* since iteration 14.* and stop'):
-        state.averages('stop', with_weights=True)
+        state.averages('stop')
     state.totals[::2] = torch.tensor([math.nan, 1.0])
     with one_line('loss nan, gradient norm 0.5.* since iteration 12'):
-        state.averages('stop', with_weights=False)
+        state.averages('stop')
     state.start_line()
     assert (state.logged, state.totals.any()) == (14, False)
 
@@ -367,7 +368,7 @@ def test_four_updates_take_six_seconds(monkeypatch):
     gives; half of all pairs of slots see each other."""
     now = iter([100.0, 106.0])
     monkeypatch.setattr('time.perf_counter', lambda: next(now))
-    clock = Clock(make_model(target_position='two_stream', n_layer=3), OPTIONS, 1e6)
+    clock = Clock(make_model(target_position='two_stream', n_layer=3), OPTIONS, 1e6, 9)
     clock.start(SimpleNamespace(iter_num=10, n_seen=1000))
     square = 16 * 16
     matrices = 3 * 12 * square + 11 * 16 + (2 * 12 + 3) * square

@@ -13,10 +13,8 @@ class Clock:
     `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one. Both count the
     padding of documents, which is computed as tokens are; the log does not."""
 
-    def __init__(self, model, config, peak, N=None):
-        """Take N tokens of a sequence, by default block_size, and the device's peak in FLOP/s."""
-        if N is None:
-            N = config.block_size
+    def __init__(self, model, config, peak, N):
+        """Take N tokens of a sequence, and the device's peak in FLOP/s."""
         steps = config.gradient_accumulation_steps
         _, world_size = processes()
         self.tokens_per_iter = config.batch_size * steps * N
@@ -55,8 +53,7 @@ def training_flops(model, batch_size, N=None):
     share of the pairs that see each other. The content of two streams has no last layer but its
     keys."""
     c = model.config
-    if N is None:
-        N = c.block_size
+    N = N or c.block_size
     tokens = batch_size * N
     matrices = {}
     for name, module in model.named_modules():

@@ -79,7 +79,8 @@ def update(state, splits, lr, config, draw=draw_batch, loss=blank_nll):
             share.backward()  # gradients become the mean over all processes
         mean_loss += nll.detach().sum(dtype=dtype) / mean_blanks / len(micros)
 
-    norm = clip_gradients(state.model, config.grad_clip)
+    limit = config.grad_clip or math.inf  # 0 clips none
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), limit))
     step(state.optimizers, lr)
     state.ema.update(state.model)
     state.count(mean_loss, norm, batches)
@@ -90,11 +91,6 @@ def exchange_gradients_if(is_last, model):
     if is_last or not hasattr(model, 'no_sync'):
         return nullcontext()
     return model.no_sync()
-
-
-def clip_gradients(model, limit):
-    """Scale gradients to a norm of at most `limit`, 0 is off; return their norm before."""
-    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
 
 
 def step(optimizers, lr):
@@ -118,7 +114,7 @@ class TrainState:
         self.device = model.device
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.iter_num = 0  # updates done
-        self.n_summed = 0  # tokens that all processes saw until the last sum_seen
+        self.n_seen = 0  # tokens that all processes saw until the last sum_seen
         self.n_since = 0  # tokens that this process saw since
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: mean loss, gradient norm, whether both were finite
@@ -144,7 +140,7 @@ class TrainState:
         load_weights(self.ema.model, entries, 'ema')
         self.ema.n_updates = entries['ema_model']['num_updates']
         self.iter_num = entries['iter_num']
-        self.n_summed = entries['n_seen']
+        self.n_seen = entries['n_seen']
         self.logged = entries['logged']
         self.totals = entries['totals'].to(self.device, copy=True)
 
@@ -154,22 +150,16 @@ class TrainState:
         self.iter_num += 1
         self.n_since += sum(batch.count_tokens() for batch in batches)
 
-    @property
-    def n_seen(self):
-        """Tokens seen; of other processes only until `sum_seen` was called last."""
-        return self.n_summed + int(self.n_since)
-
     def sum_seen(self):
         """Add up what the processes saw since the last call."""
         own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_since
-        self.n_summed += int(sum_over_processes(own))
+        self.n_seen += int(sum_over_processes(own))
         self.n_since = 0
 
-    def averages(self, advice, with_weights):
+    def averages(self, advice):
         """Return the loss in nats a token and the gradient norm, means since the last line.
 
-        Raises ValueError unless all are finite, and the
-        weights too if `with_weights`; `advice` ends its text."""
+        Raises ValueError unless they and the weights are finite; `advice` ends its text."""
         self.sum_seen()
         # in place: a second call before start_line agrees
         means = sum_over_processes(self.totals).div_(processes()[1])
@@ -177,18 +167,13 @@ class TrainState:
         n_iters = self.iter_num - self.logged
         loss = loss / n_iters
         norm = norm / n_iters
-        norms = f'gradient norm {norm:.4g}'
-        is_finite = n_finite >= n_iters
-        if with_weights:
-            size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
-            norms += f', weight norm {size:.4g}'
-            is_finite = is_finite and math.isfinite(size)
-        if not is_finite:
+        size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
+        if n_finite < n_iters or not math.isfinite(size):
             # once an update is not finite, all later ones are not
             since = min(self.logged + int(n_finite) + 1, self.iter_num)
             raise ValueError(
-                f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
-                f'lower the learning rate and {advice}'
+                f'loss {loss:.4g}, gradient norm {norm:.4g}, weight norm {size:.4g}: not finite '
+                f'since iteration {since}, and not saved; lower the learning rate and {advice}'
             )
         return loss, norm
 
