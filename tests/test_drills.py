@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torture
 from conftest import HANGS, ROOT
 from test_training import BLOCKS, NOTHING, TOKENS, learner, options, start
-from toy_runs import TOY, TWO, assert_alike, interrupted, log, resume, run
+from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
 
 import train
 from anyorder.checkpoint import entries_of, load_checkpoint, model_from_checkpoint
@@ -106,7 +106,7 @@ def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkey
     assert_alike('whole', 'out')
     one, out = (load_checkpoint(f'{name}/ckpt.pt') for name in ('whole', 'out'))
     for name in ('model', 'optimizer', 'ema_model', 'n_seen', 'logged'):
-        assert_close(out[name], one[name], rtol=0, atol=1e-5)
+        assert_close(out[name], one[name], 1e-5)
 
 
 def test_a_process_that_is_lost_ends_the_other(data):
@@ -150,28 +150,13 @@ def after_updates(network, optimizer, way='', n=2, **more):
     return state, entries, val
 
 
-def assert_close(got, want, **tolerance):
-    """Two trees have the same names and values, and tensors that are close."""
-    if isinstance(want, dict):
-        assert list(got) == list(want)
-        for key in want:
-            assert_close(got[key], want[key], **tolerance)
-    elif isinstance(want, list | tuple):
-        for a, b in zip(got, want, strict=True):
-            assert_close(a, b, **tolerance)
-    elif isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want, **tolerance)
-    else:
-        assert got == want
-
-
 def assert_split(wanted, *asked, **more):
     """A split run has the checkpoint and the validation of the whole one, and holds half of it."""
     state, entries, val = after_updates(*asked, **more)
-    assert_close(val, wanted[2], rtol=0, atol=1e-9)
+    assert_close(val, wanted[2], 1e-9)
     if dist.get_rank() == 0:
         nothing = {'totals': torch.zeros(3)}  # each has its own losses
-        assert_close(entries | nothing, wanted[1] | nothing, rtol=0, atol=1e-9)
+        assert_close(entries | nothing, wanted[1] | nothing, 1e-9)
     moments = [
         x for o in state.optimizers for of_weight in o.state.values() for x in of_weight.values()
     ]

@@ -7,6 +7,7 @@ import os
 
 import torch
 from conftest import ROOT
+from torch.utils._pytree import tree_flatten
 
 import train
 from anyorder.checkpoint import load_checkpoint
@@ -62,24 +63,25 @@ def log(out_dir='out'):
         return [json.loads(line) for line in f]
 
 
-def equal(x, y):
-    if isinstance(x, torch.Tensor):
-        return torch.equal(x, y)
-    if isinstance(x, dict):
-        return x.keys() == y.keys() and all(equal(x[k], y[k]) for k in x)
-    if isinstance(x, list | tuple):
-        return len(x) == len(y) and all(map(equal, x, y))
-    return x == y
+def assert_close(got, want, tolerance=0):
+    """Two trees have the same names and values, and tensors that are close."""
+    leaves, names = tree_flatten(want)
+    found, found_names = tree_flatten(got)
+    assert found_names == names
+    for a, b in zip(found, leaves, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+        else:
+            assert a == b
 
 
 def assert_same_runs(a, b, entries_of_one=()):
     """The checkpoints are equal bit for bit but for options and environment, the logs but for
     time."""
-    is_there = [os.path.exists(f'{out_dir}/ckpt_best.pt') for out_dir in (a, b)]
-    assert is_there[0] == is_there[1]
-    assert_same_checkpoints(f'{a}/ckpt.pt', f'{b}/ckpt.pt')
-    if is_there[0]:
-        assert_same_checkpoints(f'{a}/ckpt_best.pt', f'{b}/ckpt_best.pt')
+    kept = os.path.exists(f'{a}/ckpt_best.pt')
+    assert os.path.exists(f'{b}/ckpt_best.pt') == kept
+    for name in ('ckpt.pt', 'ckpt_best.pt')[: 1 + kept]:
+        assert_same_checkpoints(f'{a}/{name}', f'{b}/{name}')
     logs = []
     for out_dir in (a, b):
         entries = [entry for entry in log(out_dir) if entry['iter'] not in entries_of_one]
@@ -92,11 +94,10 @@ def assert_same_runs(a, b, entries_of_one=()):
 
 
 def assert_same_checkpoints(a, b):
-    x = load_checkpoint(a)
-    y = load_checkpoint(b)
+    x, y = (load_checkpoint(path) for path in (a, b))
     assert x.keys() == y.keys()
     for key in x.keys() - {'config', 'environment'}:
-        assert equal(x[key], y[key]), key
+        assert_close(x[key], y[key])
 
 
 def assert_alike(a, b):
