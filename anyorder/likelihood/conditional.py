@@ -50,9 +50,9 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
 
 def orders_of_parts(b, a, n_orders, seed):
     """Return orders (n_orders, m + n) of b and then a, each shuffled; 0: (1, m + n), sorted."""
-    if not n_orders:
-        return torch.cat([b.sort().values, a.sort().values]).unsqueeze(0)
     both = torch.cat([b, a])
-    u = uniform(keys_of([seed]), torch.arange(n_orders * len(both))).view(n_orders, -1)
+    rank = both.unsqueeze(0) / (1 + both.max())
+    if n_orders:
+        rank = uniform(keys_of([seed]), torch.arange(n_orders * len(both))).view(n_orders, -1)
     is_a = torch.arange(len(both)) >= len(b)
-    return both[(is_a + u).argsort(1)]
+    return both[(is_a + rank).argsort(1)]

@@ -47,13 +47,16 @@ class Lengths:
             said = []
             for k in range(len(template.unknown)):
                 n, p = probabilities(template, lengths)
-                best = p.argsort(descending=True, stable=True).tolist()
+                chosen = int(p.argmax())
                 if self.rule == 'draw':
                     u = uniform(keys_of([seed]), 'length of a blank', k)
-                    drawn = int(invert_cdf(p[None], u))
-                    best = [drawn, *(j for j in best if j != drawn)]
-                said.append(entry_of(n, p, best))
-                lengths += (n[best[0]],)
+                    chosen = int(invert_cdf(p[None], u))
+                entry = {'length': n[chosen], 'p': float(p[chosen])}
+                if len(n) > 1:
+                    other = int(p.index_fill(0, torch.tensor(chosen), -1).argmax())
+                    entry |= {'runner_up': n[other], 'p_runner_up': float(p[other])}
+                said.append(entry)
+                lengths += (n[chosen],)
             yield template.with_lengths(lengths, said) if lengths else template
 
     def probabilities(self, network, template, lengths):
@@ -88,16 +91,6 @@ def longest_of(piece, size):
             f'model, got {most or least}: choose fewer'
         )
     return most or min(least + LONGEST - 1, max(least, size // 2))
-
-
-def entry_of(n, p, best):
-    """Return what a sample says of a length: n [K] with p (K,), `best` their places in order."""
-    first, *others = best
-    entry = {'length': n[first], 'p': float(p[first])}
-    if others:
-        second = others[0]
-        entry |= {'runner_up': n[second], 'p_runner_up': float(p[second])}
-    return entry
 
 
 def row_of(text, n, room):

@@ -43,7 +43,9 @@ def unigram_row(tokens, tokenizer, block_size, sizes=None):
     It says the entropy of the set's own token frequencies.
 
     sizes  (n_tokens,) bytes of text of the tokens; None: as the tokenizer says"""
-    counts = token_counts(tokens, tokenizer.n_tokens)
+    size = 2**24  # bincount copies what it counts
+    chunks = (tokens[i : i + size] for i in range(0, len(tokens), size))
+    counts = sum(np.bincount(chunk, minlength=tokenizer.n_tokens) for chunk in chunks)
     n_bytes = None
     if sizes is not None:
         n_bytes = int(sizes.sum())
@@ -52,13 +54,6 @@ def unigram_row(tokens, tokenizer, block_size, sizes=None):
     n = len(tokens)
     row = table_row('unigram, whole set', entropy(counts), 0.0, n // block_size, n, n_bytes)
     return row | {'nats_per_block': row['nats_per_token'] * block_size}
-
-
-def token_counts(tokens, n_tokens):
-    """Return how often each of n_tokens ids stands in a whole set."""
-    size = 2**24  # bincount copies what it counts
-    chunks = (tokens[i : i + size] for i in range(0, len(tokens), size))
-    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
 
 
 def entropy(counts):

@@ -23,30 +23,6 @@ from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.prompts import read_pattern
 
 
-def written_nats(model, batch, seeds, way, batch_size, language_of=None):
-    """Return -log q of each block of a Batch under its own order; what is given is not written.
-
-    seeds    [n] as in Canvas
-    way      the Way
-    language_of  gives a Canvas its Language; None: any text may be written
-    returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the
-             others, passes"""
-    found = []
-    for rows in torch.arange(len(batch.idx)).split(batch_size):
-        part = batch.rows(rows).to(model.device)
-        own_seeds = [seeds[r] for r in rows.tolist()]
-        canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
-        if language_of is not None:
-            canvas.language = language_of(canvas)
-        fill(model, canvas, way.unmasking, way.drawing)
-        is_cut = canvas.logprob == -torch.inf
-        nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
-        passes = [len({*steps} - {-1}) for steps in canvas.step.tolist()]
-        columns = nats, is_cut.sum(1), torch.tensor(passes)
-        found.append(torch.stack([column.cpu().double() for column in columns], 1))
-    return torch.cat(found) if found else torch.zeros(0, 3, dtype=torch.float64)
-
-
 class Written(Estimate):
     """-log q(x) in one way of writing.
 
@@ -75,27 +51,38 @@ class Written(Estimate):
         self.work = f'{label} x {self.n_orders} {derive_seed(*names):x}'
 
     def nats(self, model, blocks, numbers, given):
-        """Return three columns for each order, see written_nats."""
+        """Return three columns for each order: nats of the tokens whose probability is not 0, the
+        number of the others, passes. What is given is not written."""
         K = self.n_orders
         batch = self.batch(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
-        language_of = None
         if self.pattern is not None:
-            language_of = self.language
             for number in numbers:
                 block = blocks[number]
                 tokens = block[block != PADDING].tolist()
                 self.pattern.check(tokens, self.checkpoint.tokenizer, number)
-        nats = written_nats(model, batch, seeds, self.way, self.c.batch_size, language_of)
-        return nats.view(-1, 3 * K)
+        found = []
+        for rows in torch.arange(len(seeds)).split(self.c.batch_size):
+            part = batch.rows(rows).to(model.device)
+            own_seeds = [seeds[r] for r in rows.tolist()]
+            canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
+            if self.pattern is not None:
+                canvas.language = self.language(canvas)
+            fill(model, canvas, self.way.unmasking, self.way.drawing)
+            is_cut = canvas.logprob == -torch.inf
+            nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
+            passes = [len({*steps} - {-1}) for steps in canvas.step.tolist()]
+            columns = nats, is_cut.sum(1), torch.tensor(passes)
+            found.append(torch.stack([column.cpu().double() for column in columns], 1))
+        return torch.cat(found).view(-1, 3 * K)
 
     def language(self, canvas):
         """Return the Language of a canvas whose rows match the pattern."""
-        stand_in = stand_in_of(self.checkpoint)
         parts = []
         for row, n in enumerate(canvas.n_visits.tolist()):
             blanks = [-1 for _ in range(n)]  # what is known is read from the canvas
             parts.append((row, 0, blanks, self.pattern))
+        stand_in = stand_in_of(self.checkpoint)
         return self.pattern.language(parts, canvas, self.checkpoint.tokenizer, stand_in)
 
     def columns(self, nats):
