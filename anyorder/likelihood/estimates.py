@@ -68,12 +68,17 @@ class Estimate:
         drawn = 'drawn ' if self.is_drawn else ''
         self.work = f'{drawn}{order.name} x {self.n_orders} {derive_seed(order):x}'
 
+    def items(self, text):
+        """Return what of a Corpus is measured: its blocks."""
+        return text.blocks
+
     def measure(self, model, text, journal):
         """Return nats (n, m) of all blocks of a Corpus, of all processes.
 
         What is in the journal is not run again."""
         rank, world_size = processes()
-        n = len(text.blocks)
+        items = self.items(text)
+        n = len(items)
         name = text.label, text.digest, self.work
         missing = journal.missing(name, n)
         how = {'total': len(missing), 'unit': 'block', 'desc': f'{text.label} {self.label}'}
@@ -84,7 +89,7 @@ class Estimate:
                 mine = numbers[rank::world_size]
                 found = []
                 if mine:
-                    nats = check_finite(self.nats(model, text.blocks, mine, text.given))
+                    nats = check_finite(self.nats(model, items, mine, text.given))
                     found = [((*name, b), row) for b, row in zip(mine, nats.tolist(), strict=True)]
                 journal.add(dict(chain(*gather(found))))
                 bar.update(len(numbers))

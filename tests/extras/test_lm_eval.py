@@ -15,6 +15,7 @@ from conftest import make_model, one_line
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.extras.lm_eval import last_word
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
+from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.nll import blank_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
@@ -133,24 +134,24 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own(toke
     assert ['|'.join(map(tokenizer.decode, row)) for row in rows] == want
 
 
-def test_last_words_are_counted_over_all_processes(monkeypatch):
-    tokens = np.array([t for word in 'abcdefg' for t in (*f'x {word}'.encode(), 256)])
-    text = SimpleNamespace(tokens=tokens, blocks=torch.zeros(2, 9))
-    estimate = last_word.LastWord(SimpleNamespace(batch_size=3), SimpleNamespace(tokenizer=Bytes()))
+def test_last_words_are_counted(monkeypatch):
+    passages = 'x a', 'long b', 'x c', 'x d'
+    tokens = np.array([t for text in passages for t in (*text.encode(), 256)])
+    text = SimpleNamespace(tokens=tokens, given=None, label='', digest='')
+    config = SimpleNamespace(batch_size=3, block_size=9)
+    estimate = last_word.LastWord(config, SimpleNamespace(tokenizer=Bytes()))
 
     def words(model, rows, batch_size, length):
         assert (batch_size, length) == (3, 9)  # a word sees what fits into a block
-        for r, (_, word) in enumerate(rows):
+        for r, (_, word) in reversed([*enumerate(rows)]):
             yield r, float(word[1] - 96), word[1] < 100
 
     monkeypatch.setattr(last_word, 'continuation_scores', words)
-    monkeypatch.setattr(last_word, 'gather', lambda scores: [[(9.0, True)], scores])
-    monkeypatch.setattr(last_word, 'processes', lambda: (1, 2))
-    measured = estimate.measure(None, text, None)
-    assert measured == [(9.0, True), [2.0, True], [4.0, False], [6.0, False]]
+    measured = estimate.measure(None, text, Journal('', {}))
+    assert measured.tolist() == [[2, 1], [1, 1], [3, 1], [4, 0]]
     (row,) = estimate.rows(measured, text)
-    assert (row['accuracy'], row['rows']) == (0.5, 4)
-    assert row['word_perplexity'] == pytest.approx(math.exp(21 / 4))
+    assert (row['accuracy'], row['rows']) == (0.75, 4)
+    assert row['word_perplexity'] == pytest.approx(math.exp(10 / 4))
 
 
 # ---- what lm-eval asks

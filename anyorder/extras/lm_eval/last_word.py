@@ -1,14 +1,10 @@
 """Which last words of LAMBADA's passages does a model write? An estimate of eval_ppl.py."""
 
-from itertools import chain
-
 import torch
 
 from anyorder.extras.lm_eval.reading import continuation_scores
 from anyorder.likelihood.estimates import Estimate
 from anyorder.likelihood.tables import share_error, summarize
-from anyorder.machine.processes import gather, processes
-from anyorder.machine.terminal import progress
 from anyorder.tokens.tokenizers import split_documents
 
 
@@ -18,32 +14,31 @@ class LastWord(Estimate):
     Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
     each token."""
 
-    name = label = 'accuracy'
+    name = label = work = 'accuracy'
     dataset = 'lambada'
 
     def __init__(self, config, checkpoint):
         self.c = config
         self.checkpoint = checkpoint
+        self.n_at_once = config.batch_size
 
-    def measure(self, model, text, journal):
-        """Return [(nats of the last word, whether it is right)] of all passages."""
-        rank, world_size = processes()
-        rows = last_words(text.tokens, self.checkpoint.tokenizer)
-        if not rows:
+    def items(self, text):
+        """Return the last words of all passages, the longest passage first."""
+        words = last_words(text.tokens, self.checkpoint.tokenizer)
+        if not words:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
-        mine = rows[rank::world_size]
-        N = text.blocks.size(1)
+        return sorted(words, key=lambda pair: -len(pair[0]))
+
+    def nats(self, model, items, numbers, given):
+        """Return (len(numbers), 2): the nats of a word, and 1 where it is right."""
+        words = [items[n] for n in numbers]
         size = self.c.batch_size
-        scores = []
-        how = {'total': len(mine), 'unit': 'row', 'desc': 'last words'}
-        with progress(**how, leave=False, disable=rank > 0) as bar:
-            for _, *score in continuation_scores(model, mine, batch_size=size, length=N):
-                scores.append(score)
-                bar.update()
-        return list(chain.from_iterable(gather(scores)))
+        scores = continuation_scores(model, words, batch_size=size, length=self.c.block_size)
+        found = [[nats, greedy] for _, nats, greedy in sorted(scores)]
+        return torch.tensor(found, dtype=torch.float64)
 
     def rows(self, measured, text, of_one=None):
-        nats, hits = torch.tensor(measured, dtype=torch.float64).T
+        nats, hits = measured.T
         words = summarize('', nats, 1, None)
         n = len(measured)
         row = {
