@@ -876,7 +876,7 @@ BAD = {
     '--estimates=accuracy': 'lambada',
     '--orders=l2r,up': "'up' is no order",
     '--orders=swaps:x': "'swaps:x' is no order",
-    '--orders=block:0': 'at least 1 position',
+    '--orders=block:0': "'block:0'",
     '--orders=no.json': "'no.json' is no order",
     '--orders=margin --temperature=0': 'every other one 0',
     '--orders=margin:2': 'threshold',
