@@ -313,10 +313,9 @@ def set_exempt(model, tokenizer):
     model.register_buffer('exempt', tokens, persistent=False)
 
 
-def digest(model, config=None):
-    """Return a hash of the model's sizes, or of those in `config`, and of all of its weights."""
-    sizes = repr(config or model.config)
-    fingerprint = hashlib.blake2b(sizes.encode(), digest_size=16)
+def digest(model):
+    """Return a hash of the model's sizes and of all of its weights."""
+    fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
     for p in model.parameters():
         flat = p.detach().cpu().reshape(-1)
         fingerprint.update(flat.view(torch.uint8).numpy())  # numpy has no bfloat16
