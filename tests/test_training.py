@@ -134,7 +134,7 @@ def test_muon_takes_queries_keys_and_values_for_three_matrices():
         weight.grad = torch.randn(48, 16)
         for x, grad in zip(alone, weight.grad.split(16)):
             x.grad = grad.clone()
-        assert ours.step(lambda: 3) == 3
+        ours.step()
         theirs.step()
         assert torch.equal(weight, torch.cat(alone))
 

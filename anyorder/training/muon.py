@@ -21,15 +21,11 @@ class Muon(torch.optim.Muon):
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon"""
 
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            loss = torch.enable_grad()(closure)()
+    def step(self):
         for group in self.param_groups:
             for p in group['params']:
                 if p.grad is not None:
                     self.step_of(p, self.state[p], group)
-        return loss
 
     def step_of(self, p, state, group):
         """Step one weight, by its state and the options of its group."""
