@@ -7,8 +7,9 @@ import torch
 from model import RowRanges
 
 
-def guided(network, part, bounds, size, cache, scale):
-    """Return the last hidden states (B, n, C) of a step, moved away from those without the prompt.
+def guided(x, step):
+    """Return the last hidden states x (B, n, C) of a Step, moved away from those without the
+    prompt.
 
         x + scale (x - x'),    x' of the same step in which the prompt is blank
 
@@ -20,23 +21,24 @@ def guided(network, part, bounds, size, cache, scale):
     them: a masked model sees it as blanks, and a decoder does not come to it. This is the cfg_scale
     of LLaDA (Nie et al. 2025, arXiv 2502.09992; Ho and Salimans 2022, arXiv 2207.12598).
 
-    cache  a KVCache of twice the layers, those of the second pass last, or None"""
-    x = network.answer(part.idx, part.order, bounds.ranges, size[:3], cache)
+    The KVCache has twice the layers, those of this second pass last."""
+    network = step.network
+    part = step.part
+    known, first, last, start, end = step.bounds.ranges
+    n_slots, n, n_keys = step.size[:3]
     T = part.order.size(1)
-    n_slots, n, n_keys = size[:3]
-    n_prompt = bounds.n_prompt.unsqueeze(1)
-    known, first, last, start, end = bounds.ranges
+    n_prompt = step.bounds.n_prompt.unsqueeze(1)
     n_visits = T
     if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
         n_slots = n_keys or n_slots
         n_visits = end
-    visit = torch.arange(T, device=part.order.device)
+    visit = torch.arange(T, device=x.device)
     order = part.order.gather(1, (visit + n_prompt) % n_visits)
     start = (start - n_prompt).clamp(min=0)
     ranges = RowRanges(known - n_prompt, first - n_prompt, last - n_prompt, start, end)
-    own = later_layers(cache)
-    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), own)
-    mixed = blank.lerp(x, 1 + scale)
+    cache = later_layers(step.cache)
+    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), cache)
+    mixed = blank.lerp(x, 1 + step.drawing.cfg_scale)
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
 
 

@@ -71,11 +71,9 @@ class Step:
         size = self.size
         if part.language is not None:
             part.language.begin_step(part, bounds.first)
-        scale = self.drawing.cfg_scale
-        if scale:
-            x = guided(self.network, part, bounds, size, self.cache, scale)
-        else:
-            x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        if self.drawing.cfg_scale:
+            x = guided(x, self)
         cells = self.cells(bounds.n_targets, size.targets, size.all_targets)
         if size.all_targets:
             return x.flatten(0, 1), cells
