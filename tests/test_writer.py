@@ -659,7 +659,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--stop=["a", "b"', 'JSON list'),
         ('--order=margin --threshold=.9', 'margin:0.9'),
         ('--block_length=32', 'margin/32'),
-        ('--prompt=FILE:', 'FILE: must name'),
+        ('--prompt=FILE:none.npy', 'none.npy'),
         ('--prompt=FILE:pickled.npy', 'rows of integers'),
         ('--prompt=FILE:table.npy --out=table.npy', 'would overwrite'),
         (f'--prompt=FILE:{os.devnull}', 'holds no prompt'),

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 from typing import NamedTuple
 
@@ -23,8 +22,6 @@ def read_prompts(prompt):
     path = prompts_path(prompt)
     if path is None:
         return [typed(prompt)]
-    if not os.path.exists(path) or os.path.isdir(path):
-        raise ValueError(f'FILE:{path} must name a .jsonl or .npy file of prompts')
     prompts = read_array(path) if path.endswith('.npy') else read_lines(path)
     if not prompts:
         raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
