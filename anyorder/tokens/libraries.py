@@ -216,9 +216,10 @@ class Library(Tokenizer):
         wholes = self.read(self.backend.encode_batch, list(map(''.join, pairs)))
         both = []
         for (prompt, text), whole in zip(pairs, wholes):
-            self.check(prompt + text, whole.ids)
-            given, rest = parted(spans_of(whole), len(prompt))
-            both.append((tokens_of(given), tokens_of(rest)))
+            ids = whole.ids
+            self.check(prompt + text, ids)
+            given, _ = parted(spans_of(whole), len(prompt))
+            both.append((ids[: len(given)], ids[len(given) :]))
         return both
 
     def cut(self, text):

@@ -28,7 +28,7 @@ def parted(found, border):
     """Return the spans of a whole text that end within its first `border` letters, and the others.
 
     A token across the border is of what follows it."""
-    ends = (n for n, (_, start, end) in enumerate(found) if max(start + 1, end) > border)
+    ends = (n for n, (_, start, end) in enumerate(found) if start >= border or end > border)
     n = next(ends, len(found))
     return found[:n], found[n:]
 
@@ -93,7 +93,9 @@ class Tokenizer:
 
         Here tokens are pieces of the text's bytes, and two of them may share a letter."""
         ids = self.encode(text)
-        letter = np.repeat(range(len(text)), [len(one.encode()) for one in text])  # of each byte
+        letter = np.repeat(
+            np.arange(len(text)), [len(one.encode()) for one in text]
+        )  # of each byte
         ends = np.cumsum(self.n_bytes[ids])
         first = letter[ends - self.n_bytes[ids]]
         last = letter[ends - 1]
