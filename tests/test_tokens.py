@@ -413,7 +413,7 @@ def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
     assert tok.decode(train) == TEXT * 36
     of_file = prepared('b/tokenizer.json', 'c')
     assert tokenizer_of_set(of_file).identity == tok.identity
-    for name, said in (('b', 'one folder has one tokenizer'), ('e', 'trained on a train split')):
+    for name, said in (('b', r'another kind \(tokenizer\)'), ('e', 'trained on a train split')):
         with one_line(said):
             prepare('text', '.', name, 'a.txt', 'test', tokenizer='bpe:290')
     with open('b/tokenizer.json', 'a') as f:

@@ -1,14 +1,11 @@
 """How do arrays of integers become a set? Rows of one length, or a stream, checked."""
 
-import os
 import re
-from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
-from anyorder.tokens.folder import check_source_is_new, folder_to_write
+from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta, differing, kind_of
 from anyorder.tokens.prepared import DATA_SETS, divide
 from anyorder.tokens.sources import name_source
@@ -19,84 +16,37 @@ from configurator import home
 SPLITS = ('train', 'val', 'test')
 
 
-@dataclass(frozen=True)
-class Form:
-    """What a file of integers does not say of its tokens.
-
-    end         the token that ends each document of a stream, or None
-    vocabulary  path of a file with a name for each token, or ''
-    shape       'HxW' where a row is a grid, or ''"""
-
-    end: int | None = None
-    vocabulary: str = ''
-    shape: str = ''
-
-    def grid(self):
-        """Return [H, W], or None where rows are no grids."""
-        if not self.shape:
-            return None
-        found = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', self.shape)
-        if not found:
-            raise ValueError(f'shape must be HxW, as 8x8, got {self.shape!r}')
-        return [int(side) for side in found.groups()]
-
-    def names(self):
-        """Return the names of the tokens, or None."""
-        if not self.vocabulary:
-            return None
-        return read_names(home(self.vocabulary))
-
-
 def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; return the Meta.
 
     source  path of the file
     split   what all of it is; '' divides it, or leaves it to an .npz
     force   replace what is there
-    form    the fields of a Form"""
-    with folder_to_write(data_dir, name or 'tokens', split) as folder:
-        return prepare_into(folder, home(source), split, Form(**form), force)
-
-
-def prepare_into(folder, source, split, form, force):
-    """Prepare the tokens of a file in a Folder; return the Meta. See prepare_tokens."""
+    form    end, vocabulary and shape, see describe"""
     if not source:
         raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
-    origin = name_source(source)
-    arrays = splits_of(source, split)
-    wanted = ['train', 'val'] if '' in arrays else sorted(arrays)
+    with folder_to_write(data_dir, name or 'tokens', split) as folder:
+        source = home(source)
+        origin = name_source(source)
+        arrays = splits_of(source, split)
+        wanted = ['train', 'val'] if '' in arrays else sorted(arrays)
+        kept = folder.meta if folder.kept(wanted) else None
+        meta = describe(arrays, source, kept, **form)
+        others = differing(meta, kind_of(folder.meta)) if folder.meta else []
+        if folder.is_done(wanted, origin, others, force):
+            return folder.meta
 
-    # Compare with what is there
-    kept = folder.kept(wanted)
-    meta = describe(arrays, form, source, folder, kept)
-    kind = kind_of(meta)
-    old_kind = kind_of(folder.meta) if folder.meta else kind
-    if folder.is_done(wanted, origin, old_kind == kind, force):
-        return folder.meta
-    if kept and old_kind != kind:
-        differs = ', '.join(differing(kind, old_kind))
-        raise ValueError(
-            f'{folder.path} holds {", ".join(kept)} of another kind ({differs}): name another'
-        )
-    check_source_is_new(origin, kept)
-
-    # Divide and write
-    rows = {}
-    for s, (tokens, given) in arrays.items():
-        rows[s] = pack(tokens, given, meta.dtype, named(s, source))
-    if meta.row_length and len(rows.get('', ())) == 1:
-        raise ValueError(
-            f'{source} holds one row, which cannot be divided into train and val: name its --split'
-        )
-    splits = {}
-    for s, (n, packed) in divide(rows, DATA_SETS['text'].val_ratio).items():
-        splits[s] = n, ((row, 0) for row in packed)
-    return folder.write(meta, origin, splits)
-
-
-def named(split, source):
-    """Return what an array of a source is called in errors."""
-    return f'{split or "the array"} of {source}'
+        # Divide and write
+        rows = {s: packed(*array, meta.dtype, source) for s, array in arrays.items()}
+        if meta.row_length and len(rows.get('', ())) == 1:
+            raise ValueError(
+                f'{source} holds one row, which cannot be divided into train and val: name its '
+                '--split'
+            )
+        splits = {}
+        for s, (n, found) in divide(rows, DATA_SETS['text'].val_ratio).items():
+            splits[s] = n, ((row, 0) for row in found)
+        return folder.write(meta, origin, splits)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -105,170 +55,134 @@ def named(split, source):
 
 def splits_of(path, split):
     """Return {split: (tokens, given or None)} of a file; '' is still to be divided."""
-    arrays = read_arrays(path)
-    if '' in arrays:
-        return {split: (arrays[''], None)}
-    there = [s for s in SPLITS if s in arrays]
-    known = {*there, 'given', *(f'given_{s}' for s in there)}
-    if not there or arrays.keys() - known:
-        got = ', '.join(arrays) or 'nothing'
-        raise ValueError(
-            f'an .npz must hold the arrays {", ".join(SPLITS)}, and given_train, ... or given, '
-            f'got {got}'
-        )
-    if split:
-        raise ValueError(f'{path} names its splits itself: leave --split={split} out')
-
-    found = {}
-    for s in there:
-        given = arrays.get(f'given_{s}', arrays.get('given'))
-        if given is None and len(arrays) > len(there):
-            raise ValueError(
-                f'{path} says what is given in some splits, but not in {s}: add given_{s}'
-            )
-        found[s] = arrays[s], given
-    return found
-
-
-def read_arrays(path):
-    """Return {name: array} of an .npz, {'': array} of an .npy."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in ('.npy', '.npz'):
+    if not path.lower().endswith(('.npy', '.npz')):
         raise ValueError(f'{path} must end in .npy or .npz; numpy.save writes the first')
     with reading(path, 'integers', 'save arrays by numpy, without pickled objects'):
-        if ending == '.npy':
-            return {'': np.load(path, mmap_mode='r', allow_pickle=False)}
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
+        if path.lower().endswith('.npy'):
+            return {split: (np.load(path, mmap_mode='r', allow_pickle=False), None)}
+        with np.load(path, allow_pickle=False) as found:
+            arrays = dict(found)
+    there = [s for s in SPLITS if s in arrays]
+    given = {s: arrays.get(f'given_{s}', arrays.get('given')) for s in there}
+    known = {*there, 'given', *(f'given_{s}' for s in there)}
+    is_given = [x is not None for x in given.values()]
+    if split or not there or arrays.keys() - known or len({*is_given}) > 1:
+        raise ValueError(
+            f'an .npz names its splits itself, without --split, as arrays {", ".join(SPLITS)}, and '
+            'what is given in all of them as given, or given_train, ...; '
+            f'{path} has {", ".join(arrays)}'
+        )
+    return {s: (arrays[s], given[s]) for s in there}
 
 
 def read_names(path):
     """Return the names of tokens: a name a line, without blanks."""
     with reading_text(path, None) as f:
         names = f.read().splitlines()
-    counts = Counter(names)
-    wrong = [name for name in names if counts[name] > 1 or not is_name(name)]
-    if wrong or not names:
-        got = wrong[0] if wrong else 'nothing'
+    wrong = [name for name in names if '[[' in name or not re.fullmatch(r'\S+', name)]
+    if wrong or not names or len({*names}) < len(names):
         raise ValueError(
-            f'{path} must hold a name a line, each once and without blanks or [[, got {got!r}'
+            f'{path} must hold a name a line, each once and without blanks or [[, got {wrong[:1]}'
         )
     return names
-
-
-def is_name(text):
-    return re.fullmatch(r'\S+', text) and '[[' not in text
 
 
 # --------------------------------------------------------------------------------------------------
 # What they are
 
 
-def describe(arrays, form, source, folder, kept):
-    """Return the Meta of the arrays of splits_of. Splits that are `kept` have settled the names and
-    the number of tokens."""
-    grid = form.grid()
-    largest = max(largest_id(tokens, named(s, source)) for s, (tokens, _) in arrays.items())
-    lengths = {s: length_of(tokens, grid, named(s, source)) for s, (tokens, _) in arrays.items()}
-    row_length, *others = {*lengths.values()}
-    if others:
-        raise ValueError(
-            f'all splits must be rows of one length, or all streams, got {lengths} '
-            '(None is a stream)'
-        )
-    if form.end is not None:
-        check_end(form.end, row_length)
-        largest = max(largest, form.end)
+def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
+    """Return the Meta of the arrays of splits_of.
 
-    names = form.names()
-    if kept and not names:
-        names = folder.meta.vocabulary
-    n_tokens = largest + 1
+    kept        the Meta of splits that stay, which have settled the names and the number of tokens
+    end         the token that ends each document of a stream, or None
+    vocabulary  path of a file with a name for each token, or ''
+    shape       'HxW' where a row is a grid, or ''"""
+    n_tokens = 1 + max(largest_id(tokens, source) for tokens, _ in arrays.values())
+    n_row = row_length(arrays, source)
+    if end is not None:
+        check_end(end, n_row)
+        n_tokens = max(n_tokens, end + 1)
+    names = read_names(home(vocabulary)) if vocabulary else kept and kept.vocabulary
+    known = kept.n_tokens if kept else n_tokens
     if names:
-        n_tokens = len(names)
-    elif kept:
-        n_tokens = folder.meta.n_tokens
-    if largest >= n_tokens:
-        counted = 'names' if names else f'in {folder.path}'
+        known = len(names)
+    if n_tokens > known:
         raise ValueError(
-            f'{source} has the token {largest}, and there are only {n_tokens} {counted}: '
-            'each token wants one'
+            f'{source} has the token {n_tokens - 1}, and there are only {known} tokens in the '
+            'vocabulary: each token wants a name'
         )
     return Meta(
-        folder.name,
+        '',
         OWN,
-        n_tokens,
-        form.end,
-        kept,
+        known,
+        end,
         given=any(given is not None for _, given in arrays.values()),
-        row_length=row_length,
-        shape=grid,
+        row_length=n_row,
+        shape=grid_of(shape, n_row),
         vocabulary=names,
     )
 
 
-def largest_id(tokens, what):
-    """Return the largest id of an array. `what` it is stands in errors."""
-    if not tokens.size:
-        raise ValueError(f'{what} is empty')
-    if tokens.dtype.kind not in 'iu':
-        raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
-    least = int(tokens.min())
-    largest = int(tokens.max())
-    if least < 0 or largest >= N_IDS:
-        wrong = least if least < 0 else largest
-        raise ValueError(f'{what} must hold integers from 0 to {N_IDS - 1:,}, got {wrong}')
-    return largest
+def largest_id(tokens, source):
+    """Return the largest id of an array of a source."""
+    is_right = tokens.dtype.kind in 'iu' and tokens.size and 0 <= tokens.min()
+    if not is_right or tokens.max() >= N_IDS:
+        got = f'{tokens.min()} to {tokens.max()}' if tokens.size else 'nothing'
+        raise ValueError(
+            f'{source} must hold integers from 0 to {N_IDS - 1:,}, got {tokens.dtype}: {got}'
+        )
+    return int(tokens.max())
 
 
-def length_of(tokens, grid, what):
-    """Return the length of the rows of an array, each of them a `grid` if there is one; None: the
-    array is a stream."""
-    if tokens.ndim == 1 and not grid:
-        return None
-    n = grid and grid[0] * grid[1]
-    if tokens.ndim != 2 or n not in (None, tokens.shape[1]):
-        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
-        raise ValueError(f'{what} must be {wanted}, got an array {tokens.shape}: reshape it')
-    return tokens.shape[1]
+def row_length(arrays, source):
+    """Return the length of the rows of arrays; None: they are streams."""
+    shapes = [tokens.shape for tokens, _ in arrays.values()]
+    if len({shape[1:] for shape in shapes}) > 1 or len(shapes[0]) not in (1, 2):
+        raise ValueError(
+            f'{source} must hold rows of one length (rows, N), or a stream (n,), got {shapes}: '
+            'reshape it'
+        )
+    return shapes[0][1] if len(shapes[0]) == 2 else None
 
 
-def check_end(end, row_length):
-    """Raise ValueError unless `end` may be the token that ends each document."""
-    if row_length or not 0 <= end < N_IDS:
-        found = f'rows of {row_length}' if row_length else 'a stream'
+def check_end(end, n_row):
+    """Raise ValueError unless `end` may be the token that ends each document of a stream."""
+    if n_row or not 0 <= end < N_IDS:
         raise ValueError(
             f'end must be a token from 0 to {N_IDS - 1:,}, which ends each document of a stream, '
-            f'got {end} for {found}'
+            f'got {end} for {f"rows of {n_row}" if n_row else "a stream"}'
         )
 
 
-def pack(tokens, given, dtype, what):
+def grid_of(shape, n_row):
+    """Return [H, W] of the option `shape`, None of ''."""
+    if not shape:
+        return None
+    sides = [int(side) for side in shape.split('x') if re.fullmatch(r'[1-9]\d{0,4}', side)]
+    if len(sides) != 2 or sides[0] * sides[1] != n_row:
+        raise ValueError(f'shape must be HxW, as 8x8, for rows of {n_row} tokens, got {shape!r}')
+    return sides
+
+
+def packed(tokens, given, dtype, source):
     """Return an array as it stands on disk: rows (rows, N), or a stream [(n,)].
 
-    given  bools, or None
+    given  bools (..., N) or (N,), whether a token is given; or None
     dtype  of a token on disk"""
-    packed = tokens.astype(dtype, copy=False)
+    found = tokens.astype(dtype, copy=False)
     if given is not None:
-        packed = packed | mark_of(given, packed, what)
-    return [packed] if packed.ndim == 1 else packed
-
-
-def mark_of(given, tokens, what):
-    """Return the bit of each token on disk that says what is given: tokens (..., N), given or (N,).
-
-    Raises ValueError for another shape or type of `given`, and for a row that is given as a whole.
-    """
-    if given.dtype != bool or given.shape not in (tokens.shape, tokens.shape[-1:]):
-        raise ValueError(
-            f'given of {what} must be bools of shape {tokens.shape} or {tokens.shape[-1:]}, got '
-            f'{given.dtype} of shape {given.shape}'
-        )
-    whole = np.broadcast_to(given, tokens.shape).all(-1)
-    if whole.any():
-        raise ValueError(
-            f'row {whole.argmax()} of {what} is given as a whole, nothing is left to learn: '
-            'leave it out'
-        )
-    mark = 1 << 8 * tokens.itemsize - 1
-    return given.astype(tokens.dtype) * tokens.dtype.type(mark)
+        if given.dtype != bool or given.shape not in (found.shape, found.shape[-1:]):
+            raise ValueError(
+                f'given of {source} must be bools of shape {found.shape} or {found.shape[-1:]}, '
+                f'got {given.dtype} of shape {given.shape}'
+            )
+        whole = np.broadcast_to(given, found.shape).all(-1)
+        if whole.any():
+            raise ValueError(
+                f'row {whole.argmax()} of {source} is given as a whole, nothing is left to learn: '
+                'leave it out'
+            )
+        mark = 1 << 8 * found.itemsize - 1
+        found = found | given.astype(dtype) * dtype.type(mark)
+    return [found] if found.ndim == 1 else found

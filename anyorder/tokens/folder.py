@@ -43,21 +43,40 @@ class Folder:
     name: str
     meta: Meta | None
 
-    def is_done(self, wanted, origin, same, force):
-        """Whether all splits are there, whole, from this origin and made in the `same` way.
+    def is_done(self, wanted, origin, others, force, same=True):
+        """Whether all splits are there, whole, of this kind, from this origin and the `same`.
 
-        Raises ValueError if some are there and made otherwise, unless `force` replaces them."""
+        Raises ValueError if some are there and are not, unless `force` replaces them; and where the
+        splits that stay are of another kind, or from a source of the same content: no two splits
+        may share text.
+
+        others  what differs in the kind of what is there"""
         whole = whole_splits(self.path, self.meta)
         there = [split for split in wanted if split in whole]
-        if force or not there:
-            return False
-        if there == wanted and same and all(whole[split]['source'] == origin for split in there):
-            return True
-        raise ValueError(
-            f'{self.path} holds {", ".join(there)} already, from {whole[there[0]]["source"]} with '
-            f'the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER writes '
-            'elsewhere, --split=NAME adds a split'
-        )
+        if there and not force:
+            is_from = all(whole[split]['source'] == origin for split in there)
+            if there == wanted and is_from and same and not others:
+                return True
+            raise ValueError(
+                f'{self.path} holds {", ".join(there)} already, from {whole[there[0]]["source"]} '
+                f'with the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER '
+                'writes elsewhere, --split=NAME adds a split'
+            )
+        kept = self.kept(wanted)
+        if kept and others:
+            raise ValueError(
+                f'{self.path} holds {", ".join(kept)} of another kind ({", ".join(others)}), and '
+                'one folder has one kind: use another --name'
+            )
+        content = origin.rpartition(', ')[2]
+        for split, said in kept.items():
+            is_own = content.startswith(('sha256 ', 'fingerprint '))
+            if is_own and said['source'].endswith(content):
+                raise ValueError(
+                    f'{origin} is the source of {split} already, and no two splits may share text: '
+                    'name another file, or divide this one by --force without --split'
+                )
+        return False
 
     def kept(self, wanted):
         """Return {split: what is said of it} of the whole splits that stay beside the new ones."""
@@ -65,11 +84,13 @@ class Folder:
         return {split: said for split, said in whole.items() if split not in wanted}
 
     def write(self, meta, origin, splits, unit='row'):
-        """Write splits beside those of `meta`, which stay; return the Meta of all of them.
+        """Write splits of a set of the kind of a Meta beside those that stay; return the Meta of
+        all of them.
 
         splits   {split: (number of rows, rows)}; a row, or a piece of one, is (tokens as on disk,
                  number of bytes of its text)
         unit     what the progress bar calls a row"""
+        meta = replace(meta, name=self.name, splits=self.kept(splits))
         os.makedirs(self.path, exist_ok=True)
         try:
             with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
@@ -83,20 +104,6 @@ class Folder:
         meta = replace(meta, splits=meta.splits | new)
         write_meta(self.path, meta)
         return meta
-
-
-def check_source_is_new(origin, kept):
-    """Raise ValueError if a split that is `kept` is from a source of the same content.
-
-    No two splits may share text. Of a source of one's own the origin ends in its hash or
-    fingerprint."""
-    _, is_own, content = origin.rpartition(', ')
-    twice = [split for split, said in kept.items() if said['source'].rpartition(', ')[2] == content]
-    if is_own and twice:
-        raise ValueError(
-            f'{origin} is the source of {twice[0]} already, and no two splits may share text: '
-            'name another file, or divide this one by --force without --split'
-        )
 
 
 def write_files(paths, origin, splits, unit):

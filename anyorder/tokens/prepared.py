@@ -8,7 +8,7 @@ from functools import partial
 
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import Untrained, choose
-from anyorder.tokens.folder import check_source_is_new, folder_to_write
+from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import (
     Documents,
@@ -123,60 +123,61 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     tokenizer  '' is the one of the folder, or of the data set
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
-    with folder_to_write(data_dir, name or data_set, split) as folder:
-        return prepare_into(folder, data_set, home(source or ''), split, tokenizer, force, **keys)
-
-
-def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
-    """Prepare a row of DATA_SETS in a Folder; return the Meta. See prepare."""
     row = DATA_SETS[data_set]
-    check_asked(data_set, source, split)
-    if row.splits and source and not split:
-        split = 'test'
-    wanted = [split] if split else sorted(row.splits or ('train', 'val'))
-    kept = folder.kept(wanted)
-    asked = choose(tokenizer)
-    same = is_of_folder(asked, folder)
-    check_same(same, kept, folder, tokenizer)
+    source = home(source or '')
+    with folder_to_write(data_dir, name or data_set, split) as folder:
+        wanted = splits_to_make(data_set, source, split)
+        origin, documents = open_or_name(data_set, source, split, **keys)
+        choice = choose(tokenizer)
+        others = [] if is_of_folder(choice, folder.meta) else ['tokenizer']
+        if folder.is_done(wanted, origin, others, force):
+            return folder.meta
+        kept = folder.meta if folder.kept(wanted) else None
+        if kept:
+            choice = tokenizer_of_set(kept)
+        choice = choice or choose(row.tokenizer)
+        choice.about_bytes()  # which opens what is opened at first use, before what is a download
 
-    # Compare with what is there
-    origin, documents = open_or_name(data_set, source, split, **keys)
-    if folder.is_done(wanted, origin, same, force):
-        return folder.meta
-    check_source_is_new(origin, kept)
+        # Open the documents, and write what they become
+        documents = documents or row.open(source, wanted)
+        if not all(map(any, documents.values())):
+            raise ValueError(f'{origin} holds no text')
+        given = have_prompts(documents, kept)
+        return write_texts(folder, origin, divide(documents, row.val_ratio), choice, given)
 
-    # Open the documents
-    choice = asked or choose(row.tokenizer)
-    if not documents:
-        if not kept:  # before what may be a download
-            choice.about_bytes()  # which opens what is opened at first use
-        documents = row.open(source, wanted)
-    if not all(map(any, documents.values())):
-        raise ValueError(f'{origin} holds no text')
 
-    # Write what they become beside the splits that are kept
-    prompts = have_prompts(documents, folder, kept)
-    divided = divide(documents, row.val_ratio)
-    tok = open_tokenizer(choice, divided, kept, folder)
-    say(tok.about_bytes())
-    meta = Meta(
-        folder.name,
-        tok.name,
-        tok.n_tokens,
-        tok.eos,
-        kept,
-        given=prompts,
-        prompts=prompts,
-        tokenizer_file=tok.file,
-    )
-    splits = {}
-    for s, (n, texts) in divided.items():
-        splits[s] = n, encode_documents(texts, tok)
+def write_texts(folder, origin, divided, tok, given):
+    """Write what `divide` gives in the tokens of a tokenizer, which may be Untrained; return the
+    Meta of the set.
+
+    given  whether the texts have prompts"""
+    if isinstance(tok, Untrained):
+        tok = tok.trained(divided)
+    if tok.about_bytes():
+        print(tok.about_bytes())
+    kind = {'given': given, 'prompts': given, 'tokenizer_file': tok.file}
+    meta = Meta('', tok.name, tok.n_tokens, tok.eos, **kind)
+    splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divided.items()}
     return folder.write(meta, origin, splits, 'text')
 
 
-def check_asked(data_set, source, split):
-    """Raise ValueError where a row of DATA_SETS has no such split, or no source."""
+def have_prompts(documents, kept):
+    """Return whether the documents of all splits have prompts, also those that stay, of the Meta
+    `kept`. Raises ValueError where only some have."""
+    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
+    if kept:
+        have.add(kept.prompts)
+    if len(have) > 1:
+        raise ValueError(
+            "all splits of a set must have prompts, or none: --prompt_key='' leaves prompts out"
+        )
+    return have.pop()
+
+
+def splits_to_make(data_set, source, split):
+    """Return the names of the splits that a command makes.
+
+    Raises ValueError where a row of DATA_SETS has no such split, or no source."""
     row = DATA_SETS[data_set]
     if split and not source and not row.splits:
         way_out = '' if row.offline else ', or name a --source'
@@ -186,6 +187,9 @@ def check_asked(data_set, source, split):
             f'{data_set} has no --source; of your own: python data/prepare.py text '
             f'--source={source}'
         )
+    if row.splits and source:
+        return [split or 'test']
+    return [split] if split else sorted(row.splits or ('train', 'val'))
 
 
 def open_or_name(data_set, source, split, **keys):
@@ -194,61 +198,18 @@ def open_or_name(data_set, source, split, **keys):
     A data set's own documents are left out: what may be a download waits until it is needed."""
     row = DATA_SETS[data_set]
     if row.splits:
-        origin = name_source(source) if source else data_set
-        return origin, {}
+        return name_source(source) if source else data_set, {}
     if source or not row.documents:
         return open_source(source, split, **keys)
     return data_set, {}
 
 
-def say(text):
-    """Print a text, if there is one."""
-    if text:
-        print(text)
-
-
-def is_of_folder(asked, folder):
-    """Whether a folder has the tokenizer that is asked for; None asks for any."""
-    if asked is None:
-        return True
-    if not folder.meta:
-        return False
-    of_folder = tokenizer_of_set(folder.meta)
+def is_of_folder(asked, meta):
+    """Whether the set with this Meta has the tokenizer that is asked for; None asks for any."""
+    if asked is None or not meta:
+        return asked is None
+    of_folder = tokenizer_of_set(meta)
     return asked.identity in (of_folder.identity, (of_folder.name, None))
-
-
-def check_same(same, kept, folder, asked):
-    """Raise ValueError where splits are `kept` whose tokenizer is not the `same` as the one that is
-    asked for."""
-    if kept and not same:
-        raise ValueError(
-            f'{folder.path} holds {", ".join(kept)} in the tokenizer {folder.meta.tokenizer}, not '
-            f'{asked}: one folder has one tokenizer; use another --name'
-        )
-
-
-def open_tokenizer(choice, divided, kept, folder):
-    """Return the tokenizer of the splits that are `kept`, or else that of a choice."""
-    if kept:
-        return tokenizer_of_set(folder.meta)
-    if isinstance(choice, Untrained):
-        return choice.trained(divided)
-    return choice
-
-
-def have_prompts(documents, folder, kept):
-    """Return whether the documents of all splits, also of those `kept`, have prompts.
-
-    Raises ValueError where only some have."""
-    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
-    if kept:
-        have.add(folder.meta.prompts)
-    if len(have) > 1:
-        raise ValueError(
-            f"all splits of {folder.name} must have prompts, or none: --prompt_key='' leaves "
-            'prompts out'
-        )
-    return have.pop()
 
 
 def divide(splits, val_ratio):

@@ -50,28 +50,20 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
             f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME'
         )
     keys = {'text_key': text_key, 'prompt_key': prompt_key}
-    said = ''
-    if text_key != 'text':
-        said += f', text_key {text_key!r}'
-    if prompt_key != 'auto':
-        said += f', prompt_key {prompt_key!r}'
-
-    # A data set of the library `datasets`, or texts
-    if source.startswith('hf:'):
-        name = source
-        sets = load_from_hub(source)
-    elif is_saved(source):
-        name = plain_name(source)
-        sets = load_saved(source)
-    else:
+    usual = {'text_key': 'text', 'prompt_key': 'auto'}
+    said = ''.join(f', {key} {keys[key]!r}' for key in keys if keys[key] != usual[key])
+    on_hub = source.startswith('hf:')
+    if not on_hub and not is_saved(source):
         return name_source(source, said), {split: open_texts(source, **keys)}
 
-    # Its splits
+    # A data set of the library `datasets`, and its splits
+    sets = load_from_hub(source) if on_hub else load_saved(source)
     if not isinstance(sets, dict):
         sets = {split: sets}
     theirs = own_splits([*sets], split, source)
     sets = {s: sets[name_of_it] for s, name_of_it in theirs.items()}
     fingerprints = '+'.join(found._fingerprint for found in sets.values())
+    name = source if on_hub else plain_name(source)
     origin = f'{name}{said}, fingerprint {fingerprints}'
     return origin, {s: dataset_documents(found, source, **keys) for s, found in sets.items()}
 
@@ -229,6 +221,13 @@ def parted(chunks):
 # Rows
 
 
+A_ROW = (
+    'a text, or in all rows a prompt and a text that is not empty',
+    "name its fields by --text_key and --prompt_key of prepare.py, no prompt by --prompt_key='', "
+    'put texts with commas in quotes, write valid Unicode, or leave the row out',
+)
+
+
 def documents_of(rows, source, text_key='text', prompt_key=''):
     """Yield the texts of rows; with prompts, pairs (prompt, text).
 
@@ -236,52 +235,37 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
     source      what they are from, for errors
     text_key    field of the texts
     prompt_key  field of the prompts; '' is none, 'auto' is "prompt" where a row has one"""
-    first = None
+    kinds = set()
     for number, row in enumerate(rows(), 1):
-        where = f'row {number} of {source}'
-        if isinstance(row, str):
-            if row.isspace():
-                continue
-            row = read_row(row, where)
-        prompt = prompt_of(row) if prompt_key == 'auto' else prompt_key
-        keys = [prompt, text_key] if prompt else [text_key]
-        first = first or keys
-        check_row(row, keys, first, where)
-        if prompt:
-            yield pair(row[prompt], row[text_key], where)
+        if isinstance(row, str) and row.isspace():
+            continue
+        with reading(f'row {number} of {source}', *A_ROW):
+            document = document_of(row, text_key, prompt_key)
+            kinds.add(type(document))
+            if len(kinds) > 1:
+                raise ValueError
+        if isinstance(document, tuple):
+            yield document
         else:
-            yield from pieces_of(row[text_key])
+            yield from pieces_of(document)
 
 
-def read_row(line, where):
-    """Return the row in a line of JSON."""
-    with reading(where, 'JSON', 'write {"text": "..."} in valid Unicode'):
-        return {**json.loads(line)}
-
-
-def prompt_of(row):
-    return 'prompt' if 'prompt' in row else ''
-
-
-def check_row(row, keys, first, where):
-    """Raise ValueError unless a row has texts under its keys, those of the `first` row."""
-    if None in row:
-        raise ValueError(
-            f'{where} has more fields than the first line has names: put texts with commas in '
-            'quotes'
-        )
-    if keys != first or not row.keys() >= {*keys}:
-        raise ValueError(
-            f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
-            'fields by --text_key and --prompt_key of prepare.py, or no prompt by '
-            "--prompt_key=''"
-        )
-    for key in keys:
-        if not is_text(row[key]):
-            raise ValueError(
-                f'{key} in {where} must be a string in valid Unicode: write one, or leave the row '
-                'out'
-            )
+def document_of(row, text_key, prompt_key):
+    """Return the text of a row, or (prompt, text), which is one document. See documents_of."""
+    if isinstance(row, str):
+        row = json.loads(row)
+    if prompt_key == 'auto':
+        prompt_key = 'prompt' if 'prompt' in row else ''
+    texts = [row[key] for key in (prompt_key, text_key) if key]
+    if None in row or not all(map(is_text, texts)):  # None has fields beyond those of a .csv
+        raise ValueError
+    if not prompt_key:
+        return texts[0]
+    prompt, text = texts
+    text = text.removesuffix(END_OF_TEXT)
+    if not text or END_OF_TEXT in prompt + text:
+        raise ValueError
+    return prompt, text
 
 
 def is_text(value):
@@ -292,19 +276,6 @@ def is_text(value):
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
         return False
-
-
-def pair(prompt, text, where):
-    """Return (prompt, text) of a row, which is one document."""
-    text = text.removesuffix(END_OF_TEXT)
-    if not text:
-        raise ValueError(f'{where} has a prompt, but its text is empty: leave the row out')
-    if END_OF_TEXT in prompt + text:
-        raise ValueError(
-            f'{where} has {END_OF_TEXT} amid its prompt and text, which are one document: leave it '
-            'out'
-        )
-    return prompt, text
 
 
 def csv_rows(path):

@@ -55,11 +55,11 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, *
     wanted = [split] if split else list(SHARES)
     counts = {'train': kind.n_train} | N_ROWS | dict(n_rows)
     with folder_to_write(data_dir, name or task, split) as folder:
-        same = is_made_so(folder, puzzle, wanted, counts)
-        if folder.is_done(wanted, origin, same, force):
+        others = ['puzzle'] if folder.meta and folder.meta.puzzle != puzzle else []
+        whole = whole_splits(folder.path, folder.meta)
+        same = all(whole[s]['rows'] == counts[s] for s in wanted if s in whole)
+        if folder.is_done(wanted, origin, others, force, same):
             return folder.meta
-        if folder.kept(wanted) and folder.meta.puzzle != puzzle:
-            raise ValueError(f'{folder.path} holds other puzzles: use another --name')
         splits = {}
         for s in wanted:
             tokens, given = make_puzzles(rules, s, counts[s], seed)
@@ -68,8 +68,6 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, *
             folder.name,
             task,
             len(kind.symbols),
-            None,
-            folder.kept(wanted),
             given=True,
             row_length=tokens.shape[1],
             shape=getattr(rules, 'shape', None),
@@ -85,15 +83,6 @@ def origin_of(task, seed, made):
     for option, value in made.items():
         origin += f', {task_of(task).made[option].format(value)}'
     return origin
-
-
-def is_made_so(folder, puzzle, wanted, counts):
-    """Return whether a Folder has these puzzles, in `wanted` splits as many as `counts` says."""
-    meta = folder.meta
-    if not meta or meta.puzzle != puzzle:
-        return False
-    whole = whole_splits(folder.path, meta)
-    return all(whole[s]['rows'] == counts[s] for s in wanted if s in whole)
 
 
 def packed_rows(tokens, given):
