@@ -270,13 +270,10 @@ class RowRanges(NamedTuple):
         stacked = torch.stack(self).to(device, non_blocking=True)
         return RowRanges(*stacked.unsqueeze(-1))
 
-    def numbers(self, S):
-        number = self.start + torch.arange(S, device=self.start.device)
-        return torch.minimum(number, self.end - 1)
 
-    def visits(self, n):
-        visit = self.first + torch.arange(n, device=self.first.device)
-        return torch.minimum(visit, self.last)
+def counted(first, n, last):
+    """Return first, first + 1, ... (B, n), none after `last`; both are (B, 1)."""
+    return torch.minimum(first + torch.arange(n, device=first.device), last)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -571,14 +568,20 @@ class Network(nn.Module):
         counts = on_host(T - int(first.min()) if n_targets is None else n_targets, B)
         n_visits = on_host(T if n_visits is None else n_visits, B)
         n = int(counts.max())
-        bad = (first < 0) | (first > known) | (known > n_visits) | (n_visits > T)
+        least = known.clamp(min=0) if self.slots.masked_loss else 0
+        bad = (first < least) | (first > known) | (known > n_visits) | (n_visits > T)
         if bad.any() or n < 1:
             raise ValueError(
                 f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), '
-                f'with a target left, and first 0 to n_known; got n_known={known.tolist()}, '
-                f'n_visits={n_visits.tolist()}, n_targets={n_targets} and first={first.tolist()}'
+                'with a target left, and first n_known, or of a decoder 0 to n_known; got '
+                f'n_known={known.tolist()}, n_visits={n_visits.tolist()}, n_targets={n_targets} '
+                f'and first={first.tolist()}'
             )
-        self._check_kind(known, first, cache)
+        if cache is not None and not self.slots.cached:
+            raise ValueError(
+                f'attention={self.config.attention} has no cache: '
+                'every slot depends on which are known'
+            )
 
         # Which slots run
         counts = counts.clamp(min=1)  # a row without targets runs one slot
@@ -602,22 +605,22 @@ class Network(nn.Module):
         No number comes from the host or goes there. `ranges` is a RowRanges of (B, 1) and `size`
         (S, n, n_keys) at least as wide; n_keys is None without a mask."""
         S, n, n_keys = size
-        number = ranges.numbers(S)
-        parts = Parts(ranges.end)
-        slots = self.slots(order, ranges.known, parts, ranges.visits(n), number, n_keys)
+        number = counted(ranges.start, S, ranges.end - 1)
+        asked = counted(ranges.first, n, ranges.last)
+        slots = self.slots(order, ranges.known, Parts(ranges.end), asked, number, n_keys)
         return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
         """Return (B, T), if shapes fit."""
         B, N = idx.shape
         rows, T = order.shape
-        if rows != B or not 1 <= T <= N <= self.config.block_size:
+        is_part = self.slots.masked_loss and T < N
+        if rows != B or is_part or not 1 <= T <= N <= self.config.block_size:
             raise ValueError(
                 'idx, order must be (B, N), (B, T) with 1 <= T <= N <= '
-                f'block_size={self.config.block_size}, got {(B, N)} and {(rows, T)}'
+                f'block_size={self.config.block_size}, and whole orders, T = N, for a masked loss; '
+                f'got {(B, N)} and {(rows, T)}'
             )
-        if self.slots.masked_loss and T < N:
-            raise ValueError(f'a masked loss wants whole orders, got {T} visits of N={N} tokens')
         return B, T
 
     def _check_scored(self, n_known, columns, T):
@@ -632,18 +635,6 @@ class Network(nn.Module):
             return
         if not 0 <= n_known.min() <= n_known.max() < T:
             raise ValueError(f'n_known must be from 0 to {T - 1}, got {n_known.tolist()[:8]}')
-
-    def _check_kind(self, known, first, cache):
-        """Check that such a network can answer."""
-        if self.slots.masked_loss and (first < known).any():
-            raise ValueError(
-                'a masked loss says nothing of visits that are known: first is for a decoder'
-            )
-        if cache is not None and not self.slots.cached:
-            raise ValueError(
-                f'attention={self.config.attention} has no cache: '
-                'every slot depends on which are known'
-            )
 
 
 def on_host(x, B):
