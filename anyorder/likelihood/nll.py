@@ -101,7 +101,8 @@ def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
 
     at_once  whether those of a row are read in one pass, each given what is before the first"""
     row, visit = asked.nonzero(as_tuple=True)  # (m,), on the host, row by row
-    tokens = idx[row, order[row, visit]]
+    rows = row.to(idx.device)
+    tokens = idx[rows, order[rows, visit.to(idx.device)]]
 
     def ask(n_known, first, n_targets, cells, cache=None):
         """Ask for some of the m visits, among the n_targets of each row from `first` on."""
@@ -128,7 +129,7 @@ def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
     number = asked.cumsum(1)[asked] - 1  # (m,) of a visit among those of its row
     visits = asked.int().argsort(dim=1, descending=True, stable=True)
     found = []
-    for j in range(int(number.max()) + 1):
+    for j in range(max(1, int(asked.sum(1).max()))):
         # the j-th visit of each row; of a row that has fewer, its last
         at = visits.gather(1, (asked.sum(1, keepdim=True) - 1).clamp(0, j))[:, 0]
         found.append(ask(at, at, 1, number == j, cache))
