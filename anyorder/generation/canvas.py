@@ -130,6 +130,13 @@ class Canvas:
         first, n = torch.stack([self.known, self.n_blanks]).to(self.idx.device)
         return Cells.of(self.order, first, n, int(self.n_blanks.max()), False, True)
 
+    def blank(self, chosen):
+        """Make blanks of positions (B, N) bool: they become the last visits, as they are ordered,
+        and all others are known."""
+        n_visits = self.n_visits.to(chosen.device)
+        self.order, _, n_blanks = given_first(self.order, ~chosen, n_visits)
+        self.known = self.n_visits - n_blanks.cpu()
+
     def take(self, chosen):
         """Return rows, (B,) bool or numbers, as a canvas of their own."""
         if chosen.dtype == torch.bool:

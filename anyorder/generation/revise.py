@@ -8,7 +8,6 @@ from anyorder.generation.plan import planned
 from anyorder.generation.step import Step
 from anyorder.generation.unmasking import Adaptive, Given, Unmasking
 from anyorder.generation.workspace import Kind, Workspace
-from anyorder.orders import given_first
 from anyorder.seeds import uniform
 
 GROUPS = 8  # a round writes one token in so many again, rounded up
@@ -80,9 +79,7 @@ def blank_again(canvas, unfit, n_round, rows):
     n_written = (canvas.step >= 0).sum(1, keepdim=True)  # (B, 1)
     n = (n_written + GROUPS - 1) // GROUPS  # rounded up
     blank = (rank < n) & (unfit > 0) & rows  # (B, N) by position
-    n_visits = canvas.n_visits.to(n.device)
-    canvas.order, _, n_blanks = given_first(canvas.order, ~blank, n_visits)
-    canvas.known = canvas.n_visits - n_blanks.cpu()
+    canvas.blank(blank)
     canvas.draw_numbers('round', n_round)
 
 
@@ -112,13 +109,10 @@ def misfit(network, canvas, drawing):
 
     drawing  p is its law before the temperature
     returns  (B, N) in natural order"""
-    device = canvas.idx.device
-    number = torch.arange(GROUPS, device=device).unsqueeze(1)
+    number = torch.arange(GROUPS, device=canvas.idx.device).unsqueeze(1)
     blank = groups_of(canvas).unsqueeze(1) == number  # (B, GROUPS, N)
     part = canvas.take(torch.arange(len(canvas)).repeat_interleave(GROUPS))
-    n_visits = part.n_visits.to(device)
-    part.order, _, n_blanks = given_first(part.order, ~blank.flatten(0, 1), n_visits)
-    part.known = part.n_visits - n_blanks.cpu()
+    part.blank(blank.flatten(0, 1))
     part.logprob = torch.zeros_like(part.logprob)
     workspace = Workspace(network, Kind(torch.float32, False, 1), part.order.shape)
     step = Step(network, workspace, Misfit(), drawing, False, part)

@@ -1,6 +1,5 @@
 """What does a step do on the device? It reads, draws and writes by tensors, and asks nothing."""
 
-from collections import deque
 from functools import partial
 
 import torch
@@ -109,7 +108,8 @@ class Step:
             if len(x) * self.network.config.vocab_size <= KEPT:
                 answers = [*answers]
             else:
-                deque(answers, maxlen=0)
+                for _ in answers:
+                    pass
                 answers = self.answers(x, cells)
         found = []
         for own, logits in answers:
