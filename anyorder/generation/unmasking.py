@@ -351,10 +351,11 @@ class Lossless(Unmasking):
         draft = cells.read(part.idx)
         n_drafts = bounds.known - bounds.first
         was_draft = column < n_drafts[row]
-        wrong = was_draft & (token != draft)
+        right = was_draft & (token == draft)
+        wrong = was_draft & ~right
 
         # Up to the first token that is no right draft
-        ends = torch.where(wrong | ~was_draft, column + 1, bounds.n_targets[row])
+        ends = torch.where(right, bounds.n_targets[row], column + 1)
         n_new = bounds.n_targets.scatter_reduce(0, row, ends, 'amin')
 
         # Keep a draft beside which the pass read a wrong one, of a column before its own
