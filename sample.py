@@ -64,6 +64,7 @@ import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
 from anyorder.generation.watch import Watch
+from anyorder.generation.way import Way
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.machine.files import check_out, reading
 from anyorder.report import (
@@ -76,16 +77,17 @@ from anyorder.report import (
     write_page,
 )
 from anyorder.tokens.prompts import prompts_path, read_prompts, typed
-from anyorder.writer import Writer
+from anyorder.writer import PAGE, Writer
 
 SAVED_EVERY = 60  # seconds
 
 
 def main(config):
-    # Check the options before a file is read
+    # Check what is typed, before a model is fetched
     at_least(config, 1, 'n_samples', 'batch_size')
     prompts = read_prompts(config.prompt)
     options = options_of_writing(config)
+    Way.of({}, **{name: value for name, value in options.items() if name not in PAGE})
     judge_name = config.metrics if config.metrics != 'text' else ''
     check_files(config, judge_name)
 

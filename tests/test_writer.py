@@ -673,6 +673,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--tempratur=1', "'temperature'"),
         ('--device=cuda:99', 'device'),
         ('--ckpt=none.pt', 'none.pt'),
+        ('--ckpt=none.pt --order=margins', 'margins'),
         ('--weights=ema', 'EMA'),
         (f'--ckpt={PUBLISHED}', 'another tokenizer'),
     ],
