@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -54,14 +53,6 @@ def shared(data, whole):
     os.symlink(whole, 'whole')
 
 
-def torchrun(*options):
-    """Start `torchrun train.py` in the current folder, of two processes."""
-    agent = ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2']
-    command = [sys.executable, *agent, f'{ROOT}/train.py', *options]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe)
-
-
 def n_updates():
     """Return how many updates the log says."""
     return log()[-1]['iter'] if os.path.exists('out/log.jsonl') else 0
@@ -69,17 +60,15 @@ def n_updates():
 
 def wait_for_updates(p, n):
     """Wait until a run has so many."""
-    while n_updates() < n:
-        assert p.poll() is None, p.communicate()
-        time.sleep(0.1)
+    torture.wait_until(lambda: n_updates() >= n, p)
 
 
 # ---- several processes
 
 
 def test_torchrun_is_one_process(shared):
-    p = torchrun(*TOY, *SHARED)
-    _, said = p.communicate(timeout=HANGS)
+    p = torture.start([*TOY, *SHARED], 2)
+    said, _ = p.communicate(timeout=HANGS)
     assert p.returncode == 0, said
     assert_alike('whole', 'out')
 
@@ -111,7 +100,7 @@ def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkey
 
 def test_a_process_that_is_lost_ends_the_other(data):
     run(*TWO, '--max_iters=1')
-    p = torchrun('--init_from=resume', *LONG)
+    p = torture.start(['--init_from=resume', *LONG], 2)
     wait_for_updates(p, 2)
     workers = Path(f'/proc/{p.pid}/task/{p.pid}/children').read_text().split()
     os.kill(int(workers[1]), signal.SIGKILL)
