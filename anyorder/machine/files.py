@@ -100,17 +100,12 @@ def reading(path, what, way_out):
     try:
         yield
     except Exception as e:  # such a file fails in a dozen ways
-        if isinstance(e, ImportError) or is_out_of_memory(e) or is_of_system(e):
+        # gzip's own OSError has no number; in a zip that is cut off torch seeks before the start
+        of_system = isinstance(e, OSError) and e.errno not in (None, errno.EINVAL)
+        if of_system or isinstance(e, ImportError) or is_out_of_memory(e):
             raise
         why = type(e).__name__
         raise ValueError(f'{path} cannot be read as {what}: {way_out} ({why})') from None
-
-
-def is_of_system(e):
-    """Return whether an exception of a read speaks of the system, not of what the file holds.
-
-    gzip's own OSError has no number; in a zip that is cut off torch seeks before the start."""
-    return isinstance(e, OSError) and e.errno not in (None, errno.EINVAL)
 
 
 def is_out_of_memory(e):
