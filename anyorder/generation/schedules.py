@@ -84,7 +84,8 @@ def scheduled_ends(unmasking, n_blanks, seeds, *names):
         rows = zip(n_blanks.tolist(), seeds)
         return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)
     most = int(n_blanks.max())
-    if [0, *schedule] != sorted({0, *schedule}) or max(schedule, default=0) != most:
+    ends = [0, *schedule]
+    if ends != sorted({*ends}) or ends[-1] != most:
         raise ValueError(
             f'a schedule must increase strictly from above 0 to the {most} blanks, '
             f'got {schedule[:8]} ...'
