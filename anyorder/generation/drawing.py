@@ -112,9 +112,8 @@ def gumbel(bits):
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None, min_p=0.0):
     """Draw tokens (...) of logits (..., V), see Drawing, by u (...) or a generator."""
     if u is None:
-        dtype = widest(logits.device)
-        shape = logits.shape[:-1]
-        u = torch.rand(shape, dtype=dtype, device=logits.device, generator=generator)
+        device = logits.device
+        u = torch.rand(logits.shape[:-1], dtype=widest(device), device=device, generator=generator)
     return Drawing(temperature, top_k, top_p, min_p=min_p).tokens(logits, u)
 
 

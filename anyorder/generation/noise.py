@@ -18,18 +18,17 @@ class TokenNoise:
 
     def __call__(self, part, cells):
         """Return the noise (m, V) of the Cells."""
-        position = cells.position
         keys = part.keys[cells.row]
         vocab_size = self.noise.size(1)
         if not is_exact(keys.device):
-            return token_noise(keys, position, vocab_size)
+            return token_noise(keys, cells.position, vocab_size)
 
         # Copy the noise of known cells, draw that of others
         numbers = part.rows[cells.row] * part.order.size(1) + cells.visit
         place = torch.searchsorted(self.numbers, numbers).clamp(max=len(self.numbers) - 1)
-        new = (self.numbers[place] != numbers).nonzero()[:, 0]
+        new = self.numbers[place] != numbers
         noise = self.noise[place]
-        noise[new] = token_noise(keys[new], position[new], vocab_size)
+        noise[new] = token_noise(keys[new], cells.position[new], vocab_size)
         self.numbers = numbers
         self.noise = noise
         return noise
