@@ -25,6 +25,7 @@ from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
 from anyorder.tokens.prompts import parse_prompts, read_pattern
 from anyorder.tokens.shown import shown_text
+from anyorder.tokens.tokenizer import tokens_of
 from configurator import check_choice
 
 PAGE = [field.name for field in fields(Page)]
@@ -179,7 +180,7 @@ class Writer:
                     f'is unknown to {self.tokenizer.name}'
                 )
             if self.tokenizer.separator:
-                one = self.tokenizer.decode([token for token, _, _ in tokens])
+                one = self.tokenizer.decode(tokens_of(tokens))
             decoded.append(one)
         return decoded
 

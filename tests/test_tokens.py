@@ -26,7 +26,7 @@ from anyorder.tokens.mixture import mixed
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.shown import lay_out, token_texts, written_text
-from anyorder.tokens.tokenizer import END_OF_TEXT, PART
+from anyorder.tokens.tokenizer import END_OF_TEXT, PART, tokens_of
 from anyorder.tokens.tokenizers import (
     Begun,
     Bytes,
@@ -130,10 +130,6 @@ def kind_of_tokenizer(tok):
     return Meta('', tok.name, tok.n_tokens, tok.eos, tokenizer_file=tok.file)
 
 
-def ids_of(spans):
-    return [token for token, _, _ in spans]
-
-
 # --------------------------------------------------------------------------------------------------
 # laws of all tokenizers
 
@@ -144,7 +140,7 @@ def test_a_text_comes_back_from_its_ids_also_by_what_a_checkpoint_keeps(kind):
     again = tokenizer_of_set(kind_of_tokenizer(tok))
     assert again.identity == tok.identity
     marked = f'<|mask|>a{END_OF_TEXT}<|fim|> b' if kind in WHOLE else f'a{END_OF_TEXT}b'
-    shown = ids_of(tok.shown_spans(marked))
+    shown = tokens_of(tok.shown_spans(marked))
     special = {tok.eos, *tok.special.values()}
     assert shown.count(tok.eos) == 1
     assert again.decode(shown).replace(' ', '') == marked.replace(' ', '')
@@ -152,7 +148,7 @@ def test_a_text_comes_back_from_its_ids_also_by_what_a_checkpoint_keeps(kind):
         ids = tok.encode(text)
         spans = tok.spans(text)
         assert {*ids} <= {*range(tok.n_tokens)} - special
-        assert ids_of(spans) == ids == [*again.encode_batch([text])[0]]
+        assert tokens_of(spans) == ids == [*again.encode_batch([text])[0]]
         assert again.decode(ids).replace(' ', '') == text.replace(' ', '')
         for i, start, end in spans:
             one = tok.decode([i])
@@ -189,7 +185,7 @@ BY_BYTES = ('bytes of UTF-8', 'bytes behind a space', 'bytes NFC', 'sentences an
 def test_the_text_of_a_part_is_that_of_the_text_at_the_end(kind, text):
     """Of each token alone, a letter of several at the last, and of all from each place on."""
     tok = opened(kind)
-    ids = ids_of(tok.shown_spans(text))
+    ids = tokens_of(tok.shown_spans(text))
     whole = tok.decode(ids)
     assert ''.join(token_texts(ids, tok)) == whole
     for n in range(len(ids)):
@@ -314,7 +310,7 @@ def test_a_signal_ends_what_is_learned_in_a_thread():
 def test_only_the_first_word_of_a_text_begins_it():
     """A word behind the end of a document does not."""
     tok = opened('metaspace first')
-    shown = ids_of(tok.shown_spans(f'a{END_OF_TEXT}b'))
+    shown = tokens_of(tok.shown_spans(f'a{END_OF_TEXT}b'))
     assert [*map(tok.backend.id_to_token, shown)] == ['▁a', END_OF_TEXT, 'b']
 
 

@@ -13,7 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
 from anyorder.tokens.spelling import around
-from anyorder.tokens.tokenizer import END_OF_TEXT, N_IDS, PART, Tokenizer, parted, shifted
+from anyorder.tokens.tokenizer import (
+    END_OF_TEXT,
+    N_IDS,
+    PART,
+    Tokenizer,
+    parted,
+    shifted,
+    tokens_of,
+)
 
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')
@@ -196,9 +204,6 @@ class Library(Tokenizer):
         """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
         return spans_of(self.read(self.backend.encode, text, shown))
 
-    def encode(self, text):
-        return self.encode_batch([text])[0]
-
     def encode_batch(self, texts):
         found = [one.ids for one in self.read(self.backend.encode_batch_fast, texts)]
         for text, ids in zip(texts, found):
@@ -352,10 +357,6 @@ class Library(Tokenizer):
 def spans_of(found):
     """Return the spans that an Encoding of the package has."""
     return [(i, *place) for i, place in zip(found.ids, found.offsets)]
-
-
-def tokens_of(spans):
-    return [token for token, _, _ in spans]
 
 
 def check_ids(name, ids):

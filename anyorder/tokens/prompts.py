@@ -11,6 +11,7 @@ import anyorder
 from anyorder.machine.files import read_text, reading
 from anyorder.tokens.sources import is_text
 from anyorder.tokens.spelling import Spelling
+from anyorder.tokens.tokenizer import tokens_of
 from configurator import home
 
 
@@ -72,7 +73,7 @@ def read_pattern(pattern):
 def behind_beginning(found, prefix):
     """Return the spans of a whole text without the tokens `prefix`, which its model puts before
     every text: a text that is written with its beginning, as chat templates are, has it once."""
-    written = [token for token, _, _ in found[: len(prefix)]]
+    written = tokens_of(found[: len(prefix)])
     return found[len(prefix) :] if written == [*prefix] else found
 
 
@@ -259,7 +260,7 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
         spelling.add(text, placed)
         if not follows.is_text and is_lone_space(text, placed, tokenizer):
             spelling.behind_space.append(text)
-        tokens = [token for token, _, _ in placed]
+        tokens = tokens_of(placed)
         found.append(Piece(piece.kind, tokens, len(tokens), len(tokens)))
     return found
 

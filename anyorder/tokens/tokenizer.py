@@ -24,6 +24,10 @@ def one_of(texts):
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
 
 
+def tokens_of(spans):
+    return [token for token, _, _ in spans]
+
+
 def parted(found, border):
     """Return the spans of a whole text that end within its first `border` letters, and the others.
 
@@ -88,6 +92,13 @@ class Tokenizer:
             return ''
         return f'bits a byte are not known of {self.name}, whose tokens are no bytes of a text'
 
+    def encode(self, text):
+        """Return the ids of a text, of which a special token is no part."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts):
+        return list(map(tokens_of, map(self.spans, texts)))
+
     def spans(self, text):
         """Return [(id, start, end)]: the letters of the text from which each token is made.
 
@@ -107,9 +118,6 @@ class Tokenizer:
         Here tokens are the same pieces wherever they stand, so that each is read by itself."""
         prompts, texts = map(list, zip(*pairs))
         return list(zip(self.encode_batch(prompts), self.encode_batch(texts)))
-
-    def encode_batch(self, texts):
-        return [self.encode(text) for text in texts]
 
     def text_behind(self, before, ids):
         """Return the text of tokens right behind the tokens `before`, in which None is a blank; []
@@ -190,9 +198,6 @@ class Symbols(Tokenizer):
         self.separator = separator
         self.eos = eos
         self.ids = {text: i for i, text in enumerate(self.texts)}
-
-    def encode(self, text):
-        return [i for i, _, _ in self.spans(text)]
 
     def spans(self, text):
         symbol = r'\S+' if self.separator else one_of(self.texts)

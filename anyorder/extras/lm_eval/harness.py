@@ -18,7 +18,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import Piece, Template, behind_beginning
 from anyorder.tokens.shown import written_text
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizer import END_OF_TEXT, parted
+from anyorder.tokens.tokenizer import END_OF_TEXT, parted, tokens_of
 from anyorder.writer import Writer, check_guided
 from configurator import Config, at_least, check, parse
 
@@ -137,7 +137,7 @@ class AnyOrderLM(TemplateLM):
         return found
 
     def tok_encode(self, string, add_special_tokens=None, spelling=None, **_):
-        return [token for token, _, _ in self.spans(string, spelling)]
+        return tokens_of(self.spans(string, spelling))
 
     def _encode_pair(self, context, continuation, spelling=None):
         """Return (context tokens, tokens that are scored) of a text, with the tokens of the whole
@@ -145,7 +145,7 @@ class AnyOrderLM(TemplateLM):
 
         As lm-eval has it, the blanks at the end of a context belong to what follows."""
         found = self.spans(context + continuation, spelling)
-        tokens = [token for token, _, _ in found]
+        tokens = tokens_of(found)
         if not continuation:
             return tokens, []
         if not found or found[-1][2] <= len(context):

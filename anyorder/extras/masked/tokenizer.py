@@ -4,9 +4,9 @@ text, and may begin a word with each text that it reads."""
 import numpy as np
 
 from anyorder.machine.processes import processes
-from anyorder.tokens.libraries import Library, tokens_of
+from anyorder.tokens.libraries import Library
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizer import n_bytes_of, parted, shifted
+from anyorder.tokens.tokenizer import n_bytes_of, parted, shifted, tokens_of
 from anyorder.tokens.tokenizers import cut_anew
 
 
