@@ -709,6 +709,11 @@ def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patter
     p.parse_prompt('[[2-3]]a', Bytes(), 4)  # which just fits
 
 
+def test_a_pattern_behind_a_token_or_a_blank_is_within_a_text(patterns):
+    template = p.parse_prompt('[[1/0/]][[1/0/]]a[[1/0/]]', Bytes(), 20)
+    assert [pattern.within for *_, pattern in template.patterns] == [False, True, True]
+
+
 # prompts of at most 20 tokens, and what is said of them
 BAD = {
     '[[0]]': 'a blank is',

@@ -109,7 +109,7 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None, pattern=No
         pieces = row_pieces(np.asarray(prompt), tokenizer.n_tokens)
     for i, piece in enumerate(pieces):
         if piece.pattern:
-            matched = anyorder.Pattern(piece.pattern, within=any(one.text for one in pieces[:i]))
+            matched = anyorder.Pattern(piece.pattern, within=any(one.least for one in pieces[:i]))
             pieces[i] = matching(matched, piece, tokenizer, length)
     template = Template(pieces, length, pattern)
     template.check()
