@@ -55,7 +55,7 @@ BUDGET = {
     'anyorder/likelihood': 12_300,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 23_900,
-    'anyorder/training': 11_100,
+    'anyorder/training': 9_600,
     'config': 900,
     'data': 500,
     'docs': 200,

@@ -37,6 +37,7 @@ from configurator import Config, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
+WHERE = ('out_dir', 'init_from')  # what a run that goes on elsewhere may say otherwise
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
 # what options must be, what tells it of a number, and the options that must be it
@@ -87,7 +88,7 @@ def open_start(config, program='train.py'):
         checkpoint = Checkpoint(name)
     saved = before.get('config', {})
     place['started_from'] = list(checkpoint.run.get('started_from', []))
-    fixed = {name: getattr(checkpoint.config, name) for name in SIZES}
+    fixed = {size: getattr(checkpoint.config, size) for size in SIZES}
     fixed['network'] = network_name(checkpoint.config)
     if before:
         fixed['optimizer'] = saved['optimizer']
@@ -95,16 +96,12 @@ def open_start(config, program='train.py'):
         place['started_from'].append({'name': short_name(name)})
 
     written = config | written_out(config, saved)
-    given = {name: written[name] for name in sorted({*config.given, 'order'})}
+    given = {option: written[option] for option in sorted({*config.given, 'order'})}
     overrule(given, fixed, config.typed)
     resolved = Config(config | saved | given | fixed | place)
-    changed = differing(saved, resolved)
-    return Start(
-        resolved, checkpoint, before, [changed[name] for name in changed if name not in WHERE]
-    )
-
-
-WHERE = ('out_dir', 'init_from')  # of a run that goes on elsewhere, which changes nothing
+    found = differing(saved, resolved)
+    changed = [words for option, words in found.items() if option not in WHERE]
+    return Start(resolved, checkpoint, before, changed)
 
 
 def resolve_start(init_from, out_dir):
