@@ -607,10 +607,10 @@ def test_blocks_of_a_stream_start_everywhere():
     assert {*drawn[:, 0].tolist()} == {*range(994)}
 
 
-@pytest.mark.parametrize('part', [1, 6, 7, 1000])
-def test_documents_are_found_piece_by_piece(monkeypatch, part):
+@pytest.mark.parametrize('piece', [1, 6, 7, 1000])
+def test_documents_are_found_piece_by_piece(monkeypatch, piece):
     """Where they begin, their blocks, and given runs, by loops over documents."""
-    monkeypatch.setattr(sets, 'PART', part)
+    monkeypatch.setattr(sets, 'PIECE', piece)
     for seed in range(9):
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 12, 40)

@@ -25,34 +25,21 @@ def random_blocks(splits, batch_size, block_size):
     for number, split in enumerate(splits):
         rows = torch.from_numpy(np.flatnonzero(owner == number))
         if len(rows):
-            starts, ends = random_spans(split, len(rows), block_size)
-            blocks = read(split, starts, ends, split.width(block_size))
+            places = uniform_below(split.n_places(block_size), len(rows))
+            blocks = packed_blocks(split, places, block_size)
             n = blocks.size(1)
             tokens[rows, :n], given[rows, :n] = split.unpack(blocks)
     return tokens, given
 
 
-def random_spans(split, n, block_size):
-    """Return (starts, ends), (n,) each, of random blocks of a stream, or of rows."""
-    if split.starts is None:
-        starts = uniform_below(len(split.packed) - block_size + 1, n)
-        return starts, starts + block_size
-    return spans(split, uniform_below(len(split.starts) - 1, n), block_size)
-
-
-def spans(split, numbers, block_size):
-    """Return (starts, ends), (n,) each, of the rows of these numbers, or of blocks of a stream."""
-    if split.starts is None:
-        return numbers * block_size, (numbers + 1) * block_size
-    return split.starts[numbers], split.starts[numbers + 1]
-
-
-def read(split, starts, ends, width):
-    """Return (n, width) blocks as on disk, cut or padded, of the tokens from starts to ends."""
-    places = starts[:, None] + np.arange(width)
-    is_padding = places >= ends[:, None]
-    places[is_padding] = 0
-    blocks = split.packed[places].astype(np.int64)
+def packed_blocks(split, places, block_size):
+    """Return (n, N) blocks as on disk, cut or padded: the rows of these numbers (n,), or what
+    begins at these tokens of a stream."""
+    starts, ends = split.spans(places, block_size)
+    columns = starts[:, None] + np.arange(split.width(block_size))
+    is_padding = columns >= ends[:, None]
+    columns[is_padding] = 0
+    blocks = split.packed[columns].astype(np.int64)
     blocks[is_padding] = PADDING
     return torch.from_numpy(blocks)
 
@@ -79,11 +66,13 @@ def all_blocks(split, block_size, n_blocks=0):
 
 def all_packed(split, block_size, n_blocks=0):
     """Return all_blocks as on disk."""
-    n = split.n_blocks(block_size)
+    n = int(split.n_rows(block_size))  # of a stream the tail is dropped
     keep = np.arange(n)
     if 0 < n_blocks < n:
         keep = np.arange(n_blocks) * n // n_blocks
-    return read(split, *spans(split, keep, block_size), split.width(block_size))
+    if split.starts is None:
+        keep = keep * block_size
+    return packed_blocks(split, keep, block_size)
 
 
 class Batch(NamedTuple):

@@ -118,10 +118,7 @@ def set_shares(splits, weights, block_size):
     lengths = [split.mean_length(block_size) for split in splits]
     own = []
     for split, weight, length in zip(splits, weights, lengths):
-        n_rows = len(split.packed) / block_size
-        if split.starts is not None:
-            n_rows = len(split.starts) - 1
-        own.append(weight or n_rows * length)
+        own.append(weight or split.n_rows(block_size) * length)
     shares = shares_of(own)
     chances = shares_of(shares / lengths)
     for split, share, chance in zip(splits, shares, chances):

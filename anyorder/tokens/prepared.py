@@ -29,8 +29,8 @@ SPLIT_SEED = 2357
 class DataSet:
     """A data set of text that has a name.
 
-    documents  () -> documents without a --source, or with `splits` (source, split, asked) ->
-               documents, asked being the option --split as typed; None where a source is needed
+    documents  () -> documents without a --source, or with `splits` (source, split) -> documents;
+               None where a source is needed
     tokenizer  the default
     val_ratio  share of the documents for validation
     about      what it is, for --help
@@ -48,19 +48,18 @@ class DataSet:
         """Return {split: documents}; '' is still to be divided."""
         if not self.splits:
             return {'': self.documents()}
-        asked = '' if len(wanted) == len(self.splits) else f' --split={wanted[0]}'
-        return {split: self.documents(source, split, asked) for split in wanted}
+        return {split: self.documents(source, split) for split in wanted}
 
 
 def benchmark(name, repository, config, field, rules, splits, about):
     """Return a set for zero-shot perplexity: rows of the hub, or of a local file in the original
     form, detokenized."""
 
-    def documents(source, split, asked):
+    def documents(source, split):
         if source:
             rows = open_texts(source, by_line=True)
         else:
-            rows = from_hub(repository, config, split, name + asked)[field]
+            rows = from_hub(repository, config, split, f'{name} --split={split}')[field]
         return Detokenized(rows, rules)
 
     return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))

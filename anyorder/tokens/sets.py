@@ -13,14 +13,14 @@ from anyorder.tokens.meta import Meta
 
 GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
 PADDING = -1  # in a block, behind a document that is shorter
-PART = 1 << 18  # tokens that are looked at together where all are: small beside a set
+PIECE = 1 << 18  # tokens that are looked at together where all are: small beside a set
 COUNTED = 1 << 26  # tokens of a split that are counted
 
 
-def parts_of(tokens):
-    """Yield (place of the first token, tokens) of pieces of a stream, PART tokens each."""
-    for start in range(0, len(tokens), PART):
-        yield start, tokens[start : start + PART]
+def pieces_of(tokens):
+    """Yield (place of the first token, tokens) of pieces of a stream, PIECE tokens each."""
+    for start in range(0, len(tokens), PIECE):
+        yield start, tokens[start : start + PIECE]
 
 
 @dataclass
@@ -68,11 +68,24 @@ class Split:
             return block_size
         return min(block_size, self.longest)
 
-    def n_blocks(self, block_size):
-        """Return how many rows there are, or blocks of a stream, whose tail is dropped."""
+    def n_rows(self, block_size):
+        """Return how many rows there are; of a stream how many blocks, which may be no whole
+        number."""
         if self.starts is None:
-            return len(self.packed) // block_size
+            return len(self.packed) / block_size
         return len(self.starts) - 1
+
+    def n_places(self, block_size):
+        """Return how many rows there are, or tokens of a stream at which a block may begin."""
+        if self.starts is None:
+            return len(self.packed) - block_size + 1
+        return len(self.starts) - 1
+
+    def spans(self, places, block_size):
+        """Return where blocks begin and end, (n,) each, that are named as n_places counts them."""
+        if self.starts is None:
+            return places, places + block_size
+        return self.starts[places], self.starts[places + 1]
 
     def mean_length(self, block_size):
         """Return how many tokens a block has in the mean."""
@@ -96,8 +109,9 @@ class Split:
         counts = np.zeros(n_tokens, np.int64)
         for i in range(n_places):
             start = i * (n - size) // 63
-            for _, part in parts_of(self.packed[start : start + size]):
-                tokens = part & (self.mark - 1) if self.meta.given else part
+            for _, tokens in pieces_of(self.packed[start : start + size]):
+                if self.meta.given:
+                    tokens = tokens & (self.mark - 1)
                 counts += np.bincount(tokens, minlength=n_tokens)
         return counts
 
@@ -139,7 +153,7 @@ def row_starts(tokens, meta):
         return np.arange(0, len(tokens) + 1, meta.row_length)
     if not meta.prompts:
         return None
-    ends = [np.flatnonzero(part == meta.eos) + start + 1 for start, part in parts_of(tokens)]
+    ends = [np.flatnonzero(piece == meta.eos) + start + 1 for start, piece in pieces_of(tokens)]
     return np.concatenate([[0], *ends])
 
 
@@ -189,8 +203,8 @@ def longest_given(split):
     """Return how many given tokens of a stream stand in a row, at most."""
     longest = 0
     last = -1  # where the last blank stood
-    for start, part in parts_of(split.packed):
-        blank = np.flatnonzero(part < split.mark) + start
+    for start, piece in pieces_of(split.packed):
+        blank = np.flatnonzero(piece < split.mark) + start
         if len(blank):
             longest = max(longest, np.diff(blank, prepend=last).max() - 1)
             last = blank[-1]
