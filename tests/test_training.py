@@ -533,9 +533,12 @@ def saved(path='out/ckpt.pt'):
     return load_checkpoint(path)['iter_num']
 
 
-def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys):
-    """Iterations 4, 8 and 10 are validated."""
+def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys, monkeypatch):
+    """Iterations 4, 8 and 10 are validated. A network so narrow has one thread."""
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    monkeypatch.setattr(torch, 'set_num_threads', Mock())
     tiny('--max_iters=10', '--out_dir=all')
+    torch.set_num_threads.assert_called_once_with(1)
     every = log('all')
     assert [entry['iter'] for entry in every if 'val_any' in entry] == [4, 8, 10]
     assert [entry['lr'] for entry in every] == [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
