@@ -55,7 +55,7 @@ log_interval = 10  # iterations between lines of the log and of the terminal
 keep_best = ''  # 'val_any', 'val_l2r', ...: ckpt_best.pt is kept where it was lowest
 patience = 0  # validations in a row without a new best, after which the run ends; 0 is off
 wandb_log = False  # send the log to wandb, too
-wandb_project = 'ao-gpt'  # at wandb, where WANDB_NAME in the environment, or out_dir, names a run
+wandb_project = 'ao-gpt'  # at wandb; WANDB_NAME in the environment names the run, else out_dir
 # system
 seed = 1337  # with iteration and micro-batch it fixes every random number
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
