@@ -140,6 +140,5 @@ def put_finished(step, canvas):
     left = part.n_blanks > 0
     if is_due(left.sum(), part):
         canvas.put(part.take(~left))
-        if not part.is_exact:
-            left = filled_up(left)
-        step.keep_rows(left)
+        rows = left.nonzero()[:, 0] if part.is_exact else filled_up(left)
+        step.keep_rows(rows)

@@ -132,12 +132,12 @@ def is_due(n_left, part):
 
 
 def filled_up(left):
-    """Return the rows `left` (B,), and as many others as make one of few numbers of rows."""
+    """Return the numbers of the rows `left` (B,), and of as many others as make one of few numbers
+    of rows."""
     n_left = int(left.sum())
-    if n_left == 0:
-        return left
-    others = (~left).nonzero()[:, 0][: pad_size(n_left) - n_left]
-    return left.index_fill(0, others, True)
+    n = pad_size(n_left) if n_left else 0
+    left_first = left.int().argsort(descending=True, stable=True)
+    return left_first[:n].sort().values
 
 
 class Cells(NamedTuple):

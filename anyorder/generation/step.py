@@ -185,12 +185,12 @@ class Step:
         if self.cache is not None:
             self.cache.length = n_slots
 
-    def keep_rows(self, left):
-        """Keep only the rows where `left` (B,) is True."""
+    def keep_rows(self, rows):
+        """Keep only these rows, numbers on the host that increase."""
         for kept in (self.cache, self.state):
             if kept is not None:
-                kept.keep(left.nonzero()[:, 0])
-        self.part = self.workspace.place(self.part.take(left))
+                kept.keep(rows)
+        self.part = self.workspace.place(self.part.take(rows))
 
 
 def prefill(network, part, cache):
