@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_700,
     'anyorder/extras/rules': 3_100,
     'anyorder/extras/speed': 7_000,
-    'anyorder/generation': 21_500,
+    'anyorder/generation': 18_100,
     'anyorder/likelihood': 12_300,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 23_900,
