@@ -19,20 +19,19 @@ def weights_in(text):
     """Return {name of a set: its weight} of the option dataset, as books:0.7,code:0.3.
 
     Without weights all are None. Raises ValueError for any other text."""
+    found = sets_in(text) or [(text, '', '')]
     weights = {}
-    for name, colon, number in sets_in(text) or [(text, '', '')]:
+    for name, _, number in found:
         check_names(dataset=name)
-        if name in weights:
-            raise ValueError(f'dataset must name each set once, got {name} twice in {text!r}')
-        weights[name] = None
-        if colon:
-            weights[name] = weight_in(name, number)
-    lacking = [name for name, weight in weights.items() if weight is None]
-    if 0 < len(lacking) < len(weights):
+        weights[name] = number_in(number)
+    has_weights = any(colon for _, colon, _ in found)
+    if has_weights and not all(weight and weight > 0 for weight in weights.values()):
         raise ValueError(
-            f'dataset gives {lacking[0]} no weight, and others have one: weigh all sets or none, '
+            'dataset must give all sets a weight above 0, the share of the tokens, or none: '
             f'got {text!r}'
         )
+    if len(weights) < len(found):
+        raise ValueError(f'dataset must name each set once, got {text!r}')
     return weights
 
 
@@ -40,16 +39,6 @@ def sets_in(text):
     """Return [(name, ':' or '', weight)] of the sets in the option dataset, as they stand there."""
     found = [part.partition(':') for part in names_in(text)]
     return [(name.strip(), colon, number) for name, colon, number in found]
-
-
-def weight_in(name, text):
-    weight = number_in(text)
-    if weight is None or weight <= 0:
-        raise ValueError(
-            f'the weight of {name} in dataset must be a number above 0, its share of the tokens, '
-            f'got {text!r}'
-        )
-    return weight
 
 
 def shares_of(weights):
@@ -85,14 +74,13 @@ def check_alike(one, other):
             f'{both}: their tokenizers differ, {called}; prepare one of the two again, with '
             '--tokenizer=FOLDER of the other'
         )
-    if form_of(one) != form_of(other):
-        raise ValueError(
-            f'{both}: {one.name} is {form_of(one)}, {other.name} is {form_of(other)}; mix streams '
-            'with streams, and rows with rows of the same length'
-        )
     others = [name for name in differing(kind_of(one), kind_of(other)) if name not in MAY_DIFFER]
     if others:
-        raise ValueError(f'{both}: their meta.json differ in {", ".join(others)}')
+        raise ValueError(
+            f'{both}: {one.name} is {form_of(one)}, {other.name} is {form_of(other)}, and they '
+            f'differ in {", ".join(others)}; mix streams with streams, and rows with rows of the '
+            'same length'
+        )
 
 
 def form_of(meta):
