@@ -142,49 +142,40 @@ def test_a_result_goes_through_a_link_and_a_checkpoint_takes_its_place(links):
     assert not os.path.islink('a.json')
 
 
-CHECKS = {
-    'name': lambda name: files.check_names(name=name),
-    'data_dir': lambda name: files.check_folder('data_dir', name),
-    '--out': lambda name: files.check_out('out', name, '.svg, .json', '', 'c.pt'),
-    '': files.check_checkpoint,
-    '--device=cuda': lambda device: devices.resolve_device(device, 'float32'),
-}
-FINE = {
-    'name': ['a-b.1', 'ä', '7'],
-    'data_dir': ['a/b', '.'],
-    '--out': ['new.json', 'new.svg', 'a.json', ''],
-    '': ['c.pt', 'gpt2', 'hf:a/b', 'masked:a/b.c'],
-    '--device=cuda': ['cpu'],
-}
-BAD = {  # a word of the message: what is given
-    'name': ['../a', 'a/b', '', '-a', '.a', 'a\n'],
-    'data_dir': ['', 'c.pt', 'c.pt/b'],
-    '--out': [
-        'b.json',
-        'c.json',
-        'd.json',
-        '.',
-        'a.bin',
-        'c.pt',
-        'meta.json',
-        'none/x.json',
-        '/dev/null',
-    ],
-    '': ['none.pt', 'shared', 'a/b', 'masked:shared', 'masked:a'],
-    '--device=cuda': ['cuda:0'],
-}
+def check_out(name):
+    files.check_out('out', name, '.svg, .json', '', 'c.pt')
 
 
-@pytest.mark.parametrize('word', CHECKS)
-def test_what_is_checked_before_the_work(links, monkeypatch, word):
+def own_gpu(device):
+    devices.resolve_device(device, 'float32')
+
+
+CHECKS = [  # what checks, what is fine, what is not, with commas between, and a word of the message
+    (lambda name: files.check_names(name=name), 'a-b.1,ä,7', '../a,a/b,,-a,.a,a\n', 'name'),
+    (partial(files.check_folder, 'data_dir'), 'a/b,.', ',c.pt,c.pt/b', 'data_dir'),
+    (check_out, 'new.json,new.svg,a.json,', 'b.json,c.json,d.json,meta.json,c.pt', '--out'),
+    (check_out, '', '.,a.bin,none/x.json,c.pt/x.json,/dev/null', '--out'),
+    (
+        files.check_checkpoint,
+        'c.pt,gpt2,hf:a/b,masked:a/b.c',
+        'none.pt,shared,a/b',
+        'no checkpoint',
+    ),
+    (files.check_checkpoint, 'c.pt', 'masked:shared,masked:a', 'no checkpoint'),
+    (own_gpu, 'cpu', 'cuda:0', '--device=cuda'),
+]
+
+
+@pytest.mark.parametrize('check, fine, bad, word', CHECKS)
+def test_what_is_checked_before_the_work(links, monkeypatch, check, fine, bad, word):
     """The device is one of two processes."""
     monkeypatch.setenv('WORLD_SIZE', '2')
     before = os.listdir()
-    for given in FINE.get(word, []):
-        CHECKS[word](given)
-    for given in BAD[word]:
-        with one_line(word or given):
-            CHECKS[word](given)
+    for given in fine.split(','):
+        check(given)
+    for given in bad.split(','):
+        with one_line(word):
+            check(given)
     assert os.listdir() == before
 
 
