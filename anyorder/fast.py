@@ -306,17 +306,16 @@ KEPT = weakref.WeakKeyDictionary()  # model: (its state, the frozen copy), which
 def bits_of(model):
     """Return two numbers of each weight, from all of its bits and where they are, whoever has
     changed them. One wait."""
+    weights = list(model.parameters())
+    n_lines = max(max(len(p), p.numel() // len(p)) for p in weights)
+    factors = random_bits(torch.arange(n_lines, device=model.device), 'lines')
     sums = []
-    weights = {}  # of so many lines: else a thousand launches more
-    for p in model.parameters():
+    for p in weights:
         bits = p.detach().view(INTEGER[p.element_size()])
         bits = bits.view(len(p), -1)
         for dim in (0, 1):
             of_lines = bits.sum(dim, dtype=torch.long)
-            n = len(of_lines)
-            if n not in weights:
-                weights[n] = random_bits(torch.arange(n, device=p.device), 'lines')
-            sums.append((of_lines * weights[n]).sum())
+            sums.append((of_lines * factors[: len(of_lines)]).sum())
     return torch.stack(sums).tolist()
 
 
