@@ -1,7 +1,7 @@
 """What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table
 makes of them.
 
-To add another one, write a class and name it in ESTIMATES."""
+To add another one, write a class, or a function that makes one, and name it in ESTIMATES."""
 
 from functools import partial
 from itertools import chain

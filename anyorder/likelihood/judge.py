@@ -26,7 +26,7 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     n_each   samples of one prompt, which follow each other
     returns  ({metric: value}, {name: line of the table})"""
     tokens = [sample['tokens'] for sample in samples]
-    counted = [is_written(sample) for sample in samples]
+    counted = [(np.array(sample['step']) >= 0).tolist() for sample in samples]
     metrics = text_metrics(tokens, counted)
     values = ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items())
     lines = {'metrics': f'{values} (of {tokenizer.name} tokens, nats)'}
@@ -48,11 +48,6 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
         f'under {judge.name}'
     )
     return metrics, lines
-
-
-def is_written(sample):
-    """Return whether each token of a sample was written."""
-    return [step >= 0 for step in sample['step']]
 
 
 def text_metrics(samples, counted):
