@@ -706,7 +706,9 @@ def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patter
     template = p.parse_prompt('a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
     found = [(start, end) for start, end, _ in template.with_lengths((3, 2)).patterns]
     assert found == [(5, 7), (17, 19)]
-    p.parse_prompt('[[2-3]]a', Bytes(), 4)  # which just fits
+    for prompt, length in (('[[2-3]]a', 4), ('[[3/0+/]]', 3)):  # which just fit
+        piece = p.parse_prompt(prompt, Bytes(), length).pieces[1]
+        assert piece.most == 3 and piece.may_have(3)
 
 
 def test_a_pattern_behind_a_token_or_a_blank_is_within_a_text(patterns):
