@@ -202,6 +202,11 @@ def test_an_order_knows_its_law_and_what_a_checkpoint_keeps(order, law, estimate
     assert (order.name, order.name_as('a/b.json')) == called
 
 
+def test_of_some_orders_each_row_has_a_draw_of_its_own():
+    drawn = [kind for kind in ORDERS if ORDERS[kind].drawn]
+    assert drawn == ['random', 'few', 'sorted_subset', 'rows', 'columns', 'blocks2d']
+
+
 def test_what_tables_and_files_of_results_call_an_order():
     entries = {'kind': 'rows', 'parameter': None, 'seed': 0, 'length': 8}
     assert Order('rows', length=8).entries == entries

@@ -622,6 +622,10 @@ def test_what_is_out_of_range_is_one_line(call, word):
         eval(call)
 
 
+def test_a_page_may_ask_for_the_most_that_there_is():
+    page_of(length=2**31 - 1, context=8, top_logprobs=5)
+
+
 def test_a_model_in_training_mode_does_not_write():
     with one_line('evaluation'):
         generate(make_model().train(), ROWS, ORDERS, 2)

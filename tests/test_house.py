@@ -41,15 +41,15 @@ TAKE_MORE = {
 # and for whom.
 BUDGET = {
     '': 13_000,
-    'anyorder': 15_800,
-    'anyorder/extras': 3_300,
+    'anyorder': 14_500,
+    'anyorder/extras': 3_200,
     'anyorder/extras/hub': 5_500,
     'anyorder/extras/lm_eval': 4_300,
     'anyorder/extras/masked': 4_900,
     'anyorder/extras/patterns': 8_600,
     'anyorder/extras/pictures': 2_300,
     'anyorder/extras/puzzles': 10_700,
-    'anyorder/extras/rules': 3_100,
+    'anyorder/extras/rules': 3_060,
     'anyorder/extras/speed': 7_000,
     'anyorder/generation': 18_100,
     'anyorder/likelihood': 10_900,
