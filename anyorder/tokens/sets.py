@@ -200,12 +200,15 @@ def check_length(split, block_size):
 
 
 def longest_given(split):
-    """Return how many given tokens of a stream stand in a row, at most."""
+    """Return how many given tokens of a Split stand in a row, at most."""
     longest = 0
-    last = -1  # where the last blank stood
+    begin = None  # of given tokens that may go on in the next piece
     for start, piece in pieces_of(split.packed):
-        blank = np.flatnonzero(piece < split.mark) + start
-        if len(blank):
-            longest = max(longest, np.diff(blank, prepend=last).max() - 1)
-            last = blank[-1]
-    return max(longest, len(split.packed) - last - 1)
+        is_given = piece >= split.mark
+        # where given tokens begin, and behind them where they end, in turns
+        edges = np.diff(is_given, prepend=begin is not None, append=False).nonzero()[0] + start
+        if begin is not None:
+            edges = np.append(begin, edges)
+        longest = max(longest, (edges[1::2] - edges[::2]).max(initial=0))
+        begin = edges[-2] if is_given[-1] else None
+    return int(longest)
