@@ -340,6 +340,8 @@ def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
         assert found.keys() == wanted.keys()
         for s, name in wanted.items():
             assert [*found[s]] == texts_of(name)
+    with one_line('cannot load owner/set'):
+        open_source('hf:owner/set/other', '')  # which has no such configuration
 
 
 def test_named_sets_go_through_datasets(monkeypatch):
