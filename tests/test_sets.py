@@ -277,6 +277,8 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         said = {'rows': n_rows, 'tokens': n, 'text_bytes': n - n_rows, 'sha256': sha256}
         assert info == said | {'source': name_source('a.jsonl')}
 
+    of_own = prepare('a.jsonl', 'openwebtext')  # a source in place of the set's own
+    assert of_own.splits == meta.splits
     before = state()
     assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
     assert state() == before
@@ -437,6 +439,7 @@ BAD = [
     ('a.txt --source=hf:owner/none', '', 'cannot load owner/none'),
     ('a.txt --split=../x', 'a', 'plain name'),
     ('a.txt --data_dir=', 'a', '--data_dir must name a folder'),
+    ('a.txt text --source=', 'a', '--source=FILE'),
     ('a.txt pydocs', 'a', 'no --source'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test$'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),
