@@ -122,7 +122,7 @@ def test_a_mark_of_byte_order_is_no_letter_wherever_a_text_is_cut(begin):
 @pytest.fixture
 def links():
     """Links to a file, to a checkpoint, and to where no result may go."""
-    for folder in ('shared', 'c'):
+    for folder in ('shared', 'c', 'folder.json'):
         os.mkdir(folder)
     Path('c.pt').touch()
     for name, place in zip('abcd', ('shared/x.json', 'c.pt', 'shared/meta.json', 'none/x.json')):
@@ -154,7 +154,7 @@ CHECKS = [  # what checks, what is fine, what is not, with commas between, and a
     (lambda name: files.check_names(name=name), 'a-b.1,ä,7', '../a,a/b,,-a,.a,a\n', 'name'),
     (partial(files.check_folder, 'data_dir'), 'a/b,.', ',c.pt,c.pt/b', 'data_dir'),
     (check_out, 'new.json,new.svg,a.json,', 'b.json,c.json,d.json,meta.json,c.pt', '--out'),
-    (check_out, '', '.,a.bin,none/x.json,c.pt/x.json,/dev/null', '--out'),
+    (check_out, '', '.,a.bin,none/x.json,c.pt/x.json,/dev/null,folder.json', '--out'),
     (
         files.check_checkpoint,
         'c.pt,gpt2,hf:a/b,masked:a/b.c',

@@ -217,10 +217,11 @@ def check_out(option, path, endings, *others):
             f'--{option}={path} would overwrite a file of this run or of a data set: '
             'choose another name'
         )
-    if not path.endswith(tuple(endings.split(', '))) or not is_writable(os.path.dirname(real)):
+    has_ending = path.endswith(tuple(endings.split(', ')))
+    if not has_ending or os.path.isdir(real) or not is_writable(os.path.dirname(real)):
         raise ValueError(
-            f'--{option}={path} must end in {endings}, in a folder that is there and can be '
-            'written to'
+            f'--{option}={path} must be a file that ends in {endings}, in a folder that is there '
+            'and can be written to'
         )
 
 
