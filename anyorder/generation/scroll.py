@@ -9,11 +9,8 @@ from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import ask_for, said_of
-from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
 from anyorder.tokens.shown import text_from
-
-EMPTY = Page()
 
 
 class Scroll:
@@ -37,7 +34,7 @@ class Scroll:
     part without a stop. Without stops all places are as in the template, and all its text is known
     from the start."""
 
-    def __init__(self, texts, seed, checkpoint, page=EMPTY, n_before=0):
+    def __init__(self, texts, seed, checkpoint, page, n_before):
         """Prepare the texts.
 
         texts     [Template] of prompts.py, whose blanks have their lengths
