@@ -624,6 +624,7 @@ def test_what_is_out_of_range_is_one_line(call, word):
 
 def test_a_page_may_ask_for_the_most_that_there_is():
     page_of(length=2**31 - 1, context=8, top_logprobs=5)
+    assert Page() == Page(length=0, context=0, stop='', blank_length='likely', top_logprobs=0)
 
 
 def test_a_model_in_training_mode_does_not_write():
