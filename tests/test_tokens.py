@@ -140,7 +140,10 @@ def test_a_text_comes_back_from_its_ids_also_by_what_a_checkpoint_keeps(kind):
     again = tokenizer_of_set(kind_of_tokenizer(tok))
     assert again.identity == tok.identity
     marked = f'<|mask|>a{END_OF_TEXT}<|fim|> b' if kind in WHOLE else f'a{END_OF_TEXT}b'
-    shown = tokens_of(tok.shown_spans(marked))
+    spans = tok.shown_spans(marked)
+    shown = tokens_of(spans)
+    parts = [marked[start:end] for _, start, end in spans]
+    assert ''.join(parts) == marked or kind in LIKE
     special = {tok.eos, *tok.special.values()}
     assert shown.count(tok.eos) == 1
     assert again.decode(shown).replace(' ', '') == marked.replace(' ', '')
@@ -232,6 +235,7 @@ def test_bytes_and_gpt2_by_hand():
     tok = Bytes()
     assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�'
     assert tok.cut('a b') == 3
+    assert token_texts([97, 195], tok) == ['a', PART]
     assert gpt2().encode('hello world') == [31373, 995]
 
 
