@@ -448,7 +448,7 @@ BAD = {
     '--block_size=0': 'block_size',
     '--dataset=books': 'prepare.py',
     '--dataset=pydocs:0.7,digits:0.3': 'digits',
-    '--dataset=a,a': 'twice',
+    '--dataset=a,a': 'a,a',
     '--documents=alone': 'documents',
     '--batch_size=0': 'batch_size',
     '--out_dir=': 'out_dir',
@@ -772,6 +772,8 @@ def test_the_best_begins_anew_where_a_resume_measures_another_thing():
         assert best_of(config, RANDOM, hashes, before).iter_num == found
     alone = best_of(typed('--patience=2'), RANDOM, hashes, {})
     assert (alone.loss, alone.keeps) == ('val_any', False)
+    waited = [Best('val_any', patience=n, n_waited=1).is_over for n in range(3)]
+    assert waited == [False, True, False]
 
 
 @pytest.mark.parametrize('value', [math.nan, math.inf])
