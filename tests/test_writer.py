@@ -715,6 +715,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ('logprob([1])', r'\[\[=text\]\]'),
         ("logprob('[[=a]][[?]]b')", 'known lengths'),
         ("logprob('[[=a]][[2/b+/]]')", 'known lengths'),
+        ("infill('a[[2/b+/]]', order='l2r', unmask='lossless')", 'lossless'),
         ("logprob('[[=a]]', n=1)", 'n and score'),
         ("logprob('[[=a]][[2]]', order='margin')", 'every blank'),
         ("logprob('[[=a]]', n_orders=-1)", 'at least 0'),
