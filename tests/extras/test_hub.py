@@ -369,6 +369,7 @@ def test_a_tokenizer_has_the_same_ids_and_decodes_any(written, kind, end):
     texts = SENTENCES
     try:
         ours = tokenizer_of_set(kind)
+        ours.encode('')
     except ValueError as e:
         pytest.skip(str(e))
     n = ours.n_tokens
