@@ -314,6 +314,10 @@ def test_generate_is_one_token_a_step_of_seeds_that_a_generator_draws(batch):
     by_visit = trace['step'].gather(1, order)
     assert (by_visit == torch.arange(-2, 7).clamp(min=-1)).all()
     assert torch.equal(text, generate(model, idx, order, 2, seeds=seeds))
+    by_place = generate(model, idx, order, 2, 3, 'margin', 'cosine', 0.7, 5, 0.9, True, None, seeds)
+    how = {'schedule': 'cosine', 'temperature': 0.7, 'top_k': 5, 'top_p': 0.9}
+    by_name = generate(model, idx, order, 2, seeds=seeds, n_steps=3, policy='margin', **how)
+    assert torch.equal(by_place, by_name)
     assert not torch.equal(generate(model, idx, order, 2), text)
 
 

@@ -25,6 +25,10 @@ def generate(
     n_known,
     n_steps=None,
     policy='given',
+    schedule='linear',
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
     use_cache=True,
     generator=None,
     seeds=None,
@@ -42,8 +46,8 @@ def generate(
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
     allowed    which tokens may stand where, see Constraint
-    options    as in unmasking_of, as n_steps, policy and schedule, and fields of Drawing, as
-               temperature, top_k and top_p
+    n_steps, policy, schedule and other options as in unmasking_of; temperature, top_k, top_p and
+               other options are fields of Drawing
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
     if seeds is None:
         seeds = drawn_seeds(len(order), generator)
@@ -52,8 +56,9 @@ def generate(
         check_allowed(allowed, canvas.blanks().position.tolist(), model.config.n_real)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step
+    options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
     drawing = drawing_in(options)
-    chosen = unmasking_of(policy, n_steps, **options)
+    chosen = unmasking_of(policy, n_steps, schedule, **options)
     fill(model, canvas, chosen, drawing, use_cache, return_trace)
     if not return_trace:
         return canvas.idx
