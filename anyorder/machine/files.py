@@ -220,8 +220,8 @@ def check_out(option, path, endings, *others):
     has_ending = path.endswith(tuple(endings.split(', ')))
     if not has_ending or os.path.isdir(real) or not is_writable(os.path.dirname(real)):
         raise ValueError(
-            f'--{option}={path} must be a file that ends in {endings}, in a folder that is there '
-            'and can be written to'
+            f'--{option}={path} must end in {endings}, be no folder, and stand in one that is '
+            'there and can be written to'
         )
 
 
