@@ -7,7 +7,7 @@
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and
 out_dir/log.jsonl. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on.
-docs/options.md says what the options mean."""
+docs/training.md says what the options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
@@ -60,7 +60,7 @@ wandb_project = 'ao-gpt'  # at wandb; WANDB_NAME in the environment names the ru
 seed = 1337  # with iteration and micro-batch it fixes every random number
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'  # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
-save_memory = ''  # 'recompute', and 'shard' or 'hybrid' (in nodes), see docs/options.md
+save_memory = ''  # 'recompute', and 'shard' or 'hybrid' (in nodes), see docs/training.md
 plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 

@@ -1,4 +1,4 @@
-"""The blocks of the README run, as toys. Its links and options are checked by .ci/links.py."""
+"""The blocks of the README and of docs/extend.md run, as toys. .ci/links.py checks the rest."""
 
 import os
 import re
@@ -13,33 +13,34 @@ from anyorder.tokens.tokenizers import GPT2
 from model import EMA
 
 README = Path(ROOT, 'README.md').read_text(encoding='utf-8')
+EXTEND = Path(ROOT, 'docs/extend.md').read_text(encoding='utf-8')
 # options with which commands take seconds
 TOY = {
-    '^(train|sample|eval_ppl|.* solve)': '--device=cpu',
-    '^train': '--max_iters=2 --warmup_iters=0 --eval_iters=1 --compile=False',
-    '^train.*(quickstart|sudoku|ao_gpt)': '--n_layer=1 --n_head=2 --n_embd=16',
+    '^sample|^train|eval_ppl|docs/': '--device=cpu',
+    '^train|capitals': '--max_iters=2 --warmup_iters=0 --eval_iters=1 --compile=False',
+    '(^train|capitals).*(quickstart|ao_gpt)': '--n_layer=1 --n_head=2 --n_embd=16',
     '^train.*(ao_gpt|adapt)': '--block_size=64 --batch_size=2',
-    '^eval_ppl': '--n_blocks=1',
-    'solve': '--n_puzzles=3',
+    'eval_ppl|best.py': '--n_blocks=1',
     'data/prepare': '--data_dir=data',
 }
 
 
 @pytest.fixture
 def run_parts(script, tmp_path, monkeypatch):
-    """run_parts(title, ...) runs the blocks of these parts of the README, one after the other.
+    """run_parts(page, title, ...) runs the blocks of these parts of a page, one after the other.
 
     What fetches, installs or starts processes is left out, masked models of others, and lm-eval,
     which looks for its tasks for ten seconds."""
 
-    def run(*titles):
+    def run(page, *titles):
         for title in titles:
-            part = README.partition(f'\n## {title}\n')[2].partition('\n## ')[0]
+            part = page.partition(f'\n## {title}\n')[2].partition('\n## ')[0]
             for language, block in re.findall(r'(?s)```(sh|python)\n(.*?)```', part):
+                file = re.match(r'# (\w+\.py)\n', block)
                 if language == 'sh':
                     run_lines(block.replace('\\\n', ''))
-                elif block.startswith('"""'):
-                    Path('ends.py').write_text(block)
+                elif file:
+                    Path(file[1]).write_text(block)
                 else:
                     exec(block, {})
 
@@ -60,18 +61,14 @@ def run_parts(script, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_needs_no_download_runs(run_parts, script):
-    pytest.importorskip('outlines_core')
+def test_what_needs_no_download_runs(run_parts):
     Path('input.txt').write_text(README[:5000])
-    sizes = '--n_train=40 --n_val=4 --n_test=4 --data_dir=data'
-    script('anyorder.extras.puzzles make', 'sudoku4', *sizes.split())
-    run_parts('Quick start', 'Play with the model that you have just trained')
-    run_parts('Train on your own text or tokens', 'What was found')
-    run_parts('From Python and other tools', 'Read the code')
-    # a program with a loss of its own, of docs/data.md
-    options = f'config/quickstart.py --out_dir=out/capitals --device=cpu {TOY["^train"]}'
-    script('docs/examples/capitals.py', *options.split())
-    for made in ('replay.html', 'loss.png', 'out/ends/ckpt.pt', 'out/capitals/ckpt.pt'):
+    install, quickstart = re.findall('(?m)^(?:pip|python) .*', README)[:2]
+    assert install.startswith('pip')
+    run_parts(f'\n## First\n```sh\n{quickstart}\n```', 'First')
+    run_parts(README, 'Quick start', 'Play', 'Your own text', 'From Python')
+    run_parts(EXTEND, *re.findall('(?m)^## (.*)', EXTEND))
+    for made in ('out/shakespeare/ckpt.pt', 'out/ends/ckpt.pt', 'out/capitals/ckpt.pt'):
         assert os.path.getsize(made)
 
 
@@ -92,4 +89,4 @@ def test_what_needs_a_download_runs_on_stand_ins(run_parts, monkeypatch):
     monkeypatch.setattr('huggingface_hub.hf_hub_download', lambda repo, file: 'published.pt')
     config = hf.GPT2Config(n_positions=64, n_embd=16, n_head=2, n_layer=1)
     hf.GPT2LMHeadModel(config).save_pretrained('gpt2')
-    run_parts('Reproduce the paper', 'Weights of others')
+    run_parts(README, 'Reproduce the paper', 'Weights of others')
