@@ -133,7 +133,9 @@ def remarks(rows):
     """Return the lines to print below the table of some rows."""
     lines = []
     for row in rows:
-        lines += [line.format(**row) for field, line in REMARKS.items() if row.get(field)]
+        for field, line in REMARKS.items():
+            if row.get(field) is not None:
+                lines.append(line.format(**row))
     return lines
 
 
