@@ -15,7 +15,7 @@ import torch
 
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation import Canvas
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import check_turns, fill
 from anyorder.generation.rules import check_counts
 from anyorder.likelihood.estimates import Estimate
 from anyorder.seeds import derive_seed
@@ -42,6 +42,8 @@ class Written(Estimate):
         self.is_drawn = False  # it is by passes of the way
         self.has_orders = has_orders
         self.pattern = read_pattern(config.get('pattern'))
+        if self.pattern is not None:
+            check_turns(unmasking)
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = drawn or self.bound and not unmasking.adaptive
         # no journal of another reading
