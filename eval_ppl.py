@@ -60,6 +60,7 @@ out = ''  # a JSON file for the table; a killed run goes on from FILE.blocks.jso
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
+from collections import Counter
 from datetime import timedelta
 from itertools import chain
 from typing import NamedTuple
@@ -136,8 +137,8 @@ def choose_estimates(c, datasets, checkpoint):
         names = [checkpoint.order.estimate]
         if not checkpoint.config.slots.masked_loss:
             names = ['l2r', *names]
-    found = [estimate_named(name, c, checkpoint) for name in names]
-    for estimate in found:
+    found = [(estimate_named(name, c, checkpoint), 'ensemble', name) for name in names]
+    for estimate, _, _ in found:
         if estimate.dataset not in ('', *datasets):
             raise ValueError(
                 f'{estimate.name} is measured on {estimate.dataset}, which is not among '
@@ -147,15 +148,26 @@ def choose_estimates(c, datasets, checkpoint):
     texts = dict.fromkeys(names_in(c.orders))
     rows = list(chain.from_iterable(rows_of(text, c, checkpoint.run) for text in texts))
     beside_passes = any(row.one for row in rows)
-    of_one = {}  # {text: the estimate of one token a step}
-    for row in rows:
-        estimate = estimate_of(row, c, checkpoint, beside_passes)
-        if row.one:
-            estimate.one = of_one.get(row.one)
-        else:
-            of_one[row.text] = estimate
-        found.append(estimate)
-    return list({(estimate.name, estimate.label): estimate for estimate in found}.values())
+    written = [estimate_of(row, c, checkpoint, beside_passes) for row in rows]
+    of_one = {row.text: it for row, it in zip(rows, written) if not row.one}
+    for row, estimate in zip(rows, written):
+        estimate.one = of_one.get(row.one)
+        found.append((estimate, row.way.order.name_as(row.text), row.text))
+    return told_apart(found)
+
+
+def told_apart(found):
+    """Return the estimates of [(estimate, what its label says of its text, the text)], each once.
+
+    Where several share a label, each says its whole text there."""
+    kept = {}
+    for estimate, *texts in found:
+        kept.setdefault((estimate.name, estimate.label, estimate.told), (estimate, *texts))
+    n_labels = Counter((name, label) for name, label, _ in kept)
+    for estimate, said, text in kept.values():
+        if n_labels[estimate.name, estimate.label] > 1:
+            estimate.label = estimate.label.replace(said, text, 1)
+    return [estimate for estimate, *_ in kept.values()]
 
 
 def estimate_named(text, c, checkpoint):

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_000,
+    '': 13_150,
     'anyorder': 14_500,
     'anyorder/extras': 3_200,
     'anyorder/extras/hub': 5_400,
@@ -52,7 +52,7 @@ BUDGET = {
     'anyorder/extras/rules': 3_060,
     'anyorder/extras/speed': 7_000,
     'anyorder/generation': 18_100,
-    'anyorder/likelihood': 10_900,
+    'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 20_800,
     'anyorder/training': 9_600,
@@ -60,7 +60,7 @@ BUDGET = {
     'data': 500,
     'docs': 320,
     'results': 4_700,
-    'tests': 121_700,
+    'tests': 122_000,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

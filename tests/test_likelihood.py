@@ -314,12 +314,15 @@ PAIRS = {
 
 
 def test_what_passes_cost_is_paired_block_by_block():
+    """Wherever the other row stands in the list."""
     model = make_model()
     some = '--orders=random,margin,drawn,swaps', '--n_steps=3,0', '--n_orders=2'
     rows, said = measured(model, made(*some))
     assert 'what is drawn: any order x 2, any order in 3 x 2, drawn x 2, ' in said
-    others = '--orders=margin,margin:.5,top_prob,factor:2,entropy/3,eb/3:1.5,eb,l2r,dilated:4'
-    rows |= measured(model, made(others))[0]
+    others = '--orders=margin,margin:.5,factor:2,top_prob,eb/3:1.5,entropy/3,eb,dilated:4,l2r'
+    others = measured(model, made(others))[0]
+    assert [*others][-4:] == ['entropy/3', 'eb', 'dilated:4', 'left to right']
+    rows |= others
     for name, pair in PAIRS.items():
         cost = rows[name]['nats_per_token'] - rows[pair]['nats_per_token']
         assert rows[name]['cost'] == pytest.approx(cost, abs=1e-9)
@@ -384,6 +387,39 @@ def test_every_row_that_is_asked_for_is_made_once(asked, order, network, want):
         assert ', '.join(f'{it.name} {it.label}' for it in found) == want
 
 
+MINE = 'def mine(u, n, parameter):\n    return u.argsort(-1, descending={})\n'
+# what is asked for, and what the rows are called
+SHARED = [
+    ('--orders=a/o.json,b/o.json,c/o.json', 'a/o.json, b/o.json'),
+    ('--orders=a/o.json,l2r,c/o.json,a/o.json', 'o.json, left to right'),
+    (
+        '--orders=b/o.json,a/o.json --n_steps=3,0',
+        'b/o.json, b/o.json in 3, a/o.json, a/o.json in 3',
+    ),
+    ('--orders=a/f.py:mine,b/f.py:mine --n_orders=2', 'a/f.py:mine x 2, b/f.py:mine x 2'),
+    (
+        '--estimates=ensemble:2,ensemble:2/3',
+        'ensemble:2 x 1, ensemble:2 x 2, ensemble:2/3 x 1, ensemble:2/3 x 2',
+    ),
+    ('--estimates=ensemble:2,ensemble:2/1', 'ensemble x 1, ensemble x 2'),
+]
+
+
+def test_orders_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    """The same one asked for twice is one row."""
+    monkeypatch.chdir(tmp_path)
+    for name in 'abc':
+        (tmp_path / name).mkdir()
+        positions = [*range(8, -1, -1)] if name == 'b' else [*range(1, 9), 0]
+        (tmp_path / name / 'o.json').write_text(json.dumps(positions))
+        (tmp_path / name / 'f.py').write_text(MINE.format(name == 'b'))
+    for asked, want in SHARED:
+        rows, said = measured(make_model(), made(*asked.split()))
+        assert ', '.join(rows) == want
+        assert len({row['nats_per_token'] for row in rows.values()}) > 1
+        assert all(f'\n{name} ' in said for name in rows)
+
+
 # of each row the work is another than that of any other row
 WORKS = [
     ('--orders=swaps:3,swaps:3@1,margin --n_steps=0,3', 'decoder'),
@@ -401,7 +437,7 @@ def test_a_journal_tells_ways_apart():
     works = []
     for asked, network in WORKS:
         works += [it.work for it in made(*asked.split(), **NETWORKS[network])]
-    assert len({*works}) == len(works) == 17
+    assert len({*works}) == len(works) == 18
     works = [it.work for it in made('--estimates=any,iw', **ENCODER)]
     assert works == [works[0]] * 2
 
@@ -436,11 +472,7 @@ BY_HAND = [
         '--estimates=ensemble:4/2 --n_positions=6',
         [[10, 9, 8], [50, 46, 44]],
         'estimate n bound gain gain_stderr',
-        [
-            ('ensemble x 1', 1, True, 0, 0),
-            ('ensemble x 2', 2, True, 5 / 18, 1.5 / 9),
-            ('ensemble x 4', 4, True, 8 / 18, 2 / 9),
-        ],
+        [('ensemble x 2', 2, True, 5 / 18, 1.5 / 9), ('ensemble x 4', 4, True, 8 / 18, 2 / 9)],
     ),
     # nats, how many are cut off, passes; of one token a step
     (
@@ -449,6 +481,7 @@ BY_HAND = [
         'estimate bound cost cost_stderr passes',
         [('margin in 3', False, 7 / 18, 1.5 / 9, 2.5)],
     ),
+    ('--orders=margin --n_steps=0,3', [[3, 0, 3, 3, 0, 9]] * 2, 'cost cost_stderr', [(0, 0)]),
     (
         '--orders=margin --n_steps=0,3',
         [[3, 0, 3, 1, 0, 9], [9, 1, 2, 4, 0, 9]],
@@ -464,6 +497,7 @@ BY_HAND = [
 ]
 
 REMARKS = [
+    'margin in 3: 0.0000 ± 0.0000 nats/token more',
     'standard deviation over the orders of a block 2.65',
     '± 0.2222 nats/token between its orders',
     'ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667',
@@ -490,6 +524,7 @@ def test_rows_by_hand():
         remarks += '\n'.join(tables.remarks(rows))
     for words in REMARKS:
         assert words in remarks
+    assert 'gain of ensemble x 1' not in remarks
 
 
 def test_tables_by_hand():
@@ -872,6 +907,9 @@ BAD = {
     '--estimates=any:4': "'any:4'",
     '--estimates=ensemble:0': 'ensemble:0/1',
     '--estimates=ensemble/0': 'ensemble:16/0',
+    '--estimates=ensemble:2.5': 'ensemble:2.5/1',
+    '--estimates=ensemble:2.0/2': 'whole numbers',
+    '--estimates=ensemble:8/1.5': "'ensemble:8/1.5'",
     '--n_positions=-1': 'n_positions=-1',
     '--n_positions=1 --estimates=ensemble/2': 'n_positions=1',
     '--estimates=accuracy': 'lambada',
@@ -891,6 +929,7 @@ BAD = {
     '--orders=klass:2': 'from 0 to 1',
     '--orders=dilated/8': 'dilated:BLOCK_LENGTH',
     '--orders=drawn:.5': 'no number',
+    '--datasets=no.txt --orders=l2r,drawn --pattern=.*': 'order=drawn',
     '--orders=margin --unmask=lossless': 'one token a step',
     '--orders=margin --unmask=binomial': 'n_steps from 1',
     '--orders=margin --n_steps=-1': 'n_steps',

@@ -36,6 +36,7 @@ class Estimate:
 
     name        in --estimates, and the kind of its rows
     label       in the table
+    told        what tells it from another one of its label, as the positions of a file
     work        the name of its nats in the journal; estimates whose `nats` are the same share it
     bound       whether it is a mean over what is drawn
     n_at_once   blocks that one call of `nats` takes
@@ -43,6 +44,7 @@ class Estimate:
     one         the estimate with which a row is compared, block by block, or None
     known_l2r   whether given tokens are read from left to right, in place of the order"""
 
+    told = ''
     dataset = ''
     one = None
     known_l2r = False
@@ -60,6 +62,7 @@ class Estimate:
         self.n_orders = config.n_orders if self.several else 1
         self.n_at_once = max(1, config.batch_size // self.n_orders)
         self.label = label or LABELS[order.kind]
+        self.told = str(order.kept)
         self.name = name or order.estimate
         self.bound = order.drawn and has_others or self.n_orders > 1
         # importance weights want the nats of the orders themselves
@@ -187,13 +190,16 @@ class Ensemble(Estimate):
             )
         super().__init__(config, checkpoint, RANDOM, 'ensemble', 'ensemble', several=False)
         n_positions = config.n_positions
-        if n_contexts < 1 or width < 1 or n_positions and n_positions < width:
+        is_whole = isinstance(n_contexts, int)
+        if not is_whole or n_contexts < 1 or width < 1 or n_positions and n_positions < width:
             raise ValueError(
-                'ensemble:MEMBERS/BLOCK must be 1 or more each, and n_positions 0 (all) or at '
-                f'least BLOCK, got ensemble:{n_contexts}/{width} and n_positions={n_positions}'
+                'ensemble:MEMBERS/BLOCK must be whole numbers from 1 on, and n_positions 0 '
+                f'(all) or at least BLOCK, got ensemble:{n_contexts}/{width} and '
+                f'n_positions={n_positions}'
             )
         self.n_contexts = n_contexts
         self.width = width
+        self.told = f'{n_contexts}/{width}'
         self.n_at_once = 1  # which fills a batch by itself
         self.work = f'ensemble:{n_contexts}/{width} at {n_positions}'
 
@@ -223,7 +229,8 @@ class Ensemble(Estimate):
         rows = []
         for m, column in zip(powers_of_two(self.n_contexts), nats.T, strict=True):
             # block by block, so that their spread does not hide the gain
-            row = self.row(f'ensemble x {m}', column, text, m, gain=nats[:, 0] - column)
+            compared = {'gain': nats[:, 0] - column} if m > 1 else {}
+            row = self.row(f'{self.label} x {m}', column, text, m, **compared)
             rows.append(row | {'bound': True})
         return rows
 
