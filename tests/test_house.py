@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 18_100,
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
-    'anyorder/tokens': 20_800,
+    'anyorder/tokens': 20_830,
     'anyorder/training': 9_600,
     'config': 900,
     'data': 500,

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -575,7 +576,8 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
 @pytest.mark.parametrize(
     'name, place, token, said',
     [
-        ('text', -1, 257, 'text/val has the token 257, .*--force'),
+        ('text', -1, 257, 'text/val.bin is damaged: .* token 257, .*--force'),
+        ('text', 0, 9999, 'text/val.bin is damaged: .* token 9999,'),
         ('nae_sat', 0, 2, 'the token 2,'),
         ('nae_sat', 9, GIVEN + 2, 'the token 2,'),
     ],
@@ -588,6 +590,9 @@ def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, 
     split = open_split('.', name, 'val')
     with one_line(said):
         split.unpack(torch.from_numpy(split.packed.astype(int)))
+    for look in (split.counts, partial(check_length, split)):
+        with one_line(said):
+            look(split.meta.row_length or 8)
 
 
 # ---- blocks

@@ -101,19 +101,25 @@ class Split:
         return f', {n:,} of {len(self.starts) - 1:,} documents cut at {block_size}' if n else ''
 
     def counts(self, n_tokens):
-        """Return (n_tokens,) int64: how often each token stands here; of more than COUNTED tokens
-        some are counted, in 64 places spread evenly."""
+        """Return (n_tokens,) int64: how often each token of checked_pieces stands here."""
+        counts = np.zeros(n_tokens, np.int64)
+        for tokens in self.checked_pieces():
+            counts += np.bincount(tokens, minlength=n_tokens)
+        return counts
+
+    def checked_pieces(self):
+        """Yield tokens in pieces without marks; of more than COUNTED some, in 64 places spread
+        evenly. Raises ValueError for a token that the set lacks."""
         n = len(self.packed)
         n_places = 64 if n > COUNTED else 1
         size = min(n, COUNTED) // n_places
-        counts = np.zeros(n_tokens, np.int64)
         for i in range(n_places):
             start = i * (n - size) // 63
             for _, tokens in pieces_of(self.packed[start : start + size]):
                 if self.meta.given:
                     tokens = tokens & (self.mark - 1)
-                counts += np.bincount(tokens, minlength=n_tokens)
-        return counts
+                self.check(tokens.max())
+                yield tokens
 
     def unpack(self, blocks):
         """Return (tokens, given), integers and bool, of blocks (B, N) as on disk.
@@ -124,13 +130,17 @@ class Split:
             tokens = (blocks & (self.mark - 1)).where(~given, PADDING)
             given = given | (blocks >= self.mark)
             blocks = tokens
-        if 0 < self.meta.n_tokens <= blocks.max():
+        self.check(blocks.max())
+        return blocks, given
+
+    def check(self, token):
+        """Raise ValueError if the set lacks this token, the largest of some."""
+        if 0 < self.meta.n_tokens <= token:
             raise ValueError(
-                f'{self.called} has the token {blocks.max()}, '
+                f'{self.called}.bin is damaged: it has the token {token}, '
                 f'{self.meta.tokenizer} tokens are below {self.meta.n_tokens}: prepare it again '
                 'with --force'
             )
-        return blocks, given
 
 
 def split_of(file, meta, name):
@@ -177,7 +187,7 @@ def whole_splits(directory, meta):
 
 def check_length(split, block_size):
     """Raise ValueError unless a Split has blocks of this size, each with a token that is not
-    given."""
+    given, of tokens that its set has."""
     called = split.called
     n_row = split.meta.row_length
     if n_row and n_row != block_size:
@@ -189,6 +199,8 @@ def check_length(split, block_size):
         raise ValueError(
             f'block_size={block_size} is beyond the data: {called} takes --block_size={n} or less'
         )
+    for _ in split.checked_pieces():
+        pass
     # a row of one length has such a token; a prompt stands before its text
     if split.meta.given and not n_row:
         longest = longest_given(split)
