@@ -374,6 +374,10 @@ WRONG = [
     ('.', '{"model_type": "aogpt", "tokenizer": "sudoku4"}', 'has sudoku4 tokens, which are'),
     ('.', '{"model_type": "llada"}', 'holds no tokenizer.json'),
     ('.', '[]', 'cannot be read as the config.json'),
+    ('.', '{"model_type": "aogpt"}', 'cannot be read as the config.json'),
+    ('.', '{"model_type": "aogpt", "tokenizer": ["bytes"]}', 'cannot be read as the config.json'),
+    ('.', '{"eos_token": {"x": 1}}', 'cannot be read as the tokenizer_config.json'),
+    ('.', '{"eos_token": ["x"]}', 'cannot be read as the tokenizer_config.json'),
 ]
 
 
@@ -384,7 +388,7 @@ def test_a_tokenizer_that_is_none_is_one_line_before_anything_is_written(hub, na
         parts['model'] |= file
         hub.write(name, json.dumps(parts))
     elif file:
-        hub.write('config.json', file)
+        hub.write('tokenizer_config.json' if 'eos' in file else 'config.json', file)
     with one_line(said):
         prepared(name, text=WORDS)
     assert not os.path.exists('a')

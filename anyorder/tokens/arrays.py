@@ -57,9 +57,11 @@ def splits_of(path, split):
     """Return {split: (tokens, given or None)} of a file; '' is still to be divided."""
     if not path.lower().endswith(('.npy', '.npz')):
         raise ValueError(f'{path} must end in .npy or .npz; numpy.save writes the first')
-    with reading(path, 'integers', 'save arrays by numpy, without pickled objects'):
+    way_out = 'save an .npy by numpy.save, an .npz by numpy.savez, without pickled objects'
+    with reading(path, 'integers', way_out):
         if path.lower().endswith('.npy'):
-            return {split: (np.load(path, mmap_mode='r', allow_pickle=False), None)}
+            array = np.load(path, mmap_mode='r', allow_pickle=False)
+            return {split: (array.view(), None)}  # of an .npz by this name there is none
         with np.load(path, allow_pickle=False) as found:
             arrays = dict(found)
     there = [s for s in SPLITS if s in arrays]
@@ -126,13 +128,12 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
 
 def largest_id(tokens, source):
     """Return the largest id of an array of a source."""
-    is_right = tokens.dtype.kind in 'iu' and tokens.size and 0 <= tokens.min()
-    if not is_right or tokens.max() >= N_IDS:
-        got = f'{tokens.min()} to {tokens.max()}' if tokens.size else 'nothing'
-        raise ValueError(
-            f'{source} must hold integers from 0 to {N_IDS - 1:,}, got {tokens.dtype}: {got}'
-        )
-    return int(tokens.max())
+    got = f'{tokens.dtype} of shape {tokens.shape}'
+    if tokens.dtype.kind in 'iu' and tokens.size:
+        if 0 <= tokens.min() and tokens.max() < N_IDS:
+            return int(tokens.max())
+        got = f'{tokens.dtype}: {tokens.min()} to {tokens.max()}'
+    raise ValueError(f'{source} must hold integers from 0 to {N_IDS - 1:,}, got {got}')
 
 
 def row_length(arrays, source):

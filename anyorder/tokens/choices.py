@@ -79,12 +79,13 @@ def of_tiktoken(name):
 
 def of_folder(folder, name):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
-    kind = read_meta(folder) or kind_in(folder)
+    kind = read_meta(folder) or said_in(folder, 'config.json', kind_of_model)
     if kind:
-        if kind.tokenizer not in TEXT and kind.tokenizer_file is None:
+        is_kept = kind.tokenizer not in KNOWN and kind.tokenizer_file is not None
+        if kind.tokenizer not in TEXT and not is_kept:
             raise ValueError(f'{folder} has {kind.tokenizer} tokens, which are no text')
         return tokenizer_of_set(kind)
-    end = end_in(folder)
+    end = said_in(folder, 'tokenizer_config.json', end_of_text)
     path = os.path.join(folder, 'tokenizer.json')
     if os.path.isfile(path):
         return Library.of_file(name, read_text(path), end=end)
@@ -97,27 +98,28 @@ def of_folder(folder, name):
     )
 
 
-def said_in(folder, file):
-    """Return the dict in a file of a folder in the hub's format, {} without the file."""
+def said_in(folder, file, find):
+    """Return what find(dict) finds in a file of a folder in the hub's format, None without it."""
     path = os.path.join(folder, file)
     if not os.path.isfile(path):
-        return {}
+        return None
     with reading(path, f'the {file} of a model', 'name another folder'):
-        return {**json.loads(read_text(path))}
+        return find({**json.loads(read_text(path))})
 
 
-def kind_in(folder):
-    """Return what an exported model keeps of the set of its training, None for other folders."""
-    said = said_in(folder, 'config.json')
+def kind_of_model(said):
+    """Return what an exported model keeps of the set of its training, None of other models."""
     if said.get('model_type') != 'aogpt':
         return None
-    return Meta(**said.get('set', {'tokenizer': said['tokenizer']}))
+    kind = Meta(**said.get('set', {'tokenizer': said['tokenizer']}))
+    hash((kind.tokenizer.strip(), kind.tokenizer_file, kind.eos))  # fails where these are no text
+    return kind
 
 
-def end_in(folder):
-    """Return the text of the token that ends a text, by tokenizer_config.json; '' is none."""
-    end = said_in(folder, 'tokenizer_config.json').get('eos_token') or ''
-    return end['content'] if isinstance(end, dict) else end
+def end_of_text(said):
+    """Return the text of the token that ends a text, '' of none."""
+    end = said.get('eos_token') or ''
+    return ''.join([end['content'] if isinstance(end, dict) else end])
 
 
 def of_gpt2_files(name, paths, end):
