@@ -93,6 +93,7 @@ from anyorder.training.start import (
     check_data,
     check_options,
     check_processes,
+    lock_first,
     make_run_model,
     open_start,
     set_threads,
@@ -119,6 +120,7 @@ def train(config, make_update):
     # Open what the run begins from, and what it reads
     start_processes()
     rank, world_size = processes()
+    lock = lock_first(config.out_dir)  # before anything is read of it
     start = open_start(config, trained_by(make_update))
     check_options(start.config, world_size)
     set_threads(start.config)
@@ -150,7 +152,7 @@ def train(config, make_update):
     kept = {'config': dict(config), 'environment': where, **data.entries}
     best = best_of(config, order, data.hashes, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'))
-    del start, before, model  # the weights are in the state
+    del start, before, model, lock  # the weights are in the state, and the folder has the lock
     state.run_model = make_run_model(state.model, compiled)
     if rank == 0:
         how = f'compile={compiled} ({why})'

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_150,
+    '': 13_160,
     'anyorder': 14_500,
     'anyorder/extras': 3_200,
     'anyorder/extras/hub': 5_400,
@@ -55,12 +55,12 @@ BUDGET = {
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 20_830,
-    'anyorder/training': 9_600,
+    'anyorder/training': 9_680,
     'config': 900,
     'data': 500,
     'docs': 320,
     'results': 4_700,
-    'tests': 122_000,
+    'tests': 122_120,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -827,11 +827,34 @@ def test_what_is_no_run_is_not_gone_on_with(folder):
         open_newest('out')
 
 
+def test_a_folder_is_locked_before_it_is_read(data, forked, monkeypatch):
+    """By the first process, for all. A plan locks nothing, and asks no other process."""
+    tiny('--max_iters=1')
+    read = starts.Checkpoint
+    others = []
+
+    def reading(*args, **how):
+        patch.undo()
+        (other,) = forked(lambda: resume('--max_iters=3'))
+        others.append(other.said)
+        return read(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, 'Checkpoint', reading)
+        tiny('--init_from=auto', '--max_iters=2')
+    assert 'another process trains in out' in others[0]
+    os.remove('out/.lock')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    assert starts.open_start(typed('--init_from=auto', '--plan=H100')).before['iter_num'] == 2
+    assert not os.path.exists('out/.lock')
+
+
 def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forked, monkeypatch):
     """A lock is a process's own. The way on is a command for a shell."""
     run = folder(2)
-    (finished,) = forked(lambda: folder(saved=run.saved))
-    assert 'another process trains in out' in finished.said
+    for begin in (lambda: folder(saved=run.saved), resume):
+        (finished,) = forked(begin)
+        assert 'another process trains in out' in finished.said
     monkeypatch.setattr(run_folder, 'processes', lambda: (1, 2))
     other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}})
     assert other.way_on() == 'start again, nothing was saved yet'

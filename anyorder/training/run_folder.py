@@ -61,15 +61,7 @@ class RunFolder:
         A resume drops what the log says of iterations after the checkpoint, and names ckpt_best.pt
         again, before which a kill may have come."""
         os.makedirs(self.out_dir, exist_ok=True)
-        path = os.path.join(self.out_dir, '.lock')
-        self.lock = FileLock(path, is_singleton=True)  # two runs of one process may follow
-        try:
-            self.lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(
-                f'another process trains in {self.out_dir}, as {path} says: wait, or use another '
-                '--out_dir'
-            ) from None
+        self.lock = lock_folder(self.out_dir)
         tidy(self.out_dir, '.pt')
         if self.mine:
             if os.path.exists(self.log_path):
@@ -155,6 +147,21 @@ class RunFolder:
             return 'start again, nothing was saved yet'
         options = f'--init_from=resume --out_dir={shlex.quote(self.out_dir)}'
         return f'go on from iteration {self.saved} with: {self.command} {options}'
+
+
+def lock_folder(out_dir):
+    """Return the lock of a folder, which this process has as long as it keeps what is returned.
+
+    Raises ValueError where another process has it."""
+    path = os.path.join(out_dir, '.lock')
+    lock = FileLock(path, is_singleton=True)  # two runs of one process may follow
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f'another process trains in {out_dir}, as {path} says: wait, or use another --out_dir'
+        ) from None
+    return lock
 
 
 def name_too(path, other):

@@ -11,7 +11,7 @@ from anyorder.datasets import changed_since
 from anyorder.fast import lean
 from anyorder.machine.devices import keep_freed_memory
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import gather, is_split, processes
+from anyorder.machine.processes import first_process_first, gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
@@ -20,7 +20,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
-from anyorder.training.run_folder import open_newest
+from anyorder.training.run_folder import lock_folder, open_newest
 from anyorder.training.sharding import (
     check_nodes,
     check_savings,
@@ -76,7 +76,7 @@ def open_start(config, program='train.py'):
     A resumed run has the options of its checkpoint, resolved values included, overridden by those
     given now. What the checkpoint fixes stays: a line says which values of a config file are
     overruled, and typed ones are an error."""
-    name = resolve_start(config.init_from, config.out_dir)
+    name = resolve_start(config)
     place = {'out_dir': config.out_dir, 'init_from': name, 'program': program, 'started_from': []}
     if name == 'scratch':
         return Start(Config(config | written_out(config, {}) | place))
@@ -104,18 +104,30 @@ def open_start(config, program='train.py'):
     return Start(resolved, checkpoint, before, changed)
 
 
-def resolve_start(init_from, out_dir):
+def lock_first(out_dir):
+    """Return the lock of out_dir in the first process, before any process reads what is there.
+
+    It is None in the others, and where there is no folder yet."""
+    rank, _ = processes()
+    with first_process_first():
+        if rank == 0 and os.path.isdir(out_dir):
+            check_folder('out_dir', out_dir)
+            return lock_folder(out_dir)
+
+
+def resolve_start(config):
     """Return 'scratch', 'resume' or the name of a checkpoint, which --init_from says.
 
     'auto' is 'resume' if the first process sees out_dir/ckpt.pt, else 'scratch', or WEIGHTS of
-    auto:WEIGHTS: the same command begins a run and goes on with it."""
-    word, _, weights = init_from.partition(':')
+    auto:WEIGHTS: the same command begins a run and goes on with it. A plan asks no
+    other process."""
+    word, _, weights = config.init_from.partition(':')
     if word != 'auto':
-        return init_from
-    is_there = gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))
-    if is_there[0]:
-        return 'resume'
-    return weights or 'scratch'
+        return config.init_from
+    is_there = os.path.isfile(os.path.join(config.out_dir, 'ckpt.pt'))
+    if not config.plan:
+        is_there, *_ = gather(is_there)
+    return 'resume' if is_there else weights or 'scratch'
 
 
 def short_name(name):

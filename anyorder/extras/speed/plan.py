@@ -52,7 +52,7 @@ def lines_of(config):
     world_size, name, gpu = parse_machine(config.plan)
 
     # The shape: of a checkpoint that is here, else of the options
-    start = resolve_start(config.init_from, config.out_dir)
+    start = resolve_start(config)
     checkpoint = None
     if on_hub(start):
         config = Config(config | written_out(config, {}))
