@@ -231,7 +231,8 @@ class Writer:
             raise ValueError(
                 f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}'
             )
-        is_plain = order == 'l2r' and not options
+        is_l2r = isinstance(order, str) and order == 'l2r'
+        is_plain = is_l2r and not options
         if n_orders and not is_plain:
             raise ValueError(
                 'n_orders draws orders of its own: leave it out, or order and the options behind it'
@@ -239,7 +240,7 @@ class Writer:
         if is_plain:
             found = self.conditional(prompt, n_orders, seed)
             return found[0] if isinstance(prompt, str) else found
-        if options.get('way') is None or order != 'l2r':
+        if options.get('way') is None or not is_l2r:
             options |= {'order': order, 'score': True}
         else:  # which has an order
             options['way'] = options['way'].to_score

@@ -579,6 +579,13 @@ def test_the_average_weights_are_used_where_there_are_any(ckpt):
     assert plain == raw != default == average
 
 
+@pytest.mark.parametrize('kind', [tuple, np.array, torch.tensor])
+def test_an_order_is_any_sequence_of_positions(letters, kind):
+    writer = letters()
+    for how, prompt in ((writer.infill, 'a[[3]]'), (writer.logprob, 'a[[=bcd]]')):
+        assert how(prompt, order=kind([3, 0, 2, 1])) == how(prompt, order=[3, 0, 2, 1])
+
+
 def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
     writer = Writer(ckpt)
     of_way = dict(order='margin', n_steps=5, temperature=0.5)
@@ -708,6 +715,9 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("infill(['a', 'b'], seed=[1])", '2 texts, got 1'),
         ("infill('a', allowed=np.ones((32, 256), bool))", r'257\), got bool \(32, 256\)'),
         ("infill('a', allowed=np.ones((9, 257), bool))", 'position 9, a blank; .* 9 positions'),
+        ("infill('a[[2]]', order=np.array([[0, 2, 1]]))", 'list of positions, whole numbers'),
+        ("infill('a[[2]]', order=[0, 1.5, 2])", 'list of positions, whole numbers'),
+        ("infill('a', order=None)", 'list of positions, whole numbers'),
         ("infill('a', allowed=np.ones((32, 257)))", r'got float64 \(32, 257\)'),
         ("infill('a', allowed=np.ones(257, bool))", r'got bool \(257,\)'),
         ("[*stream(['a'])]", 'one text'),

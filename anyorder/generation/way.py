@@ -1,6 +1,8 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from anyorder.generation.drawing import Drawing
@@ -56,7 +58,19 @@ def order_and_unmasking(order, **options):
             # blocks of neighbours, from left to right; else a random order decides among equals
             return 'l2r' if unmasking.block_length else 'random', unmasking
         order = read_order(order, 'own', *POLICIES)
+    else:
+        order = positions_of(order)
     return order, unmasking_of(**options)
+
+
+def positions_of(order):
+    """Return the list of positions in a sequence, an array or a tensor of whole numbers."""
+    found = order.tolist() if hasattr(order, 'tolist') else order
+    if not isinstance(found, Sequence) or not all(isinstance(p, Integral) for p in found):
+        raise ValueError(
+            f'order must be a name, or a list of positions, whole numbers, got {found!r:.60}'
+        )
+    return [*map(int, found)]
 
 
 @dataclass(frozen=True)
