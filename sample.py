@@ -58,6 +58,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     options = read_options(globals(), ckpt=())
 
 import json
+import re
 import time
 
 import numpy as np
@@ -132,8 +133,8 @@ def options_of_writing(config):
 
 
 def parse_stop(stop):
-    """Return the list that `stop` is in JSON, or the text itself."""
-    if not stop.startswith(('["', '[]')):
+    """Return the list of texts that `stop` is in JSON, or the text itself."""
+    if not re.match(r'\s*\[\s*["\]]', stop):
         return typed(stop)
     with reading(f'--stop={stop}', 'a JSON list', """write it as '["a", "b"]'"""):
         return json.loads(stop)

@@ -586,6 +586,21 @@ def test_an_order_is_any_sequence_of_positions(letters, kind):
         assert how(prompt, order=kind([3, 0, 2, 1])) == how(prompt, order=[3, 0, 2, 1])
 
 
+@pytest.mark.parametrize(
+    'typed, stop',
+    [
+        ('[ "a" ]', ['a']),
+        (' [\t"a", "]" ] ', ['a', ']']),
+        ('[ ]', []),
+        ('[1]', '[1]'),
+        ('[a', '[a'),
+        (r'\n[', '\n['),
+    ],
+)
+def test_a_stop_that_is_a_json_list_of_texts_is_one(typed, stop):
+    assert command.parse_stop(typed) == stop
+
+
 def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
     writer = Writer(ckpt)
     of_way = dict(order='margin', n_steps=5, temperature=0.5)
@@ -664,6 +679,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
     [
         ('--n_samples=0', 'n_samples'),
         ('--stop=["a", "b"', 'JSON list'),
+        ('--stop=[ "a" ', 'JSON list'),
         ('--order=margin --threshold=.9', 'margin:0.9'),
         ('--block_length=32', 'margin/32'),
         ('--prompt=FILE:none.npy', 'none.npy'),
@@ -746,6 +762,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ('row([[[0]]])', 'integers from 0 to 4'),
         ('row(10 * [-1])', 'a larger length'),
         ('row([[]])', r'got \[\]'),
+        ("row('[[..]]', stop=' ')", 'list of texts'),  # makes no token
     ],
 )
 def test_wrong_input_of_a_program_is_one_line(ckpt, grids, what, said):
