@@ -19,7 +19,7 @@ from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
-from anyorder.likelihood.lengths import Lengths
+from anyorder.likelihood.lengths import Lengths, longest_of
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
@@ -209,6 +209,7 @@ class Writer:
         for row, (template, text) in enumerate(zip(templates, texts)):
             if text is not template:
                 check_match(text, self.tokenizer, row)
+        check_places(texts, page, self.block_size, self.tokenizer.n_tokens)
         return texts
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
@@ -325,7 +326,8 @@ def check_texts(templates, way, page, config, tokenizer):
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
     way.unmasking.check_network(config.slots, min(longest, config.block_size), scores)
-    check_blanks(templates, scores, page.allowed, tokenizer.n_tokens)
+    check_blanks(templates, scores)
+    check_places(templates, page, config.block_size, tokenizer.n_tokens)
     check_guided(templates, way, page, config.block_size)
     check_patterns(templates, way, page)
     for row, template in enumerate(templates):
@@ -333,18 +335,34 @@ def check_texts(templates, way, page, config, tokenizer):
             check_match(template, tokenizer, row, scores)
 
 
-def check_blanks(templates, scores, allowed, n_tokens):
+def check_blanks(templates, scores):
     """Raise ValueError unless texts have blanks that can be written, or scored."""
-    asked = [p for text in templates for p, known in enumerate(text.known) if not known]
-    if not asked:
+    n_blanks = sum(len(text.blanks()) for text in templates)
+    if not n_blanks:
         raise ValueError('there is no blank to write or score in the prompt')
     n_answers = sum(text.answer.count(True) for text in templates)
-    if scores and n_answers < len(asked):
+    if scores and n_answers < n_blanks:
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
         )
-    check_allowed(allowed, asked, n_tokens)
+
+
+def check_places(templates, page, block_size, n_tokens):
+    """Raise ValueError unless an array page.allowed has a token for what is a blank whatever the
+    lengths of Templates, and a row for what may be one."""
+    asked = set()
+    last = -1
+    for template in templates:
+        asked.update(template.blanks(template.n_firm(page.stop)))
+        lengths = []
+        room = template.length - template.n_least
+        for i in template.unknown:
+            piece = template.pieces[i]
+            lengths.append(min(longest_of(piece, block_size), piece.least + room))
+            room -= lengths[-1] - piece.least
+        last = max([last, *template.with_lengths(lengths).blanks()])
+    check_allowed(page.allowed, asked, n_tokens, last)
 
 
 def check_guided(templates, way, page, block_size):

@@ -260,6 +260,31 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
         letters().infill('b[[=ab]]', score=True, allowed=only_a)
 
 
+def test_a_table_is_checked_where_the_blanks_of_the_chosen_lengths_are(letters):
+    writer = letters()
+    table = torch.ones(7, 26, dtype=torch.bool)
+    table[3] = False
+    how = dict(blank_length='draw', allowed=table)
+    said = set()
+    for seed in range(20):
+        text = writer.infill('a[[1-4]]b[[1]]', blank_length='draw', seed=seed)
+        if len(text) == 5:  # b stands at position 3
+            assert len(writer.infill('a[[1-4]]b[[1]]', seed=seed, **how)) == 5
+        else:
+            with one_line('at position 3, a blank'):
+                writer.infill('a[[1-4]]b[[1]]', seed=seed, **how)
+        said.add(len(text))
+    assert said == {4, 5, 6, 7}
+    table[1] = False
+    with one_line('at position 1, a blank'):
+        writer.read(['a[[1-4]]b'], *writer.asked(None, None, how), 1, [0])
+    # behind a [[..]] that a stop ends nothing stands where it may be
+    last = torch.arange(8).unsqueeze(1) < torch.full((26,), 7)
+    assert (
+        letters(is_sure=True).infill('[[..]]b[[1]]', temperature=0, stop='a', allowed=last) == 'aba'
+    )
+
+
 def test_what_leaves_no_token_is_one_line(letters):
     """At the border where it is a table, else in the step that asks. Known positions are free."""
     shut = torch.ones(8, 26, dtype=torch.bool)
@@ -730,7 +755,9 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("infill(['a', ''], cfg_scale=1)", 'prompt 2 of 2 gives nothing'),
         ("infill(['a', 'b'], seed=[1])", '2 texts, got 1'),
         ("infill('a', allowed=np.ones((32, 256), bool))", r'257\), got bool \(32, 256\)'),
-        ("infill('a', allowed=np.ones((9, 257), bool))", 'position 9, a blank; .* 9 positions'),
+        ("infill('a', allowed=np.ones((9, 257), bool))", 'position 31 may be a blank; .* 9 pos'),
+        ("infill('a[[1-9]]b', allowed=np.ones((9, 257), bool))", 'position 9 may be a blank'),
+        ("infill('a', allowed=[[True]])", 'got list'),
         ("infill('a[[2]]', order=np.array([[0, 2, 1]]))", 'list of positions, whole numbers'),
         ("infill('a[[2]]', order=[0, 1.5, 2])", 'list of positions, whole numbers'),
         ("infill('a', order=None)", 'list of positions, whole numbers'),

@@ -50,17 +50,22 @@ class Constraint:
         return self.allowed[positions]
 
 
-def check_allowed(allowed, blanks, n_tokens):
+def check_allowed(allowed, blanks, n_tokens, last=-1):
     """Raise ValueError unless an array `allowed` has a token for each of the blanks.
 
     allowed  bool (positions, n_tokens); functions, and None, are not looked at
-    blanks   positions"""
+    blanks   positions
+    last     the last position that may be a blank, which must be there"""
     if allowed is None or callable(allowed):
         return
-    shape = tuple(allowed.shape)
-    if allowed.dtype not in (bool, torch.bool) or shape[1:] != (n_tokens,):
+    dtype = getattr(allowed, 'dtype', type(allowed).__name__)
+    shape = tuple(getattr(allowed, 'shape', ()))
+    if dtype not in (bool, torch.bool) or shape[1:] != (n_tokens,):
+        raise ValueError(f'allowed must be bool (positions, {n_tokens}), got {dtype} {shape}')
+    if last >= shape[0]:
         raise ValueError(
-            f'allowed must be bool (positions, {n_tokens}), got {allowed.dtype} {shape}'
+            f'position {last} may be a blank; allowed has {shape[0]} positions: give it a row for '
+            'each that may be one'
         )
     for p in sorted({*blanks}):
         if p >= shape[0] or not allowed[p].any():

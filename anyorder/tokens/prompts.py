@@ -333,6 +333,18 @@ class Template:
             matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
             self.patterns = [(*self.starts[i : i + 2], pieces[i].pattern) for i in matching]
 
+    def blanks(self, n=None):
+        """Return which of the first n positions, by default of all, are blanks."""
+        return [p for p, known in enumerate(self.known[:n]) if not known]
+
+    def n_firm(self, stop):
+        """Return how many positions stay what they are whatever lengths are chosen, and wherever a
+        stop, if there is one, ends a [[..]]."""
+        ends = [self.starts[i] + self.pieces[i].least for i in self.unknown[:1]]
+        if self.open and (stop or self.unknown):
+            ends.append(self.open[0][0 if self.unknown else 1])
+        return min(ends, default=len(self.tokens))
+
     @property
     def longest(self):
         """The most tokens that it may have."""
