@@ -582,6 +582,21 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
         assert last[f'val_{kind}'] == pytest.approx(easy / 4 + 3 * hard / 4, rel=1e-12)
 
 
+def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(data, capsys):
+    """Validation's are shorter; padding is not read."""
+    for split, lengths in (('train', [9] * 99 + [54]), ('val', [8] * 9)):
+        with open('qa.jsonl', 'w') as f:
+            f.writelines(json.dumps({'prompt': '', 'text': 'x' * n}) + '\n' for n in lengths)
+        prepared.prepare('text', 'data', 'qa', 'qa.jsonl', split, tokenizer='bytes')
+    tiny('--dataset=qa', '--block_size=64', '--max_iters=40')
+    said = capsys.readouterr().out
+    times = float(re.search(r'([\d.]+) times in all', said)[1])
+    assert times == pytest.approx(log()[-1]['tokens'] / (99 * 10 + 55), rel=0.2)
+    assert 'cut at' not in said
+    tiny('--dataset=qa', '--block_size=16', '--max_iters=0')
+    assert '1 of 100 documents cut at 16' in capsys.readouterr().out
+
+
 def killed():
     raise RuntimeError
 

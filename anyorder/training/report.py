@@ -26,12 +26,15 @@ def introduction(state, data, clock, folder, config, compiled, changed):
 
     `compiled` says in words how, the list `changed` what a resume changes."""
     yield f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update'
+    n_rows = config.batch_size * config.gradient_accumulation_steps
     for train, val in zip(data.train, data.val):
         n_tokens = len(train.packed)
-        n_read = train.share * clock.tokens_per_iter * config.max_iters
+        length = train.chance * train.mean_length(config.block_size)  # of a row, without padding
+        n_read = n_rows * length * config.max_iters
+        cut = train.cut(config.block_size)
         n, N = val.blocks.shape
         yield (
-            f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){train.cut(N)}; '
+            f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){cut}; '
             f'{train.share:.1%} of an update, {n_read / n_tokens:.3g} times in all; '
             f'validation on {n:,} blocks of {N}'
         )
