@@ -36,7 +36,7 @@ class Classes:
         own = float32_or_better(logits.index_select(1, self.read))
         shares = own.softmax(1).to(widest(own.device))
         masses = shares.new_zeros(len(own), len(self.is_read)).index_add_(1, self.of_read, shares)
-        if (masses[:, self.is_read] == 0).any():  # rounded, or forbidden
+        if not (masses[:, self.is_read] > 0).all():  # rounded, or forbidden: NaN if all are
             n_possible = torch.zeros_like(masses)
             n_possible.index_add_(1, self.of_read, (own > -torch.inf).to(masses))
             tiny = torch.finfo(own.dtype).tiny
