@@ -152,6 +152,9 @@ def choose_estimates(c, datasets, checkpoint):
     of_one = {row.text: it for row, it in zip(rows, written) if not row.one}
     for row, estimate in zip(rows, written):
         estimate.one = of_one.get(row.one)
+        if estimate.known_l2r and estimate.one and not estimate.one.known_l2r:
+            estimate.one.known_l2r = True  # what is given is read alike
+            estimate.one.work += ', known from left to right'
         found.append((estimate, row.way.order.name_as(row.text), row.text))
     return told_apart(found)
 

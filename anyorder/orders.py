@@ -167,6 +167,11 @@ class Order:
         return 'several' if n_numbers > 0 else 'one'
 
     @property
+    def known_l2r(self):
+        """Whether a text is written in it with what is known read from left to right, not in it."""
+        return self.kind in ('random', 'sorted_subset')
+
+    @property
     def estimate(self):
         """The name of the likelihood in this order."""
         return {'random': 'any', 'l2r': 'l2r'}.get(self.kind, 'own')

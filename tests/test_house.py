@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_160,
-    'anyorder': 14_550,
+    '': 13_190,
+    'anyorder': 14_570,
     'anyorder/extras': 3_200,
     'anyorder/extras/hub': 5_400,
     'anyorder/extras/lm_eval': 4_300,
@@ -60,7 +60,7 @@ BUDGET = {
     'data': 500,
     'docs': 320,
     'results': 4_700,
-    'tests': 122_700,
+    'tests': 122_940,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

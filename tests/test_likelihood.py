@@ -18,6 +18,8 @@ from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
+from anyorder.generation import Canvas
+from anyorder.generation.fill import fill
 from anyorder.likelihood import ensemble, judge, tables
 from anyorder.likelihood.ensemble import sample_groups, score_contexts, shuffled_contexts
 from anyorder.likelihood.journal import Journal
@@ -282,15 +284,14 @@ WAYS = [('margin/3', 3), ('entropy', 3), ('top_prob:.3', 0), ('random', 3)]
 
 @pytest.mark.parametrize('network', NETWORKS)
 def test_the_law_of_writing_is_its_definition(network):
-    """What is given is read from left to right where a policy writes."""
+    """What is given is read from left to right where a policy or a random order writes."""
     model = make_model(**NETWORKS[network])
     for asked, n_steps in WAYS:
         (it,) = made(f'--orders={asked}', f'--n_steps={n_steps}', **NETWORKS[network])
         for b, found in zip([3, 1], it.nats(model, BLOCKS, [3, 1], GIVEN)):
             order = laid_out(draw_orders([b], 9, 1, SEED, it.order)[0, 0], b)
             first = int(N_GIVEN[b])
-            if asked != 'random':
-                order[:first] = order[:first].sort().values
+            order[:first] = order[:first].sort().values
             policy = asked.replace('random', 'given')
             how = {'seed': 0, 'scores': True, 'policy': policy, 'n_steps': n_steps or 9}
             slow = ByDefinition(model, IDX[b], order, first, int(N_VISITS[b]), **how)
@@ -301,6 +302,21 @@ def test_the_law_of_writing_is_its_definition(network):
     for weight in model.lm_head.parameters():
         weight.mul_(2)
     close(found[0], visits(model, IDX[2], torch.arange(9)).sum())
+
+
+@pytest.mark.parametrize('asked', ['random', 'sorted_subset', 'swaps:3', 'margin'])
+def test_an_answer_is_measured_by_the_law_that_writes_it(asked, monkeypatch):
+    """Behind the same prompt, in the same order; a token each step costs nothing more than that."""
+    model = make_model()
+    it, each = made(f'--orders={asked}', '--n_steps=4,9,0')[1:]
+    turned = torch.arange(8, -1, -1)
+    monkeypatch.setattr(Order, 'draw', lambda self, B, n, *args, **how: turned.repeat(B, 1))
+    canvas = Canvas.of_texts([(IDX[0].tolist(), GIVEN[0].tolist())], it.order, 0)
+    fill(model, canvas, it.way.unmasking, it.way.drawing)
+    close(it.nats(model, BLOCKS, [0], GIVEN)[0, 0], -canvas.logprob.sum())
+    text = text_of(BLOCKS, GIVEN)
+    nats = [one.measure(model, text, Journal('', {})) for one in (each, each.one)]
+    close(each.columns(nats[0]), each.one.columns(nats[1]))
 
 
 PAIRS = {

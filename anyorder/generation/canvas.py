@@ -85,8 +85,7 @@ class Canvas:
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, is_known)], two lists each. Known tokens come first, then the blanks, both
-               as the Order has them; but in a 'random' order or a 'sorted_subset' known tokens come
-               from left to right
+               as the Order has them, but for known tokens as its known_l2r says
         seed   row r is a function of seed + r, or of seed[r]"""
         seeds = seeds_of(seed, len(texts))
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
@@ -94,8 +93,7 @@ class Canvas:
         orders = torch.arange(tokens.size(1)).repeat(len(texts), 1)
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
-        known_l2r = order.kind in ('random', 'sorted_subset')
-        orders, n_known, _ = given_first(orders, given, lengths, known_l2r)
+        orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
         return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
 
     def __len__(self):

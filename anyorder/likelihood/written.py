@@ -44,7 +44,7 @@ class Written(Estimate):
         self.pattern = read_pattern(config.get('pattern'))
         if self.pattern is not None:
             check_turns(unmasking)
-        self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
+        self.known_l2r = way.order.known_l2r
         self.bound = drawn or self.bound and not unmasking.adaptive
         # no journal of another reading
         names = [way.order, unmasking, way.drawing]
