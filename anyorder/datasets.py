@@ -11,7 +11,7 @@ from anyorder.machine.files import check_names
 from anyorder.tokens.meta import meta_path, read_meta
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import bin_path, split_of
+from anyorder.tokens.sets import bin_path, split_of, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
 
@@ -60,25 +60,35 @@ def make_split(data_dir, name, split, meta):
     """Make a set now, if it is one that needs no source and no time.
 
     Raises ValueError with the command that makes any other, see open_split."""
+    directory = os.path.join(data_dir, name)
     row = DATA_SETS.get(name)
-    if row and row.offline and split in TRAIN_AND_VAL:
+    is_whole = bool({*TRAIN_AND_VAL} & whole_splits(directory, meta).keys())
+    if row and row.offline and split in TRAIN_AND_VAL and not is_whole:
         return prepare(name, data_dir)
     if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).is_quick(name):
         return maker_of(name).prepare_puzzles(name, data_dir)
-    path = bin_path(os.path.join(data_dir, name), split)
-    command = f'{command_of(name, meta)} --data_dir={shlex.quote(str(data_dir))}'
-    if meta or split not in TRAIN_AND_VAL or (row and row.splits):
+    path = bin_path(directory, split)
+    command = f'{command_of(name, meta, split)} --data_dir={shlex.quote(str(data_dir))}'
+    if is_made_whole(name, split):
+        command += ' --force' if meta else ''
+    elif meta or split not in TRAIN_AND_VAL or (row and row.splits):
         command += f' --split={split}'
     raise ValueError(f'no {path}; make it with: {command}')
 
 
-def command_of(name, meta):
-    """Return the command for a set, of which there may be a Meta."""
+def is_made_whole(name, split):
+    """Whether a data set of this name divides its own documents into this split and another."""
+    row = DATA_SETS.get(name)
+    return bool(row and row.documents and not row.splits and split in TRAIN_AND_VAL)
+
+
+def command_of(name, meta, split):
+    """Return the command for a split of a set, of which there may be a Meta."""
     if meta and meta.made_by:
         return f'{meta.made_by} --name={name}'
     if name in MAKERS:
         return maker_of(name).about({'task': name})['made_by']
-    if name in DATA_SETS:
+    if is_made_whole(name, split) or (name in DATA_SETS and DATA_SETS[name].splits):
         return f'python data/prepare.py {name}'
     kind = 'tokens' if meta and meta.tokenizer == OWN else 'text'
     return f'python data/prepare.py {kind} --name={name} --source=FILE'

@@ -60,7 +60,7 @@ class Folder:
             raise ValueError(
                 f'{self.path} holds {", ".join(there)} already, from {whole[there[0]]["source"]} '
                 f'with the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER '
-                'writes elsewhere, --split=NAME adds a split'
+                'writes elsewhere, --split=NAME adds a split of another source'
             )
         kept = self.kept(wanted)
         if kept and others:
