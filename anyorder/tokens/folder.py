@@ -12,6 +12,7 @@ from anyorder.machine.locks import locked
 from anyorder.machine.terminal import progress
 from anyorder.tokens.meta import Meta, meta_path, read_meta, write_meta
 from anyorder.tokens.sets import bin_path, whole_splits
+from anyorder.tokens.tokenizers import is_of_text
 from configurator import home
 
 
@@ -94,7 +95,8 @@ class Folder:
         os.makedirs(self.path, exist_ok=True)
         try:
             with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
-                new = write_files(paths, origin, splits, unit)
+                size = 'text_bytes' if is_of_text(meta.tokenizer) else 'tokens'
+                new = write_files(paths, origin, splits, unit, size)
                 if os.path.exists(meta_path(self.path)):
                     # who is killed from here on leaves no entry of another file
                     write_meta(self.path, meta)
@@ -106,14 +108,16 @@ class Folder:
         return meta
 
 
-def write_files(paths, origin, splits, unit):
-    """Write a file for each of the splits; return {split: what is said of it}. See Folder.write."""
+def write_files(paths, origin, splits, unit, size):
+    """Write a file for each of the splits; return {split: what is said of it}. See Folder.write.
+
+    size  what is said of how much there is, which is not 0"""
     new = {}
     for path, (split, (n_rows, rows)) in zip(paths, splits.items()):
         bar = progress(rows, total=n_rows, desc=f'{split}.bin', unit=unit)
         new[split] = write_rows(path, bar, n_rows, origin)
     for split, said in new.items():
-        if not said['tokens']:
+        if not said[size]:
             raise ValueError(
                 f'{split} of {origin} would be empty: name its --split, or a longer source'
             )
