@@ -938,7 +938,8 @@ def test_a_kill_between_two_files_changes_neither(folder, monkeypatch, k, link):
         go_on(None, Best('val_any', keeps=True))
     if not os.path.exists('out/ckpt.pt'):
         return
-    open('out/ckpt.pt.12.tmp', 'w').close()
+    for name in ('ckpt.pt', 'log.jsonl', 'wandb.txt'):
+        open(f'out/{name}.12.tmp', 'w').close()
     with open('out/log.jsonl', 'a') as f:
         f.write('{"iter": 5}\n{"iter": 3, "lo')
     kept = load_checkpoint('out/ckpt.pt')

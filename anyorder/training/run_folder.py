@@ -62,7 +62,8 @@ class RunFolder:
         again, before which a kill may have come."""
         os.makedirs(self.out_dir, exist_ok=True)
         self.lock = lock_folder(self.out_dir)
-        tidy(self.out_dir, '.pt')
+        for kind in ('.pt', *map(os.path.basename, (self.log_path, self.chart_path))):
+            tidy(self.out_dir, kind)
         if self.mine:
             if os.path.exists(self.log_path):
                 cut_log(self.log_path, self.saved)
