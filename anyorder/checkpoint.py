@@ -225,18 +225,25 @@ def check_finite(weights):
         )
 
 
-def set_of(checkpoint):
+def set_of(name, checkpoint):
     """Return what kind_of says of the set of a checkpoint dict, as far as the dict knows.
 
-    Published ones have GPT-2's tokens."""
-    return Meta(**checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')}))
+    Published ones have GPT-2's tokens. `name` is for errors."""
+    said = checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')})
+    try:
+        return Meta(**said)
+    except TypeError as e:
+        raise ValueError(
+            f'{name} says of its set what this version cannot read ({e}): use the version that '
+            'saved it, or another checkpoint'
+        ) from None
 
 
 def tokenizer_of(name, checkpoint):
     """Return the tokenizer of a checkpoint dict, which must fit the vocabulary of its model.
 
     `name` is for errors."""
-    kind = set_of(checkpoint)
+    kind = set_of(name, checkpoint)
     tokenizer = kind.tokenizer
     if tokenizer not in KNOWN and kind.tokenizer_file is None:
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
@@ -287,7 +294,7 @@ class Checkpoint:
         self.order = Order.of('own', self.run)
         self.iter_num = self.entries.get('iter_num', '?')
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
-        self.set = set_of(self.entries)
+        self.set = set_of(name, self.entries)
         self.tokenizer = tokenizer_of(name, self.entries)
         self.counts = self.entries.get('counts')
 

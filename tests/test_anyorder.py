@@ -409,8 +409,13 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     opened = Checkpoint('c.pt')
     assert (opened.weights, opened.counts) == ('raw', None)
     assert opened.about('raw') == 'c.pt: raw weights, iteration ?'
-    for entries, said in (({}, '257 tokens, gpt2 has 50257'), ({'tokenizer': 'other'}, 'other')):
-        save_checkpoint('c.pt', model, **entries)  # as published: GPT-2's tokens
+    for entries, said in (
+        ({}, '257 tokens, gpt2 has 50257'),  # as published: GPT-2's tokens
+        ({'tokenizer': 'other'}, 'other'),
+        ({'set': {'tokenizer': 'bytes', 'more': 1}}, "c.pt .*'more'"),
+        ({'set': None}, 'c.pt .*NoneType'),
+    ):
+        save_checkpoint('c.pt', model, **entries)
         with one_line(said):
             Checkpoint('c.pt')
 

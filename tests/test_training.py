@@ -837,6 +837,13 @@ def test_what_is_no_run_is_not_gone_on_with(folder):
     save_checkpoint('out/ckpt.pt', MODEL, AVERAGE, iter_num=7, tokenizer='bytes')
     with one_line('no run .* --init_from=out/ckpt.pt'):
         open_newest('out')
+    for name in RESUMED.keys() - {'tokenizer'}:
+        save_checkpoint('out/ckpt.pt', MODEL, AVERAGE, **{**RESUMED, 'iter_num': 7, name: 0})
+        kept = load_checkpoint('out/ckpt.pt')
+        del kept[name]
+        torch.save(kept, 'out/ckpt.pt')
+        with one_line(f'no {name}.* --init_from=out/ckpt.pt'):
+            open_newest('out')
     open('out/ckpt.pt', 'w').close()
     with one_line('; cp out/ckpt_old.pt out/ckpt.pt, then'):
         open_newest('out')

@@ -25,6 +25,9 @@ from anyorder.machine.processes import command, processes
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 
+# entries without which a run cannot go on
+NEEDED = ('config', 'optimizer', 'ema_model', 'iter_num', 'n_seen', 'logged', 'totals')
+
 
 class RunFolder:
     """The files of a run in its out_dir. The first process writes them, the others only count.
@@ -186,9 +189,10 @@ def open_newest(out_dir):
         if not os.path.exists(old):
             raise
         raise ValueError(f'{e}; {shlex.join(["cp", old, path])}, then resume again') from None
-    if 'totals' not in checkpoint.entries:
+    missing = [name for name in NEEDED if name not in checkpoint.entries]
+    if missing:
         raise ValueError(
-            f'{path} holds no run that can be resumed: '
+            f'{path} holds no run that can be resumed, for it has no {", ".join(missing)}: '
             f'start from its weights with --init_from={path}'
         )
     return checkpoint
