@@ -683,6 +683,8 @@ def test_the_history_of_a_folder(data, capsys):
     matrices, _ = checkpoint['optimizer'][0]['param_groups']
     assert (matrices['betas'][0], matrices['weight_decay']) == (0.5, 0.3)
     assert checkpoint['model_args']['dropout'] == checkpoint['config']['dropout'] == 0.2
+    tokens = np.fromfile('data/pydocs/train.bin', np.uint16)
+    assert checkpoint['counts'].tolist() == np.bincount(tokens, minlength=257).tolist()
 
     file = os.stat('out/ckpt.pt')
     found = said('--max_iters=3', '--init_from=auto')

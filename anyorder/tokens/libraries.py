@@ -182,8 +182,6 @@ class Library(Tokenizer):
 
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
             backend = tokenizers.Tokenizer.from_str(text)
-            if eos is not None and backend.id_to_token(eos) is None:
-                raise ValueError
         if getattr(backend.model, 'dropout', None):
             backend.model.dropout = None  # a text has the same tokens each time
         check_ids(name, backend.get_vocab())
