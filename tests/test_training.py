@@ -1074,8 +1074,8 @@ def test_trl_trains_as_torch_does_and_what_it_saves_comes_back(libraries, networ
 @pytest.mark.slow
 def test_the_program_of_the_page_trains(libraries):
     export()
-    page = Path(ROOT, 'docs', 'hub.md').read_text(encoding='utf-8')
-    program = page.partition('## Fine-tune it')[2].split('```')[1].removeprefix('python\n')
+    page = Path(ROOT, 'docs', 'weights.md').read_text(encoding='utf-8')
+    program = page.partition('**Fine-tuning**')[2].split('```')[1].removeprefix('python\n')
     program = program.replace('out/quickstart/hf', 'hf')
     Path('own.py').write_text(program.replace('max_steps=50', 'max_steps=2, use_cpu=True'))
     runpy.run_path('own.py')
