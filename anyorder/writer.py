@@ -209,7 +209,8 @@ class Writer:
         for row, (template, text) in enumerate(zip(templates, texts)):
             if text is not template:
                 check_match(text, self.tokenizer, row)
-        check_places(texts, page, self.block_size, self.tokenizer.n_tokens)
+        if network is not None:  # blanks have found their lengths
+            check_places(texts, page, self.block_size, self.tokenizer.n_tokens)
         return texts
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
