@@ -277,6 +277,16 @@ def check_choice(option, value, *choices):
         raise ValueError(f'{option} must be {", ".join(map(str, others))} or {last}, got {value!r}')
 
 
+def differing(before, now):
+    """Return {name: 'NAME BEFORE -> NOW'} of what two dicts both have, and not the same."""
+    found = {}
+    for name, value in before.items():
+        if name in now and now[name] != value:
+            values = [f'{x!s:.80}' or "''" for x in (value, now[name])]
+            found[name] = f'{name} {" -> ".join(values)}'
+    return found
+
+
 def numbers(config, name, least=0):
     """Return [n, ...] of the option `name`: ints from `least` on, with commas between them."""
     found = [number_in(part, int) for part in names_in(config[name])]

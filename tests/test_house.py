@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_190,
+    '': 13_280,
     'anyorder': 14_710,
     'anyorder/extras': 3_200,
     'anyorder/extras/hub': 5_400,
@@ -54,8 +54,8 @@ BUDGET = {
     'anyorder/generation': 18_220,
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
-    'anyorder/tokens': 20_970,
-    'anyorder/training': 9_780,
+    'anyorder/tokens': 20_930,
+    'anyorder/training': 9_690,
     'config': 900,
     'data': 500,
     'docs': 320,

@@ -6,12 +6,12 @@ import numpy as np
 
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.folder import folder_to_write
-from anyorder.tokens.meta import Meta, differing, kind_of
+from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.prepared import DATA_SETS, divide
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
-from configurator import home
+from configurator import differing, home
 
 SPLITS = ('train', 'val', 'test')
 
@@ -32,7 +32,7 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
         wanted = ['train', 'val'] if '' in arrays else sorted(arrays)
         kept = folder.meta if folder.kept(wanted) else None
         meta = describe(arrays, source, kept, **form)
-        others = differing(meta, kind_of(folder.meta)) if folder.meta else []
+        others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(wanted, origin, others, force):
             return folder.meta
 

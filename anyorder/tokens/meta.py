@@ -26,7 +26,7 @@ it, and a file that was changed since is refused."""
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
 from anyorder.tokens.tokenizer import type_of
@@ -74,11 +74,6 @@ class Meta:
 def kind_of(meta):
     """Return a Meta without what is only said of this set: which kind of set it is."""
     return replace(meta, name='', splits={}, made_by=None)
-
-
-def differing(meta, other):
-    """Return the names of the fields in which two Metas differ."""
-    return [f.name for f in fields(Meta) if getattr(meta, f.name) != getattr(other, f.name)]
 
 
 def meta_path(directory):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from anyorder.machine.files import check_names
-from anyorder.tokens.meta import differing, kind_of
+from anyorder.tokens.meta import kind_of
 from anyorder.tokens.tokenizers import tokenizer_of_set
-from configurator import names_in, number_in
+from configurator import differing, names_in, number_in
 
 STREAM = 'a stream of tokens'  # whose blocks hold parts of documents
 # what sets of one tokenizer may differ in and still be mixed; it may have two names
@@ -74,7 +74,8 @@ def check_alike(one, other):
             f'{both}: their tokenizers differ, {called}; prepare one of the two again, with '
             '--tokenizer=FOLDER of the other'
         )
-    others = [name for name in differing(kind_of(one), kind_of(other)) if name not in MAY_DIFFER]
+    found = differing(vars(kind_of(one)), vars(kind_of(other)))
+    others = [name for name in found if name not in MAY_DIFFER]
     if others:
         raise ValueError(
             f'{both}: {one.name} is {form_of(one)}, {other.name} is {form_of(other)}, and they '

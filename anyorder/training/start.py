@@ -33,7 +33,7 @@ from anyorder.training.sharding import (
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.training.validation import measured
 from anyorder.weights import padded
-from configurator import Config, check_choice
+from configurator import Config, check_choice, differing
 from model import AOGPT, EMA, AOGPTConfig
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
@@ -141,16 +141,6 @@ def written_out(config, saved):
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
     named = AOGPTConfig(**network_fields(config.network))
     return {'order': order_option(config, saved), 'network': network_name(named)}
-
-
-def differing(before, now):
-    """Return {name: 'NAME BEFORE -> NOW'} of what two dicts both have, and not the same."""
-    found = {}
-    for name, value in before.items():
-        if name in now and now[name] != value:
-            values = [f'{x!s:.80}' or "''" for x in (value, now[name])]
-            found[name] = f'{name} {" -> ".join(values)}'
-    return found
 
 
 def overrule(given, fixed, typed):
