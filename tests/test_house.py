@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 18_220,
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
-    'anyorder/tokens': 20_930,
+    'anyorder/tokens': 20_960,
     'anyorder/training': 9_690,
     'config': 900,
     'data': 500,

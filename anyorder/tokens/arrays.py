@@ -61,7 +61,9 @@ def splits_of(path, split):
     with reading(path, 'integers', way_out):
         if path.lower().endswith('.npy'):
             array = np.load(path, mmap_mode='r', allow_pickle=False)
-            return {split: (array.view(), None)}  # of an .npz by this name there is none
+            if not isinstance(array, np.ndarray):  # an .npz by this name
+                raise ValueError
+            return {split: (array, None)}
         with np.load(path, allow_pickle=False) as found:
             arrays = dict(found)
     there = [s for s in SPLITS if s in arrays]

@@ -119,7 +119,11 @@ def kind_of_model(said):
 def end_of_text(said):
     """Return the text of the token that ends a text, '' of none."""
     end = said.get('eos_token') or ''
-    return ''.join([end['content'] if isinstance(end, dict) else end])
+    if isinstance(end, dict):
+        end = end['content']
+    if not isinstance(end, str):
+        raise ValueError
+    return end
 
 
 def of_gpt2_files(name, paths, end):
