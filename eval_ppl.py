@@ -224,7 +224,7 @@ def estimate_of(row, c, checkpoint, beside_passes):
         label += ', matching'
     if adaptive or row.one or exact or c.temperature != 1 or c.pattern:
         return Written(c, checkpoint, label, row.way)
-    name = {'own': 'order'}.get(order.estimate, order.estimate)
+    name = 'order' if order.estimate == 'own' else order.estimate
     return Estimate(c, checkpoint, order, label, name)
 
 

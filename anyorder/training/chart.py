@@ -28,7 +28,7 @@ class Chart:
         if not self.wanted:
             return
         with self.surviving():
-            row = {name: value for name, value in entry.items() if name != 'environment'}
+            row = {**entry}
             if texts:
                 row['samples'] = self.wandb.Table(['order', 'text'], texts)
             self.wandb.log(row, step=entry['iter'])
