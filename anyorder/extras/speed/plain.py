@@ -1,82 +1,41 @@
-"""What is our speed compared with? The plain way, and the limits of a device.
-
-The plain way has none of our shortcuts."""
+"""What is our speed compared with? The plain way, and the limits of a device."""
 
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 
 from anyorder.machine.devices import matmul_flops, seconds
-from model import modulate
-
-
-def plain_logits(model, x, cond, attend):
-    """Return the logits of all slots x (B, S, C), by AdaLN for every slot.
-
-    attend(layer, q, k, v), (B, H, S, D) each, is the attention."""
-    B, S, C = x.shape
-    for layer, block in enumerate(model.transformer.h):
-        attn = block.attn
-        shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
-        qkv = attn.c_attn(modulate(block.ln_1(x), shift, scale))
-        q, k, v = qkv.view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
-        y = attend(layer, attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
-        x = x + gate * attn.c_proj(y)
-        x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
-    final = model.transformer.final_layer
-    shift, scale = final.adaLN_final[1](F.silu(cond)).chunk(2, -1)
-    return model.lm_head(modulate(final.ln_f(x), shift, scale))
 
 
 class GrowingCache:
-    """Keys and values of every layer, which torch.cat grows, and softmax over an explicit mask.
+    """A KVCache whose keys and values torch.cat copies at every step.
 
-    mask   (S, keys) which keys a slot sees
-    n_kept   slots that stay"""
+    layers  {layer: [keys, values (B, slots, H, D)]}"""
 
-    def __init__(self, n_layer):
-        self.layers = [None for _ in range(n_layer)]
-        self.mask = None
-        self.n_kept = 0
+    def __init__(self, batch_size):
+        self.layers = {}
+        self.length = torch.zeros(batch_size, dtype=torch.long)
 
-    def attend(self, layer, q, k, v):
-        if self.layers[layer] is not None:
-            old_k, old_v = self.layers[layer]
-            k = torch.cat([old_k, k], 2)
-            v = torch.cat([old_v, v], 2)
-        self.layers[layer] = torch.stack([k, v])[:, :, :, : self.n_kept]
-        scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
-        attention = scores.masked_fill(~self.mask, -torch.inf).softmax(-1)
-        return attention.to(v.dtype) @ v
+    def store(self, slots, layer, *new):
+        """Return keys and values of the kept slots and of new ones, see KVCache.store."""
+        n_kept = int(self.length[0])
+        old = self.layers.get(layer, new)
+        self.layers[layer] = [torch.cat([x[:, :n_kept], y], 1) for x, y in zip(old, new)]
+        return self.layers[layer]
 
 
 @torch.no_grad()
 def plain_generate(model, order, ends, temperature=1.0):
     """Return tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn.
 
-    By AdaLN for every slot, a GrowingCache, a sort of the vocabulary, as for top-p, and
-    torch.multinomial."""
-    t = model.transformer
+    None of our shortcuts: the network of model.py, which has AdaLN for every slot, a GrowingCache,
+    a sort of the vocabulary, as for top-p, and torch.multinomial."""
     idx = torch.zeros_like(order)
-    cache = GrowingCache(model.config.n_layer)
+    cache = GrowingCache(len(order))
     known = 0
-    kept = 0
     for end in ends:
-        slots = torch.arange(kept, end, device=order.device)
-        reads = slots.clamp(max=known) - 1
-        position = order[:, reads.clamp(min=0)]
-        token = torch.where(reads[:, None] < 0, t.wnonee.weight, t.wte(idx.gather(1, position)))
-        x = token + t.wpe(torch.where(reads < 0, 0, position + 1))
-        cond = t.wtpe(order[:, slots])
-
-        keys = torch.arange(end, device=order.device)
-        is_known = (keys < slots[:, None]) & (keys < known)
-        cache.mask = is_known | (keys == slots[:, None])
-        cache.n_kept = known + 1
-        logits = plain_logits(model, x, cond, cache.attend)[:, known - kept :].float()
+        logits = model.predict(idx, order, known, end - known, cache).float()
         idx.scatter_(1, order[:, known:end], plain_draw(logits / temperature))
-        kept = known + 1
         known = end
     return idx
 
@@ -118,13 +77,13 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
     known = 0
     first = 0  # the first slot that runs
     for end in ends:
-        n_keys = (known * (known + 1) - first * (first + 1)) // 2  # of slots that draw none
+        slots = torch.arange(first, end)
+        of_slot = 24 * C**2 + 4 * C * (slots.clamp(max=known) + 1)
         n_others = known - first
-        flops = (c.n_layer - 1) * (24 * C**2 * n_others + 4 * C * n_keys) + 4 * C**2 * n_others
-        of_drawn = c.n_layer * (24 * C**2 + 4 * C * (known + 1)) + 2 * C * c.vocab_size
-        flops += (end - known) * of_drawn
+        flops = (c.n_layer - 1) * of_slot.sum() + of_slot[n_others:].sum()
+        flops += 4 * C**2 * n_others + 2 * C * c.vocab_size * (end - known)
         n_read = n_weights + batch_size * known * 2 * C * c.n_layer
-        total += max(batch_size * flops / flop_rate, n_read * weight_bytes / byte_rate)
+        total += max(batch_size * int(flops) / flop_rate, n_read * weight_bytes / byte_rate)
         first = min(known + 1, end)  # slot n_known of this step stays
         known = end
     return total
