@@ -4,16 +4,14 @@
     python -m anyorder.extras.speed bench --network=encoder --n_steps=64 --n_updates=0
     python -m anyorder.extras.speed bench --n_steps= --block_size=256 --batch_size=8
 
-Texts at several numbers of steps: seconds of the first call in this process and of a later one,
-tokens/s of the later one, peak memory, and of a decoder the share of what the device could do (its
-measured matrix and memory rates). The plain way has a cache that is concatenated, a sorted
-vocabulary, torch.multinomial. What lossless unmasking costs says frontier, of a trained model.
-
-Updates: the seconds of the first one, which compiles, tokens/s, MFU and peak memory of later ones.
-"""
+Texts at several numbers of steps, and updates: seconds of the first call in this process, which
+compiles, and of a later one, tokens/s and peak memory of the later one. Of a decoder's text comes
+the share of what the device could do (its measured matrix and memory rates), of updates the MFU.
+The plain way has a cache that is concatenated, a sorted vocabulary, torch.multinomial. What
+lossless unmasking costs says frontier, of a trained model."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, check_choice
+from configurator import at_least, check_choice, numbers
 
 # model (random weights)
 block_size = 1024  # positions
@@ -27,7 +25,7 @@ network = 'decoder'  # or another of anyorder/networks.py:NETWORKS
 batch_size = 4  # rows
 n_steps = '16,64,256,1024'  # numbers of passes of a text; '' writes none
 plain = '64,256'  # passes of the plain way; '' leaves it out
-n_updates = 3  # updates of a run; 0 makes none
+n_updates = 3  # updates of a call; 0 makes none
 optimizer = 'adamw'  # or 'muon', as in train.py
 compile = True  # torch.compile of updates, where there is a compiler
 repeats = 2  # later calls of each; the fastest counts
@@ -40,27 +38,23 @@ dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals())
 
-import itertools
 from functools import partial
 
 import torch
 
 from anyorder.extras.speed.models import (
-    HEADING,
-    MIB,
-    about,
-    format_row,
-    numbers_or_none,
+    TIMES,
+    Table,
     random_model,
     times_of,
-    times_of_update,
+    times_of_updates,
     training_step,
 )
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.fast import freeze
 from anyorder.generation import generate, unmask_schedule
-from anyorder.machine.devices import autocast, peak_flops, resolve_device
-from anyorder.machine.files import check_out, write_json
+from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.files import check_out
 from anyorder.orders import sample_order
 from anyorder.training.clock import training_flops
 
@@ -70,82 +64,54 @@ def main(config):
     at_least(config, 0, 'n_updates')
     check_choice('optimizer', config.optimizer, 'adamw', 'muon')
     check_out('out', config.out, '.json')
-    passes = {name: numbers_or_none(config, name) for name in ('n_steps', 'plain')}
-    device, dtype = resolve_device(config.device, config.dtype)
-    model = random_model(config, device, config.network)
+    # '' is none
+    passes = {name: numbers(config, name, 1) for name in ('n_steps', 'plain') if config[name]}
     if config.network != 'decoder':
-        passes['plain'] = []  # which is a decoder with AdaLN
+        passes.pop('plain', None)  # which is a decoder with AdaLN
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = random_model(config, device)
+    title = (
+        f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} '
+        f'tokens, vocabulary {config.vocab_size}, {config.network}, {device}, {dtype}, '
+        f'torch {torch.__version__}'
+    )
+    table = Table(title, TIMES, config)
+    if 'n_steps' in passes:
+        time_texts(table, model, passes, config, device, dtype)
+    if config.n_updates:
+        model, compiled, step = training_step(config, device, dtype)
+        flops = training_flops(model, config.batch_size)
+        name = 'compiled updates' if compiled else 'updates'
+        times = times_of_updates(step, flops, config, device, dtype)
+        table.add({'name': f'{name}, {config.optimizer}', **times})
 
-    title = f'{about(model, config, config.batch_size)}, {config.network}, {device}, {dtype}'
-    print(title)
-    result = {'config': config, 'title': title, 'results': []}
-    texts = time_texts(model, passes, config, device, dtype)
-    for row in itertools.chain(texts, time_updates(config, device, dtype)):
-        result['results'].append(row)
-        if config.out:  # at once: the next one takes minutes
-            write_json(config.out, result)
 
-
-# --------------------------------------------------------------------------------------------------
-# texts
-
-
-def time_texts(model, passes, config, device, dtype):
-    """Print and yield {'name', 'passes', 'first', 'later', 'peak_bytes'} of each way to write."""
-    network = freeze(model, getattr(torch, dtype))
-    N = config.block_size
-    order = sample_order(config.batch_size, N, device=device)
+def time_texts(table, model, passes, config, device, dtype):
+    """Add a row of each number of passes, and of those of the plain way."""
+    products = getattr(torch, dtype)
+    network = freeze(model, products)
+    order = sample_order(config.batch_size, config.block_size, device=device)
+    blank = torch.zeros_like(order)
     seeds = range(config.batch_size)
-    ways = []
+
+    def timed(name, ends, write):
+        with autocast(device, dtype):
+            times = times_of(write, device, config.repeats, len(ends), order.numel())
+        return {'name': name, **times}
+
     for n in passes['n_steps']:
-        write = partial(generate, network, torch.zeros_like(order), order, 0, n, seeds=seeds)
-        ways.append((config.network, unmask_schedule(N, n), write))
-    for n in passes['plain'] if ways else ():
-        ends = unmask_schedule(N, n)
-        ways.append(('plain', ends, partial(plain_generate, model, order, ends)))
-
-    columns = ('first s', 'later s', 'ms/step', 'tokens/s', 'peak MiB', 'of limit')
-    if ways:
-        print(f'{"texts":<14}{"steps":>6}' + ''.join(f'{name:>10}' for name in columns))
-    with autocast(device, dtype):
-        for name, ends, write in ways:
-            row = {'name': name, 'passes': len(ends)} | times_of(write, device, config.repeats)
-            if name == 'decoder':
-                # only now: the first call in a process has all that a device prepares once
-                limits = device_limits(device, getattr(torch, dtype))
-                how = config.batch_size, ends, *limits, getattr(torch, dtype).itemsize
-                row['of_limit'] = generation_limit(model, *how) / row['later']
-            print(format_text(row, order.numel()), flush=True)
-            yield row
-
-
-def format_text(row, n_tokens):
-    """Return a line of the table of texts."""
-    later = row['later']
-    line = f'{row["name"]:<14}{row["passes"]:>6}{row["first"]:>10.2f}{later:>10.2f}'
-    line += f'{1000 * later / row["passes"]:>10.1f}{n_tokens / later:>10,.0f}'
-    line += f'{row["peak_bytes"] / MIB:>10,.0f}'
-    return line + (f'{row["of_limit"]:>10.1%}' if 'of_limit' in row else '')
-
-
-# --------------------------------------------------------------------------------------------------
-# updates
-
-
-def time_updates(config, device, dtype):
-    """Print and yield the times of updates."""
-    if not config.n_updates:
-        return
-    print(f'updates, {config.optimizer}\n{HEADING}')
-    model, compiled, step = training_step(config, device, dtype, config.network)
-    row = {'name': config.network, 'dtype': dtype, 'compiled': compiled}
-    row |= times_of_update(step, config, device)
-    time = row['seconds']
-    flops = training_flops(model, config.batch_size)
-    row['tokens_per_sec'] = config.batch_size * config.block_size / time
-    row['mfu'] = flops / time / peak_flops(device, dtype)
-    print(format_row(row), flush=True)
-    yield row
+        ends = unmask_schedule(config.block_size, n)
+        write = partial(generate, network, blank, order, 0, n, seeds=seeds)
+        row = timed(config.network, ends, write)
+        if config.network == 'decoder':
+            # only now: the first call in a process has all that a device prepares once
+            limits = device_limits(device, products)
+            how = config.batch_size, ends, *limits, products.itemsize
+            row['of_limit'] = generation_limit(model, *how) / row['later']
+        table.add(row)
+    for n in passes.get('plain', ()):
+        ends = unmask_schedule(config.block_size, n)
+        table.add(timed('plain', ends, partial(plain_generate, model, order, ends)))
 
 
 if __name__ == '__main__':

@@ -40,17 +40,27 @@ import time
 import numpy as np
 
 from anyorder.datasets import name_of_run
+from anyorder.extras.speed.models import Table
 from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.measured import Cut, open_corpus
-from anyorder.likelihood.tables import figure
 from anyorder.likelihood.written import Written
-from anyorder.machine.files import check_out, write_json
+from anyorder.machine.files import check_out
 from anyorder.writer import Writer
 
-HEADING = '                         steps   passes  seconds             nats     judge  entropy'
+# see models.TIMES
+COLUMNS = {
+    'way': ('', ''),
+    'n_steps': ('steps', ''),
+    'passes': ('passes', '.1f'),
+    'seconds': ('seconds', '.2f'),
+    'nats': ('nats', '.4f'),
+    'nats_error': ('±', '.4f'),
+    'judge': ('judge', '.2f'),
+    'entropy': ('entropy', '.3f'),
+}
 
 
 def main(config):
@@ -70,8 +80,8 @@ def main(config):
         writer.tokenizer,
         run.get('data_dir', 'data'),
     )
-    print(f'{writer.device}, {writer.dtype}; {len(text.blocks)} blocks of {text.label}\n{HEADING}')
-    rows = []
+    title = f'{writer.device}, {writer.dtype}; {len(text.blocks)} blocks of {text.label}'
+    table = Table(title, COLUMNS, config)
     blanks = np.full((config.n_samples, writer.block_size), -1)
     writer.infill(blanks[:1], n_steps=1)  # warms up
     for name, n_steps, way, law in ways:
@@ -88,10 +98,7 @@ def main(config):
         if judge:
             found, _ = measure(samples, writer.tokenizer, judge, writer.device)
             row |= {'judge': found['judge']['perplexity'], 'entropy': found['entropy']}
-        print(format_row(row), flush=True)
-        rows.append(row)
-        if config.out:
-            write_json(config.out, {'config': config, 'results': rows})
+        table.add(row)
 
 
 def ways_of(c, checkpoint):
@@ -111,14 +118,6 @@ def ways_of(c, checkpoint):
             law = Way.of(checkpoint.run, n_steps=N) if drafts else way
             found.append((text, n, way, law.to_score))
     return found
-
-
-def format_row(row):
-    line = f'{row["way"]:<24}{row["n_steps"] or "":>6}{row["passes"]:>9.1f}{row["seconds"]:>9.2f}'
-    line += f'{figure(row["nats"], row["nats_error"], 4):>17}'
-    if 'judge' in row:
-        line += f'{row["judge"]:>10.2f}{row["entropy"]:>9.3f}'
-    return line
 
 
 if __name__ == '__main__':

@@ -1,67 +1,45 @@
-"""What do the benchmarks time? Models with random weights, and updates of them."""
+"""What do the benchmarks time? Models with random weights, and updates of them. How is it said?"""
 
+import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from anyorder.extras.speed.peak import peak_memory
 from anyorder.fast import lean
-from anyorder.machine.devices import resolve_compile, seconds
+from anyorder.machine.devices import LONG_RUN, peak_flops, resolve_compile, seconds
+from anyorder.machine.files import write_json
 from anyorder.networks import network_fields
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizer import type_of
 from anyorder.training.update import TrainState, make_optimizers, update
-from configurator import Config, at_least, numbers
+from configurator import Config, at_least
 from model import AOGPT, EMA, AOGPTConfig
 
-MIB = 2**20
 SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')
 
 
-def random_model(config, device, network='decoder'):
-    """Return a model with random weights, of the sizes that are given."""
+def random_model(config, device):
+    """Return a model with random weights, of the sizes and the network that are given."""
     at_least(config, 1, 'n_tokens', *SIZES)
     torch.manual_seed(config.seed)
     sizes = {name: config[name] for name in SIZES}
-    kind = network_fields(network)
-    model = AOGPT(AOGPTConfig(n_tokens=config.n_tokens, **sizes, **kind))
+    model = AOGPT(AOGPTConfig(n_tokens=config.n_tokens, **sizes, **network_fields(config.network)))
     return model.to(device).eval()
 
 
-def about(model, config, batch_size=1):
-    return (
-        f'{model.n_parameters():,} parameters, batch {batch_size} x {config.block_size} '
-        f'tokens, vocabulary {config.vocab_size}, torch {torch.__version__}'
-    )
-
-
-def numbers_or_none(config, name):
-    """See numbers; '' is none."""
-    return numbers(config, name, 1) if config[name] else []
-
-
-def training_step(config, device, dtype, network='decoder'):
-    """Return (model with random weights, whether it is compiled, a function that makes an update).
+def training_step(config, device, dtype):
+    """Return (model with random weights, whether updates are compiled, a function that makes one).
 
     The update is that of train.py."""
-    state, split, run = start_training(config, device, dtype, network)
-    compiled = wants_compile(config, device)
-    if compiled:
-        state.run_model = torch.compile(state.model)
-    return state.model, compiled, partial(update, state, split, 1e-3, run)
-
-
-def start_training(config, device, dtype, network='decoder'):
-    """Return (the TrainState of a model with random weights, random tokens, options of update)."""
-    model = lean(random_model(config, device, network).train())
-    l2r_ratio = 0.0 if model.slots.masked_loss else 0.1
+    model = lean(random_model(config, device).train())
     run = Config(
         batch_size=config.batch_size,
         gradient_accumulation_steps=1,
         block_size=config.block_size,
         grad_clip=1.0,
-        l2r_ratio=l2r_ratio,
+        l2r_ratio=0.0 if model.slots.masked_loss else 0.1,
         dtype=dtype,
         seed=config.seed,
         optimizer=config.optimizer,
@@ -72,13 +50,12 @@ def start_training(config, device, dtype, network='decoder'):
         beta2=0.95,
     )
     state = TrainState(model, make_optimizers(model, run), EMA(model, 0.9999))
-    return state, [Split(random_tokens(config))], run
-
-
-def wants_compile(config, device):
     asked = 'auto' if config.compile else False
-    compiled, _ = resolve_compile(asked, device, float('inf'), 2000)
-    return compiled
+    compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
+    if compiled:
+        state.run_model = torch.compile(model)
+    split = [Split(random_tokens(config))]
+    return model, compiled, partial(update, state, split, run.learning_rate, run)
 
 
 def random_tokens(config):
@@ -86,38 +63,98 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=dtype)
 
 
-def times_of(write, device, repeats):
-    """Return {'first', 'later': seconds of calls, 'peak_bytes'}."""
+# --------------------------------------------------------------------------------------------------
+# how long it takes
+
+
+def times_of(work, device, repeats, n_steps, n_tokens):
+    """Return {what: number} of calls of `work`, which makes n_steps steps for n_tokens tokens.
+
+    first  seconds of the first call, which compiles and warms up
+    later  of the fastest of `repeats` later ones, of which tokens_per_sec and peak_mib are, too"""
+    first = seconds(work, device, 1)
     peak_memory(device, reset=True)
-    first = seconds(write, device, 1)
-    later = seconds(write, device, repeats)
-    return {'first': first, 'later': later, 'peak_bytes': peak_memory(device)}
+    later = seconds(work, device, repeats)
+    return {
+        'steps': n_steps,
+        'first': first,
+        'later': later,
+        'ms_per_step': 1000 * later / n_steps,
+        'tokens_per_sec': n_tokens / later,
+        'peak_mib': peak_memory(device) / 2**20,
+    }
 
 
-def times_of_update(step, config, device):
-    """Return {'first', 'seconds', 'peak_bytes'} of a call of `step`.
-
-    The first call compiles and warms up; the memory is that of the later ones."""
-    first = seconds(step, device, 1)
-    peak_memory(device, reset=True)
+def times_of_updates(step, flops, config, device, dtype):
+    """Return the times of config.n_updates calls of `step`, and their MFU; one takes `flops`."""
+    n = config.n_updates
 
     def updates():
-        for _ in range(config.n_updates):
+        for _ in range(n):
             step()
 
-    later = seconds(updates, device, config.repeats) / config.n_updates
-    return {'first': first, 'seconds': later, 'peak_bytes': peak_memory(device)}
+    n_tokens = n * config.batch_size * config.block_size
+    row = times_of(updates, device, config.repeats, n, n_tokens)
+    return row | {'mfu': n * flops / row['later'] / peak_flops(device, dtype)}
 
 
-# of a table of updates
-HEADING = (
-    f'{"":<10}{"dtype":>10}{"compiled":>10}{"first s":>10}{"ms/update":>11}{"tokens/s":>11}'
-    f'{"MFU":>8}{"peak MiB":>10}'
-)
+def peak_memory(device, reset=False):
+    """Return the most bytes that the GPU's allocator gave, else that the process had.
+
+    They are counted since the last reset; nan where there is no /proc. With `reset` begin to count
+    anew."""
+    if device.type == 'cuda':
+        if reset:
+            return torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        if reset:
+            return Path('/proc/self/clear_refs').write_text('5')
+        said = Path('/proc/self/status').read_text()
+        return 1024 * int(said.partition('VmHWM:')[2].split()[0])
+    except OSError:
+        return math.nan
 
 
-def format_row(row):
-    """Return a line of the table under HEADING."""
-    line = f'{row["name"]:<10}{row["dtype"]:>10}{row["compiled"]!s:>10}{row["first"]:>10.1f}'
-    line += f'{1000 * row["seconds"]:>11,.1f}{row["tokens_per_sec"]:>11,.0f}'
-    return line + f'{row["mfu"]:>8.1%}{row["peak_bytes"] / MIB:>10,.0f}'
+# --------------------------------------------------------------------------------------------------
+# the table
+
+# {what a row says: (title, format)} of what is timed
+TIMES = {
+    'name': ('', ''),
+    'steps': ('steps', ''),
+    'first': ('first s', '.2f'),
+    'later': ('later s', '.2f'),
+    'ms_per_step': ('ms/step', ',.1f'),
+    'tokens_per_sec': ('tokens/s', ',.0f'),
+    'peak_mib': ('peak MiB', ',.0f'),
+    'of_limit': ('of limit', '.1%'),
+    'mfu': ('MFU', '.1%'),
+}
+
+
+class Table:
+    """Rows that are printed as they come, and written to config.out, as the next one takes minutes.
+
+    columns  as TIMES; the first is the name of a row"""
+
+    def __init__(self, title, columns, config):
+        self.columns = columns
+        self.out = config.get('out')
+        self.result = {'config': config, 'title': title, 'results': []}
+        print(title)
+        self.print([title for title, _ in columns.values()])
+
+    def print(self, cells):
+        name, *others = cells
+        print(f'{name:<24}' + ''.join(f'{cell:>10}' for cell in others), flush=True)
+
+    def add(self, row):
+        cells = []
+        for what, (_, form) in self.columns.items():
+            value = row.get(what)
+            cells.append('' if value is None else format(value, form))
+        self.print(cells)
+        self.result['results'].append(row)
+        if self.out:
+            write_json(self.out, self.result)
