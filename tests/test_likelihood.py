@@ -18,14 +18,12 @@ from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
-from anyorder.generation import Canvas
-from anyorder.generation.fill import fill
-from anyorder.likelihood import ensemble, judge, tables
-from anyorder.likelihood.ensemble import sample_groups, score_contexts, shuffled_contexts
+from anyorder.likelihood import judge, nll, tables
+from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import Lengths
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
-from anyorder.likelihood.nll import block_nll, draw_known
+from anyorder.likelihood.nll import block_nll, draw_known, read
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed, numbered_keys, uniform
 from anyorder.tokens.arrays import prepare_tokens
@@ -109,13 +107,14 @@ def test_nats_of_blocks_are_those_of_their_visits_by_any_batch(network):
     """Without what is given and without padding."""
     model = make_model(**NETWORKS[network])
     orders = torch.stack([laid_out(torch.randperm(9, generator=random), b) for b in range(4)])
-    nll = torch.zeros(4, 9, dtype=torch.float64)
+    want = torch.zeros(4, 9, dtype=torch.float64)
     for b, n in enumerate(N_VISITS):
-        nll[b, :n] = visits(model, BLOCKS[b], orders[b, :n])
+        want[b, :n] = visits(model, BLOCKS[b], orders[b, :n])
     is_blank = torch.arange(9) >= N_GIVEN.unsqueeze(1)
     for size in (1, 3, 9):
-        close(block_nll(model, BLOCKS, orders, size, n_given=N_GIVEN), (nll * is_blank).sum(1))
-    close(block_nll(model, BLOCKS, orders, 2), nll.sum(1))
+        close(block_nll(model, BLOCKS, orders, size, n_given=N_GIVEN), (want * is_blank).sum(1))
+    close(block_nll(model, BLOCKS, orders, 2), want.sum(1))
+    close(block_nll(model, BLOCKS, orders, 2, n_given=N_VISITS), torch.zeros(4).double())
 
 
 @pytest.mark.parametrize('network', ['mixed', 'encoder'])
@@ -165,14 +164,16 @@ def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, 
     p = []
     for b, a in itertools.product([[0, 8], [8, 0]], [[1, 3], [3, 1]]):
         order = torch.tensor([*b, *a, 2, 4, 5, 6, 7])
-        p.append((-visits(model, idx[0], order, 2, 4).sum(0, keepdim=True)).exp())
-    of_two = [sum(x) / 2 for x in itertools.combinations_with_replacement(p, 2)]
-    of_two = [sum(pair) / 2 for pair in itertools.product(p, p)]
+        p.append(-visits(model, idx[0], order, 2, 4).sum())
+    p = torch.stack(p).exp()
+    of_two = ((p + p[:, None]) / 2).flatten()
     idx[:, [2, 4, 5]] = 10
     parts = [3, 1], [8, 0]
     for n_orders, possible in ((0, p[:1]), (1, p), (2, of_two)):
-        draws = [eval_ppl.conditional_logprob(model, idx, *parts, n_orders, random) for _ in p + p]
-        distance, which = (torch.stack(draws).exp() - torch.cat(possible)).abs().min(1)
+        draws = [
+            eval_ppl.conditional_logprob(model, idx, *parts, n_orders, random) for _ in range(8)
+        ]
+        distance, which = (torch.stack(draws).exp() - possible).abs().min(1)
         assert distance.max() < 1e-10
         assert (len(which.unique()) > 1) == (n_orders > 0)
     for wrong in (([], [1]), ([1], [1]), ([9], []), ([-1], []), ([1], [2], -1)):
@@ -180,21 +181,31 @@ def test_a_conditional_averages_probabilities_over_orders_of_both_sets(network, 
             eval_ppl.conditional_logprob(model, idx, *wrong)
 
 
-PASSES = [(100, [4, 1, 2, 2, 1, 1]), (1, 11 * [1])]  # slots of a pass, and rows of each
-
-
-@pytest.mark.parametrize('n_tokens, want', PASSES)
-def test_a_pass_holds_contexts_of_like_lengths_and_few_slots(monkeypatch, n_tokens, want):
+def test_a_pass_holds_rows_of_like_lengths_and_few_slots(monkeypatch):
     found = []
 
-    def read_ends(model, texts, orders, firsts, head):
-        found.append(len(orders))
-        return torch.zeros(1)
+    def answers(model, batch, head, at_once):
+        found.append(len(batch))
+        return torch.zeros(len(batch))
 
-    monkeypatch.setattr(ensemble, 'read_ends', read_ends)
-    contexts = [(torch.zeros(length), 1) for length in (2, 2, 2, 3, 11, 40, 40, 40, 41, 64, 64)]
-    score_contexts(make_model(), torch.zeros(64), contexts, n_tokens)
-    assert found == want
+    monkeypatch.setattr(nll, 'answers', answers)
+    rows = [([], range(length), [0]) for length in (2, 2, 2, 3, 11, 40, 40, 40, 41, 64, 101)]
+    list(read(make_model(), rows, 100))
+    assert found == [4, 1, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_rows_of_any_lengths_are_read_as_each_alone(monkeypatch, network):
+    """In the order in which they are asked for, by any number of logits at once."""
+    model = make_model(**NETWORKS[network])
+    rows = []
+    for length, asked in ((9, [8]), (4, range(1, 4)), (6, [0, 2, 5]), (5, [2])):
+        order = torch.randperm(length, generator=random)
+        rows.append((IDX[2, :length], order, asked))
+    for most in (1, 2**12):
+        monkeypatch.setattr(nll, 'N_LOGITS', most)
+        for found, (text, order, asked) in zip(read(model, rows), rows, strict=True):
+            close(found, visits(model, text, order)[[*asked]])
 
 
 def test_contexts_of_groups_are_shuffles():
@@ -305,15 +316,10 @@ def test_the_law_of_writing_is_its_definition(network):
 
 
 @pytest.mark.parametrize('asked', ['random', 'sorted_subset', 'swaps:3', 'margin'])
-def test_an_answer_is_measured_by_the_law_that_writes_it(asked, monkeypatch):
+def test_an_answer_is_measured_by_the_law_that_writes_it(asked):
     """Behind the same prompt, in the same order; a token each step costs nothing more than that."""
     model = make_model()
-    it, each = made(f'--orders={asked}', '--n_steps=4,9,0')[1:]
-    turned = torch.arange(8, -1, -1)
-    monkeypatch.setattr(Order, 'draw', lambda self, B, n, *args, **how: turned.repeat(B, 1))
-    canvas = Canvas.of_texts([(IDX[0].tolist(), GIVEN[0].tolist())], it.order, 0)
-    fill(model, canvas, it.way.unmasking, it.way.drawing)
-    close(it.nats(model, BLOCKS, [0], GIVEN)[0, 0], -canvas.logprob.sum())
+    *_, each = made(f'--orders={asked}', '--n_steps=0,9')
     text = text_of(BLOCKS, GIVEN)
     nats = [one.measure(model, text, Journal('', {})) for one in (each, each.one)]
     close(each.columns(nats[0]), each.one.columns(nats[1]))

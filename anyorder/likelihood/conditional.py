@@ -1,5 +1,7 @@
 """How likely are some positions of a text given others?"""
 
+from itertools import repeat
+
 import torch
 
 from anyorder.likelihood.ensemble import ensemble_nll
@@ -8,7 +10,6 @@ from anyorder.machine.devices import widest
 from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
-@torch.no_grad()
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None):
     """Return log p(x_a | x_b) (B,) of disjoint sets of positions. What is in neither is not read.
 
@@ -29,23 +30,17 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
             f'a and b must be disjoint sets of positions below {N}, a not empty; '
             f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
         )
-    rest = torch.empty(0, dtype=torch.long)
-    if model.slots.masked_loss:  # it has to know which positions are blank
-        is_rest = torch.ones(N, dtype=torch.bool).index_fill(0, both, False)
-        rest = is_rest.nonzero()[:, 0]
-    T = len(both) + len(rest)
-    visits = torch.arange(T)
-    is_a = (visits >= len(b)) & (visits < len(both))
-
     if n_orders and seed is None:
         (seed,) = drawn_seeds(1, generator)
-    logprobs = []
-    for orders in orders_of_parts(b, a, n_orders, seed).split(max(1, 2**14 // (B * T))):
-        K = len(orders)
-        order = torch.cat([orders, rest.expand(K, -1)], 1).to(idx.device)  # (K, T)
-        nll = read(model, idx.repeat(K, 1), order.repeat_interleave(B, 0), is_a.expand(K * B, -1))
-        logprobs.append(-nll.sum(-1, dtype=widest(idx.device)).view(K, B))
-    return -ensemble_nll(torch.cat(logprobs).T)
+    orders = orders_of_parts(b, a, n_orders, seed)
+    K = len(orders)
+    if model.slots.masked_loss:  # it has to know which positions are blank
+        is_rest = torch.ones(N, dtype=torch.bool).index_fill(0, both, False)
+        orders = torch.cat([orders, is_rest.nonzero().T.expand(K, -1)], 1)
+    asked = range(len(b), len(both))
+    rows = zip(idx.repeat(K, 1).cpu(), orders.repeat_interleave(B, 0), repeat(asked))
+    nll = torch.stack([*read(model, rows)])  # (K B, n)
+    return -ensemble_nll(-nll.sum(-1, dtype=widest(idx.device)).view(K, B).T)
 
 
 def orders_of_parts(b, a, n_orders, seed):

@@ -2,11 +2,12 @@
 probabilities averaged."""
 
 import math
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import read, read_ends
+from anyorder.likelihood.nll import read
 from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
@@ -36,11 +37,10 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     u = uniform(keys_of(drawn_seeds(1, generator)), torch.arange(B * K * i)).view(B * K, i)
     shuffles = u.argsort(1)
     shuffles[::K] = torch.arange(i)
-    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)
-    orders = order.repeat_interleave(K, 0).gather(1, visits)  # (B K, i + 1)
-    is_last = (torch.arange(i + 1) == i).expand(B * K, -1)
-    nll = read(model, idx.repeat_interleave(K, 0), orders, is_last)
-    return -nll[:, -1].view(B, K)
+    visits = F.pad(shuffles, (0, 1), value=i)
+    orders = order.cpu().repeat_interleave(K, 0).gather(1, visits)  # (B K, i + 1)
+    rows = zip(idx.cpu().repeat_interleave(K, 0), orders, repeat([i]))
+    return -torch.cat([*read(model, rows)]).view(B, K)
 
 
 def sample_groups(block_size, width, n_positions, seed):
@@ -98,34 +98,15 @@ def ensemble_block_nll(model, idx, order, visits, seeds, n_contexts, n_tokens=2*
     # The others differ from it where there is something to shuffle
     is_new = (is_there & (visits[:, :1] > 1)).unsqueeze(1).expand(-1, n_new, -1)
     if is_new.any():
-        contexts = (
-            (context, first)
+        rows = (
+            (idx, context, range(first, len(context)))
             for first, seed in zip(visits[:, 0].tolist(), seeds)
             if first > 1
             for context in shuffled_contexts(order, first, width, n_new, seed)
         )
-        members[:, 1:][is_new] = score_contexts(model, idx, contexts, n_tokens)
+        nll = torch.cat([*read(model, rows, n_tokens)])
+        members[:, 1:][is_new] = nll.cpu().double()  # the only wait for the device
     return own, members
-
-
-def score_contexts(model, idx, contexts, n_tokens):
-    """Return nats (m,), float64 on the host, of all visits that contexts end with.
-
-    contexts  iterable of (order (length,), first of these visits), by increasing length
-    n_tokens  slots of a pass, about"""
-
-    def fit(batch, one):
-        shortest = len(batch[0][0])
-        longest = len(one[0])
-        return (len(batch) + 1) * longest <= n_tokens and longest <= 1.25 * shortest + 8
-
-    idx = idx.to(model.device)
-    found = []
-    for batch in batches(contexts, fit):
-        orders, firsts = zip(*batch)
-        rows = idx.expand(len(batch), -1)
-        found.append(read_ends(model, rows, orders, firsts, model.lm_head.nll))
-    return torch.cat(found).cpu().double()  # the only wait for the device
 
 
 def powers_of_two(n):
@@ -148,15 +129,3 @@ def ensemble_totals(own, members, weights):
         change = (mixed - members[:, 0]).sum(-1)
         totals.append(own + (change * weights).sum())
     return torch.stack(totals)
-
-
-def batches(items, fit):
-    """Yield lists of items that follow each other: an item joins one if `fit(list, item)`."""
-    batch = []
-    for item in items:
-        if batch and not fit(batch, item):
-            yield batch
-            batch = []
-        batch.append(item)
-    if batch:
-        yield batch

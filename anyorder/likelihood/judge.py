@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.likelihood.nll import check_finite, padded, read
+from anyorder.likelihood.nll import check_finite, read
 from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
-from anyorder.orders import sample_order
 from anyorder.tokens.tokenizers import Symbols
 
 
@@ -98,22 +97,20 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
 
     returns  {'nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens'}"""
     N = judge.config.block_size
-    pieces = []
-    for r, pair in enumerate(zip(samples, counted)):
-        for i in range(0, len(samples[r]), N):
-            pieces.append((r, *(part[i : i + N] for part in pair)))
-    pieces.sort(key=lambda piece: -len(piece[1]))
+    rows = []
+    for r, (tokens, flags) in enumerate(zip(samples, counted)):
+        for i in range(0, len(tokens), N):
+            text = tokens[i : i + N]
+            asked = [visit for visit, counts in enumerate(flags[i : i + N]) if counts]
+            if asked:
+                rows.append((r, (text, range(len(text)), asked)))
+    rows.sort(key=lambda row: -len(row[1][0]))
+    numbers, pieces = zip(*rows)
     nats = torch.zeros(len(samples), dtype=torch.float64)
-    with progress(total=len(pieces), unit='text', desc='judge', leave=False) as bar:
-        for i in range(0, len(pieces), batch_size):
-            rows, texts, counts = zip(*pieces[i : i + batch_size])
-            idx = padded(texts).to(judge.device)
-            order = sample_order(*idx.shape, 'l2r', device=judge.device)
-            n_visits = torch.tensor([*map(len, texts)])
-            nll = read(judge, idx, order, padded(counts), n_visits)
-            found = check_finite(nll.sum(-1, dtype=widest(judge.device)))
-            nats.index_add_(0, torch.tensor(rows), found.cpu().double())
-            bar.update(len(rows))
+    found = zip(numbers, read(judge, pieces, batch_size * N))
+    with progress(found, total=len(rows), unit='text', desc='judge', leave=False) as bar:
+        for r, nll in bar:
+            nats[r] += check_finite(nll.sum(dtype=widest(judge.device))).cpu()
     sizes = torch.tensor([sum(counts) for counts in counted])
     by_prompt = [x.view(-1, n_each).sum(1) for x in (nats, sizes)]
     row = summarize('', *by_prompt, n_bytes=0)

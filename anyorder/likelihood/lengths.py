@@ -6,8 +6,7 @@ from functools import cache
 import torch
 
 from anyorder.generation.drawing import invert_cdf
-from anyorder.likelihood.nll import padded, read
-from anyorder.orders import given_first
+from anyorder.likelihood.nll import read
 from anyorder.seeds import keys_of, uniform
 from configurator import check_choice
 
@@ -110,22 +109,18 @@ def row_of(text, n, room):
     return text.tokens[:n], text.known[:n], text.starts[i]
 
 
-@torch.no_grad()
 def gap_scores(network, rows):
     """Return (K,) float64: log p(R | L, gap) of K rows (tokens, known, start of the gap).
 
     Of long rows the model reads the end."""
-    texts, known, starts = zip(*rows)
-    cut = max(0, max(map(len, texts)) - network.config.block_size)
-    idx = padded(text[cut:] for text in texts)  # (K, T)
-    known = padded(part[cut:] for part in known)
-    n_visits = torch.tensor([len(text) - cut for text in texts])
-    left_to_right = torch.arange(idx.size(1)).repeat(len(rows), 1)
-    order, *_ = given_first(left_to_right, known, n_visits)
-    is_right = known & (left_to_right >= starts[0] - cut)  # by position: behind the gap
-    asked = is_right.gather(1, order)
-    nll = read(network, idx.to(network.device), order.to(network.device), asked, n_visits)
-    return -nll.cpu().double().sum(1)
+    cut = max(0, max(len(tokens) for tokens, *_ in rows) - network.config.block_size)
+    asked = []
+    for tokens, known, start in rows:
+        known = known[cut:]
+        order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
+        behind = range(sum(known[: start - cut]), sum(known))
+        asked.append((tokens[cut:], order, behind))
+    return -torch.stack([*read(network, asked)]).cpu().double().sum(1)
 
 
 def said(length):

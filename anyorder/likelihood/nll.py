@@ -1,6 +1,7 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
 import math
+from itertools import chain
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -8,8 +9,10 @@ from torch.nn.utils.rnn import pad_sequence
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.seeds import numbered_keys, uniform
-from anyorder.tokens.blocks import Batch, visits_of
+from anyorder.tokens.blocks import PADDING, Batch, visits_of
 from model import KVCache, Parts
+
+N_LOGITS = 2**12  # rows of logits in memory
 
 
 @torch.no_grad()
@@ -23,29 +26,37 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
     n_known  (n,) of a masked loss: if they are uniform, one pass is an unbiased draw; without them
              it takes a pass for each visit
     n_given  (n,) visits that are given and cost nothing"""
+    if n_given is None:
+        n_given = torch.zeros(len(blocks), dtype=torch.long)
     n_visits = visits_of(blocks)
     if n_visits is not None:  # no pass is longer than the longest of these
         width = int(n_visits.max())
         blocks = blocks[:, :width]
         orders = orders[:, :width].clamp(max=width - 1)  # of padding, unread
-    if n_given is None:
-        n_given = torch.zeros(len(blocks), dtype=torch.long)
-    every = Batch(blocks, orders, n_known=n_known, n_visits=n_visits, n_given=n_given)
-    return batch_nll(model, every, batch_size, dtype)
+    if not model.slots.masked_loss or n_known is not None:
+        every = Batch(blocks, orders, n_known=n_known, n_visits=n_visits, n_given=n_given)
+        return batch_nll(model, every, batch_size, dtype)
+
+    ends = (blocks != PADDING).sum(1)
+    nats = torch.zeros(len(blocks), dtype=torch.float64)
+    asking = (n_given < ends).nonzero()[:, 0].tolist()
+    rows = (
+        (blocks[b, : ends[b]], orders[b, : ends[b]], range(n_given[b], ends[b])) for b in asking
+    )
+    with autocast(model.device, dtype):
+        for b, nll in zip(asking, read(model, rows, batch_size * blocks.size(1))):
+            nats[b] = nll.sum(dtype=widest(model.device))
+    return nats
 
 
 @torch.no_grad()
 def batch_nll(model, every, batch_size, dtype='float32'):
-    """Return nats (n,) float64 of the rows of a Batch, batch_size at a time, as block_nll."""
+    """Return nats (n,) float64 of the rows of a Batch by their loss, batch_size at a time."""
     sums = []
     for rows in torch.arange(len(every.idx)).split(batch_size):
-        part = every.rows(rows)
-        batch = part.to(model.device)
+        batch = every.rows(rows).to(model.device)
         with autocast(model.device, dtype):
-            if model.slots.masked_loss and part.n_known is None:
-                nll = read(model, batch.idx, batch.order, part.is_blank, part.n_visits)
-            else:
-                nll = blank_nll(model, batch)
+            nll = blank_nll(model, batch)
         sums.append(nll.sum(-1, dtype=widest(model.device)))
     return torch.cat(sums).cpu().double()
 
@@ -67,74 +78,85 @@ def blank_nll(model, batch):
 
 
 @torch.no_grad()
-def read(model, idx, order, asked, n_visits=None):
-    """Return nats (B, T) of the visits that are `asked`, each given all before it; 0 for others.
+def read(model, rows, n_tokens=2**14, head=None, at_once=False):
+    """Yield -log p (m,) of the m visits that each row asks for, each given all before it.
 
-    A decoder takes one pass, a masked loss one for each visit of a row.
+    A decoder takes one pass, a masked loss one for each visit of a row. Rows of like lengths that
+    follow each other share a pass.
 
-    idx       (B, N) tokens in natural order, on the model's device
-    order     (B, T) positions, on the device
-    asked     (B, T) bool, on the host
-    n_visits  (B,), on the host: visits from there on are padding; None: there is none"""
-    if asked.all() and not model.slots.masked_loss:
-        return model(idx, order)
-    nll = answers(model, idx, order, asked, model.lm_head.nll, n_visits)
-    zeros = nll.new_zeros(order.shape)
-    return zeros.masked_scatter(asked.to(nll.device), nll)
+    rows      (text, order, asked): tokens in natural order; T positions, of a masked loss all of
+              the text's; an increasing list or range of visits, at least one
+    n_tokens  slots of a pass, about
+    head      a function of hidden states (m, C) and their tokens (m,), by default lm_head.nll
+    at_once   whether the visits of a row are read in one pass, each given what is before the
+              first"""
 
+    def fit(batch, row):
+        lengths = [len(order) for _, order, _ in (batch[0], row)]
+        n_slots = (len(batch) + 1) * max(lengths)
+        return n_slots <= n_tokens and max(lengths) <= 1.25 * min(lengths) + 8
 
-def read_ends(model, idx, orders, firsts, head, at_once=False):
-    """Return `answers` of the last visits of rows of any lengths, from `firsts` [B] on.
-
-    idx     (B, N) tokens, on the model's device
-    orders  [B] of positions (T,)"""
-    order = padded(orders).to(model.device)
-    lengths = torch.tensor([*map(len, orders)])
-    visits = torch.arange(order.size(1))
-    asked = (visits >= torch.tensor(firsts).unsqueeze(1)) & (visits < lengths.unsqueeze(1))
-    return answers(model, idx, order, asked, head, lengths, at_once)
+    for batch in batches(rows, fit):
+        found = answers(model, batch, head or model.lm_head.nll, at_once)
+        yield from found.split([len(asked) for *_, asked in batch])
 
 
-@torch.no_grad()
-def answers(model, idx, order, asked, head, n_visits=None, at_once=False):
-    """Return head(hidden states, tokens), (m, ...), of the m visits that `read` is asked for.
+def batches(items, fit):
+    """Yield lists of items that follow each other: an item joins one if `fit(list, item)`."""
+    batch = []
+    for item in items:
+        if batch and not fit(batch, item):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
 
-    at_once  whether those of a row are read in one pass, each given what is before the first"""
-    row, visit = asked.nonzero(as_tuple=True)  # (m,), on the host, row by row
-    rows = row.to(idx.device)
-    tokens = idx[rows, order[rows, visit.to(idx.device)]]
+
+def answers(model, batch, head, at_once):
+    """Return head(hidden states, tokens), (m, ...), of all visits that the rows of a batch ask
+    for, see `read`."""
+    texts, orders, asked = zip(*batch)
+    device = model.device
+    idx = padded(texts).to(device)
+    order = padded(orders).to(device)
+    n_visits = torch.tensor([*map(len, orders)])
+    counts = torch.tensor([*map(len, asked)])
+    starts = counts.cumsum(0) - counts
+    visit = torch.tensor([*chain(*asked)])  # (m,), row by row
+    row = torch.arange(len(batch)).repeat_interleave(counts)
+    rows = row.to(device)
+    tokens = idx[rows, order[rows, visit.to(device)]]
 
     def ask(n_known, first, n_targets, cells, cache=None):
         """Ask for some of the m visits, among the n_targets of each row from `first` on."""
         rows = row[cells]
-        picked = rows.to(idx.device), (visit[cells] - first[rows]).to(idx.device)
+        picked = rows.to(device), (visit[cells] - first[rows]).to(device)
 
         def of_tokens(x):
-            return head(x[picked], tokens=tokens[cells])
+            parts = zip(x[picked].split(N_LOGITS), tokens[cells].split(N_LOGITS))
+            return torch.cat([head(*part) for part in parts])
 
         how = {'n_visits': n_visits, 'first': first, 'head': of_tokens}
         return model.predict(idx, order, n_known, n_targets, cache, **how)
 
     if at_once or not model.slots.masked_loss:
-        first = asked.int().argmax(1)
-        end = asked.size(1) - asked.flip(1).int().argmax(1)
-        if at_once:
-            return ask(first, first, end - first, slice(None))
-        n_visits = None  # no visit sees a later one
-        return ask(order.size(1) - 1, first, end - first, slice(None))
+        first = visit[starts]
+        last = visit[starts + counts - 1]
+        known = first if at_once else n_visits - 1
+        return ask(known, first, last + 1 - first, slice(None))
 
     cache = None
     if model.slots.cached:
-        cache = KVCache(model.config, len(idx), idx.device, product_dtype(model))
-    number = asked.cumsum(1)[asked] - 1  # (m,) of a visit among those of its row
-    visits = asked.int().argsort(dim=1, descending=True, stable=True)
+        cache = KVCache(model.config, len(batch), device, product_dtype(model))
+    number = torch.arange(len(row)) - starts[row]  # (m,) of a visit among those of its row
     found = []
-    for j in range(max(1, int(asked.sum(1).max()))):
+    for j in range(int(counts.max())):
         # the j-th visit of each row; of a row that has fewer, its last
-        at = visits.gather(1, (asked.sum(1, keepdim=True) - 1).clamp(0, j))[:, 0]
+        at = visit[starts + (counts - 1).clamp(max=j)]
         found.append(ask(at, at, 1, number == j, cache))
     by_row = number.argsort(stable=True).argsort()
-    return torch.cat(found)[by_row.to(idx.device)]
+    return torch.cat(found)[by_row.to(device)]
 
 
 def check_finite(nats):

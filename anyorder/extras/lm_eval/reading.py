@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.generation.drawing import argmax
-from anyorder.likelihood.ensemble import batches
-from anyorder.likelihood.nll import check_finite, draw_known, is_drawn, padded, read_ends
+from anyorder.likelihood.nll import check_finite, draw_known, is_drawn, read
 from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
 from model import float32_or_better
@@ -81,7 +80,6 @@ class Pass(NamedTuple):
     decides: bool
 
 
-@torch.no_grad()
 def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
     """Yield (r, nats, greedy) of all rows, the longest first.
 
@@ -103,19 +101,21 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
         if not n_left[r]:  # a row without a continuation costs nothing
             yield r, 0.0, True
 
-    def fit(batch, one):
-        n_asked = sum(len(one.text) - one.first for one in (*batch, one))
-        return len(batch) < batch_size and n_asked * model.config.vocab_size <= 2**27
+    def score(x, tokens):
+        logits = model.lm_head(x)
+        nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
+        return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
     # A row is done with its last pass
-    for batch in batches(passes, fit):
-        for one, nll, right in zip(batch, *read_passes(model, batch, drawn)):
-            nats[one.row] += float(nll.sum()) * one.weight
-            greedy[one.row] &= bool(right.all()) or not one.decides
-            n_left[one.row] -= 1
-        for r in dict.fromkeys(one.row for one in batch):
-            if not n_left[r]:
-                yield r, nats[r], greedy[r]
+    asked = ((one.text, one.order, range(one.first, len(one.text))) for one in passes)
+    found = read(model, asked, batch_size * length, score, at_once=drawn)
+    for one, scores in zip(passes, found):
+        nll, right = check_finite(scores.cpu().double()).T
+        nats[one.row] += float(nll.sum()) * one.weight
+        greedy[one.row] &= bool(right.all()) or not one.decides
+        n_left[one.row] -= 1
+        if not n_left[one.row]:
+            yield one.row, nats[one.row], greedy[one.row]
 
 
 def pieces(context, continuation, block_size):
@@ -145,19 +145,3 @@ def passes_of(r, context, tokens, reading, drawn):
         weight = len(tokens) / (len(text) - first) / len(orders)
         passes.append(Pass(r, text, order, first, weight, not passes))
     return passes
-
-
-def read_passes(model, passes, drawn):
-    """Return (nats (n,) of each pass, whether each token is the likeliest (n,) of each pass)."""
-    _, texts, orders, firsts, *_ = zip(*passes)
-
-    def score(x, tokens):
-        logits = model.lm_head(x)
-        nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
-        return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
-
-    idx = padded(texts).to(model.device)
-    found = read_ends(model, idx, orders, firsts, score, at_once=drawn)  # (m, 2)
-    found = check_finite(found.cpu().double())
-    n = [len(text) - first for text, first in zip(texts, firsts)]
-    return [column.split(n) for column in found.T]
