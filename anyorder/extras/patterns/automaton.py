@@ -4,12 +4,11 @@ outlines-core makes an automaton over bytes of a regular expression, in a proces
 token leads from a state to another by its bytes, and tokens that lead from each state to the same
 one are a class."""
 
+import functools
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class Table:
     def n_classes(self):
         return self.next.shape[1]
 
-    @cached_property
+    @functools.cached_property
     def edges(self):
         """(2, n): the pairs of states that some token leads from and to."""
         sources, classes = np.nonzero(self.next >= 0)
@@ -125,11 +124,7 @@ def byte_table(pattern):
     The automaton of outlines-core takes the first alternative that matches: that of a|ab never
     reads ab to its end. A NUL behind the text keeps all alternatives until it is over: the states
     that read a NUL into an end are final. Another one before the text leads to the start."""
-    try:
-        answer = ask(between_nuls(pattern.text), pattern)
-    except Refused as e:
-        raise ValueError(f'{pattern} cannot be read: {why(pattern.text, str(e))}') from None
-    states = np.frombuffer(answer, np.int32).reshape(-1, 257).astype(np.int64)
+    states = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
     is_end = np.append(states[:, 0] > 0, False)  # the last is for -1
     behind = states[:, 1:]
     start = int(behind[0, 0])
@@ -138,38 +133,33 @@ def byte_table(pattern):
     return behind, start, final
 
 
-class Refused(ValueError):
-    """The library's reason."""
-
-
-def ask(expression, pattern):
-    """Return the bytes that build.py answers to the expression of a Pattern."""
-    if find_spec('outlines_core') is None:
-        raise ValueError('patterns need outlines-core: pip install outlines-core')
-    program = [sys.executable, os.path.abspath(build.__file__)]
-    too_large = (
+def built(pattern):
+    """Return the bytes that build.py answers to a Pattern."""
+    too_large = ValueError(
         f'{pattern} is too large: its automaton takes more than {build.MOST_SECONDS} s, '
         f'{build.MOST_BYTES // 10**9} GB or {build.MOST_STATES:,} states; write shorter counts, '
         'or fewer alternatives behind what repeats'
     )
     try:
         done = subprocess.run(
-            program,
-            input=expression.encode(),
+            [sys.executable, os.path.abspath(build.__file__)],
+            input=between_nuls(pattern.text).encode(),
             capture_output=True,
             timeout=build.MOST_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(too_large) from None
-    if done.returncode == build.REFUSED:
-        raise Refused(done.stderr.decode())
-    if done.returncode == build.FAILED:
-        said = done.stderr.decode(errors='replace').strip().rpartition('\n')[2]
-        raise ValueError(f'outlines-core fails ({said}): pip install outlines-core once more')
-    if done.returncode:
-        raise ValueError(too_large)
-    return done.stdout
+        raise too_large from None
+    if not done.returncode:
+        return done.stdout
+    said = done.stderr.decode(errors='replace')
+    _, is_refused, reason = said.partition('\nValueError: ')
+    if is_refused:
+        raise ValueError(f'{pattern} cannot be read: {why(pattern.text, reason)}')
+    last = said.strip().rpartition('\n')[2]
+    if done.returncode < 0 or 'MemoryError' in last or 'PanicException' in last:
+        raise too_large
+    raise ValueError(f'patterns need outlines-core ({last}): pip install outlines-core')
 
 
 def minimal(behind, start, final):
@@ -178,28 +168,32 @@ def minimal(behind, start, final):
     States that accept the same texts are one, found by Moore's rounds: two states differ if one of
     them is final, or if a class leads them to states that differ. States that accept nothing are
     -1, the start too, and those that nothing reaches are left out."""
-    n_states, n_classes = behind.shape
-    to = np.vstack([behind, np.full((1, n_classes), -1)])
+    n_states = len(behind)
+    to = np.pad(behind, ((0, 1), (0, 0)), constant_values=-1)
     to[to < 0] = n_states  # the dead state is the last one
-    rng = np.random.default_rng(0)
-    mark = rng.integers(-(2**62), 2**62, n_states + 2)
-    weight = rng.integers(-(2**62), 2**62, n_classes)
+    final = np.append(final, False)
 
-    # groups of states that differ in nothing yet, compared by 64 bits of what is behind them
-    group = np.append(final, False).astype(np.int64)
+    # groups of states that differ in nothing yet
+    group = final.astype(np.int64)
     n_groups = 0
     while n_groups <= group.max():
         n_groups = group.max() + 1
-        seen = mark[group[to]] @ weight + mark[group]
-        group = np.unique(seen, return_inverse=True)[1].ravel()
+        first, group = distinct(np.column_stack([group, group[to]]))
 
-    dead = group[n_states]
     kept = np.unique(group[reached(to, start)])
-    kept = kept[kept != dead]
+    kept = kept[kept != group[n_states]]
     number = np.full(n_groups, -1)
     number[kept] = np.arange(len(kept))
-    first = np.unique(group, return_index=True)[1][kept]
-    return number[group[to[first]]], int(number[group[start]]), np.append(final, False)[first]
+    first = first[kept]
+    return number[group[to[first]]], int(number[group[start]]), final[first]
+
+
+def distinct(rows):
+    """Return (numbers of rows that differ from each other, which of these each row (n,) is), of
+    whole numbers (n, k), compared by 64 bits of their sums."""
+    weights = np.random.default_rng(0).integers(-(2**62), 2**62, rows.shape[1])
+    _, first, number = np.unique(rows @ weights, return_index=True, return_inverse=True)
+    return first, number.ravel()
 
 
 def reached(to, start):
@@ -215,10 +209,7 @@ def reached(to, start):
 
 def merged_columns(behind):
     """Return (next (S, C), class of each column): equal columns become one."""
-    number = {}
-    columns = np.ascontiguousarray(behind.T)
-    classes = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns])
-    _, first = np.unique(classes, return_index=True)
+    first, classes = distinct(behind.T)
     return behind[:, first], classes
 
 
@@ -231,60 +222,34 @@ def walk(of_bytes, byte_classes, tokens, pattern):
     tokens        [bytes] of each token, None of those that are no text
 
     All tokens are read side by side, a byte at a time. Those that have led each state to the same
-    one so far are together in a column, of which there are few."""
+    one so far are together in a column (S,), of which there are few."""
+    n_states, n_letters = of_bytes.shape
+    step = np.pad(of_bytes, ((0, 1), (0, 0)), constant_values=-1).T.astype(np.int32)
+    columns = [np.arange(n_states, dtype=np.int32), np.full(n_states, -1, np.int32)]
+    number = {column.tobytes(): i for i, column in enumerate(columns)}
+
+    @functools.cache
+    def behind(column, letter):
+        found = step[letter][columns[column]]
+        if len(columns) * n_states > MOST_CELLS:
+            raise ValueError(
+                f'{pattern} is too large for these tokens: {n_states:,} states, and more than '
+                f'{len(columns):,} classes of tokens; write a simpler pattern'
+            )
+        key = found.tobytes()
+        if key not in number:
+            number[key] = len(columns)
+            columns.append(found)
+        return number[key]
+
     every, starts, lengths = flat(tokens)
     letters = byte_classes[every]
-    columns = Columns(of_bytes, pattern)
-    at = np.zeros(len(lengths), np.int64)
-    left = np.flatnonzero(lengths > 0)
+    at = np.where(lengths < 0, 1, 0)  # what is no text leads nowhere
     for n in range(lengths.max()):
-        left = left[lengths[left] > n]
-        at[left] = columns.behind(at[left], letters[starts[left] + n])
-    at[lengths < 0] = columns.dead
+        left = np.flatnonzero(lengths > n)
+        steps = at[left] * n_letters + letters[starts[left] + n]
+        steps, inverse = np.unique(steps, return_inverse=True)
+        found = [behind(*divmod(one, n_letters)) for one in steps.tolist()]
+        at[left] = np.array(found)[inverse]
     used, classes = np.unique(at, return_inverse=True)
-    return columns.array()[used].T, classes.ravel()
-
-
-class Columns:
-    """Columns (S,): the state to which some bytes lead each state, -1 for none.
-
-    Number 0 are no bytes, number 1 those that lead nowhere."""
-
-    dead = 1
-
-    def __init__(self, of_bytes, pattern):
-        n_states, self.n_letters = of_bytes.shape
-        nowhere = np.full((1, self.n_letters), -1)
-        self.step = np.vstack([of_bytes, nowhere]).T.astype(np.int32)  # (B, S + 1), the last is -1
-        self.pattern = pattern
-        self.found = []
-        self.number = {}
-        self.known = {}  # {column times letters plus letter: column}
-        self.add(np.arange(n_states, dtype=np.int32))
-        self.add(np.full(n_states, -1, np.int32))
-
-    def add(self, column):
-        """Return the number of a column."""
-        key = column.tobytes()
-        if key not in self.number:
-            self.number[key] = len(self.found)
-            self.found.append(column)
-        if len(self.found) * len(column) > MOST_CELLS:
-            raise ValueError(
-                f'{self.pattern} is too large for these tokens: {len(column):,} states, and more '
-                f'than {len(self.found):,} classes of tokens; write a simpler pattern'
-            )
-        return self.number[key]
-
-    def behind(self, columns, letters):
-        """Return the columns behind columns (n,) and one letter of each (n,)."""
-        steps, inverse = np.unique(columns * self.n_letters + letters, return_inverse=True)
-        for one in steps[steps >= 0].tolist():
-            if one not in self.known:
-                column, letter = divmod(one, self.n_letters)
-                self.known[one] = self.add(self.step[letter][self.found[column]])
-        return np.array([self.known[one] for one in steps.tolist()])[inverse.ravel()]
-
-    def array(self):
-        """Return all columns (n, S)."""
-        return np.stack(self.found)
+    return np.stack(columns)[used].T, classes

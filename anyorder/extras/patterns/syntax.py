@@ -21,10 +21,6 @@ REFUSED = [
     (r'\(\?\w*a', 'the flag a', 'write [0-9] for \\d and [a-z] for \\w'),
     ('\0', 'a NUL', 'no text holds one'),
 ]
-# what Python says of an expression that Rust cannot read either
-REASONS = re.compile(
-    r'unterminated|missing \)|nothing to repeat|min repeat|bad character range|bad escape'
-)
 
 
 def without_ends(text):
@@ -118,20 +114,19 @@ def meaning_of_dot(text):
 
 
 def why(text, said):
-    """Return in a line why the library refuses an expression.
+    """Return in a line why an expression is refused of which the library has `said` little.
 
-    It says little of an expression that it cannot read, and Python's own reader says more."""
+    Python's own reader says more of what neither of them reads."""
     if 'no transitions' in said:
         return 'a part of it fits no text'
+    reason = 'Python reads it'
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:
             re.compile(text)
         except (re.error, RecursionError, OverflowError) as e:
-            if REASONS.match(str(e)) and r'\p' not in str(e):
-                return ' '.join(str(e).split())
-    if re.search(r'\{(?!\d+(?:,\d*)?\})', outside_classes(text)):
-        return r'a { that counts nothing is \{'
-    if any(re.match(r'\[.*(?<!\\)\[', piece, re.DOTALL) for piece in pieces(text)):
-        return r'a [ in brackets is \['
-    return f"its syntax must be that of Rust's crate regex ({' '.join(said.split())[:120]})"
+            reason = f'Python says {e}'
+    return (
+        "its syntax must be that of Rust's crate regex, where the letters { and [ are \\{ and \\[ "
+        f'({" ".join(said.split())[:120]}; {reason})'
+    )
