@@ -183,13 +183,41 @@ class Slots:
         return reads, position.masked_fill(reads == NONE, -1)
 
     @classmethod
-    def span(cls, known, first, counts, T, n_visits):
-        """Return (end, kept, needs_mask) of a `predict` of `counts` (B,) targets from `first` on.
+    def plan(cls, asked, T, cache=None, reorders=False):
+        """Plan passes that follow each other, over an order of T visits. Return
 
-        It runs slots up to end - 1 and a cache keeps `kept` of them, on the host: (B,) each, or of
-        several steps (steps, B). Say visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6
-        and 7 read visit 4, and end is 8. Slot 5 would read it with one token a step, too: kept is
-        6, and 6 and 7 run again."""
+        numbers  (passes, 5, B): known, first, last, start, end. A pass answers the visits `first`
+                 to `last`, and runs the slots from `start` to before `end`
+        sizes    [(S, n, n_keys)] of the widest row of each pass; n_keys is None without a mask
+        kept     (passes, B): slots that a cache keeps after each
+
+        All are on the host, where nothing waits. `asked` are (known, first, n_targets, n_visits) of
+        (passes, B) each. With `reorders` the visits from `known` on get another order after each
+        pass, so that no slot of theirs is kept."""
+        known, first, n_targets, n_visits = asked
+        counts = n_targets.clamp(min=1)  # a row without targets runs one slot
+        end, kept, needs_mask = cls.span(known, first, counts, T, n_visits)
+        if reorders and cls.targets_in_keys:
+            kept = known  # slot `known` ran for another target than the one that comes next
+        length = torch.zeros_like(known)
+        if cache is not None:
+            length = torch.cat([cache.length.unsqueeze(0), kept[:-1]])
+
+        # From the first slot that the cache lacks, or the first target
+        start = torch.minimum(length, first).minimum(end - 1)
+        last = (first + counts).clamp(max=T) - 1
+        sizes = torch.stack([end - start, counts, end], -1).amax(1).tolist()
+        if cache is None and not needs_mask:
+            sizes = [(*size[:2], None) for size in sizes]
+        return torch.stack([known, first, last, start, end], 1), sizes, kept
+
+    @classmethod
+    def span(cls, known, first, counts, T, n_visits):
+        """Return (end, kept, needs_mask): slots up to end - 1 run, and a cache keeps `kept`.
+
+        Say visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6 and 7 read visit 4, and
+        end is 8. Slot 5 would read it with one token a step, too: kept is 6, and 6 and 7 run
+        again."""
         end = (first + counts).clamp(max=T)
         kept = torch.minimum(known + 1, end)  # slot `known`, too, saw all that it will ever see
         # Slots after `known` do not see each other
@@ -245,30 +273,6 @@ class Parts(NamedTuple):
         if self.begins is None:
             return n.unsqueeze(1)
         return self.begin + n.gather(1, self.number)
-
-
-class RowRanges(NamedTuple):
-    """The visits `first` to `last` that a pass answers, and the slots from `start` to before `end`
-    that run: (B,), or (steps, B), on the host, where sizes are counted without a wait, or (B, 1) on
-    the device."""
-
-    known: torch.Tensor
-    first: torch.Tensor
-    last: torch.Tensor
-    start: torch.Tensor
-    end: torch.Tensor
-
-    @classmethod
-    def of(cls, known, first, counts, end, length, T):
-        """Plan `counts` answers; slots run from the first that a cache of `length` does not have,
-        or the first target."""
-        last = (first + counts).clamp(max=T) - 1
-        start = torch.minimum(length, first).minimum(end - 1)
-        return cls(known, first, last, start, end)
-
-    def to(self, device):  # by one copy
-        stacked = torch.stack(self).to(device, non_blocking=True)
-        return RowRanges(*stacked.unsqueeze(-1))
 
 
 def counted(first, n, last):
@@ -562,15 +566,14 @@ class Network(nn.Module):
         caller that then reorders the visits from there on sets cache.length back to n_known."""
         B, T = self._check(idx, order)
 
-        # What is asked for, (B,) each on the host, as is cache.length
+        # What is asked for, (1, B) each on the host: one pass
         known = on_host(n_known, B)
-        first = known if first is None else on_host(first, B)
+        first = on_host(n_known if first is None else first, B)
         counts = on_host(T - int(first.min()) if n_targets is None else n_targets, B)
         n_visits = on_host(T if n_visits is None else n_visits, B)
-        n = int(counts.max())
         least = known.clamp(min=0) if self.slots.masked_loss else 0
         bad = (first < least) | (first > known) | (known > n_visits) | (n_visits > T)
-        if bad.any() or n < 1:
+        if bad.any() or counts.max() < 1:
             raise ValueError(
                 f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), '
                 'with a target left, and first n_known, or of a decoder 0 to n_known; got '
@@ -583,31 +586,22 @@ class Network(nn.Module):
                 'every slot depends on which are known'
             )
 
-        # Which slots run
-        counts = counts.clamp(min=1)  # a row without targets runs one slot
-        end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
-        length = torch.zeros_like(known) if cache is None else cache.length.cpu()
-        ranges = RowRanges.of(known, first, counts, end, length, T)
-        n_keys = None
-        if needs_mask or cache is not None:
-            n_keys = int(end.max())
-        size = int((ranges.end - ranges.start).max()), n, n_keys
-
-        # One pass
-        x = self.answer(idx, order, ranges.to(idx.device), size, cache)
+        (numbers,), (size,), (kept,) = self.slots.plan((known, first, counts, n_visits), T, cache)
+        x = self.answer(idx, order, numbers.to(idx.device, non_blocking=True), size, cache)
         if cache is not None:
             cache.length = kept
         return (head or self.lm_head)(x)
 
-    def answer(self, idx, order, ranges, size, cache=None):
+    def answer(self, idx, order, numbers, size, cache=None):
         """Return the last hidden states (B, n, C) of a pass whose plan is on the device.
 
-        No number comes from the host or goes there. `ranges` is a RowRanges of (B, 1) and `size`
-        (S, n, n_keys) at least as wide; n_keys is None without a mask."""
+        No number comes from the host or goes there. `numbers` are five of (B,), see Slots.plan, and
+        `size` (S, n, n_keys) is at least as wide."""
         S, n, n_keys = size
-        number = counted(ranges.start, S, ranges.end - 1)
-        asked = counted(ranges.first, n, ranges.last)
-        slots = self.slots(order, ranges.known, Parts(ranges.end), asked, number, n_keys)
+        known, first, last, start, end = [x.unsqueeze(1) for x in numbers]
+        number = counted(start, S, end - 1)
+        asked = counted(first, n, last)
+        slots = self.slots(order, known, Parts(end), asked, number, n_keys)
         return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
@@ -638,8 +632,8 @@ class Network(nn.Module):
 
 
 def on_host(x, B):
-    """Return an int or (B,) as (B,) on the host."""
-    return torch.as_tensor(x).cpu().expand(B)
+    """Return an int or (B,) as (1, B) on the host."""
+    return torch.as_tensor(x).cpu().expand(1, B)
 
 
 class AOGPT(Network):
@@ -766,8 +760,7 @@ class KVCache:
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, (k, v)):
             memory[rows, slots.number] = x.to(memory.dtype)
-        n_keys = slots.sees.size(-1)
-        return [memory[:, :n_keys] for memory in kept]
+        return [memory[:, : slots.sees.size(-1)] for memory in kept]
 
 
 class EMA:
@@ -866,10 +859,10 @@ class TwoStreamSlots(Slots):
 
     def plan_reads(self, order, known):
         reads, position = super().plan_reads(order, known)
-        slot = torch.arange(reads.size(1), device=order.device)
-        is_query = slot >= self.number.size(1)
-        position = torch.where(is_query, self.target, position)
-        return reads.masked_fill(is_query, QUERY), position
+        n_content = self.number.size(1)
+        reads[:, n_content:].fill_(QUERY)
+        position[:, n_content:] = self.target[:, n_content:]
+        return reads, position
 
     def mask_of(self, answering):
         return None if self.sees is None else super().mask_of(answering)

@@ -4,8 +4,6 @@ import copy
 
 import torch
 
-from model import RowRanges
-
 
 def guided(x, step):
     """Return the last hidden states x (B, n, C) of a Step, moved away from those without the
@@ -24,20 +22,20 @@ def guided(x, step):
     The KVCache has twice the layers, those of this second pass last."""
     network = step.network
     part = step.part
-    known, first, last, start, end = step.bounds.ranges
+    known, first, last, start, end = step.bounds[:5]
     n_slots, n, n_keys = step.size[:3]
     T = part.order.size(1)
-    n_prompt = step.bounds.n_prompt.unsqueeze(1)
+    n_prompt = step.bounds.n_prompt
     n_visits = T
     if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
         n_slots = n_keys or n_slots
-        n_visits = end
+        n_visits = end.unsqueeze(1)
     visit = torch.arange(T, device=x.device)
-    order = part.order.gather(1, (visit + n_prompt) % n_visits)
+    order = part.order.gather(1, (visit + n_prompt.unsqueeze(1)) % n_visits)
     start = (start - n_prompt).clamp(min=0)
-    ranges = RowRanges(known - n_prompt, first - n_prompt, last - n_prompt, start, end)
+    numbers = known - n_prompt, first - n_prompt, last - n_prompt, start, end
     cache = later_layers(step.cache)
-    blank = network.answer(part.idx, order, ranges, (n_slots, n, n_keys), cache)
+    blank = network.answer(part.idx, order, numbers, (n_slots, n, n_keys), cache)
     mixed = blank.lerp(x, 1 + step.drawing.cfg_scale)
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from model import RowRanges
-
 KEYS = 128  # keys are rounded up to a multiple
 
 
@@ -18,7 +16,7 @@ def is_exact(device):
 
 
 class Bounds(NamedTuple):
-    """The numbers of a step, (B,) each on the device: those of RowRanges, and
+    """The numbers of a step, (B,) each on the device: the five of Slots.plan, and
 
     n_targets  how many visits from `first` on are answered, 0 in a row that is finished
     n_new      how many of these are revealed
@@ -35,10 +33,6 @@ class Bounds(NamedTuple):
     n_steps: torch.Tensor
     n_prompt: torch.Tensor
 
-    @property
-    def ranges(self):
-        return RowRanges(*[x.unsqueeze(1) for x in self[:5]])
-
 
 class Size(NamedTuple):
     """How wide a step is: the slots, targets and keys of Network.answer, and how many blanks the
@@ -52,12 +46,10 @@ class Size(NamedTuple):
     all_reveals: bool
 
     @classmethod
-    def of(cls, most, least, exact, cache, needs_mask):
-        """Return the Size of rows that have at most so many slots, keys, targets and reveals, and
-        at least so many targets and reveals; one of few unless it is to be exact."""
-        slots, keys, targets, reveals = most
-        if not needs_mask and cache is None:
-            keys = None
+    def of(cls, widths, reveals, least, exact, cache):
+        """Return the Size of a pass of the widths (slots, targets, keys) whose rows have at least
+        so many targets and reveals; one of few unless it is to be exact."""
+        slots, targets, keys = widths
         if not exact:
             targets = pad_size(targets)
             reveals = pad_size(reveals)
@@ -98,30 +90,19 @@ def planned(step, ends):
     first = ends[number] - n_new
     n_steps = part.n_steps + number.unsqueeze(1)
 
-    # Which slots answer
-    T = part.order.size(1)
-    slots = step.network.slots
-    cache = step.cache
+    # Which slots answer, and how many
     known, n_targets = step.unmasking.answered(part, first, n_new)
-    counts = n_targets.clamp(min=1)
-    n_visits = part.n_visits.expand_as(known)
-    end, kept, needs_mask = slots.span(known, first, counts, T, n_visits)
-    if step.unmasking.reorders and slots.targets_in_keys:
-        kept = known  # slot n_known ran for another target than the one that is chosen
-    length = torch.zeros_like(known)
-    if cache is not None:
-        length = torch.cat([cache.length.unsqueeze(0), kept[:-1]])
-    ranges = RowRanges.of(known, first, counts, end, length, T)
-    n_prompt = part.n_prompt.expand_as(known)
-    bounds = Bounds(*ranges, n_targets, n_new, n_steps, n_prompt)
-    table = torch.stack(bounds, 1).to(part.idx.device, non_blocking=True)
-
-    # How wide
-    most = torch.stack([end - ranges.start, end, n_targets, n_new]).amax(2)  # (4, steps)
-    least = torch.stack([n_targets, n_new]).amin(2)
-    both = zip(most.T.tolist(), least.T.tolist())
-    sizes = [Size.of(*numbers, part.is_exact, cache, needs_mask) for numbers in both]
-    return [*zip(number.tolist(), sizes, table, n_new, n_steps, kept)]
+    n_visits, n_prompt = [x.expand_as(known) for x in (part.n_visits, part.n_prompt)]
+    numbers, widths, kept = step.network.slots.plan(
+        (known, first, n_targets, n_visits), part.order.size(1), step.cache, step.unmasking.reorders
+    )
+    numbers = torch.cat([numbers, torch.stack([n_targets, n_new, n_steps, n_prompt], 1)], 1)
+    numbers = numbers.to(part.idx.device, non_blocking=True)
+    least = torch.stack([n_targets, n_new], 1).amin(2).tolist()
+    sizes = []
+    for own in zip(widths, n_new.amax(1).tolist(), least):
+        sizes.append(Size.of(*own, part.is_exact, step.cache))
+    return [*zip(number.tolist(), sizes, numbers, n_new, n_steps, kept)]
 
 
 def is_due(n_left, part):

@@ -70,7 +70,7 @@ class Step:
         size = self.size
         if part.language is not None:
             part.language.begin_step(part, bounds.first)
-        x = self.network.answer(part.idx, part.order, bounds.ranges, size[:3], self.cache)
+        x = self.network.answer(part.idx, part.order, bounds[:5], size[:3], self.cache)
         if self.drawing.cfg_scale:
             x = guided(x, self)
         cells = self.cells(bounds.n_targets, size.targets, size.all_targets)
