@@ -134,7 +134,9 @@ def translate(tokens, counted, source, target):
             new += [(target.eos, flag) for flag in flags]
             continue
         text, letters = decode_flagged(ids, flags, source)
-        new += [(token, any(letters[start:end])) for token, start, end in target.spans(text)]
+        found = target.spans(text)
+        target.check(text, found)
+        new += [(token, any(letters[start:end])) for token, start, end in found]
     return tuple(zip(*new))
 
 

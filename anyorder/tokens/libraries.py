@@ -12,7 +12,6 @@ import unicodedata
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
-from anyorder.tokens.spelling import around
 from anyorder.tokens.tokenizer import (
     END_OF_TEXT,
     N_IDS,
@@ -200,31 +199,24 @@ class Library(Tokenizer):
                 'in the letters of its vocabulary'
             ) from None
 
-    def offsets(self, text, shown=False):
-        """Return the spans of a text as the backend tells them, special tokens too if `shown`."""
+    def spans(self, text, shown=False):
         return spans_of(self.read(self.backend.encode, text, shown))
 
     def encode_batch(self, texts):
         found = [one.ids for one in self.read(self.backend.encode_batch_fast, texts)]
-        for text, ids in zip(texts, found):
-            self.check(text, ids)
-        return found
-
-    def spans(self, text):
-        found = self.offsets(text)
-        self.check(text, tokens_of(found))
+        for text, ids in zip(texts, found if self.is_checked else []):
+            self.check(text, self.spans(text) if self.unknown in ids else [])
         return found
 
     def encode_pairs(self, pairs):
         if self.is_bytes:
             return super().encode_pairs(pairs)
-        wholes = self.read(self.backend.encode_batch, list(map(''.join, pairs)))
+        texts = list(map(''.join, pairs))
+        wholes = map(spans_of, self.read(self.backend.encode_batch, texts))
         both = []
-        for (prompt, text), whole in zip(pairs, wholes):
-            ids = whole.ids
-            self.check(prompt + text, ids)
-            given, _ = parted(spans_of(whole), len(prompt))
-            both.append((ids[: len(given)], ids[len(given) :]))
+        for (prompt, _), text, whole in zip(pairs, texts, wholes):
+            self.check(text, whole)
+            both.append(tuple(map(tokens_of, parted(whole, len(prompt)))))
         return both
 
     def cut(self, text):
@@ -232,30 +224,15 @@ class Library(Tokenizer):
 
     # which texts it spells
 
-    def check(self, text, ids):
-        """Raise ValueError where a vocabulary that is checked lacks tokens for a text of these
-        ids."""
-        if not self.is_checked:
-            return
-        if self.unknown in ids or any(map(self.is_left_out, {*text})):
-            self.refuse(text, self.offsets(text))
-
-    def refuse(self, text, spans):
-        """Raise ValueError if there are parts of a text that its spans do not spell."""
-        unspelt = self.unspelt(text, spans)
-        if unspelt:
-            raise ValueError(
-                f'{self.name} has no token for {unspelt[0][:40]!r}, as in '
-                f'{around(text, unspelt[0])!r}: leave it out, or choose a tokenizer that spells '
-                'every text, as bytes, gpt2 or bpe:4096'
-            )
-
     def unspelt(self, text, spans):
         # unknown tokens, but for one that is written; or letters that are left out
         unknown = [text[start:end] for i, start, end in spans if i == self.unknown]
         written = self.backend.id_to_token(self.unknown or 0)
         found = [part for part in unknown if part != written]
-        return found or [letter for letter in text if self.is_left_out(letter)]
+        if found:
+            return found
+        left_out = {*filter(self.is_left_out, {*text})}
+        return [letter for letter in text if letter in left_out]
 
     def is_left_out(self, letter):
         """Whether a letter makes no token, or tokens of some of its bytes.
@@ -273,20 +250,7 @@ class Library(Tokenizer):
             asked = ''.join(word for word, _ in words)
         return bool(asked) or unicodedata.category(letter)[0] in 'LNPS'
 
-    # texts with special tokens, and parts of a text
-
-    def shown_spans(self, text):
-        found = self.shown_offsets(text)
-        if self.is_checked:
-            self.refuse(text, found)
-        return found
-
-    def shown_offsets(self, text):
-        """Return shown_spans of a text of which parts may be unknown."""
-        read = functools.partial(self.offsets, shown=True)
-        if self.special.get(END_OF_TEXT) == self.eos:
-            return read(text)
-        return self.between_ends(text, read)
+    # parts of a text
 
     def spans_behind(self, before, text):
         """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
@@ -294,16 +258,18 @@ class Library(Tokenizer):
         Many tokenizers begin a word with each text that they read. So these read it with letters
         before it, whose tokens are left out. Raises ValueError where no token ends at the border,
         or what is read is another text."""
-        alone = self.shown_spans(text)
         if not text or self.is_bytes:
-            return alone
+            return self.shown_spans(text)
         letter = (text.strip() or 'x')[0]
         context = before or letter
-        whole = self.known_text(self.shown_offsets(context + text))
-        given = self.shown_offsets(context)
+        given = self.shown_spans(context)
+        whole = self.known_text(self.shown_spans(context + text))
         for left in ('', context[-16:], letter, *'xe1.'):
-            found = self.behind(left, text)
-            if found is not None and self.known_text(given + found) == whole:
+            border = len(left)
+            _, found = parted(self.shown_spans(left + text), border)
+            is_across = bool(found) and found[0][1] < border
+            found = shifted(found, -border)
+            if not is_across and self.known_text(given + found) == whole:
                 return found
         place = repr(before[-20:] or 'a blank')
         raise ValueError(
@@ -315,15 +281,6 @@ class Library(Tokenizer):
         """Return the text of tokens without unknown ones: of those that touch, many tokenizers make
         one."""
         return self.decode([i for i in tokens_of(spans) if i != self.unknown])
-
-    def behind(self, left, text):
-        """Return the spans of a text as they are behind the text `left`; None where a token has
-        letters of both."""
-        border = len(left)
-        _, found = parted(self.shown_offsets(left + text), border)
-        if found and found[0][1] < border:
-            return None
-        return shifted(found, -border)
 
     def text_behind(self, before, ids):
         if self.is_bytes or not before:

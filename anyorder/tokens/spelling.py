@@ -2,11 +2,7 @@
 
 import sys
 
-
-def around(text, part):
-    """Return a little of a text around the first place of a part of it."""
-    place = max(0, text.index(part) - 20)
-    return text[place : place + 60]
+from anyorder.tokens.tokenizer import around
 
 
 class Spelling:
@@ -21,10 +17,12 @@ class Spelling:
         self.behind_space = []  # texts with a blank behind a space
 
     def add(self, text, found):
-        """Count a text and its spans, of which the tokenizer of others may lack a part.
+        """Count a text and its spans, of which the tokenizer of others may lack a part; what ours
+        lacks is refused.
 
         A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
         none for what it lacks, each letter that is left out counts as one."""
+        self.tokenizer.check(text, found)
         unknown = self.tokenizer.unspelt(text, found)
         self.n_tokens += len(found)
         if self.tokenizer.unknown is None:

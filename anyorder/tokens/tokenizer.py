@@ -42,6 +42,12 @@ def shifted(spans, n):
     return [(token, max(0, start + n), end + n) for token, start, end in spans]
 
 
+def around(text, part):
+    """Return a little of a text around the first place of a part of it."""
+    place = max(0, text.index(part) - 20)
+    return text[place : place + 60]
+
+
 def n_bytes_of(pieces):
     """Return how many bytes each of the pieces has, None for none."""
     if pieces is None:
@@ -61,9 +67,14 @@ class Tokenizer:
     texts          the text of each id, or None
     special        {text that shows a special token: id} of those that are read where they are shown
     unknown        the id that stands for what the vocabulary lacks, or None
+    is_checked     whether a text that its tokens do not spell is refused
     file           all that makes the tokenizer, as text; None: its name does
     why_no_parts   why the text of a part may differ from what the whole text has there
-    encode(text) -> ids  and encode_batch(texts), decode(ids) -> text"""
+    encode(text) -> ids  and encode_batch(texts), decode(ids) -> text
+    spans(text) -> [(id, start, end)]: the letters of the text from which each token is made
+
+    encode_batch refuses what its tokens do not spell. Who reads spans asks `check`, or counts what
+    is `unspelt`."""
 
     separator = ''
     eos = None
@@ -72,6 +83,7 @@ class Tokenizer:
     texts = None
     special = {}
     unknown = None
+    is_checked = False
     file = None
     why_no_parts = ''
 
@@ -99,18 +111,31 @@ class Tokenizer:
     def encode_batch(self, texts):
         return list(map(tokens_of, map(self.spans, texts)))
 
-    def spans(self, text):
-        """Return [(id, start, end)]: the letters of the text from which each token is made.
+    def spans(self, text, shown=False):
+        """Return the spans of a text, in which special tokens stand for themselves if `shown`.
 
         Here tokens are pieces of the text's bytes, and two of them may share a letter."""
         ids = self.encode(text)
-        letter = np.repeat(
-            np.arange(len(text)), [len(one.encode()) for one in text]
-        )  # of each byte
+        n_bytes = [len(one.encode()) for one in text]
+        letter = np.repeat(np.arange(len(text)), n_bytes)  # of each byte
         ends = np.cumsum(self.n_bytes[ids])
         first = letter[ends - self.n_bytes[ids]]
         last = letter[ends - 1]
         return list(zip(ids, first.tolist(), (last + 1).tolist()))
+
+    def shown_spans(self, text):
+        """Return the spans of a text in which special tokens stand as they are shown, the end of a
+        document as END_OF_TEXT."""
+        if self.special.get(END_OF_TEXT) == self.eos:
+            return self.spans(text, shown=True)
+        found = []
+        here = 0
+        for part in text.split(END_OF_TEXT):
+            if here:
+                found.append((self.eos, here - len(END_OF_TEXT), here))
+            found += shifted(self.spans(part, shown=True), here)
+            here += len(part) + len(END_OF_TEXT)
+        return found
 
     def encode_pairs(self, pairs):
         """Return [(ids, ids)] of pairs of a prompt and the text right behind it.
@@ -126,24 +151,6 @@ class Tokenizer:
         Here a token is the same piece of a text wherever it stands."""
         return self.decode(ids)
 
-    def shown_spans(self, text):
-        """Return the spans of a text in which special tokens stand as they are shown."""
-        return self.between_ends(text, self.spans)
-
-    def between_ends(self, text, read):
-        """Return the spans that `read` finds in the parts of a text between ends of documents, and
-        these."""
-        if self.eos is None:
-            return read(text)
-        found = []
-        here = 0
-        for part in text.split(END_OF_TEXT):
-            if here:
-                found.append((self.eos, here - len(END_OF_TEXT), here))
-            found += shifted(read(part), here)
-            here += len(part) + len(END_OF_TEXT)
-        return found
-
     def spans_behind(self, before, text):
         """Return the shown spans of a text right behind the text `before`, or behind a blank, ''.
 
@@ -153,6 +160,16 @@ class Tokenizer:
     def unspelt(self, text, spans):
         """Return the parts of a text that its tokens do not spell."""
         return []
+
+    def check(self, text, spans):
+        """Raise ValueError where a text is refused that its spans do not spell."""
+        unspelt = self.unspelt(text, spans) if self.is_checked else []
+        if unspelt:
+            raise ValueError(
+                f'{self.name} has no token for {unspelt[0][:40]!r}, as in '
+                f'{around(text, unspelt[0])!r}: leave it out, or choose a tokenizer that spells '
+                'every text, as bytes, gpt2 or bpe:4096'
+            )
 
     def cut(self, text):
         """Return the last place where a text can be cut and keeps its tokens, whatever follows it,
@@ -199,12 +216,10 @@ class Symbols(Tokenizer):
         self.eos = eos
         self.ids = {text: i for i, text in enumerate(self.texts)}
 
-    def spans(self, text):
-        symbol = r'\S+' if self.separator else one_of(self.texts)
+    def spans(self, text, shown=False):
+        symbol = r'\S+' if self.separator else rf'{one_of(self.texts)}|[\s\S]'
         found = list(re.finditer(symbol, text))
-        read = [one[0] for one in found]
-        is_whole = bool(self.separator) or ''.join(read) == text
-        if not is_whole or not self.ids.keys() >= {*read}:
+        if not self.ids.keys() >= {one[0] for one in found}:
             between = ', with blanks between them' if self.separator else ''
             raise ValueError(
                 f'{self.name} has the tokens {" ".join(self.texts)[:100]}{between}, got '

@@ -132,8 +132,7 @@ class AnyOrderLM(TemplateLM):
         """Return the tokens of a text and their places, without the beginning that the model puts
         before it."""
         found = behind_beginning(self.writer.tokenizer.shown_spans(text), self.writer.prefix)
-        if spelling:
-            spelling.add(text, found)
+        (spelling or Spelling(self.writer.tokenizer)).add(text, found)
         return found
 
     def tok_encode(self, string, add_special_tokens=None, spelling=None, **_):
