@@ -9,13 +9,14 @@ from anyorder.machine.terminal import progress
 from anyorder.tokens.libraries import Library, cut_of_words, encoding, train_bpe
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
-from anyorder.tokens.tokenizer import Tokenizer
-from anyorder.tokens.tokenizers import KNOWN, TEXT, cut_anew, get_tokenizer, tokenizer_of_set
-from configurator import home
+from anyorder.tokens.tokenizer import Symbols, Tokenizer
+from anyorder.tokens.tokenizers import TEXT, cut_anew, get_tokenizer, tokenizer_of_set
+from configurator import home, number_in
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
 ON_HUB = r'\w[\w.-]*/[\w.-]+'  # OWNER/NAME
 MOST = 1 << 20  # tokens of a tokenizer that is trained
+WAY_OUT = 'name another folder'
 GPT2_FILES = ('vocab.json', 'merges.txt')
 HUB_FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
 
@@ -63,9 +64,7 @@ def choose(name):
     base = os.path.basename(os.path.abspath(name))
     if os.path.isdir(name):
         return of_folder(name, f'{base}/')
-    if os.path.isfile(name):
-        if base in KNOWN:
-            base += '.json'
+    if name.endswith('.json'):
         return Library.of_file(base, read_text(name))
     raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
 
@@ -79,13 +78,13 @@ def of_tiktoken(name):
 
 def of_folder(folder, name):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
-    kind = read_meta(folder) or said_in(folder, 'config.json', kind_of_model)
-    if kind:
-        is_kept = kind.tokenizer not in KNOWN and kind.tokenizer_file is not None
-        if kind.tokenizer not in TEXT and not is_kept:
-            raise ValueError(f'{folder} has {kind.tokenizer} tokens, which are no text')
-        return tokenizer_of_set(kind)
-    end = said_in(folder, 'tokenizer_config.json', end_of_text)
+    found = of_training(folder)
+    if found:
+        return found
+    end = said_in(folder, 'tokenizer_config.json').get('eos_token')
+    if isinstance(end, dict):
+        end = end.get('content')
+    end = str(end or '')
     path = os.path.join(folder, 'tokenizer.json')
     if os.path.isfile(path):
         return Library.of_file(name, read_text(path), end=end)
@@ -98,39 +97,34 @@ def of_folder(folder, name):
     )
 
 
-def said_in(folder, file, find):
-    """Return what find(dict) finds in a file of a folder in the hub's format, None without it."""
+def of_training(folder):
+    """Return the tokenizer of a prepared set, or of the set on which an exported model was trained;
+    None of another folder."""
+    meta = read_meta(folder)
+    said = said_in(folder, 'config.json')
+    if not meta and said.get('model_type') != 'aogpt':
+        return None
+    with reading(folder, 'a set or a model of ours', WAY_OUT):
+        found = tokenizer_of_set(meta or Meta(**said.get('set', {'tokenizer': said['tokenizer']})))
+    if isinstance(found, Symbols):
+        raise ValueError(f'{folder} has {found.name} tokens, which are no text')
+    return found
+
+
+def said_in(folder, file):
+    """Return the dict in a file of a folder in the hub's format, {} without the file."""
     path = os.path.join(folder, file)
     if not os.path.isfile(path):
-        return None
-    with reading(path, f'the {file} of a model', 'name another folder'):
-        return find({**json.loads(read_text(path))})
-
-
-def kind_of_model(said):
-    """Return what an exported model keeps of the set of its training, None of other models."""
-    if said.get('model_type') != 'aogpt':
-        return None
-    kind = Meta(**said.get('set', {'tokenizer': said['tokenizer']}))
-    hash((kind.tokenizer.strip(), kind.tokenizer_file, kind.eos))  # fails where these are no text
-    return kind
-
-
-def end_of_text(said):
-    """Return the text of the token that ends a text, '' of none."""
-    end = said.get('eos_token') or ''
-    if isinstance(end, dict):
-        end = end['content']
-    if not isinstance(end, str):
-        raise ValueError
-    return end
+        return {}
+    with reading(path, f'the {file} of a model', WAY_OUT):
+        return {**json.loads(read_text(path))}
 
 
 def of_gpt2_files(name, paths, end):
     """Return the tokenizer of a vocab.json and a merges.txt, as GPT-2's folder has them."""
     from tokenizers import ByteLevelBPETokenizer
 
-    with reading(paths[0], 'the vocabulary of a GPT-2', 'name another folder'):
+    with reading(paths[0], 'the vocabulary of a GPT-2', WAY_OUT):
         backend = ByteLevelBPETokenizer(*paths)._tokenizer
         if end:
             backend.add_special_tokens([end])
@@ -152,7 +146,7 @@ def to_train(size):
     """Return the tokenizer of bpe:N."""
     import tokenizers  # noqa: F401, which is missing before a download
 
-    if not re.fullmatch(r'[1-9]\d*', size) or not 257 <= int(size) <= MOST:
+    if not 257 <= (number_in(size, int) or 0) <= MOST:
         raise ValueError(
             f'bpe:N is trained for N tokens, from 257, the bytes and an end, to {MOST}, got '
             f'bpe:{size}'

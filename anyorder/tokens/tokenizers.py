@@ -28,43 +28,37 @@ def maker_of(name):
     return importlib.import_module(MAKERS[name])
 
 
-@functools.cache
-def get_tokenizer(name):
-    """Return the tokenizer that a name of TEXT or MAKERS makes."""
+def tokenizer_of_set(meta):
+    """Return the tokenizer of a set, by its Meta."""
+    texts = tuple(meta.vocabulary or ())
+    return get_tokenizer(meta.tokenizer, meta.tokenizer_file, meta.eos, texts, meta.n_tokens)
+
+
+@functools.lru_cache(16)
+def get_tokenizer(name, file=None, eos=None, texts=(), n_tokens=0):
+    """Return the tokenizer of this name, and of what is said beside it.
+
+    file      makes a tokenizer whose name is none of KNOWN
+    texts     of the tokens of a puzzle or of one's own. Without them a puzzle has those of its
+              module, and tokens of one's own are shown as their numbers
+    eos, n_tokens  of tokens that are no text, and the end of the file's
+
+    Blanks stand between tokens of one's own, and where one begins with another."""
     if name in TEXT:
         return TEXT[name]()
-    return symbols_of_puzzle(name, maker_of(name).about({'task': name})['vocabulary'])
-
-
-def symbols_of_puzzle(name, texts):
-    """Return the Symbols of a puzzle, with a blank between them if one begins with another."""
+    if name not in KNOWN:
+        return Library.of_file(name, file, eos)
+    if name in MAKERS and not texts:
+        texts = maker_of(name).about({'task': name})['vocabulary']
+    texts = texts or [*map(str, range(n_tokens))]
     begins = [later.startswith(text) for text, later in itertools.pairwise(sorted(texts))]
-    separator = ' ' if any(begins) else ''
-    return Symbols(name, texts, separator)
+    separator = ' ' if name == OWN or any(begins) else ''
+    return Symbols(name, texts, separator, eos)
 
 
 def is_of_text(name):
     """Whether the tokens of this tokenizer are pieces of a text."""
     return name not in (*MAKERS, OWN)
-
-
-def tokenizer_of_set(meta):
-    """Return the tokenizer of a set, by its Meta.
-
-    Tokens of one's own are named, or are their numbers. A tokenizer whose name is none of KNOWN is
-    in the field tokenizer_file."""
-    name = meta.tokenizer
-    if name not in KNOWN:
-        return kept_tokenizer(name, meta.tokenizer_file, meta.eos)
-    if name in MAKERS and meta.vocabulary:
-        return symbols_of_puzzle(name, meta.vocabulary)
-    if name != OWN:
-        return get_tokenizer(name)
-    texts = meta.vocabulary or [str(i) for i in range(meta.n_tokens)]
-    return Symbols(OWN, texts, ' ', meta.eos)
-
-
-kept_tokenizer = functools.lru_cache(8)(Library.of_file)  # of a set or a checkpoint
 
 
 class Begun(str):
@@ -78,21 +72,20 @@ def encode_documents(documents, tokenizer):
     are the text's, and the highest bit marks the prompt as given, see sets.py."""
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     for batch in batches(cut_anew(documents, tokenizer.cut)):
+        have_prompts = isinstance(batch[0], tuple)
         texts = batch
-        dtype = type_of(tokenizer.n_tokens, 16)
-        if isinstance(batch[0], tuple):
+        if have_prompts:
             found = tokenizer.encode_pairs(batch)
             texts = [text for _, text in batch]
-            dtype = type_of(tokenizer.n_tokens, 15)
         else:
             found = [([], ids) for ids in tokenizer.encode_batch(batch)]
+        dtype = type_of(tokenizer.n_tokens, 15 if have_prompts else 16)
         mark = 1 << 8 * dtype.itemsize - 1
         for (given, ids), text in zip(found, texts):
             tail = [] if isinstance(text, Begun) else end
             tokens = np.concatenate([np.asarray(part, dtype) for part in (given, ids, tail)])
             tokens[: len(given)] |= mark
-            n_bytes = len(text) if text.isascii() else len(text.encode())
-            yield tokens, n_bytes
+            yield tokens, len(text.encode())
 
 
 def cut_anew(documents, cut):
