@@ -63,19 +63,14 @@ def write_folder(folder, config, weights):
     save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
 
 
-def large(network):
-    """The network in float64, its weights so large and random that every part matters."""
-    torch.manual_seed(3)
-    network = network.double().eval().requires_grad_(False)
-    for name, p in network.named_parameters():
-        p.copy_(
-            0.3 * torch.randn_like(p) + ('norm' in name and p.dim() == 1 and 'bias' not in name)
-        )
-    return network
+def drawn(name, p):
+    """A weight of this name and shape, so large and random that every part matters."""
+    is_scale = 'norm' in name and p.dim() == 1 and 'bias' not in name
+    return 0.3 * torch.randn_like(p) + is_scale
 
 
 def of_transformers(kind, **sizes):
-    """A network of transformers of this kind."""
+    """A network of transformers of this kind, in float64."""
     import transformers
 
     sizes = dict(
@@ -87,7 +82,11 @@ def of_transformers(kind, **sizes):
         **sizes,
     )
     config = getattr(transformers, kind.partition('For')[0] + 'Config')(**sizes)
-    return large(getattr(transformers, kind)(config))
+    network = getattr(transformers, kind)(config).double().eval().requires_grad_(False)
+    torch.manual_seed(3)
+    for name, p in network.named_parameters():
+        p.copy_(drawn(name, p))
+    return network
 
 
 def shown_all(network):
@@ -166,15 +165,52 @@ def write_dream(folder):
     return shown_all(network)
 
 
-def write_mdlm(folder):
-    from anyorder.extras.masked.mdlm import MDLM
+# the weights of MDLM's network, and those of one of its blocks, with their shapes
+MDLM = """
+vocab_embed.embedding 50258 16
+sigma_map.mlp.0.weight 6 256
+sigma_map.mlp.0.bias 6
+sigma_map.mlp.2.weight 6 6
+sigma_map.mlp.2.bias 6
+output_layer.norm_final.weight 16
+output_layer.linear.weight 50258 16
+output_layer.linear.bias 50258
+output_layer.adaLN_modulation.weight 32 6
+output_layer.adaLN_modulation.bias 32
+"""
+MDLM_BLOCK = """
+norm1.weight 16
+attn_qkv.weight 48 16
+attn_out.weight 16 16
+norm2.weight 16
+mlp.0.weight 64 16
+mlp.0.bias 64
+mlp.2.weight 16 64
+mlp.2.bias 16
+adaLN_modulation.weight 96 6
+adaLN_modulation.bias 96
+"""
 
-    V = 50258  # GPT-2's tokens and the mask
-    sizes = dict(vocab_size=V, hidden_dim=C, cond_dim=6, n_blocks=2, n_heads=H)
-    network = large(MDLM(**sizes))
-    more = {'model_type': 'mdlm', 'model_length': 40, 'dropout': 0.1, 'time_conditioning': False}
-    w = network.state_dict()
-    write_folder(folder, sizes | more, w | {'backbone.rotary_emb.inv_freq': torch.ones(4)})
+
+def write_mdlm(folder):
+    torch.manual_seed(3)
+    w = {}
+    for prefix, table in (('', MDLM), ('blocks.0.', MDLM_BLOCK), ('blocks.1.', MDLM_BLOCK)):
+        for line in table.split('\n')[1:-1]:
+            name, *shape = line.split()
+            p = torch.empty([*map(int, shape)], dtype=torch.float64)
+            w[f'backbone.{prefix}{name}'] = drawn(name, p)
+    config = {
+        'model_type': 'mdlm',
+        'vocab_size': 50258,  # GPT-2's tokens and the mask
+        'model_length': 40,
+        'hidden_dim': C,
+        'n_blocks': 2,
+        'n_heads': H,
+        'dropout': 0.1,
+        'time_conditioning': False,
+    }
+    write_folder(folder, config, w | {'backbone.rotary_emb.inv_freq': torch.ones(4)})
 
     def linear(x, name):
         return F.linear(x, w[f'backbone.{name}.weight'], w.get(f'backbone.{name}.bias'))

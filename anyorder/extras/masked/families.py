@@ -1,25 +1,28 @@
 """Which folders of others hold a masked model?
 
 `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one; its config.json says which. Weights go
-into networks of transformers or of mdlm.py. No code of a folder is ever run."""
+into networks of transformers. No code of a folder is ever run."""
 
 import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
+
 from anyorder.checkpoint import set_exempt
-from anyorder.extras.hub.folders import read_weights, weight_files
+from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
-from anyorder.extras.masked.mdlm import MDLM
 from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import MASKED, is_out_of_memory
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import get_tokenizer
-from anyorder.weights import WithoutDraws, local_path, read_json
+from anyorder.weights import local_path, read_json
 
 FILES = (
     'config.json',
@@ -64,39 +67,27 @@ class MaskedCheckpoint:
         self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
         self.family = masked_family(self.kind, path)
-        if not weight_files(self.folder):
-            raise ValueError(
-                f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin'
-            )
-        self.tokenizer, special = self.open_tokenizer()
+        self.tokenizer, special = open_tokenizer(self.kind, self.family, self.folder)
         self.config = self.what_is_known(special)
 
-    def open_tokenizer(self):
-        """Return the tokenizer, and {what: token} of its special tokens, see open_tokenizer."""
-        if self.family.tokenizer == 'gpt2':
-            tokenizer = get_tokenizer('gpt2')
-            around = (tokenizer.eos,)  # as in the blocks of MDLM's training
-            return tokenizer, {'prefix': around, 'suffix': around}
-        backend, special, chat = open_tokenizer(self.family.tokenizer, self.folder)
-        end = None
-        if self.family.writes_end:
-            end = special.get('eos')
-        name = f'{self.kind}:{os.path.basename(os.path.normpath(self.folder))}'
-        return HuggingFace(name, backend, end, chat), special
-
     def what_is_known(self, special):
-        """Return the MaskedConfig, from config.json and {what: token} of the special tokens."""
-        mask_id = self.mask_id(special)
-        prefix = self.prefix(special)
-        suffix = special.get('suffix', ())
+        """Return the MaskedConfig, by {what: token} of special tokens, see open_tokenizer."""
+        prefix = special['prefix']
+        suffix = special['suffix']
+        if self.family.shift and not prefix:  # the first logits stand on a token before the text
+            bos = special.get('bos')
+            prefix = (self.tokenizer.eos if bos is None else bos,)
+        n_positions = self.family.positions
+        if isinstance(n_positions, str):
+            n_positions = self.file[n_positions]
         banned = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')}
         banned |= {*prefix, *suffix}
         banned -= {None, self.tokenizer.eos}
         said = json.dumps(self.file, sort_keys=True)
         return MaskedConfig(
-            block_size=self.n_positions() - len(prefix) - len(suffix),
+            block_size=n_positions - len(prefix) - len(suffix),
             n_tokens=self.tokenizer.n_tokens,
-            mask_id=mask_id,
+            mask_id=self.mask_id(special),
             shift=self.family.shift,
             banned=tuple(sorted(banned)),
             prefix=prefix,
@@ -106,28 +97,13 @@ class MaskedCheckpoint:
 
     def mask_id(self, special):
         """Return the token of a blank, by the tokenizer, by config.json or by the family."""
-        named = (special.get('mask'), self.file.get('mask_token_id'), self.family.mask_id)
-        for token in named:
+        for token in (special.get('mask'), self.file.get('mask_token_id'), self.family.mask_id):
             if token is not None:
                 return token
         raise ValueError(
             f'{self.folder} names no mask token, in its tokenizer or as mask_token_id of '
             'config.json'
         )
-
-    def prefix(self, special):
-        """Return the tokens before every text. A family that shifts its logits wants one."""
-        prefix = special.get('prefix', ())
-        if prefix or not self.family.shift:
-            return prefix
-        return (special.get('bos', self.tokenizer.eos),)
-
-    def n_positions(self):
-        """Return how many positions the network has for a text and what stands around it."""
-        rows = self.family.positions
-        if isinstance(rows, str):
-            rows = self.file[rows]
-        return rows
 
     def model(self, weights='raw', device='cpu'):
         """Return the MaskedModel in evaluation mode, in the dtype of its file.
@@ -165,59 +141,40 @@ def explained(folder, what, way_out):
         raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
 
 
-def open_tokenizer(kind, folder):
-    """Open the tokenizer of a folder by this class of transformers.
+def open_tokenizer(kind, family, folder):
+    """Return the tokenizer of a folder as one of ours, and {what: token} of its special tokens.
 
-    Returns the tokenizer of the package tokenizers; {what: token} of its special tokens, where
-    `prefix` and `suffix` are the tokens that it puts around a text; its chat template or None."""
-    tokenizer = tokenizer_of_transformers(kind, folder)
-    backend = tokenizer.backend_tokenizer
-    special = {}
-    for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos'):
-        token = getattr(tokenizer, f'{what}_token_id', None)
-        if token is not None:
-            special[what] = token
-    special['prefix'], special['suffix'] = tokens_around(backend, special, folder)
-    return backend, special, chat_of(tokenizer, folder)
+    `prefix` and `suffix` are the tokens before and behind a text. No code of the folder is run."""
+    if family.tokenizer == 'gpt2':
+        tokenizer = get_tokenizer('gpt2')
+        around = (tokenizer.eos,)  # as in the blocks of MDLM's training
+        return tokenizer, {'prefix': around, 'suffix': around}
 
-
-def tokenizer_of_transformers(kind, folder):
-    """Return the tokenizer of transformers of a folder, which cuts and fills up no text."""
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):
+        # transformers would make one of no words
+        raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
     import transformers
 
-    there = [name for name in VOCABULARIES if os.path.isfile(os.path.join(folder, name))]
-    if not there:  # transformers would make one of no words
-        raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
-    file = read_json(os.path.join(folder, 'config.json'))
-    known = {}
-    # AutoTokenizer looks into config.json, and fails at a model_type that transformers lacks
-    if kind == 'AutoTokenizer' and file.get('model_type') not in list(transformers.CONFIG_MAPPING):
-        known['config'] = transformers.PreTrainedConfig()
     with explained(
         folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'
     ):
-        tokenizer = getattr(transformers, kind).from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True, **known
+        theirs = getattr(transformers, family.tokenizer).from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
         )
-        backend = tokenizer.backend_tokenizer
+        backend = theirs.backend_tokenizer
         backend.no_truncation()  # of the text that it last read, which a tokenizer.json keeps
         backend.no_padding()
-    return tokenizer
-
-
-def tokens_around(backend, special, folder):
-    """Return the tokens that a tokenizer puts before and behind a text, one each at most."""
-    around = tuple(backend.encode('').ids)
-    if len(around) > 2:
-        raise ValueError(
-            f'{folder} puts {len(around)} tokens around a text: one before and one behind are '
-            'understood'
-        )
-    if len(around) == 2:
-        return around[:1], around[1:]
-    if around and around[0] in (special.get('cls'), special.get('bos')):
-        return around, ()
-    return (), around
+        one = backend.encode('a')
+        inside = [i for i, is_special in enumerate(one.special_tokens_mask) if not is_special]
+        special = {
+            'prefix': tuple(one.ids[: inside[0]]),
+            'suffix': tuple(one.ids[inside[-1] + 1 :]),
+        }
+    for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos'):
+        special[what] = getattr(theirs, f'{what}_token_id', None)
+    end = special['eos'] if family.writes_end else None
+    name = f'{kind}:{os.path.basename(os.path.normpath(folder))}'
+    return HuggingFace(name, backend, end, chat_of(theirs, folder)), special
 
 
 def chat_of(tokenizer, folder):
@@ -249,7 +206,7 @@ class MaskedFamily:
     shift: bool = False
     mask_id: int | None = None
     writes_end: bool = True
-    tokenizer: str = 'AutoTokenizer'
+    tokenizer: str = 'PreTrainedTokenizerFast'
 
 
 def masked_family(kind, path):
@@ -263,12 +220,15 @@ def masked_family(kind, path):
     )
 
 
+# --------------------------------------------------------------------------------------------------
+# the families: networks of transformers in which every token sees every token
+
 # entries of Dream's config.json that change the network, and the values that are understood
 DREAM_IS = {'tie_word_embeddings': False, 'rope_scaling': None, 'rope_parameters': None}
 
 
 def load_dream(config, weights):
-    """Return a Qwen2 of transformers with the weights of a Dream."""
+    """Return a Qwen2 with the weights of a Dream."""
     import transformers
 
     check_form(config, DREAM_IS)
@@ -276,23 +236,9 @@ def load_dream(config, weights):
     config = {name: value for name, value in config.items() if name not in left_out}
     config['use_sliding_window'] = False  # the code of their authors has none
     qwen = transformers.Qwen2Config.from_dict(config)
-    return fill_in(transformers.Qwen2ForCausalLM, qwen, weights)
+    return filled(transformers.Qwen2ForCausalLM, qwen, weights)
 
 
-# Llama's names of the parts of a block, by LLaDA's
-LLADA_PARTS = {
-    'attn_norm': 'input_layernorm',
-    'q_proj': 'self_attn.q_proj',
-    'k_proj': 'self_attn.k_proj',
-    'v_proj': 'self_attn.v_proj',
-    'attn_out': 'self_attn.o_proj',
-    'ff_norm': 'post_attention_layernorm',
-    'ff_proj': 'mlp.gate_proj',
-    'up_proj': 'mlp.up_proj',
-    'ff_out': 'mlp.down_proj',
-}
-# and outside of the blocks
-LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
 # entries of LLaDA's config.json that change the network, and the values that make it a Llama
 LLADA_IS = {
     'weight_tying': False,
@@ -312,10 +258,25 @@ LLADA_IS = {
     'rope_scaling': None,
     'rope_parameters': None,
 }
+# Llama's names, by expressions of LLaDA's
+LLADA_NAMES = {
+    r'^(model\.)?(transformer\.)?': '',
+    r'^blocks\.': 'model.layers.',
+    '^wte': 'model.embed_tokens',
+    '^ln_f': 'model.norm',
+    '^ff_out': 'lm_head',
+    'attn_norm': 'input_layernorm',
+    '([qkv]_proj)': r'self_attn.\1',
+    'attn_out': 'self_attn.o_proj',
+    'ff_norm': 'post_attention_layernorm',
+    'ff_proj': 'mlp.gate_proj',
+    'up_proj': 'mlp.up_proj',
+    'ff_out': 'mlp.down_proj',
+}
 
 
 def load_llada(config, weights):
-    """Return a Llama of transformers with the weights of a LLaDA."""
+    """Return a Llama with the weights of a LLaDA."""
     import transformers
 
     check_form(config, LLADA_IS)
@@ -332,8 +293,118 @@ def load_llada(config, weights):
         max_position_embeddings=config['max_sequence_length'],
         rope_parameters={'rope_theta': config.get('rope_theta', 10000.0)},
     )
-    renamed = {llama_name(name): p for name, p in weights.items()}
-    return fill_in(transformers.LlamaForCausalLM, llama, renamed)
+    return filled(transformers.LlamaForCausalLM, llama, renamed(weights, LLADA_NAMES))
+
+
+# GPT-NeoX's names, by expressions of MDLM's
+MDLM_NAMES = {
+    '^vocab_embed.embedding': 'embed_in.weight',
+    '^output_layer.norm_final': 'final_layer_norm',
+    '^blocks': 'layers',
+    'norm1': 'input_layernorm',
+    'attn_qkv': 'attention.query_key_value',
+    'attn_out': 'attention.dense',
+    'norm2': 'post_attention_layernorm',
+    r'mlp\.0': 'mlp.dense_h_to_4h',
+    r'mlp\.2': 'mlp.dense_4h_to_h',
+}
+
+
+def load_mdlm(config, weights):
+    """Return a GPT-NeoX with the weights of MDLM's release (Sahoo et al., arXiv 2406.07524).
+
+    Its AdaLN reads the time, which is always 0 where the network was trained without it: what
+    AdaLN shifts, scales and gates by are constants, here in norms and products."""
+    import transformers
+
+    check_form(config, {'time_conditioning': False})  # the order of tokens gives no time
+    C = config['hidden_dim']
+    neox = transformers.GPTNeoXConfig(
+        vocab_size=config['vocab_size'],
+        hidden_size=C,
+        intermediate_size=4 * C,
+        num_hidden_layers=config['n_blocks'],
+        num_attention_heads=config['n_heads'],
+        max_position_embeddings=config['model_length'],
+        hidden_act='gelu_pytorch_tanh',
+        attention_bias=False,
+        use_parallel_residual=False,
+        rope_parameters={'rope_theta': 10000.0, 'partial_rotary_factor': 1.0},
+    )
+    head = torch.nn.Linear(C, config['vocab_size'])  # theirs has a bias
+    of_head, body = at_time_0(weights, config)
+    head.load_state_dict(of_head, assign=True)
+    network = transformers.GPTNeoXForCausalLM(neox)
+    network.gpt_neox = filled(transformers.GPTNeoXModel, neox, renamed(body, MDLM_NAMES))
+    network.set_output_embeddings(head)
+    return network.eval()
+
+
+def at_time_0(weights, config):
+    """Return the weights of MDLM's head, and of its body, which take what AdaLN says at time 0."""
+    w = {name.removeprefix('backbone.'): p for name, p in weights.items()}
+
+    def linear(x, name):
+        return F.linear(x, w.pop(f'{name}.weight'), w.pop(f'{name}.bias'))
+
+    def modulate(norm, shift, scale):
+        w[f'{norm}.bias'] = shift
+        w[f'{norm}.weight'] = w[f'{norm}.weight'] * (1 + scale)
+
+    cosines = w['sigma_map.mlp.0.weight'].new_ones(128)
+    time = linear(torch.cat([cosines, 0 * cosines]), 'sigma_map.mlp.0')
+    time = F.silu(linear(F.silu(time), 'sigma_map.mlp.2'))
+    modulate('output_layer.norm_final', *linear(time, 'output_layer.adaLN_modulation').chunk(2))
+    for layer in range(config['n_blocks']):
+        at = f'blocks.{layer}'
+        six = linear(time, f'{at}.adaLN_modulation').chunk(6)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = six
+        modulate(f'{at}.norm1', shift_a, scale_a)
+        modulate(f'{at}.norm2', shift_m, scale_m)
+        for product, gate in (('attn_out', gate_a), ('mlp.2', gate_m)):
+            w[f'{at}.{product}.weight'] = gate.unsqueeze(1) * w[f'{at}.{product}.weight']
+        w[f'{at}.mlp.2.bias'] = gate_m * w[f'{at}.mlp.2.bias']
+        # GPT-NeoX has query, key and value of a head beside each other
+        qkv = w[f'{at}.attn_qkv.weight'].unflatten(0, (3, config['n_heads'], -1))
+        w[f'{at}.attn_qkv.weight'] = qkv.transpose(0, 1).flatten(0, 2)
+    return {kind: w.pop(f'output_layer.linear.{kind}') for kind in ('weight', 'bias')}, w
+
+
+def load_mlm(config, weights):
+    """Return a masked language model of transformers, which knows older names of weights too."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    config = CONFIG_MAPPING[config['model_type']].from_dict(config)
+    kind = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
+    return filled(kind, config, weights, WRONG[:2])  # its file may have other heads, too
+
+
+WRONG = ('missing_keys', 'mismatched_keys', 'unexpected_keys')
+
+
+def filled(kind, config, weights, wrong=WRONG):
+    """Return a network of transformers with these weights, in which every token sees every token.
+
+    kind   its class, whose config is `config`
+    wrong  what of WRONG must not be. Raises ValueError where it is"""
+    config.is_causal = False
+    config.use_cache = False
+    config._attn_implementation = None  # config.json may name a kernel of the hub, which is code
+    network, info = kind.from_pretrained(
+        None,
+        config=config,
+        # networks compute the frequencies of rotary positions
+        state_dict={name: p for name, p in weights.items() if not name.endswith('inv_freq')},
+        dtype='auto',
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    names = set()
+    for found in wrong:
+        names.update(key if isinstance(key, str) else key[0] for key in info[found])
+    if names:
+        raise ValueError(f'{len(names)} weights do not fit config.json, the first is {min(names)}')
+    return network
 
 
 def check_form(config, form):
@@ -343,75 +414,14 @@ def check_form(config, form):
             raise ValueError(f'{name}={config[name]!r} is not understood: it must be {value}')
 
 
-def llama_name(name):
-    """Return Llama's name of a weight of LLaDA."""
-    path = name.removeprefix('model.').removeprefix('transformer.').split('.')
-    if path[0] == 'blocks' and path[2] in LLADA_PARTS:
-        return '.'.join(['model.layers', path[1], LLADA_PARTS[path[2]], *path[3:]])
-    return '.'.join([LLADA_REST.get(path[0], path[0]), *path[1:]])
-
-
-def fill_in(kind, config, weights):
-    """Return a decoder of transformers with these weights, in which every token sees every token.
-
-    kind  its class, whose config is `config`"""
-    config.is_causal = False
-    config.use_cache = False
-    with WithoutDraws():
-        network = kind(own_attention(config))
-    return set_weights(network, weights)
-
-
-def own_attention(config):
-    """Have transformers' own attention: config.json may name a kernel of the hub, which is code."""
-    config._attn_implementation = None
-    return config
-
-
-def set_weights(network, weights):
-    """Return the network with these weights, in the dtype of their file.
-
-    Raises ValueError unless they are all that it has."""
-    # networks compute the frequencies of rotary positions
-    weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}
-    shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
-    found = {name: p.shape for name, p in weights.items()}
-    names = shapes.keys() | found.keys()
-    check_weights({name for name in names if shapes.get(name) != found.get(name)})
-    network.load_state_dict(weights, strict=False, assign=True)  # names and shapes were compared
-    return network.eval()
-
-
-def check_weights(wrong):
-    """Raise ValueError if there are names of weights that do not fit."""
-    if wrong:
-        raise ValueError(f'{len(wrong)} weights do not fit config.json, the first is {min(wrong)}')
-
-
-def load_mdlm(config, weights):
-    """Return the network of MDLM's release."""
-    check_form(config, {'time_conditioning': False})  # the order of tokens gives no time
-    names = ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')
-    sizes = {name: config[name] for name in names}
-    return set_weights(MDLM(**sizes), weights)
-
-
-def load_mlm(config, weights):
-    """Return a masked language model of transformers, which knows older names of weights too."""
-    from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-
-    config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict(config))
-    network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
-        None,
-        config=config,
-        state_dict=weights,
-        dtype='auto',
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    mismatched = {name for name, *_ in info['mismatched_keys']}
-    check_weights({*info['missing_keys']} | mismatched)
-    return network.eval()
+def renamed(weights, names):
+    """Return {name: weight} with other names, by {expression of a part of a name: what it is}."""
+    found = {}
+    for name, p in weights.items():
+        for theirs, its in names.items():
+            name = re.sub(theirs, its, name)
+        found[name] = p
+    return found
 
 
 # another family is a loader, and what must be known about it, named here
@@ -419,6 +429,6 @@ FAMILIES = {
     'llada': MaskedFamily(load_llada, 'max_sequence_length', mask_id=126336),
     'Dream': MaskedFamily(load_dream, 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
     'mdlm': MaskedFamily(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
-    'bert': MaskedFamily(load_mlm, writes_end=False),
-    'modernbert': MaskedFamily(load_mlm, writes_end=False),
+    'bert': MaskedFamily(load_mlm, writes_end=False, tokenizer='AutoTokenizer'),
+    'modernbert': MaskedFamily(load_mlm, writes_end=False, tokenizer='AutoTokenizer'),
 }
