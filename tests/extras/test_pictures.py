@@ -4,14 +4,12 @@ how a text was written."""
 import json
 import math
 import re
-import resource
 
 import pytest
 from conftest import one_line
 
 import anyorder.extras.pictures.__main__ as pictures
 from anyorder.extras.pictures.replay import kendall_tau, write_replay
-from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
 
@@ -69,22 +67,6 @@ def test_a_line_is_a_run_and_ends_in_the_table(plot, tmp_path, capsys, words, en
     names = [*{end.split()[0]: None for end in ends}]
     texts = re.findall('<!-- (.*) -->', (tmp_path / 'b/x.svg').read_text())
     assert texts[-len(names) :] == names
-
-
-def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_the_older_one(
-    plot, tmp_path, forked
-):
-    (tmp_path / 'x.pdf').write_bytes(b'older')
-
-    def plot_on_a_full_disk():  # the kernel refuses what is longer, as it would on a full disk
-        with one_line_errors():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-            plot('b --out=x.pdf')
-
-    (finished,) = forked(plot_on_a_full_disk)
-    assert finished.code == 1
-    assert finished.said.splitlines()[-1].startswith('error:')
-    assert (tmp_path / 'x.pdf').read_bytes() == b'older'
 
 
 BAD = {
