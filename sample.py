@@ -102,7 +102,7 @@ def main(config):
     # Write
     result = begin_result(writer, way, config)
     prompts = [prompts[i] for i in numbers]
-    write_all(writer, prompts, texts, way, page, result, config)
+    write_all(writer, prompts, texts, way, result, config)
 
     # Say what was written, and how
     samples = result['samples']
@@ -153,16 +153,16 @@ def check_files(config, judge_name):
     check_out('html', config.html, '.html', *inputs)
 
 
-def write_all(writer, prompts, texts, way, page, result, config):
+def write_all(writer, prompts, texts, way, result, config):
     """Write the texts of the prompts in batches, and append to result['samples'].
 
-    Sample r, a dict of sample_of with prompt and seed, is a function of seed + r."""
+    Sample r, a dict of Text.sample with prompt and seed, is a function of seed + r."""
     watch = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     samples = result['samples']
     start = time.perf_counter()
     saved = start
     try:
-        for batch in writer.batches(texts, way, page, config.seed, config.batch_size, watch):
+        for batch in writer.batches(texts, way, config.batch_size, watch):
             for r, sample in enumerate(batch, len(samples)):
                 samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
             result['seconds'] = time.perf_counter() - start

@@ -16,7 +16,7 @@ from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
 from anyorder.generation.revise import Revised
-from anyorder.generation.scroll import Scroll
+from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.likelihood.lengths import Lengths, longest_of
@@ -31,12 +31,12 @@ from configurator import check_choice
 PAGE = [field.name for field in fields(Page)]
 
 
-class Text(str):
-    """A text that was written.
+class Filled(str):
+    """A text whose blanks were filled.
 
     logprob  nats of all that was written, each token given the known ones when it was drawn, by the
              law in Drawing; not the log-probability of a text that was revised
-    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples
+    sample   the dict of its tokens, order, steps and log-probabilities, see Text.sample
     top_logprobs  what it says of the likeliest tokens, None unless asked for"""
 
 
@@ -86,8 +86,8 @@ class Writer:
         return network
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
-        """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the
-        rows. Of a list of prompts return a list.
+        """Fill the blanks of the prompt. Return a Filled or Rows; with n a list of n, or n times
+        the rows. Of a list of prompts return a list.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
@@ -110,7 +110,7 @@ class Writer:
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
         top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
-                   top_logprobs of the Text or the Rows
+                   top_logprobs of the Filled or the Rows
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.asked(way, page, options)
         if n is not None and n < 1 or batch_size < 1:
@@ -123,7 +123,7 @@ class Writer:
             numbers = [i for _ in range(n or 1) for i in numbers]
         texts = self.read(prompts, way, page, seed, numbers)
         found = []
-        for batch in self.batches(texts, way, page, seed, batch_size):
+        for batch in self.batches(texts, way, batch_size):
             found += batch
         return as_asked(found, prompt, n)
 
@@ -134,12 +134,11 @@ class Writer:
             raise ValueError('stream writes one text: give it a str, and leave out n')
         options.pop('batch_size', None)
         way, page = self.asked(way, page, options)
-        texts = self.read([prompt], way, page, seed, [0])
-        (scroll,) = self.scrolls(texts, seed, 1, page)
-        for _ in self.write(scroll, way):
-            tokens, *_ = scroll.first()
+        (text,) = self.read([prompt], way, page, seed, [0])
+        for _ in self.write([text], way, is_seen=True):
+            tokens, *_ = text.seen()
             yield shown_text(tokens, self.tokenizer, 0)
-        yield as_text(*scroll.samples())
+        yield as_text(self.sample(text))
 
     def asked(self, way, page, options):
         """Return the Way and the Page that infill's arguments name."""
@@ -185,11 +184,11 @@ class Writer:
         return decoded
 
     def read(self, prompts, way, page, seed, numbers):
-        """Return the Template of each text that is to be written, its blanks with their lengths,
-        checked before any work.
+        """Return the Text of each that is to be written, its blanks with their lengths, checked
+        before any work.
 
-        Text r is of prompt numbers[r], and the lengths of its blanks are a function of seed + r,
-        or, if `seed` is a list, of seed[r].
+        Text r is of prompt numbers[r], and a function of seed + r, or, if `seed` is a list, of
+        seed[r].
 
         Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
         have a text."""
@@ -202,7 +201,8 @@ class Writer:
         check_texts(templates, way, page, self.checkpoint.config, self.tokenizer)
         templates = [templates[i] for i in numbers]
         network = self.network if any(template.unknown for template in templates) else None
-        chosen = lengths.choose(network, templates, seeds_of(seed, len(templates)))
+        seeds = seeds_of(seed, len(templates))
+        chosen = lengths.choose(network, templates, seeds)
         bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
         with self.autocast():
             texts = [*bar]
@@ -211,7 +211,7 @@ class Writer:
                 check_match(text, self.tokenizer, row)
         if network is not None:  # blanks have found their lengths
             check_places(texts, page, self.block_size, self.tokenizer.n_tokens)
-        return texts
+        return [Text(*row, page, seed, r) for r, (*row, seed) in enumerate(zip(texts, seeds))]
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
@@ -271,36 +271,31 @@ class Writer:
                 nats.append(float(logp))
         return nats
 
-    def batches(self, texts, way, page, seed, batch_size, watch=None):
-        """Write texts of `read`. Yield the samples of each batch, see Scroll.samples.
+    def batches(self, texts, way, batch_size, watch=None):
+        """Write texts of `read`. Yield the samples of each batch.
 
-        Text r is a function of seed + r, or, if `seed` is a list, of seed[r]. A Watch is shown the
-        first text of each batch after each step."""
-        n_blanks = sum(text.known.count(False) for text in texts)
-        has_watch = watch is not None
-        with progress(total=n_blanks, unit='token', leave=False, disable=has_watch) as bar:
-            for scroll in self.scrolls(texts, seed, batch_size, page):
-                for n_new in self.write(scroll, way):
+        A Watch is shown the first text of each batch after each of its steps."""
+        n_blanks = sum(text.template.known.count(False) for text in texts)
+        is_seen = watch is not None
+        with progress(total=n_blanks, unit='token', leave=False, disable=is_seen) as bar:
+            for r in range(0, len(texts), batch_size):
+                batch = texts[r : r + batch_size]
+                step = -1  # the last one that was shown
+                for n_new in self.write(batch, way, is_seen):
                     bar.update(n_new)
-                    seen = scroll.first() if has_watch else None
-                    if seen:
-                        watch(*seen)
-                yield scroll.samples()
+                    if is_seen and max(batch[0].all('step')) > step:
+                        tokens, steps, step, logprob = batch[0].seen()
+                        watch(tokens, steps, step, logprob)
+                yield [self.sample(text) for text in batch]
 
-    def scrolls(self, texts, seed, batch_size, page):
-        """Yield the Scroll of each batch of texts, to be written in turn.
+    def sample(self, text):
+        return text.sample(self.tokenizer, self.block_size)
 
-        Text r is a function of seed + r, or, if `seed` is a list, of seed[r]."""
-        seeds = seeds_of(seed, len(texts))
-        for r in range(0, len(texts), batch_size):
-            batch = slice(r, r + batch_size)
-            yield Scroll(texts[batch], seeds[batch], self.checkpoint, page, r)
-
-    def write(self, scroll, way):
-        """Write the texts of a Scroll. Yield after each step the number of tokens that it
-        revealed."""
-        with self.autocast():
-            steps = scroll.steps(self.network, way, self.use_cache, self.device)
+    def write(self, texts, way, is_seen=False):
+        """Write texts of `read`. Yield after each step the number of tokens that it revealed, see
+        scroll."""
+        network = self.network
+        steps = scroll(texts, self.checkpoint, network, way, self.use_cache, self.device, is_seen)
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)
@@ -429,7 +424,7 @@ def prompts_of(prompt):
 
 
 def as_asked(samples, prompt, n):
-    """Return the samples in the form of the prompt: a Text, Rows, or lists of them, n of each
+    """Return the samples in the form of the prompt: a Filled, Rows, or lists of them, n of each
     unless n is None."""
     if not isinstance(prompts_of(prompt)[0], str):
         shape = np.shape(prompt)[:-1]
@@ -443,9 +438,9 @@ def as_asked(samples, prompt, n):
 class Rows(np.ndarray):
     """Rows (..., N) that were written, integers. A row that ended early is filled up with -1.
 
-    logprob  (...) nats of all that was written, as of a Text; None of a part of the rows
-    samples  the dict of each row, see Scroll.samples
-    top_logprobs  [rows] as of a Text"""
+    logprob  (...) nats of all that was written, as of a Filled; None of a part of the rows
+    samples  the dict of each row, see Text.sample
+    top_logprobs  [rows] as of a Filled"""
 
     logprob = None
     samples = ()
@@ -467,7 +462,7 @@ def as_rows(samples):
 
 
 def as_text(sample):
-    text = Text(sample['text'])
+    text = Filled(sample['text'])
     text.logprob = -sample['nats']
     text.sample = sample
     text.top_logprobs = sample.get('top_logprobs')

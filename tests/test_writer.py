@@ -20,7 +20,7 @@ from oracle import NETWORKS
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
-from anyorder.generation import fill, generate
+from anyorder.generation import Canvas, fill, generate
 from anyorder.generation.scroll import end_of
 from anyorder.generation.watch import Watch, has_colours, visible
 from anyorder.generation.way import Page, Way
@@ -188,6 +188,15 @@ def test_a_text_ends_with_its_first_stop(letters, how):
         assert short.sample['order'] == [p for p in text.sample['order'] if p < n]
         for key in ('step', 'logprob'):
             close(short.sample[key], text.sample[key][:n])
+
+
+def test_a_row_that_has_stopped_may_stay_beside_others(letters, monkeypatch):
+    """As on a GPU, where other rows would be other graphs."""
+    prompts = ['ab[[6]]', '[[8]]', '[[6]]', '[[5]]b', '[[8]]']
+    how = dict(order='random', n_steps=3, stop=[*'abcdefg'], seed=2)
+    alone = letters().infill(prompts, **how)
+    monkeypatch.setattr(Canvas, 'is_exact', False)
+    assert letters().infill(prompts, **how) == alone
 
 
 TWO_OPEN = '[[2]]bc[[..]]d[[..]][[3]]e'

@@ -166,27 +166,12 @@ class Canvas:
             self.language.put(at, part.language)
 
     def lists(self):
-        """Return [tokens, order, step, logprob, likeliest] of each row without padding, lists but
-        for the last."""
+        """Return [tokens, order, step, logprob, likeliest] of each row: by position, but the order,
+        which has no padding. All are lists but for the last."""
         whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
         rows = torch.stack(whole, 1).cpu()  # (B, 4, N), by one wait
         found = []
         for row, likeliest, n in zip(rows, self.likeliest.cpu(), self.n_visits.tolist()):
-            row = row[:, :n]
-            found.append([*row[:3].long().tolist(), row[3].tolist(), likeliest])
+            tokens, order, step = row[:3].long().tolist()
+            found.append([tokens, order[:n], step, row[3].tolist(), likeliest])
         return found
-
-
-def sample_of(tokens, order, step, logprob, tokenizer):
-    """Return what there is to say of a text; `passes` are steps of which it has a token."""
-    passes = {*step} - {-1}
-    return {
-        'text': tokenizer.decode(tokens),
-        'tokens': tokens,
-        'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
-        'blanks': sum(s >= 0 for s in step),
-        'passes': len(passes),
-        'order': order,
-        'step': step,
-        'logprob': logprob,
-    }

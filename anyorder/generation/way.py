@@ -80,7 +80,7 @@ class Page:
     length        tokens of a text, prompt included; 0 is block_size
     context       tokens that a stretch of a longer text reads before its first blank; 0 is half of
                   block_size
-    stop          texts that end a text, or its [[..]], see scroll.Scroll
+    stop          texts that end a text, or its [[..]], see scroll.Text
     blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
     allowed       which tokens may stand where, see Constraint; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text

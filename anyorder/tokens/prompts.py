@@ -377,6 +377,15 @@ class Template:
                 return self.starts[k]
         return len(self.tokens)
 
+    def parts(self):
+        """Return the Templates of its parts. Each goes on to the end of its [[..]]; what stands
+        behind the last one is a part, too."""
+        cuts = [i for i, piece in enumerate(self.pieces, 1) if piece.kind == 'rest']
+        parts = []
+        for i, j in itertools.pairwise([0, *cuts, len(self.pieces)]):
+            parts.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
+        return [part for part in parts if part.open or part.tokens]
+
     def with_lengths(self, lengths, said=()):
         """Return the Template whose first blanks of unknown length have these lengths, of which a
         sample says `said`."""

@@ -11,6 +11,7 @@ from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
+from anyorder.generation.scroll import Text
 from anyorder.generation.way import Page, Way
 from anyorder.machine.processes import gather, processes, start_processes
 from anyorder.machine.terminal import progress
@@ -327,15 +328,14 @@ class AnyOrderLM(TemplateLM):
         first = group[0]
         way, page = self.how_to_write(first.options)
         page = replace(page, stop=first.stops)
-        texts = [asked.text for asked in group]
-        check_guided(texts, way, page, self.max_length)
-        seeds = [asked.seed for asked in group]
-        rows = iter(group)
-        for scroll in self.writer.scrolls(texts, seeds, self.batch_size, page):
-            for _ in self.writer.write(scroll, way):
+        check_guided([asked.text for asked in group], way, page, self.max_length)
+        texts = [Text(asked.text, page, asked.seed) for asked in group]
+        for start in range(0, len(texts), self.batch_size):
+            batch = texts[start : start + self.batch_size]
+            for _ in self.writer.write(batch, way):
                 pass
-            for sample, asked in zip(scroll.samples(), rows):
-                yield asked, self.answer(sample, first.stops)
+            for text, asked in zip(batch, group[start:]):
+                yield asked, self.answer(self.writer.sample(text), first.stops)
 
     def how_to_write(self, asked):
         """Return the Way and the Page that a request asks for, or else the model has."""
