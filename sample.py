@@ -64,6 +64,7 @@ import time
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
+from anyorder.generation.prompts import prompts_path, read_prompts, typed
 from anyorder.generation.watch import Watch
 from anyorder.generation.way import Way
 from anyorder.likelihood.judge import measure, open_judge
@@ -77,7 +78,6 @@ from anyorder.report import (
     save,
     write_page,
 )
-from anyorder.tokens.prompts import prompts_path, read_prompts, typed
 from anyorder.writer import PAGE, Writer
 
 SAVED_EVERY = 60  # seconds

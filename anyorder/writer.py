@@ -15,15 +15,15 @@ from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.fill import check_turns
+from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
-from anyorder.likelihood.lengths import Lengths, longest_of
+from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
-from anyorder.tokens.prompts import parse_prompts, read_pattern
 from anyorder.tokens.shown import shown_text
 from anyorder.tokens.tokenizer import tokens_of
 from configurator import check_choice
@@ -198,20 +198,16 @@ class Writer:
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
         if n_row:
             check_rows(prompts, templates, n_row)
-        check_texts(templates, way, page, self.checkpoint.config, self.tokenizer)
+        check_templates(templates, way, page, self.checkpoint.config)
         templates = [templates[i] for i in numbers]
-        network = self.network if any(template.unknown for template in templates) else None
         seeds = seeds_of(seed, len(templates))
-        chosen = lengths.choose(network, templates, seeds)
-        bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
-        with self.autocast():
-            texts = [*bar]
-        for row, (template, text) in enumerate(zip(templates, texts)):
-            if text is not template:
-                check_match(text, self.tokenizer, row)
-        if network is not None:  # blanks have found their lengths
-            check_places(texts, page, self.block_size, self.tokenizer.n_tokens)
-        return [Text(*row, page, seed, r) for r, (*row, seed) in enumerate(zip(texts, seeds))]
+        if any(template.unknown for template in templates):
+            chosen = lengths.choose(self.network, templates, seeds)
+            bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
+            with self.autocast():
+                templates = [*bar]
+        check_places(templates, page, self.tokenizer, way.drawing.scores)
+        return [Text(*row, page, seed, r) for r, (*row, seed) in enumerate(zip(templates, seeds))]
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
@@ -310,7 +306,7 @@ def check_rows(prompts, templates, n_row):
             raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
 
 
-def check_texts(templates, way, page, config, tokenizer):
+def check_templates(templates, way, page, config):
     """Raise ValueError for Templates that a model of this config cannot write in this way on this
     page, or cannot score."""
     scores = way.drawing.scores
@@ -318,99 +314,75 @@ def check_texts(templates, way, page, config, tokenizer):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    for n in {min(len(text.tokens), config.block_size) for text in templates}:
+    if not any(template.blanks() for template in templates):
+        raise ValueError('there is no blank to write or score in the prompt')
+    for n in {min(len(template.tokens), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
     way.unmasking.check_network(config.slots, min(longest, config.block_size), scores)
-    check_blanks(templates, scores)
-    check_places(templates, page, config.block_size, tokenizer.n_tokens)
-    check_guided(templates, way, page, config.block_size)
-    check_patterns(templates, way, page)
-    for row, template in enumerate(templates):
-        if not template.unknown:
-            check_match(template, tokenizer, row, scores)
+    each(partial(check_template, way=way, page=page, block_size=config.block_size), templates)
 
 
-def check_blanks(templates, scores):
-    """Raise ValueError unless texts have blanks that can be written, or scored."""
-    n_blanks = sum(len(text.blanks()) for text in templates)
-    if not n_blanks:
-        raise ValueError('there is no blank to write or score in the prompt')
-    n_answers = sum(text.answer.count(True) for text in templates)
-    if scores and n_answers < n_blanks:
+def check_template(template, way, page, block_size):
+    """Raise ValueError for a Template that cannot be written, or scored, in this way."""
+    if way.drawing.scores and template.answer.count(True) < len(template.blanks()):
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
         )
+    if way.drawing.cfg_scale:
+        check_guided(template, page, block_size)
+    if template.patterns:
+        check_turns(way.unmasking)
+        check_patterns(template, page)
 
 
-def check_places(templates, page, block_size, n_tokens):
-    """Raise ValueError unless an array page.allowed has a token for what is a blank whatever the
-    lengths of Templates, and a row for what may be one."""
-    asked = set()
-    last = -1
-    for template in templates:
-        asked.update(template.blanks(template.n_firm(page.stop)))
-        lengths = []
-        room = template.length - template.n_least
-        for i in template.unknown:
-            piece = template.pieces[i]
-            lengths.append(min(longest_of(piece, block_size), piece.least + room))
-            room -= lengths[-1] - piece.least
-        last = max([last, *template.with_lengths(lengths).blanks()])
-    check_allowed(page.allowed, asked, n_tokens, last)
+def check_guided(template, page, block_size):
+    """Raise ValueError where a Template gives nothing to be guided by, or is not written on one
+    canvas: on a second one what was written would count as the prompt."""
+    if not any(template.known):
+        raise ValueError(
+            'cfg_scale has a text depend more on what is given, and a prompt gives nothing: write '
+            'some text beside its blanks, or leave out cfg_scale'
+        )
+    if template.longest > block_size or page.stop and len(template.parts()) > 1:
+        raise ValueError(
+            f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
+            f'with what is to be written, got {template.longest}; and leave out stop where text '
+            'stands behind a [[..]]'
+        )
 
 
-def check_guided(templates, way, page, block_size):
-    """Raise ValueError where guidance is asked for, but one of the Templates gives nothing, or is
-    not written on one canvas: on a second one what was written would count as the prompt."""
-    if not way.drawing.cfg_scale:
-        return
-    for number, template in enumerate(templates, 1):
-        if not any(template.known):
-            raise ValueError(
-                'cfg_scale has a text depend more on what is given, and prompt '
-                f'{number} of {len(templates)} gives nothing: '
-                'write some text beside its blanks, or leave out cfg_scale'
-            )
-        if template.longest > block_size:
-            raise ValueError(
-                'cfg_scale wants a text that fits into the model, with what is to be written: at '
-                f'most {block_size} tokens, got {template.longest}'
-            )
-        if page.stop and template.open and template.open[0][1] < len(template.tokens):
-            raise ValueError(
-                'cfg_scale wants a text that is written as a whole, and with a stop what stands '
-                'behind a [[..]] is written after it: leave out stop, or cfg_scale'
-            )
-
-
-def check_patterns(templates, way, page):
-    """Raise ValueError where Templates, or the page, have patterns that cannot be kept to."""
-    matching = [template for template in templates if template.patterns]
-    if not matching:
-        return
-    check_turns(way.unmasking)
-    own = [one for template in templates for one in template.pieces if one.pattern is not None]
-    if own and page.pattern is not None:
+def check_patterns(template, page):
+    """Raise ValueError where the patterns of a Template cannot be kept to."""
+    if template.pattern is not None and any(piece.pattern for piece in template.pieces):
         raise ValueError(
             'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
             'in place of [[/pattern/]]'
         )
-    if page.stop and not (own and all(template.open for template in matching)):
+    if page.stop and (template.pattern is not None or not template.open):
         raise ValueError(
             'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
             '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
         )
 
 
-def check_match(text, tokenizer, row, scores=False):
-    """Raise ValueError where a part of the text cannot match its pattern, or, if the text in the
-    blanks is scored, does not. Errors name the row."""
-    for start, end, pattern in text.patterns:
-        places = zip(text.tokens[start:end], text.known[start:end])
-        tokens = [token if is_known or scores else -1 for token, is_known in places]
-        pattern.check(tokens, tokenizer, row)
+def check_places(templates, page, tokenizer, scores):
+    """Raise ValueError for what cannot stand in a blank of Templates whose lengths are found.
+
+    An array page.allowed has a row for each, and a token unless a stop may end a [[..]] before it.
+    A part matches its pattern, and so does, if it is scored, the text in its blanks."""
+    blanks = set()
+    last = -1
+    for template in dict.fromkeys(templates):
+        first = template.parts()[0] if page.stop else template
+        blanks.update(first.blanks())
+        last = max([last, *template.blanks()])
+        for start, end, pattern in template.patterns:
+            places = zip(template.tokens[start:end], template.known[start:end])
+            tokens = [token if is_known or scores else -1 for token, is_known in places]
+            pattern.check(tokens, tokenizer, templates.index(template))
+    check_allowed(page.allowed, blanks, tokenizer.n_tokens, last)
 
 
 def prompts_of(prompt):

@@ -18,6 +18,7 @@ from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
+from anyorder.generation.prompts import Piece, Template
 from anyorder.likelihood import judge, nll, tables
 from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
@@ -30,7 +31,6 @@ from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.prompts import Piece, Template
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, tokenizer_of_set
 from anyorder.writer import Writer
 from configurator import configure

@@ -17,8 +17,8 @@ from conftest import make_model, one_line, tokenizer_like
 
 from anyorder.checkpoint import entries_of, save_checkpoint
 from anyorder.datasets import open_split
+from anyorder.generation import prompts as p
 from anyorder.likelihood.measured import Cut, open_corpus
-from anyorder.tokens import prompts as p
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import LONG_WORD, Library, heard, train_bpe
 from anyorder.tokens.meta import Meta, read_meta

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import REFERENCE, make_model, one_line
-from oracle import NETWORKS
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
@@ -192,11 +191,12 @@ def test_a_text_ends_with_its_first_stop(letters, how):
 
 def test_a_row_that_has_stopped_may_stay_beside_others(letters, monkeypatch):
     """As on a GPU, where other rows would be other graphs."""
-    prompts = ['ab[[6]]', '[[8]]', '[[6]]', '[[5]]b', '[[8]]']
-    how = dict(order='random', n_steps=3, stop=[*'abcdefg'], seed=2)
-    alone = letters().infill(prompts, **how)
-    monkeypatch.setattr(Canvas, 'is_exact', False)
-    assert letters().infill(prompts, **how) == alone
+    texts = []
+    for is_exact in (True, False):
+        monkeypatch.setattr(Canvas, 'is_exact', is_exact)
+        how = dict(order='random', n_steps=3, stop=[*LETTERS[:7]], seed=2)
+        texts.append(letters().infill(['ab[[6]]', '[[8]]', '[[6]]', '[[5]]b', '[[8]]'], **how))
+    assert texts[0] == texts[1]
 
 
 TWO_OPEN = '[[2]]bc[[..]]d[[..]][[3]]e'
@@ -284,9 +284,6 @@ def test_a_table_is_checked_where_the_blanks_of_the_chosen_lengths_are(letters):
                 writer.infill('a[[1-4]]b[[1]]', seed=seed, **how)
         said.add(len(text))
     assert said == {4, 5, 6, 7}
-    table[1] = False
-    with one_line('at position 1, a blank'):
-        writer.read(['a[[1-4]]b'], *writer.asked(None, None, how), 1, [0])
     # behind a [[..]] that a stop ends nothing stands where it may be
     last = torch.arange(8).unsqueeze(1) < torch.full((26,), 7)
     assert (
@@ -584,14 +581,6 @@ def test_no_answer_depends_on_others(grids):
     assert writer.logprob('a [[=b c]]') == before != Writer('grids.pt').logprob('a [[=b c]]')
 
 
-@pytest.mark.parametrize('network', NETWORKS)
-def test_a_logprob_is_the_score_from_left_to_right(letters, network):
-    writer = letters(**NETWORKS[network])
-    for prompt in ('ab[[=cd]]e[[=f]]', '[[=a]]'):
-        score = writer.logprob(prompt, n_steps=8)
-        assert writer.logprob(prompt) == pytest.approx(score, rel=1e-5)
-
-
 @pytest.mark.parametrize('n_orders', [0, 3])
 def test_logprob_of_a_part_given_another(letters, n_orders):
     """What is in neither is not read, and each row has the orders of its seed."""
@@ -761,11 +750,10 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ('infill([])', 'a row must hold'),
         ("infill(['a', 1])", 'prompt 2 of 2: a row'),
         ("infill(['a', '[[0]]'])", 'prompt 2 of 2'),
-        ("infill(['a', ''], cfg_scale=1)", 'prompt 2 of 2 gives nothing'),
+        ("infill(['a', ''], cfg_scale=1)", 'prompt 2 of 2: cfg_scale'),
         ("infill(['a', 'b'], seed=[1])", '2 texts, got 1'),
         ("infill('a', allowed=np.ones((32, 256), bool))", r'257\), got bool \(32, 256\)'),
         ("infill('a', allowed=np.ones((9, 257), bool))", 'position 31 may be a blank; .* 9 pos'),
-        ("infill('a[[1-9]]b', allowed=np.ones((9, 257), bool))", 'position 9 may be a blank'),
         ("infill('a', allowed=[[True]])", 'got list'),
         ("infill('a[[2]]', order=np.array([[0, 2, 1]]))", 'list of positions, whole numbers'),
         ("infill('a[[2]]', order=[0, 1.5, 2])", 'list of positions, whole numbers'),

@@ -16,11 +16,11 @@ import torch
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation import Canvas
 from anyorder.generation.fill import check_turns, fill
+from anyorder.generation.prompts import read_pattern
 from anyorder.generation.rules import check_counts
 from anyorder.likelihood.estimates import Estimate
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
-from anyorder.tokens.prompts import read_pattern
 
 
 class Written(Estimate):

@@ -11,12 +11,12 @@ from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
+from anyorder.generation.prompts import Piece, Template, behind_beginning
 from anyorder.generation.scroll import Text
 from anyorder.generation.way import Page, Way
 from anyorder.machine.processes import gather, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
-from anyorder.tokens.prompts import Piece, Template, behind_beginning
 from anyorder.tokens.shown import written_text
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizer import END_OF_TEXT, parted, tokens_of
@@ -328,7 +328,9 @@ class AnyOrderLM(TemplateLM):
         first = group[0]
         way, page = self.how_to_write(first.options)
         page = replace(page, stop=first.stops)
-        check_guided([asked.text for asked in group], way, page, self.max_length)
+        if way.drawing.cfg_scale:
+            for asked in group:
+                check_guided(asked.text, page, self.max_length)
         texts = [Text(asked.text, page, asked.seed) for asked in group]
         for start in range(0, len(texts), self.batch_size):
             batch = texts[start : start + self.batch_size]

@@ -77,19 +77,25 @@ def behind_beginning(found, prefix):
     return found[len(prefix) :] if written == [*prefix] else found
 
 
-def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
-    """Return the Template of each prompt, see parse_prompt, which is to match a pattern as a whole.
-
-    If there are several, an error says which prompt is wrong. One line each says that tokens are
-    unknown, and that a blank stands behind a space."""
-    templates = []
-    spelling = Spelling(tokenizer)
+def each(function, prompts):
+    """Return what a function makes of each prompt. If there are several, an error says of which."""
+    found = []
     for n, prompt in enumerate(prompts, 1):
         try:
-            templates.append(parse_prompt(prompt, tokenizer, length, prefix, spelling, pattern))
+            found.append(function(prompt))
         except ValueError as e:
             said = f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)
             raise ValueError(said) from None
+    return found
+
+
+def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
+    """Return the Template of each prompt, see parse_prompt, which is to match a pattern as a whole.
+
+    One line each says that tokens are unknown, and that a blank stands behind a space."""
+    spelling = Spelling(tokenizer)
+    how = tokenizer, length, prefix, spelling, pattern
+    templates = each(lambda prompt: parse_prompt(prompt, *how), prompts)
     spelling.say()
     return templates
 
@@ -333,17 +339,9 @@ class Template:
             matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
             self.patterns = [(*self.starts[i : i + 2], pieces[i].pattern) for i in matching]
 
-    def blanks(self, n=None):
-        """Return which of the first n positions, by default of all, are blanks."""
-        return [p for p, known in enumerate(self.known[:n]) if not known]
-
-    def n_firm(self, stop):
-        """Return how many positions stay what they are whatever lengths are chosen, and wherever a
-        stop, if there is one, ends a [[..]]."""
-        ends = [self.starts[i] + self.pieces[i].least for i in self.unknown[:1]]
-        if self.open and (stop or self.unknown):
-            ends.append(self.open[0][0 if self.unknown else 1])
-        return min(ends, default=len(self.tokens))
+    def blanks(self):
+        """Return which positions are blanks."""
+        return [p for p, known in enumerate(self.known) if not known]
 
     @property
     def longest(self):
