@@ -62,7 +62,6 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 from collections import Counter
 from datetime import timedelta
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -73,12 +72,12 @@ from anyorder.fast import freeze
 from anyorder.generation.options import choice_in
 from anyorder.generation.way import Way
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
-from anyorder.likelihood.estimates import ESTIMATES, LABELS, Estimate
+from anyorder.likelihood.estimates import ESTIMATES, LABELS, in_orders
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, remarks, unigram_row
-from anyorder.likelihood.written import Written
+from anyorder.likelihood.written import written
 from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import (
@@ -98,15 +97,17 @@ ONE_BY_ONE = 2**31  # passes that are enough for a token each
 class Row(NamedTuple):
     """A row of `orders`.
 
-    text   its name there
-    way    by which a text is scored
-    said   what its label says of the number of passes
-    one    the text of the row of one token a step with which it is compared; '': it is that"""
+    text       its name there
+    way        by which a text is scored
+    said       what its label says of the number of passes
+    one        the text of the row of one token a step with which it is compared; '': it is that
+    known_l2r  whether what is given is read left to right, as by rows that are compared with it"""
 
     text: str
     way: Way
     said: str = ''
     one: str = ''
+    known_l2r: bool = False
 
 
 def check_options(c):
@@ -137,40 +138,41 @@ def choose_estimates(c, datasets, checkpoint):
         names = [checkpoint.order.estimate]
         if not checkpoint.config.slots.masked_loss:
             names = ['l2r', *names]
-    found = [(estimate_named(name, c, checkpoint), 'ensemble', name) for name in names]
-    for estimate, _, _ in found:
+    found = [(estimate_named(name, c, checkpoint), name) for name in names]
+    for estimate, _ in found:
         if estimate.dataset not in ('', *datasets):
             raise ValueError(
-                f'{estimate.name} is measured on {estimate.dataset}, which is not among '
+                f'{estimate.kind} is measured on {estimate.dataset}, which is not among '
                 f'{", ".join(datasets)}'
             )
 
     texts = dict.fromkeys(names_in(c.orders))
-    rows = list(chain.from_iterable(rows_of(text, c, checkpoint.run) for text in texts))
+    rows = [row for text in texts for row in rows_of(text, c, checkpoint.run)]
     beside_passes = any(row.one for row in rows)
-    written = [estimate_of(row, c, checkpoint, beside_passes) for row in rows]
-    of_one = {row.text: it for row, it in zip(rows, written) if not row.one}
-    for row, estimate in zip(rows, written):
-        estimate.one = of_one.get(row.one)
-        if estimate.known_l2r and estimate.one and not estimate.one.known_l2r:
-            estimate.one.known_l2r = True  # what is given is read alike
-            estimate.one.work += ', known from left to right'
-        found.append((estimate, row.way.order.name_as(row.text), row.text))
+    of_one = {}
+    for row in rows:
+        if not row.one:
+            of_one[row.text] = estimate_of(row, c, checkpoint, beside_passes)
+    for row in rows:
+        estimate = of_one.get(row.text)
+        if row.one:
+            estimate = estimate_of(row, c, checkpoint, beside_passes, of_one.get(row.one))
+        found.append((estimate, row.text))
     return told_apart(found)
 
 
 def told_apart(found):
-    """Return the estimates of [(estimate, what its label says of its text, the text)], each once.
+    """Return the estimates of [(estimate, its text)], each once.
 
-    Where several share a label, each says its whole text there."""
+    Where several share a label, each is named by its whole text."""
     kept = {}
-    for estimate, *texts in found:
-        kept.setdefault((estimate.name, estimate.label, estimate.told), (estimate, *texts))
-    n_labels = Counter((name, label) for name, label, _ in kept)
-    for estimate, said, text in kept.values():
-        if n_labels[estimate.name, estimate.label] > 1:
-            estimate.label = estimate.label.replace(said, text, 1)
-    return [estimate for estimate, *_ in kept.values()]
+    for estimate, text in found:
+        kept.setdefault((estimate.kind, estimate.label, estimate.told), (estimate, text))
+    n_labels = Counter((kind, label) for kind, label, _ in kept)
+    for estimate, text in kept.values():
+        if n_labels[estimate.kind, estimate.label] > 1:
+            estimate.name = text
+    return [estimate for estimate, _ in kept.values()]
 
 
 def estimate_named(text, c, checkpoint):
@@ -197,35 +199,38 @@ def rows_of(text, c, run):
     if by_one.unmasking.threshold is not None:
         name, _ = parsed(text, {':': 'threshold'})
         return [Row(text, by_one, one=name.replace(kind, by_one.unmasking.score))]
-    steps = numbers(c, 'n_steps')
-    rows = [Row(text, by_one)] if 0 in steps else []
-    for n in dict.fromkeys(steps):
+    steps = dict.fromkeys(numbers(c, 'n_steps'))
+    rows = []
+    if 0 in steps:
+        known_l2r = any(steps) and by_one.order.known_l2r
+        rows.append(Row(text, by_one, known_l2r=known_l2r))
+    for n in steps:
         if n:
             way = Way.of(run, n_steps=n, unmask=c.unmask, **how)
             rows.append(Row(text, way, f' in {n}', text))
     return rows
 
 
-def estimate_of(row, c, checkpoint, beside_passes):
+def estimate_of(row, c, checkpoint, beside_passes, one=None):
     """Return the estimate of a Row: the law of writing, or without passes, and by the law of the
     model itself, the plain one in the order.
 
-    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn"""
+    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn
+    one            the estimate with which it is compared"""
     order = row.way.order
     adaptive = row.way.unmasking.adaptive
-    exact = beside_passes and is_drawn(checkpoint.config.slots, order)
-    label = row.text if adaptive else LABELS.get(order.kind, order.name_as(row.text))
-    label += row.said
-    if exact and not row.one and not adaptive:
-        label += ', exact'
+    name = row.text if adaptive else LABELS.get(order.kind, order.name_as(row.text))
+    ending = row.said
+    if not ending and not adaptive and beside_passes and is_drawn(checkpoint.config.slots, order):
+        ending += ', exact'
     if c.temperature != 1:
-        label += ', tempered'
+        ending += ', tempered'
     if c.pattern:
-        label += ', matching'
-    if adaptive or row.one or exact or c.temperature != 1 or c.pattern:
-        return Written(c, checkpoint, label, row.way)
-    name = 'order' if order.estimate == 'own' else order.estimate
-    return Estimate(c, checkpoint, order, label, name)
+        ending += ', matching'
+    if adaptive or ending:
+        return written(c, checkpoint, row.way, name=name, ending=ending, one=one)
+    kind = 'order' if order.estimate == 'own' else order.estimate
+    return in_orders(c, checkpoint, order, known_l2r=row.known_l2r, name=name, kind=kind)
 
 
 def names_of_sets(c, checkpoint):

@@ -2,12 +2,12 @@
 probabilities averaged."""
 
 import math
-from itertools import repeat
+from itertools import islice, repeat
 
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import read
+from anyorder.likelihood.nll import padded, read
 from anyorder.seeds import drawn_seeds, keys_of, uniform
 
 
@@ -71,42 +71,36 @@ def shuffled_contexts(order, first, width, n, seed):
 
 
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, visits, seeds, n_contexts, n_tokens=2**14):
+def ensemble_block_nll(model, idx, order, groups, n_contexts, width, n_tokens=2**14):
     """Return nats of visits of one block in each of their contexts.
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]])
 
-    where d = visits[g, k]. One pass runs the slots up to the group's end, head and last layer for
-    the group alone, in the model's precision.
+    where d is the first visit of group g plus k, for k < width. One pass runs the slots up to the
+    group's end, head and last layer for the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
-    visits      (groups, width), neighbours in a group, which share their contexts; groups ascend
-    seeds       [groups], of the shuffles of the visits before a group
+    groups      [(first visit, seed of the shuffles of the visits before)], ascending
     n_tokens    slots of a pass, over all groups whose contexts it holds
     returns     (own (N,), the nats in the order itself, members (groups, n_contexts, width), 0
                 behind the last visit; member 0 is the order itself), float64"""
     n_new = n_contexts - 1
-    width = visits.size(1)
-    is_there = visits < len(order)  # the last group may reach beyond the block
+    rows = (
+        (idx, context, range(first, len(context)))
+        for first, seed in groups
+        for context in shuffled_contexts(order, first, width, n_new, seed)
+    )
+    found = read(model, rows, n_tokens)
 
     # One pass gives the first member of all groups
-    nll = model(idx[None].to(model.device), order[None].to(model.device))  # (1, N)
-    own = nll[0].cpu().double()
-    members = own[visits.clamp(max=len(order) - 1)].masked_fill(~is_there, 0)
-    members = members.unsqueeze(1).repeat(1, n_contexts, 1)
-
-    # The others differ from it where there is something to shuffle
-    is_new = (is_there & (visits[:, :1] > 1)).unsqueeze(1).expand(-1, n_new, -1)
-    if is_new.any():
-        rows = (
-            (idx, context, range(first, len(context)))
-            for first, seed in zip(visits[:, 0].tolist(), seeds)
-            if first > 1
-            for context in shuffled_contexts(order, first, width, n_new, seed)
-        )
-        nll = torch.cat([*read(model, rows, n_tokens)])
-        members[:, 1:][is_new] = nll.cpu().double()  # the only wait for the device
-    return own, members
+    own = model(idx[None].to(model.device), order[None].to(model.device))[0]  # (N,)
+    members = []
+    for first, _ in groups:
+        members += [own[first : first + width], *islice(found, n_new)]
+    sizes = [*map(len, members)]
+    members = torch.cat(members).cpu().double()  # the only wait for the device
+    members = padded(members.split(sizes)).view(len(groups), n_contexts, -1)
+    return own.cpu().double(), members
 
 
 def powers_of_two(n):

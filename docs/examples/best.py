@@ -5,26 +5,26 @@
 The options are those of eval_ppl.py."""
 
 import sys
-from functools import partial
 
 sys.path.append('.')  # the project's folder, from which it is run
 
 import eval_ppl
-from anyorder.likelihood.estimates import ESTIMATES, Estimate
+from anyorder.likelihood.estimates import ESTIMATES, in_orders
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import RANDOM
 from configurator import configure
 
 
-class Best(Estimate):
-    """min_k -log p(x | sigma_k)"""
+def best(config, checkpoint):
+    """Return the Estimate min_k -log p(x | sigma_k)."""
 
-    def rows(self, nats, text, of_one=None):
-        best = nats.min(1).values
-        return [self.row(f'best x {self.n_orders}', best, text, self.n_orders)]
+    def columns(nats):  # (n, K)
+        return {nats.size(1): nats.min(1).values}
+
+    return in_orders(config, checkpoint, RANDOM, kind='best', name='best', columns=columns)
 
 
-ESTIMATES['best'] = partial(Best, order=RANDOM, label='best', name='best')
+ESTIMATES['best'] = best
 
 if __name__ == '__main__':
     with one_line_errors():

@@ -139,7 +139,7 @@ def test_last_words_are_counted(monkeypatch):
     tokens = np.array([t for text in passages for t in (*text.encode(), 256)])
     text = SimpleNamespace(tokens=tokens, given=None, label='', digest='')
     config = SimpleNamespace(batch_size=3, block_size=9)
-    estimate = last_word.LastWord(config, SimpleNamespace(tokenizer=Bytes()))
+    estimate = last_word.last_word(config, SimpleNamespace(tokenizer=Bytes()))
 
     def words(model, rows, batch_size, length):
         assert (batch_size, length) == (3, 9)  # a word sees what fits into a block

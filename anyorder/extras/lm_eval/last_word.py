@@ -8,41 +8,42 @@ from anyorder.likelihood.tables import share_error, summarize
 from anyorder.tokens.tokenizers import split_documents
 
 
-class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, and the perplexity of the word.
+def last_word(config, checkpoint):
+    """Return the Estimate of the share of passages whose last word greedy decoding writes, and of
+    the perplexity of the word.
 
     Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
     each token."""
 
-    name = label = work = 'accuracy'
-    dataset = 'lambada'
-
-    def __init__(self, config, checkpoint):
-        self.c = config
-        self.checkpoint = checkpoint
-        self.n_at_once = config.batch_size
-
-    def items(self, text):
+    def items(text):
         """Return the last words of all passages, the longest passage first."""
-        words = last_words(text.tokens, self.checkpoint.tokenizer)
+        words = last_words(text.tokens, checkpoint.tokenizer)
         if not words:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         return sorted(words, key=lambda pair: -len(pair[0]))
 
-    def nats(self, model, items, numbers, given):
+    def nats(model, items, numbers, given):
         """Return (len(numbers), 2): the nats of a word, and 1 where it is right."""
         words = [items[n] for n in numbers]
-        size = self.c.batch_size
-        scores = continuation_scores(model, words, batch_size=size, length=self.c.block_size)
+        how = {'batch_size': config.batch_size, 'length': config.block_size}
+        scores = continuation_scores(model, words, **how)
         found = [[nats, greedy] for _, nats, greedy in sorted(scores)]
         return torch.tensor(found, dtype=torch.float64)
+
+    size = config.batch_size
+    name = 'accuracy'
+    return Accuracy(name, name, name, nats, items=items, n_at_once=size, dataset='lambada')
+
+
+class Accuracy(Estimate):
+    """An Estimate whose row has no nats of blocks."""
 
     def rows(self, measured, text, of_one=None):
         nats, hits = measured.T
         words = summarize('', nats, 1, None)
         n = len(measured)
         row = {
-            'kind': self.name,
+            'kind': self.kind,
             'estimate': 'last word',
             'accuracy': float(hits.mean()),
             'rows': n,

@@ -46,7 +46,7 @@ from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.measured import Cut, open_corpus
-from anyorder.likelihood.written import Written
+from anyorder.likelihood.written import written
 from anyorder.machine.files import check_out
 from anyorder.writer import Writer
 
@@ -91,8 +91,8 @@ def main(config):
         ).samples
         row = {'way': name, 'n_steps': n_steps, 'seconds': time.perf_counter() - start}
         row['passes'] = statistics.fmean(sample['passes'] for sample in samples)
-        how = Config(config, n_orders=1, block_size=writer.block_size)
-        estimate = Written(how, writer.checkpoint, name, law)
+        how = Config(config, n_orders=1, block_size=writer.block_size, estimates='', pattern='')
+        estimate = written(how, writer.checkpoint, law, name=name)
         (of_text,) = estimate.rows(estimate.measure(writer.model, text, Journal('', {})), text)
         row |= {'nats': of_text['nats_per_token'], 'nats_error': of_text['stderr']}
         if judge:
