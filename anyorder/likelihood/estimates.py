@@ -86,22 +86,22 @@ class Estimate:
         What is in the journal is not run again."""
         rank, world_size = processes()
         items = self.items(text)
-        n = len(items)
-        name = text.label, text.digest, self.work
-        missing = journal.missing(name, n)
+        keys = [(text.label, text.digest, self.work, number) for number in range(len(items))]
+        missing = [key for key in keys if key not in journal.done]
         how = {'total': len(missing), 'unit': 'block', 'desc': f'{text.label} {self.label}'}
         with progress(**how, leave=False, disable=rank > 0 or not missing) as bar:
             size = self.n_at_once * world_size
             for i in range(0, len(missing), size):
-                numbers = missing[i : i + size]
-                mine = numbers[rank::world_size]
+                part = missing[i : i + size]
+                mine = part[rank::world_size]
                 found = []
                 if mine:
-                    nats = check_finite(self.nats(model, items, mine, text.given))
-                    found = [((*name, b), row) for b, row in zip(mine, nats.tolist(), strict=True)]
+                    numbers = [number for *_, number in mine]
+                    nats = check_finite(self.nats(model, items, numbers, text.given))
+                    found = [*zip(mine, nats.tolist(), strict=True)]
                 journal.add(dict(chain(*gather(found))))
-                bar.update(len(numbers))
-        return journal.nats(name, n)
+                bar.update(len(part))
+        return torch.tensor([journal.done[key] for key in keys], dtype=torch.float64)
 
     def rows(self, nats, text, of_one=None):
         """Return rows of the table from the nats (n, m) of all blocks of a Corpus.

@@ -5,15 +5,13 @@ import contextlib
 import json
 import os
 
-import torch
-
 from anyorder.machine.files import read_text, reading, replace_file
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import gather, processes
 
 
 class Journal:
-    """Nats of finished blocks, by (set, digest of the set, work, block).
+    """Nats of finished blocks: `done` {(set, digest of the set, work, block): [m numbers]}.
 
     The first line of the file says which evaluation it is. Every other line is a block: [set,
     digest, work, block, nats]. A last line that was cut off is dropped. All processes read the
@@ -51,10 +49,6 @@ class Journal:
                 'differ): remove it or choose another --out'
             )
 
-    def missing(self, name, n_blocks):
-        """Return the blocks 0 .. n_blocks - 1 of `name` (set, digest, work) still to be done."""
-        return [block for block in range(n_blocks) if (*name, block) not in self.done]
-
     def add(self, entries):
         """Remember {(set, digest, work, block): nats}, here and in the file."""
         self.done.update(entries)
@@ -63,11 +57,6 @@ class Journal:
             lines = lines_of([*key, nats] for key, nats in entries.items())
             with locked(self.path), open(self.path, 'a') as f:
                 f.write(lines)
-
-    def nats(self, name, n_blocks):
-        """Return nats (n_blocks, m) float64 of `name`, all of them finished."""
-        rows = [self.done[(*name, block)] for block in range(n_blocks)]
-        return torch.tensor(rows, dtype=torch.float64)
 
 
 def lines_of(values):

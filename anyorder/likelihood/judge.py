@@ -15,6 +15,7 @@ from anyorder.likelihood.nll import check_finite, read
 from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
+from anyorder.tokens.shown import token_texts
 from anyorder.tokens.tokenizers import Symbols
 
 
@@ -133,28 +134,16 @@ def translate(tokens, counted, source, target):
         if ends and target.eos is not None:
             new += [(target.eos, flag) for flag in flags]
             continue
-        text, letters = decode_flagged(ids, flags, source)
-        found = target.spans(text)
-        target.check(text, found)
-        new += [(token, any(letters[start:end])) for token, start, end in found]
+        texts = token_texts(ids, source)
+        letters = []  # whether each counts
+        counts = False
+        for text, flag in zip(texts, flags):
+            counts |= flag
+            letters += [counts for _ in text]
+            counts &= not text  # which a letter of several tokens has at its last
+        spans = target.spans(''.join(texts))
+        new += [(token, any(letters[start:end])) for token, start, end in spans]
     return tuple(zip(*new))
-
-
-def decode_flagged(ids, flags, tokenizer):
-    """Return (text of tokens, for each of its letters whether a flagged token has a byte of it)."""
-    n_read = 0
-    text = ''
-    letters = []
-    for flag, run in groupby(flags):
-        n_read += len(list(run))
-        before = text
-        text = tokenizer.decode(ids[:n_read])
-        adds_none = text == before or not text.startswith(before)
-        # the run goes on with the letter that the last one began
-        if flag and before and adds_none:
-            letters[-1] = True
-        letters.extend(flag for _ in text[len(letters) :])
-    return text, letters
 
 
 # a network that reads left to right, and the tokenizer that it reads by

@@ -70,14 +70,24 @@ class Lengths:
         most = min(most, piece.least + text.length - text.n_least)
         n = [m for m in range(piece.least, most + 1) if piece.may_have(m)]
         room = size - n[-1]
-        rows = [row_of(text, m, room) for m in n]
-        if None in rows:
+        texts = [text.with_lengths([m]) for m in n]
+        behind = [places_behind(found, text.unknown[0], room) for found in texts]
+        if not all(behind):
             raise ValueError(
                 f'nothing tells the length of a [[?]]: there is no text on the {room} positions '
                 f'that its {n[-1]} tokens leave of {size}: give it fewer, as [[2-12]], or write '
                 '[[n]]'
             )
-        return n, gap_scores(network, rows).softmax(0)
+        cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
+        rows = []
+        for found, places in zip(texts, behind):
+            known = found.known[cut : places[-1] + 1]
+            order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
+            n_known = sum(known)
+            asked = range(n_known - len(places), n_known)
+            rows.append((found.tokens[cut : places[-1] + 1], order, asked))
+        nll = torch.stack([*read(network, rows)])
+        return n, (-nll.cpu().double().sum(1)).softmax(0)
 
 
 def longest_of(piece, size):
@@ -92,35 +102,13 @@ def longest_of(piece, size):
     return most or min(least + LONGEST - 1, max(least, size // 2))
 
 
-def row_of(text, n, room):
-    """Return a row of gap_scores: the text up to the last token that tells whether the next blank
-    of unknown length has n tokens.
+def places_behind(text, i, room):
+    """Return where the known tokens stand that tell the length of blank i of a Template.
 
-    room     positions behind the gap that the model has
-    returns  (tokens, known, start of the gap); None if no text stands there"""
-    i = text.unknown[0]
-    text = text.with_lengths([n])
+    room  positions behind the gap that the model has"""
     first = text.starts[i + 1]  # of what follows the gap
     end = min(text.end_of(i), first + room)
-    behind = [p for p in range(first, end) if text.known[p]][:NEAR]
-    if not behind:
-        return None
-    n = behind[-1] + 1
-    return text.tokens[:n], text.known[:n], text.starts[i]
-
-
-def gap_scores(network, rows):
-    """Return (K,) float64: log p(R | L, gap) of K rows (tokens, known, start of the gap).
-
-    Of long rows the model reads the end."""
-    cut = max(0, max(len(tokens) for tokens, *_ in rows) - network.config.block_size)
-    asked = []
-    for tokens, known, start in rows:
-        known = known[cut:]
-        order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
-        behind = range(sum(known[: start - cut]), sum(known))
-        asked.append((tokens[cut:], order, behind))
-    return -torch.stack([*read(network, asked)]).cpu().double().sum(1)
+    return [p for p in range(first, end) if text.known[p]][:NEAR]
 
 
 def said(length):
