@@ -65,7 +65,7 @@ def make_split(data_dir, name, split, meta):
     is_whole = bool({*TRAIN_AND_VAL} & whole_splits(directory, meta).keys())
     if row and row.offline and split in TRAIN_AND_VAL and not is_whole:
         return prepare(name, data_dir)
-    if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).is_quick(name):
+    if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
     path = bin_path(directory, split)
     command = f'{command_of(name, meta, split)} --data_dir={shlex.quote(str(data_dir))}'
@@ -87,7 +87,7 @@ def command_of(name, meta, split):
     if meta and meta.made_by:
         return f'{meta.made_by} --name={name}'
     if name in MAKERS:
-        return maker_of(name).about({'task': name})['made_by']
+        return f'{maker_of(name).MADE_BY} {name}'
     if is_made_whole(name, split) or (name in DATA_SETS and DATA_SETS[name].splits):
         return f'python data/prepare.py {name}'
     kind = 'tokens' if meta and meta.tokenizer == OWN else 'text'

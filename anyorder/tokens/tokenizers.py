@@ -22,8 +22,9 @@ KNOWN = (*TEXT, *MAKERS, OWN)
 def maker_of(name):
     """Return the module that makes sets of these tokens, one of MAKERS. It has
 
-    about(puzzle)        -> {'vocabulary': texts of the tokens, 'made_by': the command}
-    is_quick(name)       -> whether a set of this name is made when it is asked for
+    task_of(name)  -> .symbols, the texts of the tokens, and .quick, whether a set of this name is
+                      made when it is asked for
+    MADE_BY        the command that makes the set of a name behind it
     prepare_puzzles(name, data_dir) -> Meta"""
     return importlib.import_module(MAKERS[name])
 
@@ -49,7 +50,7 @@ def get_tokenizer(name, file=None, eos=None, texts=(), n_tokens=0):
     if name not in KNOWN:
         return Library.of_file(name, file, eos)
     if name in MAKERS and not texts:
-        texts = maker_of(name).about({'task': name})['vocabulary']
+        texts = maker_of(name).task_of(name).symbols
     texts = texts or [*map(str, range(n_tokens))]
     begins = [later.startswith(text) for text, later in itertools.pairwise(sorted(texts))]
     separator = ' ' if name == OWN or any(begins) else ''

@@ -10,6 +10,8 @@ After a step its result stands in place of its two numbers."""
 
 import numpy as np
 
+from anyorder.extras.puzzles.puzzle import Puzzle
+
 MOST = 100  # the largest of the numbers and of the targets
 MOST_RESULT = 999  # the largest result of a step, and the largest number that has a token
 SIGNS = '+-*/'
@@ -18,12 +20,7 @@ EQUALS = OTHERS.index('=')
 COLUMNS = 5  # tokens of a step
 
 
-def countdown_texts():
-    """Return the texts of all tokens: padding, signs, and the numbers from 1."""
-    return [*OTHERS, *map(str, range(1, MOST_RESULT + 1))]
-
-
-class Countdown:
+class Countdown(Puzzle):
     """Rules, generator and judge, for many puzzles at once.
 
     A puzzle is n numbers from 1 to `largest`, by default 100, and a target from 10 to `largest`. A
@@ -34,12 +31,17 @@ class Countdown:
     Complex Reasoning and Planning", arXiv 2410.14157, after Gandhi et al. 2024, "Stream of Search",
     arXiv 2404.03683. Their rows are characters, and results may be larger."""
 
-    def __init__(self, n, largest=None):
+    symbols = [*OTHERS, *map(str, range(1, MOST_RESULT + 1))]
+    made = {'largest': 'numbers up to {}'}
+    n_train = 500000
+
+    def __init__(self, n, largest=MOST):
         self.n = n
+        self.about = f'{n} numbers and a target'
         self.n_question = -(-(n + 1) // COLUMNS) * COLUMNS  # the numbers, padding, the target
-        self.largest = MOST if largest is None else largest
-        if not 20 <= self.largest <= MOST:
-            raise ValueError(f'largest must be a number from 20 to {MOST}, got {self.largest}')
+        self.largest = largest
+        if not 20 <= largest <= MOST:
+            raise ValueError(f'largest must be a number from 20 to {MOST}, got {largest}')
 
     def key(self, tokens):
         """Return what two splits may not share: the numbers, in any order, and the target."""
@@ -48,7 +50,7 @@ class Countdown:
         return np.column_stack([numbers, target])
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """Return (tokens, given), each (n, N): the puzzles among n_rows that `wanted` lets pass.
+        """Return (tokens, given), each (n, N).
 
         A step takes two random numbers of those that are left, the larger one first, and one of the
         signs that lead to a result from 1 to 999. The last result is the target."""
@@ -57,7 +59,6 @@ class Countdown:
         padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
         tokens = np.column_stack([token_of(numbers), padding, token_of(result), steps])
         tokens = tokens[(result >= 10) & (result <= self.largest)]
-        tokens = tokens[wanted(tokens)]
         is_question = np.arange(tokens.shape[1]) < self.n_question
         return tokens, is_question | (tokens == EQUALS)
 
@@ -78,10 +79,8 @@ class Countdown:
         """Return (the tokens of a step (B, 5), its result (B,)) of pairs of numbers (B, 2)."""
         a = pair.max(1)
         b = pair.min(1)
-        results = np.column_stack([a + b, a - b, a * b, a // b])  # by SIGNS
-        fits = (results >= 1) & (results <= MOST_RESULT)
-        fits[:, 3] &= a % b == 0
-        sign = (fits * rng.random(fits.shape)).argmax(1)
+        results = results_of(a, b)
+        sign = ((results > 0) * rng.random(results.shape)).argmax(1)
         result = np.take_along_axis(results, sign[:, None], 1)[:, 0]
         equals = np.full(len(pair), EQUALS)
         step = np.column_stack([token_of(a), sign + 1, token_of(b), equals, token_of(result)])
@@ -102,7 +101,8 @@ class Countdown:
             a, b, result = map(number_of, (a, b, result))
             left, has_a = without(left, a)
             left, has_b = without(left, b)
-            sound = sound & has_a & has_b & (equals == EQUALS) & holds(a, sign, b, result)
+            holds = (results_of(a, b) == result[:, None]) & (sign[:, None] - 1 == range(len(SIGNS)))
+            sound = sound & has_a & has_b & (equals == EQUALS) & (result > 0) & holds.any(1)
             left = np.column_stack([left, result])
             right[:, first : first + COLUMNS] = sound[:, None]
         reached = result == target
@@ -132,8 +132,9 @@ def without(left, number):
     return left, found
 
 
-def holds(a, sign, b, result):
-    """Return whether a sign b = result (B,), of whole numbers; sign is a token."""
-    of_sign = {'+': a + b == result, '-': a == b + result, '*': a * b == result}
-    of_sign['/'] = a == b * result
-    return np.any([(sign == OTHERS.index(text)) & of_sign[text] for text in SIGNS], 0)
+def results_of(a, b):
+    """Return the results (B, 4) of numbers a and b (B,) by SIGNS; 0 for none from 1 to 999."""
+    quotient = a // np.maximum(b, 1)
+    quotient = np.where(quotient * b == a, quotient, 0)
+    results = np.column_stack([a + b, a - b, a * b, quotient])
+    return np.where((results >= 1) & (results <= MOST_RESULT), results, 0)

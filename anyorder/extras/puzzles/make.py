@@ -15,14 +15,14 @@ have up to 10 variants of a puzzle to train on, renamed and turned. A second run
 import os
 import signal
 
-from anyorder.extras.puzzles.rules import SHARES, TASKS
-from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.extras.puzzles.rules import TASKS, task_of
+from anyorder.extras.puzzles.sets import SHARES, prepare_puzzles
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.folder import print_meta
 from anyorder.tokens.meta import read_meta
 from configurator import at_least, check_choice, configure
 
-WORDS = {name: task.about for name, task in TASKS.items()}
+WORDS = {name: task_of(name).about for name in TASKS}
 
 OF_SOME = ('n_latents', 'n_observations', 'largest')  # options of some tasks
 
@@ -45,8 +45,8 @@ def main(config):
     at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
     check_choice('split', config.split or 'train', *SHARES)
     (task,) = config.words
-    others = {*OF_SOME} - {*TASKS[task].options, *TASKS[task].made}
-    if idle := config.given & others:
+    kind = task_of(task)
+    if idle := config.given & ({*OF_SOME} - {*kind.options, *kind.made}):
         raise ValueError(f'--{min(idle)} changes nothing of {task}: leave it out')
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', *OF_SOME)}

@@ -9,49 +9,37 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from anyorder.extras.puzzles.rules import SHARES, make_task, task_of
+from anyorder.extras.puzzles.rules import task_of
 from anyorder.machine.terminal import progress
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import GIVEN, whole_splits
 
+MADE_BY = 'python -m anyorder.extras.puzzles make'
+# shares of all solutions, by a hash
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
 N_ROWS = {'val': 1000, 'test': 1000}
 PART = 1024  # puzzles that are made together
 MANY = 20000  # rows; more are worth the start of other processes
 
 
-def about(puzzle):
-    """Return what a set says of itself in meta.json: its vocabulary, and made_by, its command.
-
-    puzzle  {'task': name} and the options that say which puzzles there are, or which of them"""
-    task = puzzle['task']
-    made_by = f'python -m anyorder.extras.puzzles make {task}'
-    for option, value in puzzle.items():
-        if option != 'task':
-            made_by += f' --{option}={value}'
-    return {'vocabulary': list(task_of(task).symbols), 'made_by': made_by}
-
-
-def is_quick(name):
-    """Return whether a set that is missing is made when it is asked for."""
-    return task_of(name).quick
-
-
-def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, **options):
+def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, seed=0, **options):
     """Write data_dir/name/<split>.bin and meta.json of a task's puzzles; return the Meta.
 
     split    '' is all of them
     n_rows   {split: number of puzzles} to generate, if not the default
     force    replace what is there
-    options  those of puzzles make; the Task says which it has, and needs. seed is 0 by default
-    """
+    options  of puzzles make that the Puzzle of the task names"""
+    options['seed'] = seed
     kind = task_of(task)
-    seed = options.setdefault('seed', 0)
-    puzzle = {'task': task} | {option: options[option] for option in kind.options}
+    own = {option: options[option] for option in kind.options}
     made = {option: options[option] for option in kind.made if options.get(option)}
-    rules = make_task(puzzle | made)  # with the symbols of all puzzles that could be made
+    rules = task_of(task, **own, **made)
+    puzzle = {'task': task} | own
+    words = [f'--{option}={value}' for option, value in (own | made).items()]
+    about_made = [kind.made[option].format(value) for option, value in made.items()]
+    origin = ', '.join([task, f'seed {seed}', *about_made])
 
-    origin = origin_of(task, seed, made)
     wanted = [split] if split else list(SHARES)
     counts = {'train': kind.n_train} | N_ROWS | dict(n_rows)
     with folder_to_write(data_dir, name or task, split) as folder:
@@ -63,32 +51,20 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, *
         splits = {}
         for s in wanted:
             tokens, given = make_puzzles(rules, s, counts[s], seed)
-            splits[s] = packed_rows(tokens, given)
+            packed = (tokens | GIVEN * given).astype('<u2')
+            splits[s] = len(packed), ((row, len(row)) for row in packed)
         meta = Meta(
             folder.name,
             task,
             len(kind.symbols),
             given=True,
             row_length=tokens.shape[1],
-            shape=getattr(rules, 'shape', None),
+            shape=rules.shape,
             puzzle=puzzle,
-            **about(puzzle | made),
+            vocabulary=list(kind.symbols),
+            made_by=' '.join([MADE_BY, task, *words]),
         )
         return folder.write(meta, origin, splits)
-
-
-def origin_of(task, seed, made):
-    """Return what meta.json says of puzzles that were made with the options `made`."""
-    origin = f'{task}, seed {seed}'
-    for option, value in made.items():
-        origin += f', {task_of(task).made[option].format(value)}'
-    return origin
-
-
-def packed_rows(tokens, given):
-    """Return (number of rows, rows) for Folder.write, of tokens and given (n, N)."""
-    packed = (tokens | GIVEN * given).astype('<u2')
-    return len(packed), ((row, len(row)) for row in packed)
 
 
 def make_puzzles(task, split, n_rows, seed):
@@ -130,7 +106,9 @@ def make_part(task, split, seed, part):
 
     rng = np.random.default_rng([seed, list(SHARES).index(split), part])
     n_variants = 10 if split == 'train' else 1
-    return task.make(PART, rng, wanted, n_variants)
+    tokens, given = task.make(PART, rng, wanted, n_variants)
+    keep = wanted(tokens)
+    return tokens[keep], given[keep]
 
 
 def fractions(keys):

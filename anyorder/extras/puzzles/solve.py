@@ -47,7 +47,6 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     options = read_options(globals(), ckpt=())
 
 import itertools
-import re
 import time
 from typing import NamedTuple
 
@@ -56,7 +55,9 @@ import torch
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import name_of_run, open_split, prepared_anew
-from anyorder.extras.puzzles.rules import SHARES, judge_of
+from anyorder.extras.puzzles.puzzle import Puzzle
+from anyorder.extras.puzzles.rules import judge_of
+from anyorder.extras.puzzles.sets import SHARES
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
@@ -83,7 +84,7 @@ class Run(NamedTuple):
 class Puzzles(NamedTuple):
     """The puzzles that are asked for."""
 
-    task: object  # its rules, see anyorder/extras/puzzles/rules.py
+    task: Puzzle  # what judges them
     tokens: torch.Tensor  # (n, N) the solutions, in tokens of the model, PADDING behind them
     given: torch.Tensor  # (n, N) which tokens are given
     label: str  # name of the set and its split
@@ -99,11 +100,14 @@ class Puzzles(NamedTuple):
 
 def main(config):
     # The questions
-    check_options(config)
+    at_least(config, 1, 'batch_size')
+    at_least(config, 0, 'n_puzzles')
+    check_out('out', config.out, '.json', config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
     puzzles = open_puzzles(checkpoint, config)
     if config.temperature == 'auto':
-        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
+        config['temperature'] = 0 if puzzles.given.any() else 1
+    config['temperature'] = float(config.temperature)
     counts, _ = puzzles.check_answer(puzzles.tokens)
     if not counts.any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
@@ -124,9 +128,6 @@ def main(config):
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
         f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
     )
-    name, data_dir = where(config, checkpoint.run)
-    if anew := prepared_anew(checkpoint, data_dir, name):
-        print(anew)
 
     # The answers
     model = freeze(model, getattr(torch, dtype))
@@ -138,17 +139,6 @@ def main(config):
 
 # --------------------------------------------------------------------------------------------------
 # the questions
-
-
-def check_options(c):
-    """Raise ValueError for options that no checkpoint could serve."""
-    at_least(c, 1, 'batch_size')
-    at_least(c, 0, 'n_puzzles')
-    if c.temperature != 'auto':
-        if type(c.temperature) not in (int, float):
-            raise ValueError(f"temperature must be 'auto' or a number, got {c.temperature!r}")
-        Drawing(c.temperature)
-    check_out('out', c.out, '.json', c.ckpt)
 
 
 def read_runs(c, trained):
@@ -170,18 +160,14 @@ def read_runs(c, trained):
 # the puzzles
 
 
-def where(c, run):
-    """Return (name, data_dir) of the set that is asked for; `run` are options of the training."""
-    return c.dataset or name_of_run(run), c.data_dir or run.get('data_dir', 'data')
-
-
 def open_puzzles(checkpoint, c):
     """Return the Puzzles that are asked for."""
     tokenizer = checkpoint.tokenizer
     block_size = checkpoint.config.block_size
-    name, data_dir = where(c, checkpoint.run)
+    name = c.dataset or name_of_run(checkpoint.run)
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
+    data_dir = c.data_dir or checkpoint.run.get('data_dir', 'data')
     check_choice('split', c.split, *SHARES)
     split = open_split(data_dir, name, c.split)
     meta = split.meta
@@ -193,14 +179,16 @@ def open_puzzles(checkpoint, c):
             f'{name} has other puzzles or symbols than a checkpoint of {tokenizer.name} tokens '
             'knows: choose another --dataset or --ckpt'
         )
+    if anew := prepared_anew(checkpoint, data_dir, name):
+        print(anew)
     N = meta.row_length or block_size
     check_length(split, N)
     tokens, given = all_blocks(split, N, c.n_puzzles)
     given = only_blank(c.blanks, tokens, given)
-    if tokens.size(1) > block_size:
+    if N > block_size:
         raise ValueError(
-            f'the model reads {block_size} tokens, the puzzles of {name} have {tokens.size(1)}: '
-            'choose another --dataset or --ckpt'
+            f'the model reads {block_size} tokens, the puzzles of {name} have {N}: choose another '
+            '--dataset or --ckpt'
         )
     label = f'{name} ({c.split}){split.cut(N)}'
     if c.blanks:
@@ -225,8 +213,10 @@ def only_blank(positions, tokens, given):
     N = given.size(1)
     given = torch.ones_like(given)
     for part in positions.split(','):
-        first, end = span_of(part)
-        if not first < end <= N:
+        first, _, end = part.partition(':')
+        first = int(first)
+        end = int(end or first + 1)
+        if not 0 <= first < end <= N:
             raise ValueError(
                 f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
                 f'{positions!r}'
@@ -235,28 +225,17 @@ def only_blank(positions, tokens, given):
     return given
 
 
-def span_of(text):
-    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
-    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
-    if not found:
-        return 0, 0
-    first = int(found[1])
-    return first, int(found[2] or first + 1)
-
-
 def ids_of(symbols, tokenizer):
     """Return the tokens (n,) of a tokenizer for the symbols of a set; None if it lacks one."""
     if tokenizer.identity == symbols.identity:
         return np.arange(symbols.n_tokens)
     if tokenizer.name in KNOWN or symbols.texts is None:
         return None
-    found = []
-    for text in symbols.texts:
-        ids = tokenizer.encode(text)
-        if len(ids) != 1 or tokenizer.decode(ids) != text:
-            return None
-        found += ids
-    return np.array(found)
+    found = [tokenizer.encode(text) for text in symbols.texts]
+    whole = all(len(ids) == 1 for ids in found)
+    if not whole or [tokenizer.decode(ids) for ids in found] != [*symbols.texts]:
+        return None
+    return np.concatenate(found)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -301,10 +280,8 @@ def solve_all(model, puzzles, runs, c):
             idx, _, _ = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
             n_slots = int(model.trunk.n_slots)
             seconds = time.perf_counter() - start
-        counts, right = puzzles.check_answer(idx)
-        row = {'order': order, 'n_steps': n_steps} | score(counts, right)
-        row |= {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
-        yield row
+        row = {'order': order, 'n_steps': n_steps} | score(*puzzles.check_answer(idx))
+        yield row | {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
 
 
 def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
@@ -332,15 +309,12 @@ def score(counts, right):
     n = len(total)
     solved = int((right == total).sum())
     share = float(right.sum() / total.sum())
-    if n == 1 or share in (0, 1):
-        error = share_error(n * share, n)
-    else:
-        error = ratio_error(right, total)
     return {
         'solved': solved / n,
         'solved_stderr': share_error(solved, n),
         'right': share,
-        'right_stderr': error,
+        # where the puzzles do not differ, as of shares of one number
+        'right_stderr': ratio_error(right, total) or share_error(n * share, n),
         'puzzles': n,
     }
 

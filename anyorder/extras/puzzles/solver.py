@@ -86,8 +86,17 @@ def branches(owner, can):
     return parts
 
 
-def blanks_right(tokens, given, answer):
-    """Return (which tokens of `answer` count, which are right), all (B, N).
+def dig(kept, order, is_enough, n_least=0):
+    """Take away what a puzzle does not need, in place.
 
-    Every blank counts, for a puzzle has one solution."""
-    return ~given, answer == tokens
+    kept       (B, M) bool, which parts of a puzzle are left; more than n_least, an int or (B,), are
+               too many
+    order      (B, M): which part may go first
+    is_enough  (rows (m,), kept (m, M)) -> (m,) bool, whether these rows have one solution still"""
+    every = np.arange(len(kept))
+    for part in order.T:
+        rows = np.flatnonzero(kept[every, part] & (kept.sum(1) > n_least))
+        trial = kept[rows]
+        trial[np.arange(len(rows)), part[rows]] = False
+        fine = is_enough(rows, trial)
+        kept[rows[fine]] = trial[fine]

@@ -6,16 +6,22 @@ import math
 
 import numpy as np
 
-from anyorder.extras.puzzles.solver import blanks_right, count_solutions, propagate
+from anyorder.extras.puzzles.puzzle import Puzzle
+from anyorder.extras.puzzles.solver import count_solutions, dig, propagate
 
 
-class Sudoku:
+class Sudoku(Puzzle):
     """Rules, generator and solver, for many puzzles at once.
 
-    A grid is n n digits, row by row: 1 to n, 0 is blank."""
+    A grid is n n tokens, row by row: 0 is the digit 1."""
 
     def __init__(self, n):
         self.n = n
+        self.about = f'{n} x {n}'
+        self.symbols = '123456789'[:n]
+        self.quick = n == 4
+        if self.quick:
+            self.n_train = 20000
         self.box = math.isqrt(n)
         self.shape = [n, n]
         cell = np.arange(n * n)
@@ -25,8 +31,6 @@ class Sudoku:
         units = [np.arange(n)[:, None] == part for part in (row, column, box)]
         self.units = np.concatenate(units).astype(np.float32)  # (3 n, cells)
 
-    check_answer = staticmethod(blanks_right)
-
     def key(self, tokens):
         """Return what two splits may not share: the solution.
 
@@ -35,30 +39,21 @@ class Sudoku:
         np.put_along_axis(names, tokens[:, : self.n], np.arange(1, self.n + 1)[None], 1)
         return np.take_along_axis(names, tokens, 1)
 
-    def solve(self, grids):
-        """Return (number of solutions of each of grids (B, cells), one solution).
-
-        Solutions are counted up to 2; 0 where there is none."""
-        is_digit = grids[:, :, None] == np.arange(1, self.n + 1)
-        is_blank = grids[:, :, None] == 0
-        count, solution = count_solutions(is_digit | is_blank, self.units)
-        return count, np.where(count[:, None] > 0, solution + 1, 0)
+    def solve(self, tokens, given):
+        """Return (number of solutions, counted up to 2, one solution) of grids (B, cells)."""
+        can = tokens[:, :, None] == np.arange(self.n)
+        return count_solutions(can | ~given[:, :, None], self.units)
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """Return (tokens, given), each (n, cells): the puzzles whose solutions `wanted` lets pass.
-
-        Among n_rows with one solution; wanted is (B, cells) -> (B,) bool. About 24 to 36 cells are
-        given, in 4 x 4 about 4 to 8."""
-        solutions = self.random_grids(-(-n_rows // n_variants), rng)
-        solutions = solutions[wanted(solutions - 1)]
+        """Return (tokens, given), each (n, cells). About 24 to 36 cells are given, in 4 x 4 about 4
+        to 8."""
+        tokens = self.random_grids(-(-n_rows // n_variants), rng)
+        tokens = tokens[wanted(tokens)]
         low, high = (24, 37) if self.n == 9 else (4, 9)
-        puzzles = self.dig(solutions, rng.integers(low, high, len(solutions)), rng)
+        given = self.dig(tokens, rng.integers(low, high, len(tokens)), rng)
         if n_variants > 1:
-            puzzles = puzzles.repeat(n_variants, 0)
-            solutions = solutions.repeat(n_variants, 0)
-            puzzles, solutions = self.symmetric(puzzles, solutions, rng)
-        keep = wanted(solutions - 1)
-        return solutions[keep] - 1, puzzles[keep] > 0
+            return self.symmetric(tokens.repeat(n_variants, 0), given.repeat(n_variants, 0), rng)
+        return tokens, given
 
     def random_grids(self, n_grids, rng):
         """Return random full grids (n_grids, cells).
@@ -71,7 +66,7 @@ class Sudoku:
             can[~sound] = True
             left = can.sum(2)
             done = sound & (left == 1).all(1)
-            grids.append(can[done].argmax(2) + 1)
+            grids.append(can[done].argmax(2))
             can = can[~done]
             left = left[~done]
             if len(can):
@@ -82,47 +77,38 @@ class Sudoku:
                 can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
         return np.concatenate(grids)
 
-    def dig(self, solutions, n_clues, rng):
-        """Return puzzles of `solutions` with about n_clues (B,) digits left.
+    def dig(self, tokens, n_clues, rng):
+        """Return which cells (B, cells) are given: about n_clues (B,), random ones.
 
-        Random ones go that let in no other solution."""
-        puzzles = solutions.copy()
+        Others go that let in no other solution."""
+
+        def is_enough(rows, given):
+            count, _ = self.solve(tokens[rows], given)
+            return count == 1
+
         cells = self.n**2
-        order = rng.random(puzzles.shape).argsort(1)
+        order = rng.random(tokens.shape).argsort(1)
         # half of them go at once, and come back where that is too many
         n_first = cells // 2 if cells > 16 else 0
-        np.put_along_axis(puzzles, order[:, :n_first], 0, 1)
-        count, _ = self.solve(puzzles)
-        bad = count != 1
-        puzzles[bad] = solutions[bad]
-        for cell in order.T:
-            there = puzzles[np.arange(len(puzzles)), cell] > 0
-            too_many = (puzzles > 0).sum(1) > n_clues
-            rows = np.flatnonzero(too_many & there)
-            trial = puzzles[rows]
-            trial[np.arange(len(rows)), cell[rows]] = 0
-            count, _ = self.solve(trial)
-            fine = count == 1
-            puzzles[rows[fine]] = trial[fine]
-        return puzzles
+        given = np.ones(tokens.shape, bool)
+        np.put_along_axis(given, order[:, :n_first], False, 1)
+        given[~is_enough(np.arange(len(given)), given)] = True
+        dig(given, order, is_enough, n_clues)
+        return given
 
-    def symmetric(self, puzzles, solutions, rng):
-        """Return pairs (B, cells) turned by random symmetries.
+    def symmetric(self, tokens, given, rng):
+        """Return tokens and given (B, cells) turned by random symmetries.
 
         Digits, bands, rows in bands, columns alike, transposition."""
-        B, cells = puzzles.shape
+        B, cells = tokens.shape
         rows = self.random_lines(B, rng)
         columns = self.random_lines(B, rng)
         cell = rows[:, :, None] * self.n + columns[:, None, :]  # (B, n, n) where a cell comes from
         turned = rng.random((B, 1, 1)) >= 0.5
         cell = np.where(turned, cell.transpose(0, 2, 1), cell).reshape(B, cells)
-        digit = rng.random((B, self.n)).argsort(1) + 1
-        digit = np.pad(digit, ((0, 0), (1, 0)))  # 0, a blank, stays
-        pair = []
-        for grids in (puzzles, solutions):
-            moved = np.take_along_axis(grids, cell, 1)
-            pair.append(np.take_along_axis(digit, moved, 1))
-        return pair
+        digit = rng.random((B, self.n)).argsort(1)
+        moved = np.take_along_axis(tokens, cell, 1)
+        return np.take_along_axis(digit, moved, 1), np.take_along_axis(given, cell, 1)
 
     def random_lines(self, n_grids, rng):
         """Return random orders (n_grids, n) of rows or of columns, which keep to their bands."""

@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 
-from anyorder.extras.puzzles.solver import blanks_right, count_solutions
+from anyorder.extras.puzzles.puzzle import Puzzle
+from anyorder.extras.puzzles.solver import count_solutions, dig
 
 # relations between two items, and how a clue shows them
 SAME = 1
@@ -23,24 +24,18 @@ def zebra_names(n):
     return ''.join(names[:n] for names in attributes[: n + 1])
 
 
-def zebra_texts(n):
-    """Return the texts of all tokens: nothing, the houses, and all clues.
-
-    A=3 and A=b say the same house, A<b right before, A~b next to, A-b somewhere before."""
-    names = zebra_names(n)
-    houses = names[:n]
-    items = list(enumerate(names[n:]))
-    texts = ['.', *houses]
-    for _, a in items:
-        texts += [f'{a}={house}' for house in houses]
-    for relation, (i, a), (j, b) in itertools.product(SIGNS[1:], items, items):
-        is_turned = i // n > j // n and relation not in BOTH_WAYS
-        if i // n < j // n or is_turned:
-            texts.append(a + relation + b)
-    return texts
+def zebra_clues(n):
+    """Yield all clues (relation, item, item) in the order of their tokens, see Zebra."""
+    items = range(n, n * (n + 1))
+    for a, house in itertools.product(items, range(n)):
+        yield SAME, a, house
+    for relation, a, b in itertools.product(range(SAME, len(SIGNS)), items, items):
+        is_turned = a // n > b // n and SIGNS[relation] not in BOTH_WAYS
+        if a // n < b // n or is_turned:
+            yield relation, a, b
 
 
-class Zebra:
+class Zebra(Puzzle):
     """Rules, generator and solver, for many puzzles at once.
 
     A puzzle is clues `relation item item`, each one token, then the house of every item, attribute
@@ -48,27 +43,37 @@ class Zebra:
     `= item house` says where something is. Relations: 1 in the same house, 2 right before, 3 next
     to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to `most` are the houses; then
     come all clues there are. Puzzles have up to `largest` houses and attributes, by default `most`.
-    """
+
+    symbols  A=3 and A=b say the same house, A<b right before, A~b next to, A-b somewhere before
+    clue     (relations, items, items) the token of every clue; 0 is none"""
+
+    made = {'largest': 'up to {} houses'}
 
     def __init__(self, most, largest=None):
         self.most = most  # houses and attributes
+        self.about = f'3 to {most} houses and attributes'
         self.n_clues = most * (most - 1)  # in a row of tokens
         self.largest = most if largest is None else largest
         if not 3 <= self.largest <= most:
             raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
-        self.clue = clue_tokens(most)
-
-    check_answer = staticmethod(blanks_right)
+        names = zebra_names(most)
+        self.symbols = ['.', *names[:most]]
+        self.clue = np.zeros((len(SIGNS), len(names), len(names)), int)
+        for relation, a, b in zebra_clues(most):
+            of_sign = self.clue[relation]
+            of_sign[a, b] = len(self.symbols)
+            if SIGNS[relation] in BOTH_WAYS:
+                of_sign[b, a] = len(self.symbols)
+            self.symbols.append(names[a] + SIGNS[relation] + names[b])
 
     def key(self, tokens):
         """Return what two splits may not share: the houses of all items."""
         return tokens[:, self.n_clues :]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """Return (tokens, given), each (n, n_clues + most^2), of puzzles that `wanted` lets pass.
+        """Return (tokens, given), each (n, n_clues + most^2).
 
-        It is asked of the solutions of about n_rows. All sizes from 3 to `largest` houses and
-        attributes are equally frequent."""
+        All sizes from 3 to `largest` houses and attributes are equally frequent."""
         numbers = range(3, self.largest + 1)
         sizes = [(n, k) for n in numbers for k in numbers]
         n_each = -(-n_rows // len(sizes))
@@ -87,20 +92,17 @@ class Zebra:
         base = np.arange(n_puzzles).repeat(n_variants)  # (rows,) the puzzle's number
         house = random_houses(n_puzzles, n, k, rng)  # (puzzles, (k + 1) n)
         name = self.random_names(len(base), n, k, rng)  # (rows, (k + 1) n)
-        tokens = self.solution_tokens(house[base], name)
+        tokens = self.solution_tokens(house[base, n:], name[:, n:])
         keep = wanted(tokens)
 
-        # Clues of the puzzles of which a variant is wanted
+        # Clues of the puzzles of which a variant is wanted; a puzzle without is not good
         needed = np.unique(base[keep])
-        true = true_clues(house[needed], n, 3 * n * k, rng)
-        good, clues = self.dig(true, n, k)
-        number = np.full(n_puzzles, -1)  # of a puzzle among those with clues
-        number[needed[good]] = np.arange(good.sum())
-        keep &= number[base] >= 0
+        clues = np.zeros((n_puzzles, self.n_clues, 3), int)
+        clues[needed] = self.dig(true_clues(house[needed], n, 3 * n * k, rng), n, k)
+        keep &= clues[base, 0, 0] > 0
 
         tokens = tokens[keep]
-        clues = clues[number[base[keep]]]
-        tokens[:, : self.n_clues] = self.named_clues(clues, name[keep])
+        tokens[:, : self.n_clues] = self.named_clues(clues[base[keep]], name[keep])
         return tokens
 
     def random_names(self, n_rows, n, k, rng):
@@ -112,12 +114,11 @@ class Zebra:
         return (self.most * attribute[:, :, None] + value).reshape(n_rows, -1)
 
     def solution_tokens(self, house, name):
-        """Return tokens (rows, N) without clues of the house and the name of every item."""
-        n_columns = self.n_clues + self.most * (self.most + 1)
-        tokens = np.zeros((len(house), n_columns), int)
-        np.put_along_axis(tokens, self.n_clues + name, house + 1, 1)
-        numbers = np.arange(self.n_clues, self.n_clues + self.most)
-        return np.delete(tokens, numbers, 1)  # houses are where they are
+        """Return tokens (rows, N) without clues of the house and the name of every item but of the
+        houses, which are where they are."""
+        tokens = np.zeros((len(house), self.n_clues + self.most**2), int)
+        np.put_along_axis(tokens, self.n_clues - self.most + name, house + 1, 1)
+        return tokens
 
     def named_clues(self, clues, name):
         """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
@@ -126,42 +127,37 @@ class Zebra:
         return self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
 
     def dig(self, clues, n, k):
-        """Return (which puzzles of clues (B, M, 3) have one solution, the clues that they need)."""
-        good = self.is_solved(clues, n, k)
+        """Return the clues (B, n_clues, 3) that a puzzle needs of clues (B, M, 3). A puzzle that
+        has several solutions, or needs more, has none."""
+
+        def is_enough(rows, kept):
+            count, _ = self.solve(np.where(kept[:, :, None], clues[rows], 0), n, k)
+            return count == 1
+
+        found = np.zeros((len(clues), self.n_clues, 3), int)
+        good = np.flatnonzero(is_enough(slice(None), np.ones(clues.shape[:2], bool)))
         clues = clues[good]
 
         # The fewest first clues that are enough
+        column = np.arange(clues.shape[1])
         low = np.zeros(len(clues), int)
-        high = np.full(len(clues), clues.shape[1])
+        high = np.full(len(clues), len(column))
         while (high - low > 1).any():
             middle = (low + high) // 2
-            enough = self.is_solved(first_clues(clues, middle), n, k)
+            enough = is_enough(slice(None), column < middle[:, None])
             low = np.where(enough, low, middle)
             high = np.where(enough, middle, high)
-        clues = first_clues(clues, high)[:, : high.max()]
+        clues = clues[:, : high.max()]
+        order = np.broadcast_to(column[: high.max()], clues.shape[:2])
+        kept = order < high[:, None]
 
-        # Then clue by clue
-        for m in range(clues.shape[1]):
-            rows = np.flatnonzero(clues[:, m, 0])
-            trial = clues[rows]
-            trial[:, m, 0] = 0
-            fine = self.is_solved(trial, n, k)
-            clues[rows[fine]] = trial[fine]
-
-        # What is left stands in front, in n_clues columns
-        is_none = clues[:, :, 0] == 0
-        order = np.argsort(is_none, axis=1, kind='stable')
-        clues = np.take_along_axis(clues, order[:, :, None], 1)
-        fits = (clues[:, :, 0] > 0).sum(1) <= self.n_clues
-        good[good] = fits
-        n_missing = max(0, self.n_clues - clues.shape[1])
-        padded = np.pad(clues[fits], ((0, 0), (0, n_missing), (0, 0)))
-        return good, padded[:, : self.n_clues]
-
-    def is_solved(self, clues, n, k):
-        """Return which puzzles have one solution (B,)."""
-        count, _ = self.solve(clues, n, k)
-        return count == 1
+        # Then clue by clue; what is left stands in front
+        dig(kept, order, is_enough)
+        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues, None]
+        clues = np.take_along_axis(np.where(kept[:, :, None], clues, 0), front, 1)
+        fits = kept.sum(1) <= self.n_clues
+        found[good[fits], : clues.shape[1]] = clues[fits]
+        return found
 
     def solve(self, clues, n, k):
         """Return (number of solutions, counted up to 2, house of every item (B, (k + 1) n)).
@@ -192,22 +188,6 @@ class Zebra:
         return count_solutions(can, units, narrow)
 
 
-def clue_tokens(most):
-    """Return the token of every clue (relations, names, names); 0 is none."""
-    names = zebra_names(most)
-    found = np.zeros((len(SIGNS), len(names), len(names)), int)
-    for token, text in enumerate(zebra_texts(most)):
-        if len(text) == 3:
-            a, sign, b = text
-            i = names.index(a)
-            j = names.index(b)
-            of_sign = found[SIGNS.index(sign)]
-            of_sign[i, j] = token
-            if sign in BOTH_WAYS:
-                of_sign[j, i] = token
-    return found
-
-
 def relations(n):
     """Return which relation holds between two houses (relations, n, n) float32; 0 always does."""
     i = np.arange(n)[:, None]
@@ -215,12 +195,6 @@ def relations(n):
     always = i < n + j
     holds = np.stack([always, i == j, i + 1 == j, abs(i - j) == 1, i < j])
     return holds.astype(np.float32)
-
-
-def first_clues(clues, n):
-    """Return clues (B, M, 3) of which only the first n (B,) are left."""
-    is_first = np.arange(clues.shape[1]) < n[:, None]
-    return np.where(is_first[:, :, None], clues, 0)
 
 
 def random_houses(n_puzzles, n, k, rng):
