@@ -158,18 +158,16 @@ def test_zebra_sizes_are_mixed_and_padding_is_given():
 
 
 NUMBERS = task_of('countdown3').symbols
-ARITHMETIC = {'+': operator.add, '-': operator.sub, '*': operator.mul, '/': operator.truediv}
 
 
 def is_derived(words, n):
     """Whether the texts of a row are a derivation of its target from its n numbers."""
     left = words[:n]
     first = -(-(n + 1) // 5) * 5
-    for a, sign, b, equals, result in np.reshape(words[first:], (-1, 5)).tolist():
+    for a, *rest, result in np.reshape(words[first:], (-1, 5)).tolist():
         left.remove(a)
-        left.remove(b)
-        assert equals == '='
-        assert ARITHMETIC[sign](int(a), int(b)) == int(result)
+        left.remove(rest[1])
+        assert eval(a + ''.join(rest) + '=' + result)  # of 3 + 4 == 7
         left.append(result)
     return left == [words[first - 1]]
 

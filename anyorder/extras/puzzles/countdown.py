@@ -80,7 +80,7 @@ class Countdown(Puzzle):
         a = pair.max(1)
         b = pair.min(1)
         results = results_of(a, b)
-        sign = ((results > 0) * rng.random(results.shape)).argmax(1)
+        sign = np.where(results > 0, rng.random(results.shape), 0).argmax(1)
         result = np.take_along_axis(results, sign[:, None], 1)[:, 0]
         equals = np.full(len(pair), EQUALS)
         step = np.column_stack([token_of(a), sign + 1, token_of(b), equals, token_of(result)])
