@@ -87,7 +87,7 @@ from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.data import Data, validate_sets
-from anyorder.training.report import conclusion, introduction, report_of
+from anyorder.training.report import bar_of, conclusion, introduction, samples, show
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.start import (
     check_data,
@@ -177,11 +177,11 @@ def loop(make_update, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
-    report = report_of(state, data, folder, chart, config)
     val = {}
+    shown = {}  # the last validation stays in sight
     stopping = False
     clock.start(state)
-    with report.bar as bar, stop_requests() as stop_requested:
+    with bar_of(state, config) as bar, stop_requests() as stop_requested:
         while not (stopping or is_over(state, folder, config)):
             lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)
@@ -208,7 +208,13 @@ def loop(make_update, state, data, clock, folder, chart, config):
                     val = validate_sets(state, data, config)
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
-                report(entry, with_samples=validates)
+                folder.log(entry)
+                texts = []
+                if validates and chart.wanted:
+                    texts = samples(state.ema.model, data, state.order, config)
+                chart.send(entry, texts)
+                shown |= entry
+                show(bar, shown)
                 state.start_line()
             if saves:
                 folder.save(state)

@@ -28,7 +28,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.machine import devices, files, locks, processes
 from anyorder.machine.terminal import Surviving, one_line_errors, progress, say
 from anyorder.tokens import prepared
-from anyorder.training.report import BAR, Report
+from anyorder.training.report import BAR, show
 
 
 @pytest.fixture(autouse=True)
@@ -340,7 +340,7 @@ def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_w
         bar = progress(total=100_000, initial=12_345, bar_format=BAR)
     said = ''.join(call.args[0] for call in screen.write.call_args_list).splitlines()
     assert ' '.join(said) == LINE
-    Report(Mock(), Mock(), bar)(ENTRY, with_samples=False)
+    show(bar, ENTRY)
     shown = str(bar)
     assert len(str(plain)) == (columns or 80) - 1
     assert max(map(len, (*said, shown))) < (columns or 80)

@@ -3,7 +3,6 @@
 A resumed run goes on in its chart, by the id that its folder keeps. Wandb takes no row of an
 iteration that it has: what a kill undid stays as it was shown."""
 
-import contextlib
 import os
 import secrets
 
@@ -25,29 +24,27 @@ class Chart:
 
     def send(self, entry, texts):
         """Send an entry of the log, and samples, pairs of order and text."""
-        if not self.wanted:
-            return
-        with self.surviving():
-            row = {**entry}
-            if texts:
-                row['samples'] = self.wandb.Table(['order', 'text'], texts)
-            self.wandb.log(row, step=entry['iter'])
+        row = {**entry}
+        if texts:
+            row['samples'] = self.attempt('Table', ['order', 'text'], texts)
+        self.attempt('log', row, step=entry['iter'])
 
     def finish(self):
-        if self.wanted:
-            with self.surviving():
-                self.wandb.finish()
+        self.attempt('finish')
 
-    @contextlib.contextmanager
-    def surviving(self):
-        """What fails in the body switches wandb off, and ends nothing else but by Ctrl-C."""
+    def attempt(self, function, *args, **how):
+        """Return what a function of wandb returns. One that fails switches wandb off, and ends
+        nothing else but by Ctrl-C."""
+        if not self.wanted:
+            return None
         try:
-            yield
+            return getattr(self.wandb, function)(*args, **how)
         except KeyboardInterrupt:
             raise
         except BaseException as e:  # sys.exit and what asyncio cancels are no Exception
             self.wandb = None
             say(f'wandb is switched off ({in_one_line(e)}): training goes on')
+            return None
 
 
 def start_chart(folder, config):

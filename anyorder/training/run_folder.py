@@ -72,6 +72,18 @@ class RunFolder:
                 cut_log(self.log_path, self.saved)
             self.name_best(self.saved)
 
+    @property
+    def result(self):
+        """The path of the checkpoint that is the result of the run."""
+        is_best = self.best.keeps and self.best.iter_num is not None
+        return self.best_path if is_best else self.ckpt_path
+
+    def about_best(self):
+        """Yield a line on the best validation so far, if there is one, and its file."""
+        if self.best.iter_num is not None:
+            place = f', in {self.result}' if self.best.keeps else ''
+            yield f'best so far: {self.best}{place}'
+
     def compare(self, iter_num, losses):
         """Compare a validation with the best, and return what the log says of the best.
 
