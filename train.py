@@ -71,7 +71,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 import pkgutil
 import sys
 
-from anyorder.machine.devices import peak_flops, resolve_compile, resolve_device
+from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
     environment,
@@ -88,15 +88,14 @@ from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.data import Data, validate_sets
 from anyorder.training.report import bar_of, conclusion, introduction, samples, show
-from anyorder.training.run_folder import RunFolder
+from anyorder.training.run_folder import RunFolder, lock_first
 from anyorder.training.start import (
     check_data,
     check_options,
     check_processes,
-    lock_first,
     make_run_model,
     open_start,
-    set_threads,
+    start_device,
     start_model,
     start_state,
 )
@@ -123,40 +122,33 @@ def train(config, make_update):
     lock = lock_first(config.out_dir)  # before anything is read of it
     start = open_start(config, trained_by(make_update))
     check_options(start.config, world_size)
-    set_threads(start.config)
-    device, dtype = resolve_device(start.config.device, start.config.dtype)
+    device, dtype = start_device(start.config)
     data = Data(start.config)
-    known = {
-        'device': str(device) if world_size == 1 else device.type,
-        'dtype': dtype,
-        'source': data.source,
-        'shape': data.kind.shape,
-    }
-    config = Config(start.config | known)
+    changed = start.changed + check_data(start.before, data, start.config)
+    model = start_model(start, data.tokenizer)
+
+    # Its options are whole when device, data and work are known
+    n_tokens = width_of(data.train, start.config.block_size)  # of a sequence
+    clock = Clock(model, start.config, peak_flops(device, dtype), n_tokens)
+    compiled, why = resolve_compile(start.config.compile, device, clock.flops, clock.max_iters)
+    found = {'dtype': dtype, 'compile': compiled, 'source': data.source, 'shape': data.kind.shape}
+    if start.config.device == 'auto':
+        found['device'] = device.type
+    config = Config(start.config | found)
     order = Order.of('own', config)
     order.check(config.block_size)
-    changed = start.changed + check_data(start, data)
-    model = start_model(start, data.tokenizer)
-    if world_size > 1:
-        check_processes(start, config, model, data)
-    before = start.before
-    state = start_state(config, before, model, order, device)
+    check_processes(start.before, config, model, data)
 
-    # Build how the model runs, and where the run is kept
-    peak = peak_flops(device, dtype)
-    clock = Clock(state.model, config, peak, width_of(data.train, config.block_size))
-    n_flops = clock.flops_per_iter * config.max_iters
-    compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-    config = Config(config | {'compile': compiled})
+    # Build what learns, and where the run is kept
+    state = start_state(config, start.before, model, order, device)
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}
-    best = best_of(config, order, data.hashes, before)
-    folder = RunFolder(config, kept, best, before.get('iter_num'))
-    del start, before, model, lock  # the weights are in the state, and the folder has the lock
+    best = best_of(config, order, data.hashes, start.before)
+    folder = RunFolder(config, kept, best, start.before.get('iter_num'), lock)
+    del start, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
     if rank == 0:
-        how = f'compile={compiled} ({why})'
-        for line in introduction(state, data, clock, folder, config, how, changed):
+        for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)
     chart = start_chart(folder, config)
 
@@ -209,10 +201,9 @@ def loop(make_update, state, data, clock, folder, chart, config):
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 folder.log(entry)
-                texts = []
                 if validates and chart.wanted:
-                    texts = samples(state.ema.model, data, state.order, config)
-                chart.send(entry, texts)
+                    entry['samples'] = samples(state.ema.model, data, state.order, config)
+                chart.send(entry)
                 shown |= entry
                 show(bar, shown)
                 state.start_line()

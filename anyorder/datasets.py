@@ -112,12 +112,12 @@ def name_of_run(run):
     return ''.join(names)
 
 
-def changed_since(checkpoint, meta):
-    """Return 'train and val of NAME', those splits of a set that have other contents now than when
-    a checkpoint was trained; '' where none has, or where the checkpoint does not say.
+def changed_since(sets, meta):
+    """Return 'train and val of NAME', those splits of a set that have other contents now than the
+    `sets` of a checkpoint say; '' where none has, or where these do not say.
 
     No set is read: its Meta and the checkpoint have hashes."""
-    before = checkpoint.entries.get('sets', {}).get(meta.name, {})
+    before = sets.get(meta.name, {})
     both = [split for split in TRAIN_AND_VAL if split in before and split in meta.splits]
     changed = [s for s in both if before[s]['sha256'] != meta.splits[s]['sha256']]
     return f'{" and ".join(changed)} of {meta.name}' if changed else ''
@@ -129,7 +129,7 @@ def prepared_anew(checkpoint, data_dir, name):
     meta = read_meta(os.path.join(home(data_dir), name))
     if not meta or name not in names_of_run(checkpoint.run):
         return ''
-    changed = changed_since(checkpoint, meta)
+    changed = changed_since(checkpoint.entries.get('sets', {}), meta)
     if not changed:
         return ''
     return f'prepared anew since the training: {changed}; the model may know it'

@@ -548,7 +548,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     words = ['bound', 'unigram', 'written in random order', 'written left to right']
     words += [f'python {name}.py --ckpt=all/ckpt.pt' for name in ('sample', 'eval_ppl')]
     assert [word for word in words if word not in said] == []
-    assert sorted(os.listdir('all')) == ['.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
+    assert sorted(os.listdir('all')) == ['.ckpt.pt.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
     checkpoint = load_checkpoint('all/ckpt.pt')
     assert (checkpoint['iter_num'], checkpoint['ema_model']['num_updates']) == (10, 10)
     assert (checkpoint['tokenizer'], saved('all/ckpt_old.pt')) == ('bytes', 8)
@@ -830,7 +830,7 @@ def save(folder, it):
 
 
 def files():
-    return sorted(set(os.listdir('out')) - {'.lock'})
+    return sorted(set(os.listdir('out')) - {'.ckpt.pt.lock'})
 
 
 def test_what_is_no_run_is_not_gone_on_with(folder):
@@ -866,11 +866,11 @@ def test_a_folder_is_locked_before_it_is_read(data, forked, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, 'Checkpoint', reading)
         tiny('--init_from=auto', '--max_iters=2')
-    assert 'another process trains in out' in others[0]
-    os.remove('out/.lock')
+    assert 'out/ckpt.pt is in use by another process' in others[0]
+    os.remove('out/.ckpt.pt.lock')
     monkeypatch.setenv('WORLD_SIZE', '2')
     assert starts.open_start(typed('--init_from=auto', '--plan=H100')).before['iter_num'] == 2
-    assert not os.path.exists('out/.lock')
+    assert not os.path.exists('out/.ckpt.pt.lock')
 
 
 def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forked, monkeypatch):
@@ -878,7 +878,7 @@ def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forke
     run = folder(2)
     for begin in (lambda: folder(saved=run.saved), resume):
         (finished,) = forked(begin)
-        assert 'another process trains in out' in finished.said
+        assert 'out/ckpt.pt is in use by another process' in finished.said
     monkeypatch.setattr(run_folder, 'processes', lambda: (1, 2))
     other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}})
     assert other.way_on() == 'start again, nothing was saved yet'
@@ -999,7 +999,7 @@ def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(folder, wandb, capsy
     is_ended = isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt) if is_ended else nullcontext():
         for it in (2, 4):
-            chart.send({'iter': it}, [['left to right', 'a text']])
+            chart.send({'iter': it, 'samples': [['left to right', 'a text']]})
         chart.finish()
         said = capsys.readouterr().out
         assert (said.count('switched off'), said.count('\n')) == (1, 1)

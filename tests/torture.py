@@ -117,7 +117,7 @@ def wait_for_moment(n, p, rng, seconds):
     The first kill comes before the run has saved. A start takes so many seconds."""
     before = inode()
     if n == 0:
-        wait_until(lambda: os.path.exists('out/.lock'), p)
+        wait_until(lambda: os.path.exists('out/.ckpt.pt.lock'), p)
     elif rng.random() < 0.4:  # while it starts, reads, cuts the log
         time.sleep(rng.random() * seconds)
     else:

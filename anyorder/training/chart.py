@@ -22,12 +22,12 @@ class Chart:
     def wanted(self):
         return self.wandb is not None
 
-    def send(self, entry, texts):
-        """Send an entry of the log, and samples, pairs of order and text."""
-        row = {**entry}
-        if texts:
-            row['samples'] = self.attempt('Table', ['order', 'text'], texts)
-        self.attempt('log', row, step=entry['iter'])
+    def send(self, entry):
+        """Send an entry of the log, with `samples` if it has any, pairs of order and text."""
+        if 'samples' in entry:
+            table = self.attempt('Table', ['order', 'text'], entry['samples'])
+            entry = entry | {'samples': table}
+        self.attempt('log', entry, step=entry['iter'])
 
     def finish(self):
         self.attempt('finish')

@@ -19,6 +19,7 @@ class Clock:
         _, world_size = processes()
         self.tokens_per_iter = config.batch_size * steps * N
         self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
+        self.flops = self.flops_per_iter * config.max_iters
         self.peak = peak
         self.max_iters = config.max_iters
 

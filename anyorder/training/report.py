@@ -17,10 +17,10 @@ from anyorder.seeds import keys_of
 from anyorder.tokens.shown import shown_text
 
 
-def introduction(state, data, clock, folder, config, compiled, changed):
+def introduction(state, data, clock, folder, config, why, changed):
     """Yield the lines on what is about to run.
 
-    `compiled` says in words how, the list `changed` what a resume changes."""
+    `why` says in words why it is compiled or not, the list `changed` what a resume changes."""
     yield f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update'
     n_rows = config.batch_size * config.gradient_accumulation_steps * config.max_iters
     for train, val in zip(data.train, data.val):
@@ -36,7 +36,8 @@ def introduction(state, data, clock, folder, config, compiled, changed):
     _, world_size = processes()
     yield (
         f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
-        f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}'
+        f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, '
+        f'compile={config.compile} ({why})'
     )
     yield from data.tokenizer.about_bytes().splitlines()
     end = min(config.max_iters, config.lr_decay_iters or config.max_iters)

@@ -5,7 +5,7 @@
     ckpt_best.pt  with keep_best: the checkpoint of the lowest validation loss so far
     log.jsonl     one entry a line
     wandb.txt     with --wandb_log=True: the id of the run at wandb
-    .lock         locked while a process trains there
+    .ckpt.pt.lock locked while a process trains there
 
 The first process writes them."""
 
@@ -17,11 +17,10 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from filelock import FileLock, Timeout
-
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import replace_file, tidy, whole_files
-from anyorder.machine.processes import command, processes
+from anyorder.machine.locks import locked
+from anyorder.machine.processes import command, first_process_first, processes
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 
@@ -36,10 +35,11 @@ class RunFolder:
     saved  iteration of ckpt.pt; None before there is one
     mine   whether the files belong to this run, or first move aside"""
 
-    def __init__(self, config, kept, best=None, saved=None):
+    def __init__(self, config, kept, best=None, saved=None, lock=None):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
                tells of code and machine, is in the next line of the log, too
-        saved  the iteration from which the run goes on; None: it is a new run"""
+        saved  the iteration from which the run goes on; None: it is a new run
+        lock   of the folder, if it was there"""
         rank, world_size = processes()
         self.out_dir = config.out_dir
         self.log_path = os.path.join(self.out_dir, 'log.jsonl')
@@ -54,6 +54,7 @@ class RunFolder:
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program, world_size)
         self.writes = rank == 0
+        self.lock = lock
         if self.writes:
             with self.writing(self.out_dir):
                 self.open()
@@ -63,8 +64,7 @@ class RunFolder:
 
         A resume drops what the log says of iterations after the checkpoint, and names ckpt_best.pt
         again, before which a kill may have come."""
-        os.makedirs(self.out_dir, exist_ok=True)
-        self.lock = lock_folder(self.out_dir)
+        self.lock = self.lock or lock_run(self.out_dir)
         for kind in ('.pt', *map(os.path.basename, (self.log_path, self.chart_path))):
             tidy(self.out_dir, kind)
         if self.mine:
@@ -165,19 +165,20 @@ class RunFolder:
         return f'go on from iteration {self.saved} with: {self.command} {options}'
 
 
-def lock_folder(out_dir):
-    """Return the lock of a folder, which this process has as long as it keeps what is returned.
+def lock_first(out_dir):
+    """Return the lock of a run in out_dir in the first process, before any process reads it.
 
-    Raises ValueError where another process has it."""
-    path = os.path.join(out_dir, '.lock')
-    lock = FileLock(path, is_singleton=True)  # two runs of one process may follow
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(
-            f'another process trains in {out_dir}, as {path} says: wait, or use another --out_dir'
-        ) from None
-    return lock
+    It is None in the others, and where there is no folder yet."""
+    rank, _ = processes()
+    with first_process_first():
+        if rank == 0 and os.path.isdir(out_dir):
+            return lock_run(out_dir)
+
+
+def lock_run(out_dir):
+    """Return the lock of a run, which this process has as long as it keeps what is returned. Two
+    runs of one process may follow each other."""
+    return locked(os.path.join(out_dir, 'ckpt.pt'), timeout=0, is_singleton=True)
 
 
 def name_too(path, other):

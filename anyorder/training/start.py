@@ -1,6 +1,7 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
 import os
+from dataclasses import asdict
 from typing import NamedTuple
 
 import torch
@@ -9,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.datasets import changed_since
 from anyorder.fast import lean
-from anyorder.machine.devices import keep_freed_memory
+from anyorder.machine.devices import keep_freed_memory, resolve_device
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import first_process_first, gather, is_split, processes
+from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
 from anyorder.order_options import order_option
@@ -20,7 +21,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
-from anyorder.training.run_folder import lock_folder, open_newest
+from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import (
     check_nodes,
     check_savings,
@@ -77,57 +78,43 @@ def open_start(config, program='train.py'):
     given now. What the checkpoint fixes stays: a line says which values of a config file are
     overruled, and typed ones are an error."""
     name = resolve_start(config)
-    place = {'out_dir': config.out_dir, 'init_from': name, 'program': program, 'started_from': []}
-    if name == 'scratch':
-        return Start(Config(config | written_out(config, {}) | place))
+    checkpoint = None
     before = {}
+    fixed = {}
+    place = {'out_dir': config.out_dir, 'init_from': name, 'program': program}
     if name == 'resume':
         checkpoint = open_newest(config.out_dir)
         before = checkpoint.entries
-    else:
+        fixed['optimizer'] = checkpoint.run['optimizer']
+    elif name != 'scratch':
         checkpoint = Checkpoint(name)
-    saved = before.get('config', {})
-    place['started_from'] = list(checkpoint.run.get('started_from', []))
-    fixed = {size: getattr(checkpoint.config, size) for size in SIZES}
-    fixed['network'] = network_name(checkpoint.config)
-    if before:
-        fixed['optimizer'] = saved['optimizer']
-    else:
-        place['started_from'].append({'name': short_name(name)})
+        earlier = checkpoint.run.get('started_from', [])
+        place['started_from'] = [*earlier, {'name': short_name(name)}]
+    if checkpoint:
+        fixed |= {size: getattr(checkpoint.config, size) for size in SIZES}
+        fixed['network'] = network_name(checkpoint.config)
 
+    saved = before.get('config', {})
     written = config | written_out(config, saved)
     given = {option: written[option] for option in sorted({*config.given, 'order'})}
     overrule(given, fixed, config.typed)
-    resolved = Config(config | saved | given | fixed | place)
+    resolved = Config({'started_from': []} | written | saved | given | fixed | place)
     found = differing(saved, resolved)
     changed = [words for option, words in found.items() if option not in WHERE]
     return Start(resolved, checkpoint, before, changed)
 
 
-def lock_first(out_dir):
-    """Return the lock of out_dir in the first process, before any process reads what is there.
-
-    It is None in the others, and where there is no folder yet."""
-    rank, _ = processes()
-    with first_process_first():
-        if rank == 0 and os.path.isdir(out_dir):
-            check_folder('out_dir', out_dir)
-            return lock_folder(out_dir)
-
-
 def resolve_start(config):
     """Return 'scratch', 'resume' or the name of a checkpoint, which --init_from says.
 
-    'auto' is 'resume' if the first process sees out_dir/ckpt.pt, else 'scratch', or WEIGHTS of
-    auto:WEIGHTS: the same command begins a run and goes on with it. A plan asks no
-    other process."""
+    'auto' is 'resume' if there is out_dir/ckpt.pt, else 'scratch', or WEIGHTS of auto:WEIGHTS: the
+    same command begins a run and goes on with it."""
     word, _, weights = config.init_from.partition(':')
     if word != 'auto':
         return config.init_from
-    is_there = os.path.isfile(os.path.join(config.out_dir, 'ckpt.pt'))
-    if not config.plan:
-        is_there, *_ = gather(is_there)
-    return 'resume' if is_there else weights or 'scratch'
+    if os.path.isfile(os.path.join(config.out_dir, 'ckpt.pt')):
+        return 'resume'
+    return weights or 'scratch'
 
 
 def short_name(name):
@@ -209,10 +196,16 @@ def model_config(config, n_tokens=None):
     return AOGPTConfig(dropout=config.dropout, **sizes, **kind, **vocabulary)
 
 
-def set_threads(config):
-    """Give a narrow network one thread of the CPU, unless the environment says how many."""
+def start_device(config):
+    """Return (torch.device, dtype name) of a run, whose process is set up for it.
+
+    A narrow network has one thread of the CPU, unless the environment says how many."""
+    device, dtype = resolve_device(config.device, config.dtype)
+    if device.type == 'cpu':
+        keep_freed_memory()
     if config.n_embd < NARROW and 'OMP_NUM_THREADS' not in os.environ:
         torch.set_num_threads(1)
+    return device, dtype
 
 
 def start_model(start, tokenizer):
@@ -243,30 +236,29 @@ def have_same_tokens(one, other):
     return one.n_tokens == other.n_tokens and not is_other_text
 
 
-def check_data(start, data):
-    """Raise ValueError unless a run that is resumed has sets of the kind of before.
+def check_data(before, data, config):
+    """Raise ValueError unless a run that is resumed has sets of the kind of `before`.
 
     Returns in words which of them have other contents."""
-    if not start.before:
-        return []
-    other = differing(vars(start.checkpoint.set), vars(data.kind))
+    other = differing(before.get('set', {}), asdict(data.kind))
     if other:
         raise ValueError(
-            f'the checkpoint has another kind of set than {start.config.dataset} is '
+            f'the checkpoint has another kind of set than {config.dataset} is '
             f'({", ".join(other)}): start from its weights with '
-            f'--init_from={start.config.out_dir}/ckpt.pt'
+            f'--init_from={config.out_dir}/ckpt.pt'
         )
-    changed = [changed_since(start.checkpoint, split.meta) for split in data.train]
+    changed = [changed_since(before.get('sets', {}), split.meta) for split in data.train]
     return [*filter(None, changed)]
 
 
-def check_processes(start, config, model, data):
+def check_processes(before, config, model, data):
     """Raise ValueError unless all processes have the same run, weights, data and options, and their
     nodes are as the options need them."""
-    own = {'the iteration to go on from': start.before.get('iter_num')}
-    own['the best'] = start.before.get('best')
-    own['the data'] = data.hashes
-    own['the weights'] = digest(model)
+    _, world_size = processes()
+    if world_size == 1:
+        return
+    own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
+    own |= {'the data': data.hashes, 'the weights': digest(model)}
     ours = ('out_dir', 'data_dir', 'device')  # of a process alone
     own |= {name: value for name, value in config.items() if name not in ours}
     first, *others = gather(own)
@@ -284,8 +276,6 @@ def check_processes(start, config, model, data):
 def start_state(config, before, model, order, device):
     """Return the TrainState on `device` of a new run, or of that which it goes on with, which had
     the entries `before`."""
-    if device.type == 'cpu':
-        keep_freed_memory()
     _, world_size = processes()
     is_to_split = splits(config) and world_size > 1
     model = lean(model.train())
