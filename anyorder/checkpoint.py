@@ -6,10 +6,11 @@ import hashlib
 import os
 import pkgutil
 from dataclasses import asdict, fields
+from functools import cached_property
 
 import torch
 
-from anyorder.machine.files import MASKED, check_checkpoint, whole_files
+from anyorder.machine.files import MASKED, check_checkpoint, reading, whole_files
 from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
@@ -35,7 +36,6 @@ FORMATS = {
     'aogpt': 'anyorder.extras.hub.exported:read_exported',
     MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
 }
-MASKED_FAMILY = 'anyorder.extras.masked.families:masked_family'
 
 
 def entries_of(model, ema=None, **entries):
@@ -93,32 +93,11 @@ def load_checkpoint(name, lazily=False):
     name = home(name)
     check_checkpoint(name)
     if name.startswith(MASKED):
-        raise ValueError(
-            f'{name} is a masked model of others, for sample.py and eval_*.py: '
-            'name a checkpoint of ours'
-        )
+        raise ValueError(f'{name} is a masked model of others: name a checkpoint of ours')
     path = local_path(name)
     if os.path.isdir(path):
         return load_folder(path)
-    return load_file(path, lazily)
-
-
-def load_folder(path):
-    """Return the dict of a checkpoint in a folder as Hugging Face writes it."""
-    config = os.path.join(path, 'config.json')
-    kind = read_json(config).get('model_type', 'gpt2')
-    if kind not in list(FORMATS):  # a list: it may be any value of JSON
-        pkgutil.resolve_name(MASKED_FAMILY)(kind, config)  # raises for what is no masked model
-        raise ValueError(
-            f'{config} has model_type={kind!r}: its name as a masked model is {MASKED}{path}'
-        )
-    return pkgutil.resolve_name(FORMATS[kind])(path)
-
-
-def load_file(path, lazily):
-    """Return the dict of a checkpoint in a .pt file, see load_checkpoint."""
-    shown = f'{path} ({os.path.getsize(path):,} bytes)'
-    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again', lazily)
+    checkpoint = load_pickle(path, 'a checkpoint', 'name another, or copy it again', lazily)
     if not isinstance(checkpoint, dict) or not {'model', 'model_args'} <= checkpoint.keys():
         raise ValueError(
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
@@ -127,20 +106,25 @@ def load_file(path, lazily):
     return checkpoint
 
 
-def raw_weights(checkpoint):
-    """Return {name: weight} of a checkpoint dict, see weights.unwrapped: torch.compile gave the
-    names of published ones a prefix."""
-    return unwrapped(checkpoint['model'])
+def load_folder(path):
+    """Return the dict of a checkpoint in a folder as Hugging Face writes it."""
+    kind = read_json(os.path.join(path, 'config.json')).get('model_type', 'gpt2')
+    if kind not in list(FORMATS):  # a list: it may be any value of JSON
+        raise ValueError(
+            f'{path}/config.json has model_type={kind!r}, which is no gpt2 and no aogpt: the name '
+            f'of a masked model is {MASKED}{path}'
+        )
+    return pkgutil.resolve_name(FORMATS[kind])(path)
 
 
 def ema_weights(checkpoint, names):
-    """Return {name: weight} of the EMA of a checkpoint dict.
+    """Return {name: weight} of the EMA of a checkpoint dict, see weights.unwrapped.
 
     Published ones hold a list in the order of `names`, or of all names of the raw weights, which
     have a tied matrix twice."""
     weights = checkpoint.get('ema_model', {}).get('shadow_params')
     if isinstance(weights, list | tuple):
-        by_length = {len(own): own for own in (list(raw_weights(checkpoint)), names)}
+        by_length = {len(own): own for own in (list(unwrapped(checkpoint['model'])), names)}
         weights = dict(zip(by_length.get(len(weights), ()), weights))
     if not weights:
         raise ValueError(
@@ -157,7 +141,7 @@ def config_from_checkpoint(checkpoint):
     args = {name: value for name, value in checkpoint['model_args'].items() if name in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
-    weights = raw_weights(checkpoint)
+    weights = unwrapped(checkpoint['model'])
     if 'target_position' not in args and 'transformer.ln_f.weight' in weights:
         args |= {'target_position': 'input', 'gpt2_blocks': True}  # sigma-GPT
     elif 'transformer.wtpe.weight' in weights:
@@ -193,68 +177,31 @@ def load_weights(model, checkpoint, weights):
 
     Raises ValueError when they do not fit the model, or the run diverged."""
     own = dict(model.named_parameters())
-    state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(own))
+    if weights == 'raw':
+        state = unwrapped(checkpoint['model'])
+    else:
+        state = ema_weights(checkpoint, list(own))
     if model.config.gpt2_blocks:
         state = unwrapped(state, *TIED)
-    check_weights(state, {name: p.shape for name, p in own.items()})
-    with torch.no_grad():
-        for name, p in own.items():
-            p.copy_(own_part(state[name], p))
-    check_finite(own)
-
-
-def check_weights(state, shapes):
-    """Raise ValueError unless the weights {name: tensor} have these names and shapes."""
-    there = {name: p.shape for name, p in state.items()}
-    wrong = [name for name in {**there, **shapes} if there.get(name) != shapes.get(name)]
+    wrong = {name for name, _ in shapes_of(state) ^ shapes_of(own)}
     if wrong:
         raise ValueError(
             f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in '
-            f'name or shape, as {wrong[0]}'
+            f'name or shape, as {min(wrong)}'
         )
-
-
-def check_finite(weights):
-    """Raise ValueError unless weights {name: tensor}, or what this process has of them, are finite,
-    without which no run is saved."""
-    broken = [name for name, p in weights.items() if not local(p).float().norm().isfinite()]
-    if broken:
+    with torch.no_grad():
+        for name, p in own.items():
+            p.copy_(own_part(state[name], p))
+    broken = [name for name, p in own.items() if not local(p).float().norm().isfinite()]
+    if broken:  # no run saves such
         raise ValueError(
             f'the run of the checkpoint diverged: {len(broken)} weights are not finite, '
             f'as {broken[0]}'
         )
 
 
-def set_of(name, checkpoint):
-    """Return what kind_of says of the set of a checkpoint dict, as far as the dict knows.
-
-    Published ones have GPT-2's tokens. `name` is for errors."""
-    said = checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')})
-    try:
-        return Meta(**said)
-    except TypeError as e:
-        raise ValueError(
-            f'{name} says of its set what this version cannot read ({e}): use the version that '
-            'saved it, or another checkpoint'
-        ) from None
-
-
-def tokenizer_of(name, checkpoint):
-    """Return the tokenizer of a checkpoint dict, which must fit the vocabulary of its model.
-
-    `name` is for errors."""
-    kind = set_of(name, checkpoint)
-    tokenizer = kind.tokenizer
-    if tokenizer not in KNOWN and kind.tokenizer_file is None:
-        raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(KNOWN)}')
-    have = config_from_checkpoint(checkpoint).n_real
-    found = tokenizer_of_set(kind)
-    if have != found.n_tokens:
-        raise ValueError(
-            f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has '
-            f'{found.n_tokens}'
-        )
-    return found
+def shapes_of(weights):
+    return {(name, p.shape) for name, p in weights.items()}
 
 
 def open_checkpoint(name):
@@ -278,15 +225,14 @@ class Checkpoint:
     order      the Order of its training
     iter_num   updates of its weights, or '?'
     weights    'ema' or 'raw', which to use unless told otherwise
-    set        the Meta of its data, see set_of
-    tokenizer  of its data
+    set        the Meta of its data, as far as it is known
     counts     (n_tokens,) int64: how often each token stands in its training set, or in the part of
                it that was counted; None: the checkpoint does not say it"""
 
     def __init__(self, name, lazily=False):
         """Open a path or hf:OWNER/REPO[/path.pt], `lazily` as load_checkpoint does.
 
-        Raises ValueError when it is none, or of another tokenizer."""
+        Raises ValueError when it is none."""
         self.name = name
         self.entries = load_checkpoint(name, lazily)
         self.config = config_from_checkpoint(self.entries)
@@ -294,9 +240,25 @@ class Checkpoint:
         self.order = Order.of('own', self.run)
         self.iter_num = self.entries.get('iter_num', '?')
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
-        self.set = set_of(name, self.entries)
-        self.tokenizer = tokenizer_of(name, self.entries)
         self.counts = self.entries.get('counts')
+        # published ones have GPT-2's tokens
+        said = {'tokenizer': self.entries.get('tokenizer', 'gpt2')}
+        with reading(name, 'a checkpoint of this version', 'use the version that saved it'):
+            self.set = Meta(**self.entries.get('set', said))
+
+    @cached_property
+    def tokenizer(self):
+        """The tokenizer of its data. Raises ValueError unless it fits the model."""
+        called = self.set.tokenizer
+        if called not in KNOWN and self.set.tokenizer_file is None:
+            raise ValueError(f'{self.name} has the tokenizer {called!r}, and known are {KNOWN}')
+        found = tokenizer_of_set(self.set)
+        if found.n_tokens != self.config.n_real:
+            raise ValueError(
+                f'{self.name} has another tokenizer: a vocabulary of {self.config.n_real} tokens, '
+                f'{called} has {found.n_tokens}'
+            )
+        return found
 
     def model(self, weights='ema', device='cpu'):
         """Return model_from_checkpoint of it, which has its counts on the device, and `exempt`."""

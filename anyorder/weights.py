@@ -102,12 +102,12 @@ for core in ('core', '_core'):  # before numpy 2, and since
     ]
 
 
-def load_pickle(path, shown, what, way_out, mapped=False):
+def load_pickle(path, what, way_out, mapped=False):
     """Return what torch.save wrote: tensors and plain values. Never runs code from the file.
 
-    Numbers and arrays of numpy become Python's. `shown` is how an error names the file, `what` and
-    `way_out` are as for files.reading. The system reads tensors that are `mapped` as far as they
-    are used."""
+    Numbers and arrays of numpy become Python's. `what` and `way_out` are as for files.reading. The
+    system reads tensors that are `mapped` as far as they are used."""
+    shown = f'{path} ({os.path.getsize(path):,} bytes)'
     with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
         try:
             return torch.load(path, map_location='cpu', weights_only=True, mmap=mapped)

@@ -412,12 +412,12 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     for entries, said in (
         ({}, '257 tokens, gpt2 has 50257'),  # as published: GPT-2's tokens
         ({'tokenizer': 'other'}, 'other'),
-        ({'set': {'tokenizer': 'bytes', 'more': 1}}, "c.pt .*'more'"),
-        ({'set': None}, 'c.pt .*NoneType'),
+        ({'set': {'tokenizer': 'bytes', 'more': 1}}, 'c.pt .*version'),
+        ({'set': None}, 'c.pt .*version'),
     ):
         save_checkpoint('c.pt', model, **entries)
         with one_line(said):
-            Checkpoint('c.pt')
+            print(Checkpoint('c.pt').tokenizer)
 
 
 def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
@@ -518,7 +518,7 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
         ('ema', {}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
         ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
-        ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'as zz'),
+        ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'differ in name'),
         ('raw', {'model_args': {'n_layer': 1}}, 'differ .*h.1'),
         ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'),
         ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),

@@ -135,7 +135,7 @@ def overrule(given, fixed, typed):
 
     Raises ValueError for one that is typed."""
     found = differing(given, fixed)
-    for name in found.keys() & typed:
+    for name in [name for name in found if name in typed]:
         raise ValueError(
             f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: '
             'leave it out, or begin anew with --init_from=scratch'

@@ -543,4 +543,4 @@ def test_a_folder_that_is_not_understood_is_one_line(
         (folder / WEIGHTS).unlink()
     with one_line(said):
         model_from_checkpoint(folder)
-        Checkpoint(str(folder))
+        print(Checkpoint(str(folder)).tokenizer)

@@ -19,7 +19,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 import os
 
-from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
+from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.extras.hub.exported import read_exported, write_exported
 from anyorder.machine.files import check_folder, whole_files
 from anyorder.weights import GPT2_N_TOKENS
@@ -33,7 +33,8 @@ def plan(config):
             f'out must name a new folder, and {config.out} holds files: '
             'choose another name, or remove it'
         )
-    entries = load_checkpoint(config.ckpt)
+    checkpoint = Checkpoint(config.ckpt)
+    entries = checkpoint.entries
     if config.weights == 'raw' and has_no_raw_weights(entries):
         raise ValueError(
             f'{config.ckpt} is a folder of one set of weights, and they are not raw: '
@@ -42,7 +43,7 @@ def plan(config):
     model = model_from_checkpoint(entries, config.weights)
     tokenizer = None
     if 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS:
-        tokenizer = tokenizer_of(config.ckpt, entries)
+        tokenizer = checkpoint.tokenizer
     return entries, model, tokenizer
 
 
