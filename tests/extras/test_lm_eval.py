@@ -20,6 +20,7 @@ from anyorder.likelihood.nll import blank_nll
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch
+from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizers import Bytes, Symbols
 from anyorder.writer import Writer
 
@@ -311,7 +312,7 @@ def test_what_is_wrong_is_one_line(lm, options, kwargs, said):
 
 
 def test_what_a_command_line_lacks_is_one_line(harness, lm, script, monkeypatch):
-    with one_line('ckpt.pt, got pretrained$'):
+    with one_line("'pretrained'"):
         harness.AnyOrderLM.create_from_arg_string('pretrained=gpt2')
     with one_line('chat template'):
         lm().apply_chat_template([])
@@ -367,7 +368,8 @@ def test_a_token_that_begins_in_the_context_is_scored_whole(of_others):
         ('100', '0', '100', '0'),
         ('<|eot|>th', 'e', '<|eot|>', 'the'),
     ):
-        assert [*map(decode, model._encode_pair(context, continuation))] == want
+        spelling = Spelling(model.writer.tokenizer)
+        assert [*map(decode, model.encode_pair(context, continuation, spelling))] == want
 
 
 def test_what_no_token_spells_is_said_and_nothing_is_refused(of_others, capsys):
