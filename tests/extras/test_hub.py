@@ -312,14 +312,6 @@ def test_what_transformers_would_do_is_refused_or_ours(views):
     assert bias.view(6, -1).mean(1).tolist() == [0, 0, 1, 0, 0, 1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['ModelForCausalLM', 'ModelForMaskedLM'])
-def test_offloaded_weights_are_refused(views, batch, kind):
-    accelerate = pytest.importorskip('accelerate')
-    with one_line('offload'):
-        accelerate.cpu_offload(views('GPT-2', kind)[1])(batch[0])
-
-
 # ---- tokenizers
 
 SENTENCES = (

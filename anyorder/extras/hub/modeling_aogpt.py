@@ -9,8 +9,6 @@ hub puts this file into a folder, with model.py beside it.
 
 V is here the number of real tokens. The weights keep the padding of the vocabulary."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
@@ -69,30 +67,12 @@ class HubHead(Head):
     @property
     def bias(self):
         own = self._parameters['bias']
-        if own is not None and (own.is_meta or own.device != self.weight.device):
+        if own is not None and own.device != self.weight.device:
             return own  # accelerate moves one by one
         if own is None:
             own = self.weight.new_zeros(())
         row = torch.arange(self.out_features, device=self.weight.device)
         return torch.where(row < self.n_real, own, NEVER)
-
-
-def refuse_offload(module):
-    """Raise ValueError if a weight is not there.
-
-    The network reads weights of its parts without calling them, and a call is where accelerate
-    would fetch them."""
-    if any(p.is_meta for p in module.parameters()):
-        raise ValueError(
-            'offload of weights to the CPU or the disk is not supported: put the whole model on '
-            "one device, by .to('cuda'), device_map='cuda' or device_map='cpu'"
-        )
-
-
-class HubNetwork(AOGPT):
-    def _check(self, idx, order):
-        refuse_offload(self)
-        return super()._check(idx, order)
 
 
 class AOGPTView(PreTrainedModel):
@@ -103,8 +83,8 @@ class AOGPTView(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _tied_weights_keys = {'network.lm_head.weight': 'network.transformer.wte.weight'}
-    network_class = HubNetwork
-    _no_split_modules = ('HubNetwork', 'LeftToRight')  # which device_map='auto' keeps on one device
+    network_class = AOGPT
+    _no_split_modules = ('AOGPT', 'LeftToRight')  # which device_map='auto' keeps on one device
 
     def __init__(self, config):
         super().__init__(config)
@@ -148,40 +128,27 @@ def refuse(others):
             )
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Rows without the padding at their ends.
+def without_padding(input_ids, attention_mask):
+    """Return input_ids (B, T) without what attention_mask (B, T) or None hides at the ends of rows.
 
-    idx      tokens (B, n); behind the end of a row stand any
-    lengths  (B,)
-    shown    (B, T), whether a column of input_ids has a token
-    place    (B, T), where in idx this token stands, else the last one before it, or -1"""
-
-    idx: torch.Tensor
-    lengths: torch.Tensor
-    shown: torch.Tensor
-    place: torch.Tensor
-
-    @classmethod
-    def of(cls, input_ids, attention_mask):
-        """Return the Texts of input_ids (B, T), by attention_mask (B, T) or None."""
-        if attention_mask is None:
-            shown = torch.ones_like(input_ids).bool()
-        else:
-            shown = attention_mask.bool()
-        columns = torch.arange(input_ids.size(1), device=input_ids.device)
-        n_shown = shown.cumsum(1)
-        start = (n_shown == 0).sum(1, keepdim=True)
-        lengths = shown.sum(1)
-        inside = (columns >= start) & (columns < start + lengths.unsqueeze(1))
-        if not torch.equal(shown, inside):
-            raise ValueError(
-                'attention_mask must have a column for each token, in past_key_values too, and '
-                'hide the ends of rows alone: to generate, pad on the left'
-            )
-        column = start + columns[: int(lengths.max())]
-        idx = input_ids.gather(1, column.clamp(max=len(columns) - 1))
-        return cls(idx, lengths, shown, n_shown - 1)
+    returns  (tokens (B, n), behind the end of a row any; their number (B,); place (B, T), where the
+             token of a column stands now, else the last one before it, or -1)"""
+    shown = torch.ones_like(input_ids).bool()
+    if attention_mask is not None:
+        shown = attention_mask.bool()
+    columns = torch.arange(input_ids.size(1), device=input_ids.device)
+    n_shown = shown.cumsum(1)
+    start = (n_shown == 0).sum(1, keepdim=True)
+    lengths = shown.sum(1)
+    inside = (columns >= start) & (columns < start + lengths.unsqueeze(1))
+    if not torch.equal(shown, inside):
+        raise ValueError(
+            'attention_mask must have a column for each token, in past_key_values too, and '
+            'hide the ends of rows alone: to generate, pad on the left'
+        )
+    column = start + columns[: int(lengths.max())]
+    idx = input_ids.gather(1, column.clamp(max=len(columns) - 1))
+    return idx, lengths, n_shown - 1
 
 
 class TextCache(KVCache):
@@ -205,7 +172,7 @@ class TextCache(KVCache):
         self.text = self.text[rows]
 
 
-class LeftToRight(HubNetwork):
+class LeftToRight(AOGPT):
     """The network as transformers has a model without its head: it gives what the head reads."""
 
     def forward(
@@ -223,51 +190,41 @@ class LeftToRight(HubNetwork):
         refuse(others)
         T = input_ids.size(1)
         N = self.config.block_size
-        cache = self.cache_for(input_ids, past_key_values, use_cache)
-        if cache is not None:
-            input_ids = torch.cat([cache.text, input_ids], 1)
-        texts = Texts.of(input_ids, attention_mask)
-        if texts.idx.size(1) > N:
-            raise ValueError(f'the model reads at most {N} tokens, got {texts.idx.size(1)}')
-        place = texts.place[:, -T:] if T else texts.lengths.unsqueeze(1) - 1
-        x = self.read(texts, place[:, -logits_to_keep:], cache)
-        if cache is not None:
-            cache.text = input_ids
-        return BaseModelOutputWithPast(last_hidden_state=x, **{CACHE: cache})
-
-    def cache_for(self, input_ids, cache, use_cache):
-        """Return the cache that was given, a new one where one is wanted, or None."""
+        cache = past_key_values
         if cache is None and use_cache:
             cache = TextCache(self.config, len(input_ids), self.device, self.dtype)
             cache.text = input_ids[:, :0]
-        if cache is None:
-            return None
-        if not isinstance(cache, TextCache) or len(cache.text) != len(input_ids):
-            raise ValueError(
-                f'past_key_values must be the cache that this model made for {len(input_ids)} texts'
-            )
-        return cache
+        if cache is not None:
+            if not isinstance(cache, TextCache) or len(cache.text) != len(input_ids):
+                raise ValueError(
+                    'past_key_values must be the cache that this model made for '
+                    f'{len(input_ids)} texts'
+                )
+            input_ids = cache.text = torch.cat([cache.text, input_ids], 1)
+        idx, lengths, place = without_padding(input_ids, attention_mask)
+        n = idx.size(1)
+        if n > N:
+            raise ValueError(f'the model reads at most {N} tokens, got {n}')
 
-    def read(self, texts, place, cache):
-        """Return what the head reads (B, n, C) for the tokens after the places (B, n) of texts."""
-        N = self.config.block_size
-        padding = self.config.n_real + 1  # which generate() shows behind an end
-        idx = texts.idx.masked_fill(texts.idx == padding, 0)
-        n_visits = min(idx.size(1) + 1, N)
-        order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
+        # From the visit after the first of these places on; visit 0 is given [None] alone
+        place = place[:, -T:] if T else lengths.unsqueeze(1) - 1
+        place = place[:, -logits_to_keep:]
         first = place.amin(1, keepdim=True)
-        column = place - first  # visit 0 is given [None] alone
+        padding = self.config.n_real + 1  # which generate() shows behind an end
+        idx = F.pad(idx.masked_fill(idx == padding, 0), (0, 1))
+        order = torch.arange(min(n + 1, N), device=idx.device).expand(len(idx), -1)
         x = self.predict(
-            F.pad(idx, (0, 1))[:, :n_visits],
+            idx[:, :N],
             order,
-            texts.lengths.cpu(),
-            int(column.max()) + 1,
+            lengths.cpu(),
+            int((place - first).max()) + 1,
             cache,
             first=first[:, 0].cpu() + 1,
             head=torch.nn.Identity(),
         )
         has_no_next = (place == N - 1).unsqueeze(-1)
-        return take(x, column).masked_fill(has_no_next, 0)
+        x = take(x, place - first).masked_fill(has_no_next, 0)
+        return BaseModelOutputWithPast(last_hidden_state=x, **{CACHE: cache})
 
 
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
@@ -313,7 +270,6 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
             cache = past_key_values
         else:
             refuse({'past_key_values': past_key_values})  # the other name of the cache
-        refuse_offload(self)
         read = self.network(input_ids, attention_mask, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., : self.config.vocab_size]
         loss = None
@@ -383,30 +339,28 @@ class AOGPTForMaskedLM(AOGPTView):
 
         `loss` is the mean over the blanks whose label is not -100."""
         refuse(others)
-        texts = Texts.of(input_ids, attention_mask)
-        logits = take(self.fill(texts), texts.place.clamp(min=0))
+        idx, lengths, place = without_padding(input_ids, attention_mask)
+        logits = take(self.fill(idx, lengths), place.clamp(min=0))
         loss = None
         if labels is not None:
             labels = labels.masked_fill(input_ids != self.config.mask_token_id, -100)
             loss = F.cross_entropy(float32_or_better(logits).flatten(0, 1), labels.flatten())
         return MaskedLMOutput(loss=loss, logits=logits)
 
-    def fill(self, texts):
-        """Return logits (B, n, V) for all places of texts."""
-        idx = texts.idx
+    def fill(self, idx, lengths):
+        """Return logits (B, n, V) for all places of texts (B, n) of these lengths."""
         columns = torch.arange(idx.size(1), device=idx.device)
-        is_real = columns < texts.lengths.unsqueeze(1)  # (B, n)
+        is_real = columns < lengths.unsqueeze(1)  # (B, n)
         is_blank = is_real & (idx == self.config.mask_token_id)
         kind = is_blank.long().masked_fill(~is_real, 2)  # known, blanks, padding
         order = kind.argsort(dim=1, stable=True)
-        n_known = (texts.lengths - is_blank.sum(1)).cpu()
+        n_known = lengths - is_blank.sum(1)
         n_targets = max(1, idx.size(1) - int(n_known.min()))
-        idx = idx.masked_fill(is_blank | ~is_real, 0)
-        logits = self.network.predict(idx, order, n_known, n_targets, n_visits=texts.lengths.cpu())[
-            ..., : self.config.vocab_size
-        ]
+        idx = idx.masked_fill(kind > 0, 0)
+        logits = self.predict(idx, order, n_known.cpu(), n_targets, n_visits=lengths.cpu())
+        logits = logits[..., : self.config.vocab_size]
 
-        column = order.argsort(dim=1) - n_known.to(idx.device).unsqueeze(1)
+        column = order.argsort(dim=1) - n_known.unsqueeze(1)
         predicted = take(logits, column.clamp(0, logits.size(1) - 1))
         itself = (1 - F.one_hot(idx, logits.size(-1)).to(logits.dtype)) * NEVER
         return torch.where(is_blank.unsqueeze(-1), predicted, itself)
