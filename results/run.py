@@ -12,6 +12,7 @@ every train.py."""
 
 import itertools
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -193,6 +194,7 @@ FINDINGS = {
     ),
     'adaptation': Finding(
         'adaptation: a left-to-right model adapted to any order, beside training from scratch',
+        Picture('adaptation_before', '--y=val_l2r', {'left to right': 'before'}),
         Picture(
             'adaptation',
             '--x=iter --y=val_any,val_l2r',
@@ -203,7 +205,6 @@ FINDINGS = {
                 'from scratch for as long': 'base',
             },
         ),
-        Picture('adaptation_before', '--y=val_l2r', {'left to right': 'before'}),
     ),
     'swaps': Finding(
         'paper: one order each between left to right and random; an any-order model along them',
@@ -271,118 +272,88 @@ FINDINGS = {
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
-OF_TEXT = 'eval_ppl.py --n_blocks=512'
-OF_PUZZLES = '-m anyorder.extras.puzzles solve --orders=random,margin'
+OF_PUZZLES = '-m anyorder.extras.puzzles solve --orders'
 # what measures a checkpoint
 EVALUATIONS = {
-    'ensemble': f'{OF_TEXT} --estimates=ensemble:64',
-    'bound': f'{OF_TEXT} --estimates=any --n_orders=64',
-    'likelihood': f'{OF_TEXT} --estimates=l2r,any --n_orders=16',
+    'ensemble': 'eval_ppl.py --n_blocks=512 --estimates=ensemble:64',
+    'bound': 'eval_ppl.py --n_blocks=512 --estimates=any --n_orders=64',
+    'likelihood': 'eval_ppl.py --n_blocks=512 --estimates=l2r,any --n_orders=16',
     'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
-    'solved': f'{OF_PUZZLES} --n_puzzles=500',
-    'reached': '-m anyorder.extras.puzzles solve --orders=random,l2r,margin',
-    'reached_l2r': '-m anyorder.extras.puzzles solve --orders=l2r',
-    'agree': f'{OF_PUZZLES} --n_puzzles=200',
-    'graded': f'{OF_PUZZLES} --n_puzzles=500 --dataset=graded',
-    'diabolical': f'{OF_PUZZLES} --n_puzzles=500 --dataset=diabolical',
+    'solved': f'{OF_PUZZLES}=random,margin --n_puzzles=500',
+    'reached': f'{OF_PUZZLES}=random,l2r,margin',
+    'reached_l2r': f'{OF_PUZZLES}=l2r',
+    'agree': f'{OF_PUZZLES}=random,margin --n_puzzles=200',
+    'graded': f'{OF_PUZZLES}=random,margin --n_puzzles=500 --dataset=graded',
+    'diabolical': f'{OF_PUZZLES}=random,margin --n_puzzles=500 --dataset=diabolical',
 }
 
 # --------------------------------------------------------------------------------------------------
-# {RUN: what train.py is given}, as in a shell. SEED is the seed of a run, which has orders of its
-# own, OUT the folder of all runs, some of which begin from the weights of others.
-
-# a network that takes 2 min 20 s on one core: 32 bytes at a time of the English inside Python
-BASE = (
-    'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 --max_iters=3000 '
-    '--eval_interval=150 --log_interval=150'
-)
-ANY = f'{BASE} --l2r_ratio=0'
-# in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
-ADAMW = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
-ENCODER = f'{BASE} --network=encoder,gate_init=1 --l2r_ratio=0'
-TWO_STREAM = f'{BASE} --network=two_stream'
-WIDE = (
-    f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
-    '--network=rotary,gate_init=1 --max_iters=1500'
-)
+# {RUN: what train.py is given}, as in a shell: a config file or another RUN, and more options. SEED
+# is the seed of a run, which has orders of its own, OUT the folder of all runs, some of which begin
+# from the weights of others.
 RUNS = {
-    'base': BASE,
-    'any': ANY,
-    'l2r': f'{ANY} --order=l2r',
-    'block': f'{ANY} --order=block@SEED',
-    'fixed': f'{ANY} --order=fixed@SEED',
-    'input': f'{BASE} --network=input',
-    'layer_shared': f'{BASE} --network=layer_shared',
-    'layer': f'{BASE} --network=layer',
-    'rotary': f'{BASE} --network=rotary,gate_init=1',
-    'gates0': f'{BASE} --network=decoder',
-    'adamw': ADAMW,
-    'adamw_input': f'{ADAMW} --network=input',
-    'adamw_layer_shared': f'{ADAMW} --network=layer_shared',
-    'adamw_layer': f'{ADAMW} --network=layer',
-    'adamw_rotary': f'{ADAMW} --network=rotary,gate_init=1',
-    'adamw_gates0': f'{ADAMW} --network=decoder',
-    'ema_none': f'{BASE} --ema_decay=0',
-    'ema_0.999': f'{BASE} --ema_decay=0.999',
-    'encoder': ENCODER,
-    'encoder_rotary': f'{ENCODER} --network=encoder,rotary,gate_init=1',
-    'mixed': f'{BASE} --network=mixed,gate_init=1 --l2r_ratio=0',
-    'two_stream': TWO_STREAM,
-    'two_stream_rotary': f'{TWO_STREAM} --network=two_stream,rotary',
-    'wide': WIDE,
-    'wide_longer': f'{WIDE} --max_iters=2090',  # updates of two streams take 1.39 times as long
-    'wide_two_stream': f'{WIDE} --network=two_stream,rotary',
-}
-
-SCRATCH = f'{BASE} --max_iters=1000 --eval_interval=50'
-ADAPTED = f'{SCRATCH} --init_from=auto:OUT/before_seedSEED/ckpt.pt'
-RUNS |= {
-    'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
-    'scratch': SCRATCH,
-    'adapted': ADAPTED,
+    # a network that takes 2 min 20 s on one core: 32 bytes at a time of the English inside Python
+    'base': 'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 '
+    '--max_iters=3000 --eval_interval=150 --log_interval=150',
+    'any': 'base --l2r_ratio=0',
+    'l2r': 'any --order=l2r',
+    'block': 'any --order=block@SEED',
+    'fixed': 'any --order=fixed@SEED',
+    'input': 'base --network=input',
+    'layer_shared': 'base --network=layer_shared',
+    'layer': 'base --network=layer',
+    'rotary': 'base --network=rotary,gate_init=1',
+    'gates0': 'base --network=decoder',
+    # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer
+    'adamw': 'base --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2',
+    'adamw_input': 'adamw --network=input',
+    'adamw_layer_shared': 'adamw --network=layer_shared',
+    'adamw_layer': 'adamw --network=layer',
+    'adamw_rotary': 'adamw --network=rotary,gate_init=1',
+    'adamw_gates0': 'adamw --network=decoder',
+    'ema_none': 'base --ema_decay=0',
+    'ema_0.999': 'base --ema_decay=0.999',
+    'encoder': 'base --network=encoder,gate_init=1 --l2r_ratio=0',
+    'encoder_rotary': 'encoder --network=encoder,rotary,gate_init=1',
+    'mixed': 'base --network=mixed,gate_init=1 --l2r_ratio=0',
+    'two_stream': 'base --network=two_stream',
+    'two_stream_rotary': 'two_stream --network=two_stream,rotary',
+    'wide': 'base --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
+    '--network=rotary,gate_init=1 --max_iters=1500',
+    'wide_longer': 'wide --max_iters=2090',  # updates of two streams take 1.39 times as long
+    'wide_two_stream': 'wide --network=two_stream,rotary',
+    'before': 'base --max_iters=2000 --l2r_ratio=0 --order=l2r',
+    'scratch': 'base --max_iters=1000 --eval_interval=50',
+    'adapted': 'scratch --init_from=auto:OUT/before_seedSEED/ckpt.pt',
     # at a quarter of the rates
-    'adapted_gently': f'{ADAPTED} --learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01',
-}
-
-SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
-RUNS |= {
-    'swaps_any': SWAPS,
-    'swaps_l2r': f'{SWAPS} --order=l2r',
-    'swaps_16': f'{SWAPS} --order=swaps:16@SEED',
-    'swaps_26': f'{SWAPS} --order=swaps:26@SEED',
-    'swaps_fixed': f'{SWAPS} --order=fixed@SEED',
-}
-
-SUDOKU_RUN = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
-HALF = f'{SUDOKU_RUN} --learning_rate=5e-3 --optimizer=muon --muon_learning_rate=0.02 --min_lr=5e-4'
-RUNS |= {
-    'sudoku_decoder': SUDOKU_RUN,
+    'adapted_gently': 'adapted --learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01',
+    'swaps_any': 'base --block_size=256 --batch_size=8 --l2r_ratio=0',
+    'swaps_l2r': 'swaps_any --order=l2r',
+    'swaps_16': 'swaps_any --order=swaps:16@SEED',
+    'swaps_26': 'swaps_any --order=swaps:26@SEED',
+    'swaps_fixed': 'swaps_any --order=fixed@SEED',
+    'sudoku_decoder': 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 '
+    '--ema_decay=0.99',
     # without AdaLN: as many parameters by the width
-    'sudoku_layer': f'{SUDOKU_RUN} --network=layer --n_embd=160',
-    'sudoku_half': HALF,
-    'sudoku_two_stream_half': f'{HALF} --network=two_stream --n_embd=160',
-    'sudoku_encoder': f'{SUDOKU_RUN} --network=encoder,gate_init=1 --l2r_ratio=0',
-    'sudoku_mixed': f'{SUDOKU_RUN} --network=mixed,gate_init=1 --l2r_ratio=0',
-}
-
-COUNTDOWN_ENCODER = 'config/countdown.py --max_iters=1900'
-COUNTDOWN_DECODER = f'{COUNTDOWN_ENCODER} --network=gate_init=1'
-THREE_TIMES = '--max_iters=5700'
-NAE_SAT_RUN = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
-RUNS |= {
+    'sudoku_layer': 'sudoku_decoder --network=layer --n_embd=160',
+    'sudoku_half': 'sudoku_decoder --learning_rate=5e-3 --optimizer=muon --muon_learning_rate=0.02 '
+    '--min_lr=5e-4',
+    'sudoku_two_stream_half': 'sudoku_half --network=two_stream --n_embd=160',
+    'sudoku_encoder': 'sudoku_decoder --network=encoder,gate_init=1 --l2r_ratio=0',
+    'sudoku_mixed': 'sudoku_decoder --network=mixed,gate_init=1 --l2r_ratio=0',
     'zebra4_decoder': 'config/zebra4.py --network=gate_init=1',
     'zebra4_encoder': 'config/zebra4.py --l2r_ratio=0',
     'zebra4_mixed': 'config/zebra4.py --network=mixed,gate_init=1 --l2r_ratio=0',
-    'countdown_decoder': COUNTDOWN_DECODER,
-    'countdown_encoder': COUNTDOWN_ENCODER,
-    'countdown_mixed': f'{COUNTDOWN_ENCODER} --network=mixed,gate_init=1',
-    'countdown_l2r': f'{COUNTDOWN_DECODER} --order=l2r',
-    'countdown_decoder_long': f'{COUNTDOWN_DECODER} {THREE_TIMES}',
-    'countdown_encoder_long': f'{COUNTDOWN_ENCODER} {THREE_TIMES}',
-    'countdown_l2r_long': f'{COUNTDOWN_DECODER} --order=l2r {THREE_TIMES}',
-    'nae_sat_decoder': NAE_SAT_RUN,
-    'nae_sat_encoder': f'{NAE_SAT_RUN} --network=encoder,layer',
-    'nae_sat_mixed': f'{NAE_SAT_RUN} --network=mixed,layer',
+    'countdown_encoder': 'config/countdown.py --max_iters=1900',
+    'countdown_decoder': 'countdown_encoder --network=gate_init=1',
+    'countdown_mixed': 'countdown_encoder --network=mixed,gate_init=1',
+    'countdown_l2r': 'countdown_decoder --order=l2r',
+    'countdown_decoder_long': 'countdown_decoder --max_iters=5700',
+    'countdown_encoder_long': 'countdown_encoder --max_iters=5700',
+    'countdown_l2r_long': 'countdown_l2r --max_iters=5700',
+    'nae_sat_decoder': 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0',
+    'nae_sat_encoder': 'nae_sat_decoder --network=encoder,layer',
+    'nae_sat_mixed': 'nae_sat_decoder --network=mixed,layer',
 }
 
 # --------------------------------------------------------------------------------------------------
@@ -399,61 +370,51 @@ def main(config, more=()):
 
     (name,) = config.words
     finding = FINDINGS[name]
-    pictures = choose_pictures(finding, config.data_dir)
-    stages = plan(pictures, config, more)
-    for stage in stages:
-        to_make(stage)  # what is refused is refused before the work
-    make_set(finding, config.data_dir)
-    for stage in stages:
-        make_all(stage, config.jobs)
+    pictures = [picture for picture in finding.pictures if has_sets(picture, config.data_dir)]
+    commands = plan(pictures, config, more)
+    for path, words in commands.items():
+        is_made(path, words)  # what is refused is refused before the work
+    if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
+        python(*shlex.split(finding.made_by), f'--data_dir={config.data_dir}')
+    make_all(commands, config.jobs)
     for picture in pictures:
         draw(picture, config)
 
 
-def choose_pictures(finding, data_dir):
-    """Return the pictures of a finding; those whose puzzles are not there are said and left out."""
-    chosen = []
-    for picture in finding.pictures:
-        if has_sets(picture, data_dir):
-            chosen.append(picture)
-        else:
-            print(f'left out: {picture.name}, whose puzzles are not in {data_dir}')
-    return chosen
+def python(*words):
+    subprocess.run([sys.executable, *words], check=True)
 
 
 def has_sets(picture, data_dir):
-    """Whether the sets are there that the evaluations of this picture name."""
-    for line in picture.lines.values():
-        _, _, evaluation = line.partition('/')
-        _, _, dataset = EVALUATIONS.get(evaluation, '').partition('--dataset=')
-        if dataset and not os.path.exists(os.path.join(data_dir, dataset)):
+    """Whether the sets of puzzles are there that the evaluations of a picture name. Says what is
+    not."""
+    asked = [EVALUATIONS.get(line.partition('/')[2], '') for line in picture.lines.values()]
+    for name in re.findall(r'--dataset=(\S+)', ' '.join(asked)):
+        if not os.path.exists(os.path.join(data_dir, name)):
+            print(f'left out: {picture.name}, whose puzzles are not in {data_dir}')
             return False
     return True
 
 
 def plan(pictures, config, more):
-    """Return the three stages, each {path: words of the command that makes it}.
-
-    They are trainings, trainings that begin from weights of the first, and evaluations."""
-    trained = {}
-    adapted = {}
-    evaluated = {}
+    """Return {path: words of the command that makes it}: each line of the pictures after the run
+    that it is of, or begins from."""
+    commands = {}
     lines = [line for picture in pictures for line in picture.lines.values()]
     for line, seed in itertools.product(lines, numbers(config, 'seeds')):
         run, _, evaluation = line.partition('/')
         folder = path_of(run, seed, config)
-        stage = adapted if '--init_from' in RUNS[run] else trained
-        stage[folder] = training(run, seed, config, more)
+        commands[folder] = training(run, seed, config, more)
         if evaluation:
             path = path_of(line, seed, config)
             asked = EVALUATIONS[evaluation].split()
-            evaluated[path] = [*asked, f'--ckpt={folder}/ckpt.pt', f'--out={path}']
-    return trained, adapted, evaluated
+            commands[path] = [*asked, f'--ckpt={folder}/ckpt.pt', f'--out={path}']
+    return commands
 
 
 def training(run, seed, config, more):
     """Return the words of a training, which resumes what is there."""
-    options = RUNS[run].replace('SEED', str(seed)).replace('OUT', shlex.quote(config.out))
+    options = options_of(run).replace('SEED', str(seed)).replace('OUT', shlex.quote(config.out))
     words = ['train.py', *shlex.split(options)]
     if '--init_from' not in options:
         words.append('--init_from=auto')
@@ -464,6 +425,15 @@ def training(run, seed, config, more):
     return words
 
 
+def options_of(run):
+    """Return what train.py is given, as in a shell: of a run that is another one with more options
+    those of the other one first."""
+    first, *more = RUNS[run].split(' ', 1)
+    if first in RUNS:
+        first = options_of(first)
+    return ' '.join([first, *more])
+
+
 def path_of(line, seed, config):
     """Return the folder of a run, or the JSON file of its evaluation: what is drawn."""
     path = f'{config.out}/{line.replace("/", "_")}_seed{seed}'
@@ -472,28 +442,20 @@ def path_of(line, seed, config):
     return path
 
 
-def make_set(finding, data_dir):
-    """Make the set of a finding unless its folder is there."""
-    if os.path.exists(os.path.join(data_dir, finding.dataset)):
-        return
-    words = [*shlex.split(finding.made_by), f'--data_dir={data_dir}']
-    subprocess.run([sys.executable, *words], check=True)
-
-
-def make_all(stage, jobs):
-    """Make what is not made of a stage, `jobs` commands at a time. After a failure none begins."""
+def make_all(commands, jobs):
+    """Run what has not made its path, `jobs` commands at a time, each once those have ended whose
+    checkpoint it reads. After a failure none begins."""
+    made = {}
     with ThreadPoolExecutor(jobs) as pool:
-        made = [pool.submit(make, path, words) for path, words in to_make(stage)]
+        for path, words in commands.items():
+            said = ' '.join(words)
+            before = [done for folder, done in made.items() if f'{folder}/ckpt.pt' in said]
+            made[path] = pool.submit(make, path, words, before)
         try:
-            for done in as_completed(made):
+            for done in as_completed(made.values()):
                 done.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def to_make(stage):
-    """Return [(path, words)] of a stage that are not made. Raises ValueError, see is_made."""
-    return [(path, words) for path, words in stage.items() if not is_made(path, words)]
 
 
 def is_made(path, words):
@@ -508,25 +470,20 @@ def is_made(path, words):
                 raise ValueError(
                     f'{path} was made by other options, {made_by}: choose another --out'
                 )
-    if not os.path.exists(f'{path}.txt'):
-        return False
-    for word in words:
-        weights = word.removeprefix('--ckpt=')
-        if weights != word and is_newer(weights, f'{path}.txt'):
-            return False
-    return True
-
-
-def is_newer(path, other):
-    return os.path.exists(path) and os.path.getmtime(path) > os.path.getmtime(other)
+    weights = [word.removeprefix('--ckpt=') for word in words if word.startswith('--ckpt=')]
+    times = [os.path.getmtime(file) for file in weights if os.path.exists(file)]
+    is_there = os.path.exists(f'{path}.txt')
+    return is_there and os.path.getmtime(f'{path}.txt') >= max(times, default=0)
 
 
 def command_of(words):
     return shlex.join(['python', *words])
 
 
-def make(path, words):
-    """Run the command, unless another program has made `path` meanwhile."""
+def make(path, words, before):
+    """Run the command once those `before` have ended, unless `path` is made by then."""
+    for done in before:
+        done.result()
     with locked(path):
         if not is_made(path, words):
             run(path, words)
@@ -555,15 +512,8 @@ def draw(picture, config):
     paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in seeds]
     labels = ','.join(picture.lines)
     out = f'--out={config.out}/{picture.name}.png'
-    words = [
-        '-m',
-        'anyorder.extras.pictures',
-        out,
-        *picture.options.split(),
-        f'--labels={labels}',
-        *paths,
-    ]
-    subprocess.run([sys.executable, *words], check=True)
+    options = [out, *picture.options.split(), f'--labels={labels}']
+    python('-m', 'anyorder.extras.pictures', *options, *paths)
 
 
 def split(arguments):
