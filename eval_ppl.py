@@ -58,7 +58,7 @@ dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
 out = ''  # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    options = read_options(globals(), ckpt=())
+    options = read_options(globals())
 
 from collections import Counter
 from datetime import timedelta

@@ -55,7 +55,7 @@ metrics = ''  # 'text': entropy and repetition; a checkpoint or gpt2-large: its 
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     # ckpt must be a checkpoint that is there
-    options = read_options(globals(), ckpt=())
+    options = read_options(globals())
 
 import json
 import re

@@ -66,7 +66,7 @@ compile = 'auto'  # True where it pays: there is a compiler and the run is long;
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     # init_from must be a checkpoint that is there, unless it is one of these words
-    options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
+    options = read_options(globals())
 
 import pkgutil
 import sys

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from anyorder.machine.files import MASKED, check_checkpoint, reading, whole_files
+from anyorder.machine.files import reading, whole_files
 from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
@@ -28,6 +28,8 @@ from anyorder.weights import (
 from configurator import home
 from model import AOGPT, AOGPTConfig
 
+# what stands before the folder of somebody else's masked model, or before its name on the hub
+MASKED = 'masked:'
 # what rooms of extras read, by the function that reads it, which is imported when it is called.
 # The first two are a model_type in a folder's config.json: folder -> the dict of a checkpoint; the
 # last is what a name begins with: name -> an opened checkpoint
@@ -91,7 +93,6 @@ def load_checkpoint(name, lazily=False):
     No code of the file is run (weights_only). Raises ValueError when the file is missing, not
     whole, or not a checkpoint."""
     name = home(name)
-    check_checkpoint(name)
     if name.startswith(MASKED):
         raise ValueError(f'{name} is a masked model of others: name a checkpoint of ours')
     path = local_path(name)
@@ -211,7 +212,6 @@ def open_checkpoint(name):
     name = home(name)
     if not name.startswith(MASKED):
         return Checkpoint(name)
-    check_checkpoint(name)
     return pkgutil.resolve_name(FORMATS[MASKED])(name)
 
 

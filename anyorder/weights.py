@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, asking_hub, read_text, reading
+from anyorder.machine.files import asking_hub, read_text, reading
 
 # what a folder holds beside its weights: sizes and tokens
 FILES = (
@@ -23,6 +23,14 @@ FILES = (
 )
 
 
+GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')  # on the hub
+
+
+def on_hub(name):
+    """Return whether a checkpoint of this name is on the Hugging Face hub."""
+    return name in GPT2_NAMES or name.startswith('hf:')
+
+
 def local_path(name, files=FILES):
     """Return the local file or folder that the name of a checkpoint means.
 
@@ -32,6 +40,11 @@ def local_path(name, files=FILES):
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
+        if not os.path.exists(name):
+            raise ValueError(
+                f'no checkpoint {name}: name a file, as python train.py config/quickstart.py '
+                'makes, a folder with a config.json, or hf:OWNER/REPO'
+            )
         return name
     parts = name[3:].split('/')
     if len(parts) < 2:

@@ -155,13 +155,6 @@ CHECKS = [  # what checks, what is fine, what is not, with commas between, and a
     (partial(files.check_folder, 'data_dir'), 'a/b,.', ',c.pt,c.pt/b', 'data_dir'),
     (check_out, 'new.json,new.svg,a.json,', 'b.json,c.json,d.json,meta.json,c.pt', '--out'),
     (check_out, '', '.,a.bin,none/x.json,c.pt/x.json,/dev/null,folder.json', '--out'),
-    (
-        files.check_checkpoint,
-        'c.pt,gpt2,hf:a/b,masked:a/b.c',
-        'none.pt,shared,a/b',
-        'no checkpoint',
-    ),
-    (files.check_checkpoint, 'c.pt', 'masked:shared,masked:a', 'no checkpoint'),
     (own_gpu, 'cpu', 'cuda:0', '--device=cuda'),
 ]
 

@@ -160,33 +160,6 @@ def check_names(**names):
             )
 
 
-GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')  # on the hub
-# what stands before the folder of somebody else's masked model, or before its name on the hub
-MASKED = 'masked:'
-
-
-def check_checkpoint(name):
-    """Raise ValueError unless `name` is a checkpoint's file, a folder with a config.json, or may be
-    one on the hub."""
-    folder = name.removeprefix(MASKED)
-    if os.path.isfile(os.path.join(folder, 'config.json')):
-        return
-    if folder == name:
-        is_one = os.path.isfile(name) or on_hub(name)
-    else:
-        is_one = re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder) and not os.path.isdir(folder)
-    if not is_one:
-        raise ValueError(
-            f'no checkpoint {name}: name a file, as python train.py config/quickstart.py makes, a '
-            f'folder with a config.json, hf:OWNER/REPO, or {MASKED} and a folder or OWNER/REPO'
-        )
-
-
-def on_hub(name):
-    """Return whether a checkpoint of this name is on the Hugging Face hub."""
-    return name in GPT2_NAMES or name.startswith('hf:')
-
-
 def check_folder(option, path):
     """Raise ValueError unless `option` names a folder that can be written to, there or still to be
     made."""
@@ -208,20 +181,15 @@ def check_out(option, path, endings, *others):
     path     '' is no file; a link stands for what it leads to, see replace_file
     endings  the file ends in one of these, as '.png, .svg'
     others   files of the run, none of which it is"""
-    if not path:
-        return
     real = os.path.realpath(path)
-    is_other = real in map(os.path.realpath, others)
-    if is_other or 'meta.json' in (os.path.basename(path), os.path.basename(real)):
-        raise ValueError(
-            f'--{option}={path} would overwrite a file of this run or of a data set: '
-            'choose another name'
-        )
+    is_other = real in map(os.path.realpath, others) or os.path.isdir(real)
+    is_meta = 'meta.json' in (os.path.basename(path), os.path.basename(real))
     has_ending = path.endswith(tuple(endings.split(', ')))
-    if not has_ending or os.path.isdir(real) or not is_writable(os.path.dirname(real)):
+    fits = has_ending and not is_other and not is_meta
+    if path and not (fits and is_writable(os.path.dirname(real))):
         raise ValueError(
-            f'--{option}={path} must end in {endings}, be no folder, and stand in one that is '
-            'there and can be written to'
+            f'--{option}={path} must end in {endings}, be no folder, no file of this run and no '
+            'meta.json, and stand in a folder that is there and can be written to'
         )
 
 

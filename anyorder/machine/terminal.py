@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 
-from anyorder.machine.files import check_checkpoint, is_out_of_memory
+from anyorder.machine.files import is_out_of_memory
 from configurator import configure
 
 
@@ -56,18 +56,11 @@ def one_line_errors(*signals, prints_results=False):
 PACKAGES = ('numpy', 'torch', 'filelock', 'tqdm')  # that every command wants
 
 
-def read_options(namespace, **checkpoints):
+def read_options(namespace):
     """Return `configure` of a command that is run: a wrong option, or a package that is missing,
-    ends it with one line.
-
-    Each option of `checkpoints`, {option: words}, must name a checkpoint that is there, unless it
-    is one of the words or WORD:FILE."""
+    ends it with one line."""
     with one_line_errors():
         config = configure(namespace)
-        for option, words in checkpoints.items():
-            word, _, _ = config[option].partition(':')
-            if word not in words:
-                check_checkpoint(config[option])
         for name in PACKAGES:
             importlib.import_module(name)
     return config

@@ -15,7 +15,7 @@ out = ''  # the new folder to write; it appears whole or not at all
 weights = 'ema'  # 'ema' or 'raw'
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    options = read_options(globals(), ckpt=())
+    options = read_options(globals())
 
 import os
 

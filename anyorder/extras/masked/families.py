@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from anyorder.checkpoint import set_exempt
+from anyorder.checkpoint import MASKED, set_exempt
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.machine.files import MASKED, is_out_of_memory
+from anyorder.machine.files import is_out_of_memory
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import get_tokenizer

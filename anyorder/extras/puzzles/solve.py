@@ -44,7 +44,7 @@ dtype = 'float32'  # 'float32', 'bfloat16' or 'auto'
 out = ''  # write the table to this JSON file
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    options = read_options(globals(), ckpt=())
+    options = read_options(globals())
 
 import itertools
 import time

@@ -32,7 +32,7 @@ device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    options = read_options(globals(), ckpt=())
+    options = read_options(globals())
 
 import statistics
 import time

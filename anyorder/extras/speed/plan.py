@@ -20,7 +20,6 @@ from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
-from anyorder.machine.files import on_hub
 from anyorder.tokens.apart import check_documents, keeps_apart
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import mixed, weights_in
@@ -36,7 +35,7 @@ from anyorder.training.start import (
     resolve_start,
     written_out,
 )
-from anyorder.weights import WithoutDraws
+from anyorder.weights import WithoutDraws, on_hub
 from configurator import Config
 
 GIB = 2**30
