@@ -74,9 +74,7 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(gpu, monkeypatch, there, best):
     assert resolve_device('auto', 'auto') == (torch.device(best), dtype)
     assert resolve_device(best, 'bfloat16') == (torch.device(best), 'bfloat16')
     emulates = str(gpu(bfloat16=False))
-    assert (
-        resolve_device(emulates, 'auto')[1] == resolve_device(emulates, 'float32')[1] == 'float32'
-    )
+    assert resolve_device(emulates, 'auto')[1] == 'float32'
 
 
 @pytest.mark.parametrize(
@@ -102,12 +100,9 @@ def test_auto_takes_bfloat16_of_processors_that_are_fast_with_it(monkeypatch, sa
         ('cuda:9', 'auto', 'cuda:9'),
         (0, 'auto', 'device'),
         ('cpu', 'float64', 'dtype'),
-        ('a GPU', 'bfloat16', 'dtype=bfloat16'),
     ],
 )
-def test_what_is_not_there_is_one_line(gpu, device, dtype, word):
-    if device == 'a GPU':
-        device = str(gpu(bfloat16=False))
+def test_what_is_not_there_is_one_line(device, dtype, word):
     with one_line(word):
         resolve_device(device, dtype)
 

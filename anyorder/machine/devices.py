@@ -20,8 +20,7 @@ def resolve_device(device, dtype):
 
     device 'auto' is a CUDA GPU when there is one, else a Mac's, else the CPU; each process of
     torchrun has a GPU of its own. dtype 'auto' is bfloat16 where the processor or CUDA GPU is fast
-    with it. Raises ValueError for a device that is not there, and for bfloat16 on a GPU that would
-    only emulate it."""
+    with it. Raises ValueError for a device that is not there."""
     check_choice('device', str(device).partition(':')[0], 'auto', 'cpu', 'cuda', 'mps')
     check_choice('dtype', dtype, 'auto', 'float32', 'bfloat16')
     _, world_size = processes()
@@ -31,21 +30,13 @@ def resolve_device(device, dtype):
         )
     if device == 'auto':
         device = best_device()
-    takes_own = world_size > 1 and device == 'cuda'
-    if takes_own:
+    if world_size > 1 and device == 'cuda':
         device = f'cuda:{os.environ["LOCAL_RANK"]}'
     device = open_device(device)
-    if takes_own:
+    if world_size > 1 and device.type == 'cuda':
         torch.cuda.set_device(device)
-    is_fast = has_fast_bfloat16(device)
-    if device.type == 'cuda' and dtype == 'bfloat16' and not is_fast:
-        name = torch.cuda.get_device_name(device)
-        raise ValueError(
-            f'dtype=bfloat16 wants a GPU that multiplies in it, and {name} does not: '
-            'use --dtype=float32 or --dtype=auto'
-        )
     if dtype == 'auto':
-        dtype = 'bfloat16' if is_fast else 'float32'
+        dtype = 'bfloat16' if has_fast_bfloat16(device) else 'float32'
     return device, dtype
 
 
@@ -92,12 +83,10 @@ def keep_freed_memory():
     Else glibc gives the memory of a layer back to the system, and the next layer gets it anew, a
     page at a time, zeroed: a seventh of the time of small networks that write, and more of their
     updates."""
-    mallopt = None
     if sys.platform == 'linux':
-        mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)  # not every libc has it
-    if mallopt is not None:
-        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
-        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
+        libc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
 
 
 def widest(device):
