@@ -533,24 +533,18 @@ def test_the_commit_says_whether_files_were_changed(tmp_path):
     assert processes.commit(tmp_path / 'inner') == 'unknown'
 
 
-PROGRAMS = [  # where one stands, the file, its module, the name, and what is typed
-    ('', '{ROOT}/train.py', None, 'train.py', 'python train.py'),
-    ('mine', '{ROOT}/mine/own.py', None, 'mine/own.py', 'python own.py'),
-    ('mine', '{ROOT}/train.py', None, 'train.py', 'python {ROOT}/train.py'),
-    ('', '{ROOT}/mine/own.py', 'mine.own', 'mine/own.py', 'python -m mine.own'),
-    ('', '/a b/own.py', None, '/a b/own.py', "python '/a b/own.py'"),
-    ('', '<stdin>', None, '(no file)', 'the same program and'),
-]
+PROGRAMS = {  # the file, the name, and what is typed in a folder beside the project's
+    f'{ROOT}/train.py': ('train.py', 'python ../{}/train.py'),
+    f'{ROOT}/mine/own.py': ('mine/own.py', 'python ../{}/mine/own.py'),
+    f'{ROOT}/../a b/own.py': (f'{os.path.dirname(ROOT)}/a b/own.py', "python '../a b/own.py'"),
+    '<stdin>': ('(no file)', "python '../{}/(no file)'"),
+}
 
 
-@pytest.mark.parametrize('folder, file, module, name, typed', PROGRAMS)
-def test_a_program_has_a_name_and_is_typed_where_one_stands(
-    monkeypatch, folder, file, module, name, typed
-):
-    """Its name does not depend on that."""
-    spec = module and SimpleNamespace(name=module)
-    main = SimpleNamespace(__spec__=spec, __file__=file.format(ROOT=ROOT))
-    monkeypatch.setitem(sys.modules, '__main__', main)
-    monkeypatch.setattr(Path, 'cwd', lambda: Path(ROOT, folder))
-    assert processes.program() == name
-    assert processes.command(name, 1) == typed.format(ROOT=ROOT)
+@pytest.mark.parametrize('file', PROGRAMS)
+def test_a_program_has_a_name_and_is_typed_where_one_stands(monkeypatch, file):
+    monkeypatch.setitem(sys.modules, '__main__', SimpleNamespace(__file__=file))
+    monkeypatch.setattr(os, 'getcwd', lambda: f'{os.path.dirname(ROOT)}/b')
+    name = processes.program()
+    typed = processes.command(name, 1)
+    assert (name, typed) == tuple(one.format(os.path.basename(ROOT)) for one in PROGRAMS[file])

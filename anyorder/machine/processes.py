@@ -117,12 +117,11 @@ def own_part(x, like):
     It is x itself if `like` is whole or has another shape."""
     if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
         return x
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import distribute_tensor
 
-    (own,) = like.__create_chunk_list__()  # its place in the whole, as for a checkpoint
-    rows = x.narrow(0, own.offsets[0], own.sizes[0]).to(like.device)
+    # every process has all of x: none sends another its part
     where = (like.device_mesh, like.placements)
-    return DTensor.from_local(rows, *where, shape=like.shape, stride=like.stride())
+    return distribute_tensor(x.to(like.device), *where, src_data_rank=None)
 
 
 @contextlib.contextmanager
@@ -175,36 +174,22 @@ def end_processes(code=0):
         sys.exit(code)
 
 
-PROJECT = Path(ROOT).resolve()
-NO_FILE = '(no file)'  # the name of a notebook, of python -c, and of what is read from a pipe
-
-
 def program():
-    """Return the name of the program that runs: the path of its file, in the project from there."""
+    """Return the name of the program that runs: the path of its file, in the project from there,
+    '(no file)' of a notebook, of python -c, and of what is read from a pipe."""
     path = getattr(sys.modules['__main__'], '__file__', '<string>')
     if path.startswith('<'):
-        return NO_FILE
-    return path_from(PROJECT, Path(path).resolve())
-
-
-def path_from(folder, path):
-    """Return a path as text: from a folder on if it lies there, else whole."""
-    if path.is_relative_to(folder):
-        path = path.relative_to(folder)
-    return path.as_posix()
+        return '(no file)'
+    path = Path(path).resolve()
+    project = Path(ROOT).resolve()
+    return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
 
 def command(name, n_processes):
-    """Return what to type before the options of the program of this name, to run it here by so many
+    """Return what to type here before the options of the program of this name, to run it by so many
     processes."""
-    if name == NO_FILE:
-        return 'the same program and'
-    start = launcher(n_processes)
-    spec = getattr(sys.modules['__main__'], '__spec__', None)
-    # a folder that is run has a spec without a name of its own
-    if name == program() and spec and spec.name != '__main__':
-        return f'{start} -m {spec.name}'
-    return f'{start} {shlex.quote(path_from(Path.cwd(), PROJECT / name))}'
+    path = os.path.relpath(os.path.join(ROOT, name))
+    return f'{launcher(n_processes)} {shlex.quote(path)}'
 
 
 def launcher(n_processes):
