@@ -250,9 +250,10 @@ def test_a_folder_that_is_not_understood_is_one_line(kinds, tmp_path, kind, name
 
 
 def test_what_a_folder_and_a_name_lack_is_said(bert, tmp_path, monkeypatch):
-    for name in ('none', ''):
-        with one_line(r'folder with a config\.json'):
-            opened(tmp_path / name)
+    with one_line('none cannot be read as what the hub has'):
+        opened(tmp_path / 'none')
+    with pytest.raises(FileNotFoundError, match=r'config\.json'):
+        opened(tmp_path)
     with one_line(f'masked:{bert}$'):
         open_checkpoint(bert)
     with one_line('of others'):
