@@ -16,12 +16,12 @@ README = Path(ROOT, 'README.md').read_text(encoding='utf-8')
 EXTEND = Path(ROOT, 'docs/extend.md').read_text(encoding='utf-8')
 # options with which commands take seconds
 TOY = {
-    '^sample|^train|eval_ppl|docs/': '--device=cpu',
+    '^sample|^train|eval_ppl|capitals|best.py': '--device=cpu',
     '^train|capitals': '--max_iters=2 --warmup_iters=0 --eval_iters=1 --compile=False',
     '(^train|capitals).*(quickstart|ao_gpt)': '--n_layer=1 --n_head=2 --n_embd=16',
     '^train.*(ao_gpt|adapt)': '--block_size=64 --batch_size=2',
-    'eval_ppl|best.py': '--n_blocks=1',
-    'data/prepare': '--data_dir=data',
+    'eval_ppl|best.py|attention.py': '--n_blocks=1',
+    'data/prepare|attention.py': '--data_dir=data',
 }
 
 
