@@ -130,9 +130,8 @@ class Writer:
     def stream(self, prompt, way=None, page=None, seed=1337, **options):
         """Yield after each forward pass a str, the text with dots for blanks, and at the end what
         infill gives."""
-        if not isinstance(prompt, str) or options.pop('n', None) is not None:
-            raise ValueError('stream writes one text: give it a str, and leave out n')
-        options.pop('batch_size', None)
+        if not isinstance(prompt, str):
+            raise ValueError(f'stream writes one text: give it a str, got {prompt!r:.60}')
         way, page = self.asked(way, page, options)
         (text,) = self.read([prompt], way, page, seed, [0])
         for _ in self.write([text], way, is_seen=True):
@@ -144,14 +143,13 @@ class Writer:
         """Return the Way and the Page that infill's arguments name."""
         of_way = dict(options)
         of_page = {name: of_way.pop(name) for name in PAGE if name in options}
-        if (way and of_way) or (page and of_page):
-            names = ', '.join(options)
-            raise ValueError(f'way and page have a part of their own of these: leave out {names}')
         if way is None:
             if of_way.get('n_steps') is None:
                 of_way['n_steps'] = self.block_size
             way = Way.of(self.checkpoint.run, **of_way)
-        page = page or Page(**of_page)
+        elif of_way:
+            raise ValueError(f'way has parts of its own: leave out {", ".join(of_way)}')
+        page = replace(page or Page(), **of_page)
         page.check(self.block_size, self.checkpoint.config.n_real)
         pattern = read_pattern(page.pattern)
         return way, replace(page, stop=self.stops(page.stop), pattern=pattern)
@@ -162,24 +160,17 @@ class Writer:
         Tokens of one's own may be written in more ways, as the end of a document is. Raises
         ValueError for a text that the model never writes."""
         if isinstance(stop, str):
-            stop = [stop] if stop else ()
-        elif not isinstance(stop, list | tuple) or not stop:
-            stop = [stop]
-        found = [self.tokenizer.shown_spans(one) for one in stop if isinstance(one, str)]
-        if len(found) < len(stop) or not all(found):
-            raise ValueError(
-                f'stop must be a text or a list of texts, got {stop!r:.60}: leave out what is empty'
-            )
+            stop = [stop] if stop else []
         decoded = []
-        for one, tokens in zip(stop, found):
-            unknown = self.tokenizer.unspelt(one, tokens)
-            if unknown:
+        for one in stop:
+            spans = self.tokenizer.shown_spans(one) if isinstance(one, str) else []
+            if not spans or self.tokenizer.unspelt(one, spans):
                 raise ValueError(
-                    f'stop must be what the model can write, got {one!r:.60}: {unknown[0]!r:.20} '
-                    f'is unknown to {self.tokenizer.name}'
+                    f'stop must be a text, or a list of texts, that {self.tokenizer.name} can '
+                    f'write, got {one!r:.60}: leave out what is empty'
                 )
             if self.tokenizer.separator:
-                one = self.tokenizer.decode(tokens_of(tokens))
+                one = self.tokenizer.decode(tokens_of(spans))
             decoded.append(one)
         return decoded
 
@@ -223,17 +214,12 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
-        if 'n' in options or 'score' in options:
-            raise ValueError('logprob scores each text once: leave out n and score')
-        if n_orders < 0:
-            raise ValueError(
-                f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}'
-            )
         is_l2r = isinstance(order, str) and order == 'l2r'
         is_plain = is_l2r and not options
-        if n_orders and not is_plain:
+        if n_orders < 0 or n_orders and not is_plain:
             raise ValueError(
-                'n_orders draws orders of its own: leave it out, or order and the options behind it'
+                'n_orders is 0, left to right alone, or how many orders are drawn, and then leave '
+                f'out order and the options behind it, got {n_orders}'
             )
         if is_plain:
             found = self.conditional(prompt, n_orders, seed)
@@ -242,21 +228,19 @@ class Writer:
             options |= {'order': order, 'score': True}
         else:  # which has an order
             options['way'] = options['way'].to_score
-        found = self.infill(prompt, seed=seed, **options)
+        found = self.infill(prompt, None, seed=seed, **options)
         return found.logprob if isinstance(prompt, str) else [text.logprob for text in found]
 
     def conditional(self, prompt, n_orders, seed):
         """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
         texts = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
-        if any(text.unknown or text.patterns for text in texts):
-            raise ValueError(
-                'a text that is scored has blanks of known lengths without a pattern: write [[n]] '
-                'in place of [[?]] and [[/pattern/]]'
-            )
-        if not all(any(text.answer) for text in texts):
-            raise ValueError(
-                'logprob wants to know which part of the text it is to score: write it as [[=text]]'
-            )
+        for text in texts:
+            if text.unknown or text.patterns or not any(text.answer):
+                raise ValueError(
+                    'logprob scores the text that is written as [[=text]], beside which are blanks '
+                    'of known lengths without a pattern: write [[n]] in place of [[?]] and '
+                    '[[/pattern/]]'
+                )
         nats = []
         with self.autocast():
             for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):

@@ -42,10 +42,8 @@ def said_of(kept, token, names):
     names  gives the text of an id"""
     own, *found = kept.tolist()
     k = len(found) // 2
-    top = []
-    for nats, number in zip(found[:k], found[k:]):
-        if nats > -math.inf:
-            top.append(entry(int(number), nats, names))
+    both = zip(map(int, found[k:]), found[:k])
+    top = [entry(number, nats, names) for number, nats in both if nats > -math.inf]
     return entry(token, own, names) | {'top': top}
 
 

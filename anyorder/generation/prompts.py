@@ -149,9 +149,13 @@ class Piece(NamedTuple):
         return self.least != self.most
 
     @property
-    def ends_blank(self):
-        """Whether a blank of unknown length before it ends there: it is open, or a text."""
-        return self.kind == 'rest' or (self.kind == 'known' and self.least > 0)
+    def sign(self):
+        """What it is to a blank of unknown length, ?, beside it: t a text, . open, else nothing."""
+        if self.finds_length:
+            return '?'
+        if self.kind == 'known' and self.least:
+            return 't'
+        return '.' if self.kind == 'rest' else ''
 
     def may_have(self, n):
         """Whether it may have n tokens, as far as its pattern says."""
@@ -161,7 +165,7 @@ class Piece(NamedTuple):
 def row_pieces(row, n_tokens):
     """Return the pieces of a row (N,) of tokens, in which -1 is a blank."""
     is_row = row.dtype.kind in 'iuf' and row.ndim == 1 and row.size > 0
-    if not is_row or not ((row >= -1) & (row < n_tokens) & (row % 1 == 0)).all():
+    if not is_row or not np.isin(row, np.arange(-1, n_tokens)).all():
         raise ValueError(
             f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
             f'{row.tolist()!s:.60}'
@@ -172,8 +176,11 @@ def row_pieces(row, n_tokens):
 
 SIZE = r'[1-9]\d{0,17}(?:-\d{1,18})?'
 PATTERN = r'(?:\\.|[^\\])+?'  # in which \/ is a slash
-BLANK = re.compile(rf'\[\[(?:=(.+)|(\.\.|\?|{SIZE})|({SIZE})?/({PATTERN})/)\]\]', flags=re.DOTALL)
-PART = re.compile(rf'(\\\[\[|\[\[(?:{SIZE})?/{PATTERN}/\]\]|\[\[(?!\[).*?\]\])', flags=re.DOTALL)
+PLAIN = r'\[['  # a plain [[
+# that, a blank with a pattern, another one, or a [[ that is none; one more [ before it is text
+BLANK = re.compile(
+    rf'\\\[\[|\[\[({SIZE})?/({PATTERN})/\]\]|\[\[(?!\[)(.*?)\]\]|\[\[(?!\[(?!\[))', flags=re.DOTALL
+)
 
 
 def split_blanks(prompt):
@@ -182,58 +189,54 @@ def split_blanks(prompt):
     A blank ends at the first ]], with a pattern at the first /]]; \\[[ is a plain [[."""
     if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
-    pieces = [Piece('known')]
-    for part in PART.split(prompt):
-        blank = BLANK.fullmatch(part)
-        if blank:
-            pieces += [read_blank(*blank.groups()), Piece('known')]
-        elif '[[' in part and part != r'\[[':
-            raise ValueError(
-                'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]]; one '
-                'that matches a pattern is [[/pattern/]], [[n/pattern/]] or [[2-12/pattern/]] '
-                f'(\\[[ is a plain [[), got {part[:40]!r}'
-            )
-        else:
-            pieces[-1] = Piece('known', pieces[-1].text + plain(part))
+    pieces = []
+    known = ''
+    start = 0
+    for found in BLANK.finditer(prompt):
+        known += prompt[start : found.start()]
+        start = found.end()
+        if found[0] == PLAIN:
+            known += '[['
+            continue
+        pieces += [Piece('known', known), read_blank(found)]
+        known = ''
+    pieces.append(Piece('known', known + prompt[start:]))
     if len(pieces) == 1:
         pieces.append(Piece('rest'))
     return pieces
 
 
-def read_blank(answer, size, size_of_pattern, pattern):
-    """Return the Piece of a blank with these groups of BLANK."""
-    size = size or size_of_pattern or '?'
-    if answer is not None:
-        return Piece('answer', plain(answer))
-    if size == '..':
+def read_blank(found):
+    """Return the Piece of a blank that BLANK has found."""
+    size, pattern, inside = found.groups('')
+    if inside == '..':
         return Piece('rest')
-    if pattern is not None:
+    if inside.startswith('=') and inside != '=':
+        return Piece('answer', inside[1:].replace(PLAIN, '[['))
+    if pattern:
         pattern = re.sub(r'(\\\\)|\\/', lambda found: found[1] or '/', pattern)  # of \/
-    if size == '?':
-        return Piece('blank', '', 1, None, pattern)
-    least, _, most = size.partition('-')
-    if most and int(least) > int(most):
+        inside = size or '?'
+    if inside == '?':
+        return Piece('blank', '', 1, None, pattern or None)
+    least, _, most = inside.partition('-')
+    if not re.fullmatch(SIZE, inside) or int(least) > int(most or least):
         raise ValueError(
-            f'a blank has from its least to its most tokens, as [[2-12]], got [[{size}]]'
+            'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or, from its least to '
+            'its most tokens, [[2-12]]; one that matches a pattern is [[/pattern/]], '
+            f'[[n/pattern/]] or [[2-12/pattern/]] (\\[[ is a plain [[), got {found[0][:40]!r}'
         )
-    return Piece('blank', '', int(least), int(most or least), pattern)
-
-
-def plain(text):
-    return text.replace(r'\[[', '[[')
+    return Piece('blank', '', int(least), int(most or least), pattern or None)
 
 
 def joined_spaces(text, follows, tokenizer):
     """Return how many spaces at the end of a text are in one token with the beginning of what
     follows."""
     n = len(text)
-    n_spaces = n - len(text.rstrip())
-    if not n_spaces:
-        return 0
-    across = [
-        n - start for _, start, end in tokenizer.shown_spans(text + follows) if start < n < end
-    ]
-    return max((k for k in across if k <= n_spaces), default=0)
+    border = len(text.rstrip())
+    for _, start, end in tokenizer.shown_spans(text + follows):
+        if border <= start < n < end:
+            return n - start
+    return 0
 
 
 def encode_pieces(pieces, tokenizer, prefix, spelling):
@@ -327,17 +330,20 @@ class Template:
         self.starts = [0, *itertools.accumulate(sizes)]
 
         self.tokens = []
+        self.open = []
+        self.patterns = []
         kinds = []  # of each token
-        for piece, n in zip(pieces, sizes):
+        for piece, n, start in zip(pieces, sizes, self.starts):
             self.tokens += piece.text or itertools.repeat(0, n)
             kinds += itertools.repeat(piece.kind, n)
+            if piece.kind == 'rest':
+                self.open.append([start, start + n])
+            if piece.pattern is not None:
+                self.patterns.append((start, start + n, piece.pattern))
+        if pattern is not None:
+            self.patterns = [(0, len(kinds), pattern)]
         self.known = [kind == 'known' for kind in kinds]
         self.answer = [kind == 'answer' for kind in kinds]
-        self.open = [self.starts[i : i + 2] for i in rest]
-        self.patterns = [(0, len(kinds), pattern)]
-        if pattern is None:
-            matching = [i for i, piece in enumerate(pieces) if piece.pattern is not None]
-            self.patterns = [(*self.starts[i : i + 2], pieces[i].pattern) for i in matching]
 
     def blanks(self):
         """Return which positions are blanks."""
@@ -359,14 +365,13 @@ class Template:
                     f'in length={self.length}: choose a larger length or fewer tokens'
                 )
         # what tells lengths: a text at the end of the blank, and nothing open before it
-        kinds = [piece.kind for piece in self.pieces if piece.ends_blank or piece.finds_length]
-        for before, kind, behind in zip(['', *kinds], kinds, [*kinds[1:], '']):
-            if kind == 'blank' and (before == 'rest' or behind != 'known'):
-                raise ValueError(
-                    'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
-                    'right behind a [[..]]: write text there, or how many tokens it has, as '
-                    '[[8]] or [[8/pattern/]], or [[..]] with a stop'
-                )
+        signs = ''.join(piece.sign for piece in self.pieces)
+        if re.search(r'\.\?|\?(?!t)', signs):
+            raise ValueError(
+                'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
+                'right behind a [[..]]: write text there, or how many tokens it has, as [[8]] or '
+                '[[8/pattern/]], or [[..]] with a stop'
+            )
 
     def end_of(self, i):
         """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""

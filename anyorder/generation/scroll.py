@@ -1,7 +1,7 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -14,8 +14,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
 
-@dataclass
-class Place:
+class Place(NamedTuple):
     """A position of a text.
 
     token, known  its token, and whether it is known by now
@@ -145,18 +144,22 @@ class Text:
         """The places of the last stretch."""
         return self.places[slice(*self.spans[-1])]
 
+    @property
+    def stretch_seed(self):
+        """The seed of the last stretch."""
+        if self.start:
+            return derive_seed(self.seed, 'stretch', self.start)
+        return self.seed
+
     def slide_on(self, block_size):
-        """Begin the next stretch. Return its tokens, which of them are known, and its seed."""
+        """Begin the next stretch. Return its tokens, and which of them are known."""
         start = 0
-        seed = self.seed
         blank = self.first_blank()
         if blank >= block_size:
             start = blank - (self.page.context or block_size // 2)
-        if start:
-            seed = derive_seed(seed, 'stretch', start)
         self.spans.append([start, min(start + block_size, len(self.places))])
-        tokens, known = zip(*[(place.token, place.known) for place in self.stretch])
-        return tokens, known, seed
+        stretch = self.stretch
+        return [place.token for place in stretch], [place.known for place in stretch]
 
     def to_match(self, row):
         """Yield what of the last stretch is to match a pattern, where a blank of it is left.
@@ -173,18 +176,13 @@ class Text:
 
     def take_down(self, tokens, order, step, logprob, likeliest):
         """Write down what a stretch has revealed until now, in its own positions and steps."""
-        stretch = self.stretch
         for visit, i in enumerate(order):
-            place = stretch[i]
+            p = self.start + i
             if step[i] >= 0:
-                place.token = tokens[i]
-                place.known = True
-                place.step = self.n_steps + step[i]
-                place.logprob = logprob[i]
-                place.likeliest = likeliest[i]
-                place.visit = visit
+                now = self.n_steps + step[i]
+                self.places[p] = Place(tokens[i], True, visit, now, logprob[i], likeliest[i])
             elif len(self.spans) == 1:  # as it is read
-                place.visit = visit
+                self.places[p] = self.places[p]._replace(visit=visit)
 
     def seen(self):
         """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
@@ -276,11 +274,13 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
 def next_canvas(texts, checkpoint, order, device):
     """Return the canvas of the next stretch of each text."""
     page = texts[0].page
-    *stretches, seeds = zip(*[text.slide_on(checkpoint.config.block_size) for text in texts])
-    canvas = Canvas.of_texts([*zip(*stretches)], order, [*seeds], device)
+    stretches = [text.slide_on(checkpoint.config.block_size) for text in texts]
+    seeds = [text.stretch_seed for text in texts]
+    canvas = Canvas.of_texts(stretches, order, seeds, device)
     if page.allowed is not None:
-        rows, starts = zip(*[(text.number, text.start) for text in texts])
-        canvas.allowed = Constraint(page.allowed, device, rows, starts)
+        numbers = [text.number for text in texts]
+        starts = [text.start for text in texts]
+        canvas.allowed = Constraint(page.allowed, device, numbers, starts)
     if page.top_logprobs:
         ask_for(canvas, page.top_logprobs)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]

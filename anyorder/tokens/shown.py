@@ -1,7 +1,7 @@
 """What does a token look like, and where does it stand among others?"""
 
 import unicodedata
-from itertools import groupby
+from itertools import compress
 
 from anyorder.tokens.tokenizer import PART
 
@@ -40,12 +40,7 @@ def text_from(i, ids, tokens, tokenizer):
 
 def written_text(tokens, is_written, tokenizer):
     """Return the text of the tokens that were written, as the whole text has them."""
-    texts = []
-    for is_text, run in groupby(range(len(tokens)), key=is_written.__getitem__):
-        if is_text:
-            places = list(run)
-            ids = tokens[places[0] : places[-1] + 1]
-            texts.append(text_from(places[0], ids, tokens, tokenizer))
+    texts = compress(token_texts(tokens, tokenizer), is_written)
     return tokenizer.separator.join(texts)
 
 
