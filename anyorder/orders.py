@@ -5,6 +5,7 @@ A family of orders is one function and one entry of ORDERS, Family(f, drawn=True
 has its own draw, else all rows share one. An Order is a family with all that it leaves open."""
 
 import inspect
+import json
 import math
 import os
 import pkgutil
@@ -16,8 +17,9 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.functions import loaded
+from anyorder.functions import load, loaded
 from anyorder.machine.devices import widest
+from anyorder.machine.files import read_text, reading
 from anyorder.names import is_own, parsed, printed
 from anyorder.seeds import (
     derive_seed,  # noqa: F401  (for programs)
@@ -26,6 +28,7 @@ from anyorder.seeds import (
     stream,
     uniform,
 )
+from configurator import home, nearest
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
 # [0, 1). One that calls its second argument `shape` is given the shape (H, W) of a grid.
@@ -71,9 +74,16 @@ class Family(NamedTuple):
     is_whole: bool = False
 
     @property
-    def has_seed(self):
-        """Whether another seed makes another order, or a few others."""
-        return self.is_whole or not self.drawn and self.n_numbers(2, self.parameter) > 0
+    def least(self):
+        """The least of the whole numbers that the text of an order may name, {field: number}.
+
+        A seed if another one makes another order, or a few others."""
+        found = {}
+        if self.parameter is not None:
+            found['parameter'] = 1
+        if self.is_whole or not self.drawn and self.n_numbers(2, self.parameter) > 0:
+            found['seed'] = 0
+        return found
 
 
 MORE = 'anyorder.extras.orders'  # orders that the paper does not have
@@ -182,7 +192,7 @@ class Order:
         if self.kind == 'listed':
             return list(self.parameter)
         numbers = {'parameter': self.parameter}
-        if self.seed and self.kind in ORDERS and self.family.has_seed:
+        if self.seed and self.kind in ORDERS and 'seed' in self.family.least:
             numbers['seed'] = self.seed
         return printed(self.kind, PARTS, numbers)
 
@@ -260,6 +270,65 @@ def parts_of(text):
     if not isinstance(text, str):
         return 'listed', {'parameter': tuple(text)}
     return parsed(text, PARTS)
+
+
+# how an option names an order: by a name of ORDERS, FILE.py:NAME, or a JSON file
+
+
+def read_order(text, *others):
+    """Return what an option says of an order, for Order.of: a str, or a list of positions.
+
+    It is `text` itself if it is NAME[:NUMBER][@SEED] or one of `others`; with a digest if it is
+    FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
+    Raises ValueError for any other text, and for a file that holds no permutation of the positions
+    from 0 on."""
+    text = home(text)
+    if text in others:
+        return text
+    kind, numbers = parsed(text, PARTS)
+    if is_own(kind):
+        kept = load(kind)
+        if loaded(kept).is_score:
+            raise ValueError(f'{kind} is a score, of logits alone, and no order')
+        return printed(kept, PARTS, numbers)
+    if kind in ORDERS:
+        least = ORDERS[kind].least
+        if all(type(n) is int and n >= least.get(field, n + 1) for field, n in numbers.items()):
+            return text
+    if os.path.isfile(text):
+        return read_positions(text)
+    names = [*others, *ORDERS]
+    near = nearest(text, names) if text.isidentifier() else ''
+    raise ValueError(
+        f'{text!r} is no order{near}; an order must be {", ".join(names)}, where it has them with '
+        ':NUMBER and @SEED behind it, a function FILE.py:NAME, or a JSON file with a list of '
+        'positions'
+    )
+
+
+def read_positions(path):
+    """Return the positions of a JSON file. Raises ValueError unless they are a permutation."""
+    rule = 'it must hold every one from 0 on once; a function is FILE.py:NAME'
+    with reading(path, 'a JSON list of positions', rule):
+        positions = json.loads(read_text(path))
+        # repr tells 0 from 0.0 and from false
+        if not positions or repr(sorted(positions)) != repr([*range(len(positions))]):
+            raise ValueError('no permutation')
+    return positions
+
+
+def order_option(options, saved=None):
+    """Return what the Config `options` says of an order, as Order.kept.
+
+    What the Config does not say is as in `saved`, the options of the run that is resumed."""
+    saved = saved or {}
+    if 'order' not in options.given:  # by a config file or by the command line
+        return Order.of(saved.get('order', options.order), saved).kept
+    if is_own(options.order) and 'order' not in options.typed:
+        raise ValueError(
+            f'a config file runs no code: leave out its order, and type --order={options.order}'
+        )
+    return Order.of(read_order(options.order), saved).kept
 
 
 def opened(name):

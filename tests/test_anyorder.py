@@ -34,8 +34,15 @@ from anyorder.functions import LOADED, loaded, names_of
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import Adaptive, Given
 from anyorder.generation.way import order_and_unmasking
-from anyorder.order_options import read_order
-from anyorder.orders import ORDERS, Family, Order, draw_orders, given_first, sample_order
+from anyorder.orders import (
+    ORDERS,
+    Family,
+    Order,
+    draw_orders,
+    given_first,
+    read_order,
+    sample_order,
+)
 from anyorder.seeds import (
     derive_seed,
     hashed,
@@ -69,31 +76,33 @@ def tuples(orders):
     return list(map(tuple, orders.tolist()))
 
 
-def test_shared_orders_are_pinned():
-    """Published runs and logs depend on them: the seed's stream of numbers, sorted; blocks take the
-    first ones."""
-    u = torch.rand(11, dtype=torch.float64, generator=stream(5, 'order'))
-    assert torch.equal(sample_order(2, 11, 'fixed', seed=5)[1], u.argsort())
-    position = torch.arange(11)
-    order = (position // 3 + u[position % 3]).argsort()
-    assert torch.equal(sample_order(2, 11, 'block', seed=5, parameter=3)[1], order)
-    assert sample_order(1, 8, 'fixed')[0].tolist() == [7, 4, 2, 5, 1, 6, 0, 3]
-    by_hand = list(range(20))
-    u = torch.rand(7, 2, dtype=torch.float64, generator=stream(4, 'order'))
-    for i, j in (u * 20).long().tolist():
-        by_hand[i], by_hand[j] = by_hand[j], by_hand[i]
-    assert sample_order(2, 20, 'swaps', parameter=7, seed=4).tolist() == [by_hand] * 2
+PINNED = {
+    'fixed': '7 4 2 5 1 6 0 3',
+    'fixed@5': '4 3 7 1 2 5 6 0',
+    'block:3@5': '1 2 0 4 5 3 7 6',
+    'swaps:7@4': '6 5 2 1 3 0 4 7',
+    'random': '1 4 3 7 5 6 2 0',
+    'few:3@4': '0 2 6 5 7 3 4 1',
+    'sorted_subset': '1 3 4 7 0 2 5 6',
+    'r2l': '7 6 5 4 3 2 1 0',
+}
 
 
-def test_drawn_orders_are_pinned():
-    """A generator gives N + 1 numbers a row, in float64, the last for l2r_ratio."""
-    u = torch.rand(3, 301, dtype=torch.float64, generator=stream('x'))
-    assert torch.equal(sample_order(3, 300, generator=stream('x')), u[:, :300].argsort(-1))
+@pytest.mark.parametrize('text', PINNED)
+def test_orders_are_pinned(text):
+    """Published runs and logs depend on them."""
+    order = Order.of(text, {}).draw(1, 8, stream('x'))
+    assert ' '.join(map(str, order[0].tolist())) == PINNED[text]
+
+
+def test_a_generator_gives_a_number_more_than_positions_in_float64():
+    """The last is for l2r_ratio."""
     many = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))
     sorted_many = many[:, :-1].argsort(-1)  # float32 would have ties
     assert torch.equal(sample_order(1, 30_000, generator=stream('y')), sorted_many)
-    mixed = torch.where(u[:, 300:] < 0.5, torch.arange(300), torch.arange(300).flip(0))
-    assert torch.equal(sample_order(3, 300, 'r2l', 0.5, generator=stream('x')), mixed)
+    u = torch.rand(300, 5, dtype=torch.float64, generator=stream('x'))
+    mixed = torch.where(u[:, 4:] < 0.5, torch.arange(4), torch.arange(4).flip(0))
+    assert torch.equal(sample_order(300, 4, 'r2l', 0.5, generator=stream('x')), mixed)
 
 
 def test_few_orders_and_sorted_subsets_have_their_laws():

@@ -8,8 +8,7 @@ from typing import Any
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.unmasking import Unmasking
-from anyorder.order_options import read_order
-from anyorder.orders import Order
+from anyorder.orders import Order, read_order
 
 
 @dataclass(frozen=True)

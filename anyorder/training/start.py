@@ -15,8 +15,7 @@ from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
-from anyorder.order_options import order_option
-from anyorder.orders import Order
+from anyorder.orders import Order, order_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
