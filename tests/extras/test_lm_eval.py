@@ -90,9 +90,10 @@ def test_orders_visit_the_context_first(order, attention):
     reading = Reading(Order.of(order, {}), 5)
     means = []
     for context, tokens in ROWS[1:5]:
-        orders = reading.orders(context, tokens)
-        assert len(orders) == (1 if order == 'r2l' else 5)
-        assert (orders[:, : len(context)].sort(1).values == torch.arange(len(context))).all()
+        orders, firsts = zip(*reading.passes(model.slots, context, tokens))
+        n = len(context)
+        assert firsts == (n,) * (1 if order == 'r2l' else 5)
+        assert all(sorted(order[:n]) == [*range(n)] for order in orders)
         nats, greedy = zip(*(slowly(model, context, tokens, order) for order in orders))
         means.append((sum(nats) / len(orders), greedy[0]))
     assert scores(model, ROWS[4:0:-1], reading, 4)[::-1] == near(means)
@@ -106,12 +107,14 @@ def test_a_masked_loss_is_drawn_for_the_bound():
     for context, tokens in ROWS[1:5]:
         text = torch.tensor([context + tokens]).expand(3, -1)
         first = torch.full((3,), len(context))
-        known = reading.known(context, tokens)
-        draws = blank_nll(model, Batch(text, reading.orders(context, tokens), known, None, first))
+        orders, known = zip(*reading.passes(model.slots, context, tokens))
+        draws = Batch(text, torch.stack(orders), torch.tensor(known), None, first)
+        draws = blank_nll(model, draws)
         draws = draws.sum(1)
         want.append(pytest.approx(float(draws.mean()), abs=1e-9))
     assert [nats for nats, _ in scores(model, ROWS[1:5], reading, 4)] == want
-    assert Reading(Order('random'), 4).known([0] * 5, [1] * 4).tolist() == [5, 6, 7, 8]
+    passes = Reading(Order('random'), 4).passes(model.slots, [0] * 5, [1] * 4)
+    assert [first for _, first in passes] == [5, 6, 7, 8]
 
 
 # ---- last words

@@ -1,10 +1,8 @@
 """How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of
 any lengths, from left to right or in several orders."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,42 +40,23 @@ class Reading:
             )
         self.order.check(config.block_size)
 
-    def orders(self, context, tokens):
-        """Return orders (K, T) of a row, its context first."""
+    def passes(self, slots, context, tokens):
+        """Return [(order (T,), visit from which tokens are asked for)] of a row, its context first.
+
+        slots  the class of those of the network: of a masked loss an order asks for a part"""
+        n = len(context)
+        T = n + len(tokens)
         K = 1 if self.order.law == 'one' else self.n_orders
-        T = len(context) + len(tokens)
         row = derive_seed(context, tokens)
         orders = draw_orders([row], T, K, self.seed, self.order)[0]
-        is_context = (torch.arange(T) < len(context)).expand(K, T)
-        orders, _, _ = given_first(orders, is_context)
-        return orders
-
-    def known(self, context, tokens):
-        """Return (K,) numbers of known visits of draws of a masked loss."""
-        row = derive_seed(context, tokens)
-        return draw_known([row], len(tokens), self.n_orders, self.seed, len(context))[0]
+        orders, _, _ = given_first(orders, (torch.arange(T) < n).expand(K, T))
+        firsts = torch.full((K,), n)
+        if is_drawn(slots, self.order):
+            firsts = draw_known([row], len(tokens), K, self.seed, n)[0]
+        return [*zip(orders, firsts.tolist())]
 
 
 LEFT_TO_RIGHT = Reading(Order('l2r'))
-
-
-class Pass(NamedTuple):
-    """A piece of a row, which is read in one order for the tokens of its last visits.
-
-    row     its number
-    text    T tokens, a list
-    order   (T,) positions
-    first   visit from which tokens are asked for
-    weight  of their nats: a draw that asks for a part of the tokens stands for all of them, and
-            several orders are averaged
-    decides whether it says if greedy decoding writes them"""
-
-    row: int
-    text: list
-    order: torch.Tensor
-    first: int
-    weight: float
-    decides: bool
 
 
 def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
@@ -88,34 +67,38 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     rows    [(context tokens, continuation tokens)], lists; either may be empty
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
-    drawn = is_drawn(model.slots, reading.order)
     passes = []
     for r, row in enumerate(rows):
-        for piece in pieces(*row, length):
-            passes += passes_of(r, *piece, reading, drawn)
-    passes.sort(key=lambda one: -len(one.text))
-    n_left = Counter(one.row for one in passes)
-    nats = defaultdict(float)
-    greedy = defaultdict(lambda: True)
-    for r in range(len(rows)):
-        if not n_left[r]:  # a row without a continuation costs nothing
-            yield r, 0.0, True
+        for context, tokens in pieces(*row, length):
+            text = context + tokens
+            found = reading.passes(model.slots, context, tokens)
+            for number, (order, first) in enumerate(found):
+                asked = range(first, len(text))
+                # what is asked for stands for all tokens, and orders are averaged
+                weight = len(tokens) / len(asked) / len(found)
+                passes.append((text, order, asked, r, weight, number == 0))
+    passes.sort(key=lambda one: -len(one[0]))
 
     def score(x, tokens):
         logits = model.lm_head(x)
         nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
         return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
-    # A row is done with its last pass
-    asked = ((one.text, one.order, range(one.first, len(one.text))) for one in passes)
-    found = read(model, asked, batch_size * length, score, at_once=drawn)
-    for one, scores in zip(passes, found):
+    nats = [0.0 for _ in rows]
+    greedy = [True for _ in rows]
+    n_left = Counter(r for *_, r, _, _ in passes)
+    for r in range(len(rows)):
+        if not n_left[r]:  # a row without a continuation costs nothing
+            yield r, nats[r], greedy[r]
+    drawn = is_drawn(model.slots, reading.order)
+    found = read(model, (one[:3] for one in passes), batch_size * length, score, at_once=drawn)
+    for (*_, r, weight, decides), scores in zip(passes, found):
         nll, right = check_finite(scores.cpu().double()).T
-        nats[one.row] += float(nll.sum()) * one.weight
-        greedy[one.row] &= bool(right.all()) or not one.decides
-        n_left[one.row] -= 1
-        if not n_left[one.row]:
-            yield one.row, nats[one.row], greedy[one.row]
+        nats[r] += float(nll.sum()) * weight
+        greedy[r] &= bool(right.all()) or not decides
+        n_left[r] -= 1
+        if not n_left[r]:  # a row is done with its last pass
+            yield r, nats[r], greedy[r]
 
 
 def pieces(context, continuation, block_size):
@@ -124,24 +107,9 @@ def pieces(context, continuation, block_size):
     Each comes after all that is before it, cut from the left to what fits. A continuation that fits
     is one piece."""
     text = [*context, *continuation]
-    cuts = [*range(len(context), len(text), block_size), len(text)]
     found = []
-    for first, end in pairwise(cuts):
+    for first in range(len(context), len(text), block_size):
+        end = min(first + block_size, len(text))
         start = max(0, end - block_size)
         found.append((text[start:first], text[first:end]))
     return found
-
-
-def passes_of(r, context, tokens, reading, drawn):
-    """Return the Passes of a piece of row r.
-
-    drawn  whether each draws the bound of a masked loss"""
-    orders = reading.orders(context, tokens)
-    n = len(context)
-    firsts = reading.known(context, tokens).tolist() if drawn else [n for _ in orders]
-    text = context + tokens
-    passes = []
-    for order, first in zip(orders, firsts):
-        weight = len(tokens) / (len(text) - first) / len(orders)
-        passes.append(Pass(r, text, order, first, weight, not passes))
-    return passes
