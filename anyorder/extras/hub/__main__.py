@@ -11,7 +11,7 @@ AutoModelForCausalLM and AutoModelForMaskedLM. It is a checkpoint for all other 
 from anyorder.machine.terminal import one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'  # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
-out = ''  # the new folder to write; it appears whole or not at all
+out = ''  # the new folder to write, or an empty one; it appears whole or not at all
 weights = 'ema'  # 'ema' or 'raw'
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
@@ -25,17 +25,13 @@ from anyorder.machine.files import check_folder, whole_files
 from anyorder.weights import GPT2_N_TOKENS
 
 
-def plan(config):
-    """Check the options. Return the checkpoint's entries, its model and its tokenizer or None."""
+def main(config):
+    """Write the folder, read it back, and say what is in it."""
     check_folder('out', config.out)
-    if os.path.isdir(config.out) and os.listdir(config.out):
-        raise ValueError(
-            f'out must name a new folder, and {config.out} holds files: '
-            'choose another name, or remove it'
-        )
     checkpoint = Checkpoint(config.ckpt)
     entries = checkpoint.entries
-    if config.weights == 'raw' and has_no_raw_weights(entries):
+    is_average = entries.get('ema_model', {}).get('shadow_params') is entries['model']
+    if is_average and config.weights == 'raw':
         raise ValueError(
             f'{config.ckpt} is a folder of one set of weights, and they are not raw: '
             'leave out --weights'
@@ -44,18 +40,6 @@ def plan(config):
     tokenizer = None
     if 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS:
         tokenizer = checkpoint.tokenizer
-    return entries, model, tokenizer
-
-
-def has_no_raw_weights(entries):
-    """Whether the weights of a checkpoint are an average that stands for the raw ones too."""
-    ema = entries.get('ema_model')
-    return isinstance(ema, dict) and ema.get('shadow_params') is entries['model']
-
-
-def main(config):
-    """Write the folder, read it back, and say what is in it."""
-    entries, model, tokenizer = plan(config)
     with whole_files(os.path.realpath(config.out)) as (folder,):
         os.makedirs(folder)
         write_exported(folder, model, entries, tokenizer, config.weights)
@@ -66,9 +50,8 @@ def main(config):
                 'checkpoint'
             )
 
-    iter_num = entries.get('iter_num', '?')
-    print(f'checkpoint  {config.ckpt}: {config.weights} weights, iteration {iter_num}')
-    print(f'model       {model.n_parameters():,} parameters, digest {digest(model)}, read back')
+    print(f'checkpoint  {checkpoint.about(config.weights)}')
+    print(f'model       {model.n_parameters():,} parameters, digest {read_back}, read back')
     name = 'unknown' if tokenizer is None else tokenizer.name
     is_there = os.path.isfile(os.path.join(config.out, 'tokenizer.json'))
     print(f'tokenizer   {name}{"" if is_there else ": left out, transformers has none such"}')

@@ -15,10 +15,24 @@ def read_weights(folder):
         if path.endswith('.safetensors'):
             part = read_safetensors(path)
         else:
-            part = load_pickle(path, 'weights', 'fetch it again')
+            part = load_pickle(path, path, 'weights', 'fetch it again')
         with reading(path, 'weights by name', 'fetch it again'):
             weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
     return unwrapped(weights)
+
+
+def weight_files(folder):
+    """Return the paths of the weights in a folder, safetensors first, [] for none."""
+    for name in ('model.safetensors', 'pytorch_model.bin'):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return [path]
+        index = f'{path}.index.json'
+        if os.path.isfile(index):
+            with reading(index, 'an index of weights, with a weight_map', 'fetch it again'):
+                parts = {os.path.basename(part) for part in read_json(index)['weight_map'].values()}
+            return [os.path.join(folder, part) for part in sorted(parts)]
+    return []
 
 
 def read_safetensors(path):
@@ -34,29 +48,13 @@ def read_safetensors(path):
         return {name: p.clone() for name, p in load_file(path).items()}
 
 
-def weight_files(folder):
-    """Return the paths of the weights in a folder, safetensors first, [] for none.
+def check_form(config, form):
+    """Raise ValueError if an entry of config.json, where it is said, differs from this form.
 
-    Raises ValueError for a part that is missing."""
-    for name in ('model.safetensors', 'pytorch_model.bin'):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return [path]
-        if os.path.isfile(f'{path}.index.json'):
-            return parts_of(f'{path}.index.json', folder)
-    return []
-
-
-def parts_of(index, folder):
-    """Return the paths of the files that the index of their weights names, all in its folder."""
-    parts = read_json(index).get('weight_map')
-    if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
-        raise ValueError(f'{index} must say by weight_map in which file each weight is')
-    paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
-    missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        raise ValueError(
-            f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
-            f'{os.path.basename(missing[0])}: was its download cut off?'
-        )
-    return paths
+    form  {name: the value that is understood, or a tuple of several}"""
+    for name, values in form.items():
+        if not isinstance(values, tuple):
+            values = (values,)
+        if config.get(name) not in (None, *values):
+            understood = ' or '.join(map(str, values))
+            raise ValueError(f'config.json has {name}={config[name]!r}: it must be {understood}')

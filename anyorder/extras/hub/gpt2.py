@@ -13,18 +13,18 @@ import os
 
 import torch
 
-from anyorder.extras.hub.folders import read_weights
+from anyorder.extras.hub.folders import check_form, read_weights
 from anyorder.machine.files import reading
 from anyorder.weights import GPT2_N_TOKENS, padded, read_json, unwrapped
 
-# entries of config.json that change the network, and values that are understood, the default first
+# entries of config.json that change the network, and values that are understood
 UNDERSTOOD = {
-    'layer_norm_epsilon': (1e-5,),
+    'layer_norm_epsilon': 1e-5,
     'activation_function': ('gelu_new', 'gelu_pytorch_tanh', 'gelu'),
-    'scale_attn_weights': (True,),
-    'scale_attn_by_inverse_layer_idx': (False,),
-    'add_cross_attention': (False,),
-    'tie_word_embeddings': (True,),
+    'scale_attn_weights': True,
+    'scale_attn_by_inverse_layer_idx': False,
+    'add_cross_attention': False,
+    'tie_word_embeddings': True,
 }
 SIZES = {'n_layer': 12, 'n_head': 12, 'n_embd': 768}  # if config.json does not say them
 # sha256 of its tokens in the order of their ids, a line each
@@ -38,16 +38,11 @@ def read_gpt2(folder):
     """Return the entries of a checkpoint, in float32, from the folder of a GPT-2.
 
     It may differ from OpenAI's in sizes alone."""
-    path = os.path.join(folder, 'config.json')
-    config = read_json(path)
-    for name, values in UNDERSTOOD.items():
-        if config.get(name, values[0]) not in values:
-            understood = ' or '.join(map(str, values))
-            raise ValueError(f'{path} has {name}={config[name]!r}: it must be {understood}')
-
+    config = read_json(os.path.join(folder, 'config.json'))
+    check_form(config, UNDERSTOOD)
     weights = own_weights(folder)
     n_rows = len(weights['wte.weight'])
-    if n_rows != GPT2_N_TOKENS or not is_gpt2(ids_in(folder)):
+    if n_rows != GPT2_N_TOKENS or not has_gpt2_tokens(folder):
         raise ValueError(
             f'{folder} has other tokens than the {GPT2_N_TOKENS:,} of GPT-2 (its embedding has '
             f'{n_rows:,} rows), and no others are read: train a model of your tokens'
@@ -62,24 +57,19 @@ def read_gpt2(folder):
     }
 
 
-def ids_in(folder):
-    """Return {token: id} of the tokenizer in a folder, {} if it holds none. No code is run."""
-    path = os.path.join(folder, 'tokenizer.json')
-    if not os.path.isfile(path):
-        path = os.path.join(folder, 'vocab.json')
-        return read_json(path) if os.path.isfile(path) else {}
-    parts = read_json(path)
-    with reading(path, 'a tokenizer.json', 'fetch it again'):
-        added = {token['content']: token['id'] for token in parts['added_tokens']}
-        return dict(parts['model']['vocab']) | added
-
-
-def is_gpt2(ids):
-    """Whether these are the tokens of OpenAI's GPT-2, which a folder need not hold."""
-    if not ids:
-        return True
-    tokens = '\n'.join(sorted(ids, key=ids.get))
-    return hashlib.sha256(tokens.encode()).hexdigest() == GPT2_TOKENS
+def has_gpt2_tokens(folder):
+    """Whether the tokens in a folder, which need not hold any, are OpenAI's. No code is run."""
+    for name in ('tokenizer.json', 'vocab.json'):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            ids = read_json(path)
+            if name == 'tokenizer.json':
+                with reading(path, 'a tokenizer.json', 'fetch it again'):
+                    added = {token['content']: token['id'] for token in ids['added_tokens']}
+                    ids = ids['model']['vocab'] | added
+            tokens = '\n'.join(sorted(ids, key=ids.get))
+            return hashlib.sha256(tokens.encode()).hexdigest() == GPT2_TOKENS
+    return True
 
 
 def our_sizes(config):

@@ -30,20 +30,24 @@ def tokenizer_files(tokenizer, n_read):
     {} where the package tokenizers has none with these ids: for a file that leaves out ids.
 
     n_read  how many tokens the model reads at most"""
+    from tokenizers import Tokenizer
+
     if isinstance(tokenizer, Symbols):
+        backend = word_level(tokenizer)
         end = end_of_symbols(tokenizer)
-        backend, mask, pad = symbols(tokenizer)
     elif tokenizer.file is None:
-        end = END_OF_TEXT
-        mask = MASK
-        pad = PAD
         backend = byte_level(tokenizer.name)
-        backend.add_special_tokens([end, mask, pad])  # in the next ids
+        end = END_OF_TEXT
+        backend.add_special_tokens([end])
     else:
-        backend, mask, pad = of_library(tokenizer)
+        backend = Tokenizer.from_str(tokenizer.file)
         end = backend.id_to_token(tokenizer.eos)
-        if backend.token_to_id(mask) != tokenizer.n_tokens:
-            return {}
+    texts = backend.get_vocab()
+    mask = unlike(MASK, texts)
+    pad = unlike(PAD, texts)
+    backend.add_special_tokens([mask, pad])  # in the next ids
+    if backend.token_to_id(mask) != tokenizer.n_tokens:
+        return {}
 
     names = {'mask_token': mask, 'pad_token': pad}
     if end is not None:
@@ -90,27 +94,6 @@ def word_level(symbols):
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(one_of(symbols.texts)), 'isolated')
         backend.decoder = decoders.Fuse()
     return backend
-
-
-def symbols(tokenizer):
-    """Return the tokenizer of the package tokenizers for Symbols, its mask and its padding."""
-    backend = word_level(tokenizer)
-    mask = unlike(MASK, tokenizer.texts)
-    pad = unlike(PAD, tokenizer.texts)
-    backend.add_special_tokens([mask, pad])  # in the next ids
-    return backend, mask, pad
-
-
-def of_library(tokenizer):
-    """Return the tokenizer of the package tokenizers for a Library, its mask and padding."""
-    from tokenizers import Tokenizer
-
-    backend = Tokenizer.from_str(tokenizer.file)
-    texts = backend.get_vocab()
-    mask = unlike(MASK, texts)
-    pad = unlike(PAD, texts)
-    backend.add_special_tokens([mask, pad])  # in the next ids
-    return backend, mask, pad
 
 
 def byte_level(name):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.checkpoint import MASKED, set_exempt
-from anyorder.extras.hub.folders import read_weights
+from anyorder.extras.hub.folders import check_form, read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import is_out_of_memory
@@ -405,13 +405,6 @@ def filled(kind, config, weights, wrong=WRONG):
     if names:
         raise ValueError(f'{len(names)} weights do not fit config.json, the first is {min(names)}')
     return network
-
-
-def check_form(config, form):
-    """Raise ValueError if an entry of config.json, where it is said, differs from this form."""
-    for name, value in form.items():
-        if config.get(name) not in (None, value):
-            raise ValueError(f'{name}={config[name]!r} is not understood: it must be {value}')
 
 
 def renamed(weights, names):
