@@ -17,7 +17,6 @@ from conftest import make_model, one_line, tokenizer_like
 from anyorder import Pattern, Writer
 from anyorder.checkpoint import save_checkpoint
 from anyorder.extras.patterns import automaton, build
-from anyorder.extras.patterns import pattern as patterns
 from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import GPT2, Bytes, Symbols
 
@@ -175,15 +174,13 @@ def test_special_tokens_and_numbers_without_a_token_are_no_text():
 # ---- tables
 
 
-def test_a_table_is_small_and_kept(monkeypatch):
+def test_a_table_is_small_and_kept():
     """By its pattern and its tokenizer, whose letters stand side by side."""
-    monkeypatch.setattr(patterns, 'TABLES', {})
     assert Pattern(DATE).table(BYTES).next.shape == (10, 7)
-    table, other, again = (
-        Pattern('a+b').table(Symbols('own', ['a', 'b', end], ' ', 2)) for end in ('end', 'x', 'end')
-    )
-    assert table.final[table.read([0, 0, 1])]
-    assert again is table is not other
+    own, other = (Symbols('own', ['a', 'b', end], ' ', 2) for end in ('end', 'x'))
+    tables = [Pattern('a+b').table(one) for one in (own, other, own)]
+    assert tables[0].final[tables[0].read([0, 0, 1])]
+    assert tables[0] is tables[2] is not tables[1]
 
 
 # ---- what is refused
@@ -247,7 +244,7 @@ def test_a_process_that_dies_is_one_line(tmp_path, monkeypatch, program):
     monkeypatch.setattr(automaton, 'subprocess', subprocess)
     monkeypatch.setattr(build, '__file__', str(tmp_path / 'dies.py'))
     monkeypatch.setattr(build, 'MOST_SECONDS', 1 if 'while' in program else 60)
-    monkeypatch.setattr(patterns, 'TABLES', {})
+    automaton.table_of.cache_clear()
     with one_line(DIES[program]):
         Pattern(r'a[b&&c]' if program == BUILD else 'abc').table(BYTES)
 

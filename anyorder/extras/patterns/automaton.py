@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyorder.extras.patterns import build
-from anyorder.extras.patterns.spelled import flat, spelled
+from anyorder.extras.patterns.spelled import spelled
 from anyorder.extras.patterns.syntax import between_nuls, why
 
 MOST_CELLS = 1 << 24  # states times classes of a table, 128 MB
@@ -84,6 +84,7 @@ class Table:
         return self.ends(np.full(most, -1))
 
 
+@functools.lru_cache(64)
 def table_of(pattern, tokenizer):
     """Return the Table of a Pattern over the tokens of a tokenizer.
 
@@ -242,11 +243,13 @@ def walk(of_bytes, byte_classes, tokens, pattern):
             columns.append(found)
         return number[key]
 
-    every, starts, lengths = flat(tokens)
-    letters = byte_classes[every]
-    at = np.where(lengths < 0, 1, 0)  # what is no text leads nowhere
-    for n in range(lengths.max()):
-        left = np.flatnonzero(lengths > n)
+    at = np.array([int(text is None) for text in tokens])  # what is no text leads nowhere
+    texts = [text or b'' for text in tokens]
+    letters = byte_classes[np.frombuffer(b''.join(texts), np.uint8)]
+    sizes = np.array([*map(len, texts)])
+    starts = np.cumsum(sizes) - sizes
+    for n in range(sizes.max()):
+        left = np.flatnonzero(sizes > n)
         steps = at[left] * n_letters + letters[starts[left] + n]
         steps, inverse = np.unique(steps, return_inverse=True)
         found = [behind(*divmod(one, n_letters)) for one in steps.tolist()]

@@ -5,11 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyorder.extras.patterns.automaton import table_of
-from anyorder.extras.patterns.spelled import key_of
 from anyorder.extras.patterns.syntax import check, without_ends
-
-TABLES = {}  # {(text, within, key_of a tokenizer): Table}, the newest last
-MOST_TABLES = 64
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,7 @@ class Pattern:
     def table(self, tokenizer):
         """Return the Table of the pattern over the tokens of a tokenizer. See automaton.table_of
         for the errors."""
-        key = self.text, self.within, key_of(tokenizer)
-        if key not in TABLES:
-            TABLES[key] = table_of(self, tokenizer)
-            while len(TABLES) > MOST_TABLES:
-                del TABLES[next(iter(TABLES))]
-        return TABLES[key]
+        return table_of(self, tokenizer)
 
     def matches(self, text, tokenizer):
         """Return whether a text matches, as a tokenizer shows the tokens that it makes of it."""
@@ -64,10 +55,16 @@ class Pattern:
 
         Raises ValueError if there is none, with the nearest."""
         table = self.table(tokenizer)
-        can_match = table.lengths(most + table.n_states)
-        found = [n for n in range(least, most + 1) if can_match[n]]
+        can_match = np.flatnonzero(table.lengths(most + table.n_states))
+        shorter = can_match[can_match < least]
+        longer = can_match[can_match > most]
+        found = can_match[len(shorter) : len(can_match) - len(longer)].tolist()
         if not found:
-            raise ValueError(no_length(self, can_match, least, most))
+            size = f'{least} to {most}' if least < most else least
+            near = ' and '.join(map(str, [*shorter[-1:], *longer[:1]]))
+            raise ValueError(
+                f'no text of {size} tokens matches {self}: the nearest that can match: {near}'
+            )
         return found
 
     def check(self, tokens, tokenizer, row=0):
@@ -89,19 +86,3 @@ class Pattern:
         from anyorder.extras.patterns.language import language_of  # torch takes seconds
 
         return language_of(parts, canvas, tokenizer, stand_in)
-
-
-def no_length(pattern, lengths, least, most):
-    """Return the line that says that no text of `least` to `most` tokens matches; of the `lengths`
-    (n,) bool that do it says the nearest."""
-    matching = np.flatnonzero(lengths)
-    shorter = matching[matching < least]
-    longer = matching[matching > most]
-    near = [*shorter[-1:], *longer[:1]]
-    size = f'{least} tokens'
-    if least < most:
-        size = f'{least} to {most} tokens'
-    return (
-        f'no text of {size} matches {pattern}: the nearest that can match: '
-        f'{" and ".join(map(str, near))}'
-    )

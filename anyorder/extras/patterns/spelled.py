@@ -4,12 +4,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import Symbols
-
-SPELLED = {}  # by key_of their tokenizer
 
 
 @dataclass(frozen=True)
@@ -26,63 +22,32 @@ class Spelled:
     within: list
 
 
-def flat(texts):
-    """Return all bytes (n,) of the texts one behind the other, and the start and the length of
-    each; -1 is the length of None."""
-    sizes = np.array([len(text or b'') for text in texts])
-    lengths = np.where([text is None for text in texts], -1, sizes)
-    every = b''.join(text or b'' for text in texts)
-    return np.frombuffer(every, np.uint8), np.cumsum(sizes) - sizes, lengths
-
-
+@functools.lru_cache(8)
 def spelled(tokenizer):
-    """Return the Spelled of a tokenizer."""
-    key = key_of(tokenizer)
-    if key not in SPELLED:
-        SPELLED[key] = spell(tokenizer)
-    return SPELLED[key]
-
-
-@functools.lru_cache(8)  # the description of a tokenizer of others is long
-def key_of(tokenizer):
-    """Return what tells a tokenizer from those that spell otherwise."""
-    return tokenizer.identity, tokenizer.separator, tokenizer.eos
-
-
-def spell(tokenizer):
-    if tokenizer.pieces is not None:
-        return everywhere(tokenizer.pieces)
+    """Return the Spelled of a tokenizer. Tokens that all are letters stand side by side."""
+    tokens = tokenizer.pieces
+    if tokens is not None:
+        return Spelled(tokens, tokens, tokens)
     if isinstance(tokenizer, Symbols):
-        return names(tokenizer)
-    return vocabulary(tokenizer)
-
-
-def everywhere(tokens):
-    """Return the Spelled of tokens that have the same bytes wherever they stand."""
-    return Spelled(tokens, tokens, tokens)
-
-
-def names(tokenizer):
-    """Return the Spelled of Symbols."""
-    first = [text.encode() for text in tokenizer.texts]
-    if tokenizer.eos is not None:
-        first[tokenizer.eos] = None
-    separator = tokenizer.separator.encode()
-    tokens = [None if text is None else separator + text for text in first]
-    return words(tokens, first, first)
-
-
-def words(tokens, first, within):
-    """Return the Spelled of tokens that have a separator between them, or none if all of them are
-    letters."""
-    if all(text is None or len(text.decode()) == 1 for text in within):
-        return everywhere(within)
+        first = [text.encode() for text in tokenizer.texts]
+        if tokenizer.eos is not None:
+            first[tokenizer.eos] = None
+        separator = tokenizer.separator.encode()
+        tokens = [None if text is None else separator + text for text in first]
+        within = first
+    else:
+        tokens, first = vocabulary(tokenizer)
+        within = [token and token.removeprefix(b' ') for token in tokens]
+    if b' ' in tokens:
+        return Spelled(tokens, first, tokens)
+    if all(token is None or len(token.decode()) == 1 for token in within):
+        return Spelled(within, within, within)
     return Spelled(tokens, first, within)
 
 
 def vocabulary(tokenizer):
-    """Return the Spelled of a tokenizer of the package `tokenizers`: what it shows of each token,
-    and of each behind a word."""
+    """Return what a tokenizer of the package `tokenizers` shows of each token behind a word, and of
+    each by itself."""
     if tokenizer.why_no_parts:
         raise ValueError(
             f'of {tokenizer.name} no token has a text of its own ({tokenizer.why_no_parts}): a '
@@ -95,9 +60,7 @@ def vocabulary(tokenizer):
         if i not in special:
             first[i] = read(name, tokenizer.decode([i]))
             tokens[i] = read(name, tokenizer.text_behind([None], [i]))
-    if b' ' in tokens:
-        return Spelled(tokens, first, tokens)
-    return words(tokens, first, [token and token.removeprefix(b' ') for token in tokens])
+    return tokens, first
 
 
 def read(name, text):
