@@ -52,23 +52,22 @@ def configure(namespace, argv=None):
     Raises ValueError in one line for an unknown name, a value of another type, or a config file
     that cannot be read."""
     defaults = options_of(namespace)
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
     texts = namespace.get('TEXTS', ())
-    words = tuple(home(arg) for arg in argv if not arg.startswith('--'))
     typed = [typed_option(arg, defaults, texts) for arg in argv if arg.startswith('--')]
-    given = in_words(words, namespace) + typed  # the command line has the last word
 
     config = Config(defaults)
+    config.words = tuple(home(arg) for arg in argv if not arg.startswith('--'))
+    given = in_words(config.words, namespace) + typed  # the command line has the last word
     for where, name, value in given:
         value = check(defaults, name, value, where)
         is_path = isinstance(value, str) and name not in texts
         config[name] = home(value) if is_path else value
     config.given = frozenset(name for _, name, _ in given)
     config.typed = frozenset(name for _, name, _ in typed)
-    config.words = words
     return config
 
 
@@ -85,12 +84,12 @@ def typed_option(arg, defaults, texts):
     """Return (where it stands, name, value) of an argument --name=text or --name."""
     name, equals, text = arg[2:].partition('=')
     where = f'--{name}'
-    if equals:
-        return where, name, text if name in texts else parse(defaults.get(name), text)
-    if name in defaults and not isinstance(defaults[name], bool):
-        # else its value, which stands behind a blank, would be a word
-        raise ValueError(f'{arg} needs a value: {where}={defaults[name]}')
-    return where, name, True
+    if not equals:
+        if name in defaults and not isinstance(defaults[name], bool):
+            # else its value, which stands behind a blank, would be a word
+            raise ValueError(f'{arg} needs a value: {where}={defaults[name]}')
+        return where, name, True
+    return where, name, text if name in texts else parse(defaults.get(name), text)
 
 
 def in_words(words, namespace):
@@ -102,22 +101,16 @@ def in_words(words, namespace):
         return []
     if 'WORDS' not in namespace:
         return [line for path in words for line in read_config_file(path)]
-    table = namespace['WORDS']
-    if len(words) != 1 or words[0] not in table:
-        got = ' '.join(words)
-        near = nearest(got, table)
-        raise ValueError(f'name one of {", ".join(table)}, got {got!r}{near} (--help says more)')
+    got = ' '.join(words)
+    if got not in namespace['WORDS']:
+        near = nearest(got, namespace['WORDS'])
+        known = ', '.join(namespace['WORDS'])
+        raise ValueError(f'name one of {known}, got {got!r}{near} (--help says more)')
     return []
-
-
-# what other codes have as options, and we behind the name of an order in which a model writes
-BEHIND_ORDERS = {'threshold': 'margin:0.9', 'block_length': 'margin/32'}
 
 
 def nearest(word, known, cutoff=0.6):
     """Say which known word is the nearest, whatever its case; '' where none is near."""
-    if word in BEHIND_ORDERS and 'n_steps' in known:
-        return f'; it follows the name of an order, as {BEHIND_ORDERS[word]}'
     lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     return f'; the nearest is {lower[near[0]]!r}' if near else ''
@@ -183,28 +176,25 @@ OPERATORS = {
 def read_config_file(path):
     """Return [(where it stands, name, value)] of a file of assignments: literals, and arithmetic of
     them."""
-    if not os.path.isfile(path):
-        raise ValueError(f'no config file {path}; options are written --name=value')
-    try:
-        text = Path(path).read_text(encoding='utf-8')
-        text = text.replace('\ufeff', '')  # a mark, as in files.reading_text
-        statements = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # a zero byte, no UTF-8
-        raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
+    where = path
     found = []
-    for node in statements:
-        where = f'{path} line {node.lineno}'
-        try:
+    try:
+        text = Path(path).read_text(encoding='utf-8').replace('\ufeff', '')  # see files.Unmarked
+        for node in ast.parse(text).body:
+            where = f'{path} line {node.lineno}'
             match node:
                 case ast.Expr(value=ast.Constant(value=str())):  # docstring
                     pass
                 case ast.Assign(targets=[ast.Name(id=name)]):
                     found.append((where, name, value_of(node.value)))
                 case _:
-                    raise ValueError('a config file holds `name = value` lines only')
-        except (ArithmeticError, TypeError, ValueError) as e:
-            beginning = ast.unparse(node).splitlines()[0][:60]
-            raise ValueError(f'{where}: {e}, got {beginning}') from None
+                    raise ValueError(ast.unparse(node))
+    except (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as e:
+        said = ' '.join(str(e).split())[:80]
+        raise ValueError(
+            f'{where}: a config file holds `name = value` lines only, of plain values and '
+            f'arithmetic of them, in UTF-8, got {said}'
+        ) from None
     return found
 
 
@@ -219,23 +209,20 @@ def value_of(node):
             return -value_of(operand)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             return OPERATORS[type(op)](value_of(left), value_of(right))
-    raise ValueError('only plain values and arithmetic of them are allowed')
+    raise ValueError(ast.unparse(node))
 
 
 def help_text(namespace, defaults):
     """Return the script's docstring, its table of words, then every option as its source has it."""
     lines = [(namespace.get('__doc__') or '').strip()]
     if 'WORDS' in namespace:
-        table = namespace['WORDS']
-        width = max(map(len, table)) + 2
+        width = max(map(len, namespace['WORDS'])) + 2
         lines += ['', 'the word is one of:']
-        lines += [f'    {word:<{width}}{about}' for word, about in table.items()]
+        lines += [f'    {word:<{width}}{about}' for word, about in namespace['WORDS'].items()]
     if 'INPUTS' in namespace:
         lines += ['', f'the words are {namespace["INPUTS"]}']
     if defaults:
         lines += ['', 'options (--name=value), with their defaults:']
-    source = ''
-    if '__file__' in namespace:
         source = Path(namespace['__file__']).read_text(encoding='utf-8')
     for key, default in defaults.items():
         heading, comment = comments_of(key, source)
@@ -257,12 +244,9 @@ def keys_of(found):
     imports take seconds."""
     path, table = found.groups()
     source = (Path(__file__).parent / path).read_text(encoding='utf-8')
-    for node in ast.parse(source).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys)):
-                if name == table:
-                    return ', '.join(repr(key.value) for key in keys)
-    raise ValueError(f'{path} has no table {table}')
+    body = ast.parse(source).body
+    tables = {ast.unparse(node.targets[0]): node for node in body if isinstance(node, ast.Assign)}
+    return ', '.join(repr(key.value) for key in tables[table].value.keys)
 
 
 def at_least(config, bound, *names):
@@ -273,8 +257,7 @@ def at_least(config, bound, *names):
 
 def check_choice(option, value, *choices):
     if value not in choices:
-        *others, last = choices
-        raise ValueError(f'{option} must be {", ".join(map(str, others))} or {last}, got {value!r}')
+        raise ValueError(f'{option} must be one of {", ".join(map(str, choices))}, got {value!r}')
 
 
 def differing(before, now):
@@ -290,7 +273,7 @@ def differing(before, now):
 def numbers(config, name, least=0):
     """Return [n, ...] of the option `name`: ints from `least` on, with commas between them."""
     found = [number_in(part, int) for part in names_in(config[name])]
-    if not found or not all(n is not None and n >= least for n in found):
+    if not found or None in found or min(found) < least:
         raise ValueError(
             f'{name} must be numbers from {least} with commas between, got {config[name]!r}'
         )

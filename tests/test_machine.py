@@ -276,6 +276,7 @@ ENDS = [  # what a command does, whether it prints results, the exit code, and t
     (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', 'interrupted'),
     (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', 'terminated'),
     (lambda: raise_all(MemoryError('a\nb')), True, MEMORY, MEMORY),
+    (lambda: torch.empty(2**60), True, MEMORY, MEMORY),
     (lambda: importlib.import_module('none'), True, PACKAGE, PACKAGE),
 ]
 
