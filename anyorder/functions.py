@@ -9,6 +9,7 @@ from functools import cache, wraps
 
 import torch
 
+from anyorder.names import undigested
 from configurator import home
 
 # {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process has run
@@ -79,9 +80,8 @@ def loaded(kept):
 
     Raises ValueError unless this process was told to run the file."""
     if kept not in LOADED:
-        said, _, _ = kept.partition('@')
         raise ValueError(
             f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add '
-            f'--order=PATH/{said} (eval_ppl.py and puzzles solve: --orders=)'
+            f'--order=PATH/{undigested(kept)} (eval_ppl.py and puzzles solve: --orders=)'
         )
     return LOADED[kept]

@@ -30,3 +30,8 @@ def printed(kind, parts, numbers):
 def is_own(kind):
     """Return whether it is the function of a user's file, FILE.py:NAME."""
     return '.py:' in kind
+
+
+def undigested(kind):
+    """Return a KIND as it is typed: FILE.py:NAME without a digest."""
+    return kind.partition('@')[0]

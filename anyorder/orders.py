@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pkgutil
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -20,7 +19,7 @@ import torch
 from anyorder.functions import load, loaded
 from anyorder.machine.devices import widest
 from anyorder.machine.files import read_text, reading
-from anyorder.names import is_own, parsed, printed
+from anyorder.names import is_own, parsed, printed, undigested
 from anyorder.seeds import (
     derive_seed,  # noqa: F401  (for programs)
     numbered_keys,
@@ -139,7 +138,7 @@ class Order:
         own_kind, of_own = parts_of(own)
         kind, numbers = parts_of(own if text == 'own' else text)
         # the digest of a function may be another by now
-        if kind.partition('@')[0] != own_kind.partition('@')[0]:
+        if undigested(kind) != undigested(own_kind):
             of_own.pop('parameter', None)
         shape = tuple(run.get('shape') or ()) or None
         return cls(kind, **of_own | numbers, length=run.get('block_size'), shape=shape)
@@ -186,22 +185,24 @@ class Order:
         """The name of the likelihood in this order."""
         return {'random': 'any', 'l2r': 'l2r'}.get(self.kind, 'own')
 
-    @property
-    def kept(self):
-        """What a checkpoint keeps, for Order.of."""
+    def called(self, kind):
+        """Return the text of the order whose family is called `kind`."""
         if self.kind == 'listed':
-            return list(self.parameter)
+            return self.kind
         numbers = {'parameter': self.parameter}
         if self.seed and self.kind in ORDERS and 'seed' in self.family.least:
             numbers['seed'] = self.seed
-        return printed(self.kind, PARTS, numbers)
+        return printed(kind, PARTS, numbers)
+
+    @property
+    def kept(self):
+        """What a checkpoint keeps, for Order.of."""
+        return list(self.parameter) if self.kind == 'listed' else self.called(self.kind)
 
     @property
     def name(self):
         """What a table calls it: without digest and without positions."""
-        if self.kind == 'listed':
-            return self.kind
-        return re.sub('@[0-9a-f]{12}', '', self.kept)
+        return self.called(undigested(self.kind))
 
     def name_as(self, text):
         """What a table calls it where an option named it so."""

@@ -199,7 +199,7 @@ def test_a_text_and_the_options_of_a_run_give_an_order(text, run, order):
         (Order(), 'random', 'any', 'random'),
         (Order('l2r', seed=2), 'one', 'l2r', 'l2r'),
         (Order('fixed', seed=2), 'several', 'own', 'fixed@2'),
-        (Order('swaps', 1), 'several', 'own', 'swaps:1'),
+        (Order('swaps', 1, 10**11), 'several', 'own', 'swaps:1@100000000000'),
         (Order('few', 1, seed=5), 'one', 'own', 'few:1@5'),
         (Order('listed', (1, 0)), 'one', 'own', [1, 0]),
     ],
