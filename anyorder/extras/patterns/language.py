@@ -28,24 +28,7 @@ class Span(NamedTuple):
     end: int
     table: Any
     state: int
-    after: list = []
-
-
-def language_of(parts, canvas, tokenizer, stand_in=None):
-    """Return the Language of the canvas of texts, parts of which match patterns.
-
-    parts     [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins there,
-              its tokens, -1 in blanks. A part may begin before the canvas, where all is known, and
-              end behind it
-    stand_in  as in Language"""
-    spans = []
-    for row, start, tokens, pattern in parts:
-        table = pattern.table(tokenizer)
-        first = max(0, -start)
-        last = min(len(tokens), int(canvas.n_visits[row]) - start)
-        state = table.read(tokens[:first])
-        spans.append(Span(row, start + first, start + last, table, state, tokens[last:]))
-    return Language(spans, canvas, stand_in, canvas.allowed)
+    after: list
 
 
 class Language:
@@ -60,20 +43,27 @@ class Language:
     log_weight  (B,) the sum of log p(token) - log q(token) of the tokens that were drawn: with
                 E_q[p / q] = p(the text matches) a weight for the law of the network itself"""
 
-    def __init__(self, spans, canvas, stand_in=None, allowed=None):
-        """Prepare the law of spans.
+    def __init__(self, parts, canvas, tokenizer, stand_in=None):
+        """Prepare the law of texts of a canvas, parts of which match patterns.
 
+        parts     [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins
+                  there, its tokens, -1 in blanks. A part may begin before the canvas, where all is
+                  known, and end behind it
         stand_in  (n_tokens,) weights > 0 of the tokens in blanks that no step has answered yet, by
-                  default all alike
-        allowed   the Constraint of the canvas, or None: what it forbids has no weight there
+                  default all alike. What canvas.allowed forbids has no weight
 
         Raises ValueError where nothing matches."""
         device = canvas.idx.device
         self.log_weight = torch.zeros(len(canvas), dtype=widest(device), device=device)
         by_table = {}
-        for span in spans:
-            by_table.setdefault(id(span.table), []).append(span)
-        self.groups = [Group(some, canvas, stand_in, allowed) for some in by_table.values()]
+        for row, start, tokens, pattern in parts:
+            table = pattern.table(tokenizer)
+            first = max(0, -start)
+            last = min(len(tokens), int(canvas.n_visits[row]) - start)
+            state = table.read(tokens[:first])
+            span = Span(row, start + first, start + last, table, state, tokens[last:])
+            by_table.setdefault(id(table), []).append(span)
+        self.groups = [Group(spans, canvas, stand_in) for spans in by_table.values()]
         self.begin_step(canvas, canvas.known.to(device))
         for group in self.groups:
             group.check()
@@ -131,19 +121,18 @@ class Group:
     """The spans of one table, and what is known of them, on the host: what a device has is brought
     here.
 
-    Each row has room for K spans: span k of row r has the number K r + k. The L positions go on
-    behind the canvas, where a span may end.
+    Each row has room for K spans of at most L places: span k of row r has the number K r + k, of
+    n = B K. Their last places may be behind the canvas.
 
-    slot      (B, L) the k of the span that has a position, -1 for none
-    first     (B K,) where a span begins
-    behind    (B, L) the tokens that stand behind the canvas, else BLANK
-    held      (B, L) whose law the messages have: that of a known token, or that of a BLANK which
+    slot      (B, N) the k of the span that has a position, -1 for none
+    position  (n, L) that of a place, -1 for none on the canvas
+    behind    (n, L) the token of a place behind the canvas, else BLANK
+    held      (n, L) whose law the messages have: that of a known token, or that of a BLANK which
               nobody has answered, or one that was OBSERVED
-    stand_in  (B K, L, C) the log masses of the law of a BLANK
+    stand_in  (n, L, C) the log masses of the law of a BLANK
     of_known  (C, C) those of a known token of each class"""
 
-    def __init__(self, spans, canvas, stand_in, allowed):
-        self.spans = spans
+    def __init__(self, spans, canvas, stand_in):
         table = spans[0].table
         device = canvas.idx.device
         self.classes = Classes(table, device)
@@ -155,56 +144,53 @@ class Group:
         rows = [span.row for span in spans]
         self.n_slots = max(map(rows.count, rows))
         n = len(canvas) * self.n_slots
-        B, N = canvas.order.shape
-        n_positions = N + max(len(span.after) for span in spans)
-        self.slot = np.full((B, n_positions), -1)
-        self.behind = np.full((B, n_positions), BLANK)
-        self.held = np.full((B, n_positions), BLANK)
-        self.first = np.zeros(n, int)
-        states = np.full(n, -1)
         lengths = np.zeros(n, int)
-        for i, (row, start, end, _, state, after) in enumerate(spans):
-            k = rows[:i].count(row)
-            number = row * self.n_slots + k
-            last = end + len(after)
-            self.slot[row, start:last] = k
-            self.behind[row, end:last] = after
-            self.first[number] = start
-            states[number] = state
-            lengths[number] = last - start
+        states = np.full(n, -1)
+        shape = n, max(span.end - span.start + len(span.after) for span in spans)
+        self.slot = np.full(canvas.order.shape, -1)
+        self.position = np.full(shape, -1)
+        self.behind = np.full(shape, BLANK)
+        self.spans = {}
+        for i, span in enumerate(spans):
+            k = rows[:i].count(span.row)
+            number = span.row * self.n_slots + k
+            self.spans[number] = span
+            self.slot[span.row, span.start : span.end] = k
+            n_own = span.end - span.start
+            lengths[number] = n_own + len(span.after)
+            states[number] = span.state
+            self.position[number, :n_own] = range(span.start, span.end)
+            self.behind[number, n_own : lengths[number]] = span.after
+        self.held = np.full(shape, BLANK)
 
         # The laws of what nobody has answered
         if stand_in is None:
             stand_in = torch.ones(len(table.classes))
         log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
-        shape = n, lengths.max(), table.n_classes
-        self.stand_in = np.broadcast_to(self.classes.log_masses(log_weights), shape).copy()
-        if allowed is not None:
-            self.restrict(canvas, allowed, log_weights)
+        log_masses = self.classes.log_masses(log_weights)
+        self.stand_in = np.broadcast_to(log_masses, (*shape, table.n_classes)).copy()
+        if canvas.allowed is not None:
+            self.restrict(canvas, log_weights)
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
 
     def find(self, cells):
-        """Return row and position (n,) of those of the cells (m,) that are in a span, and their
+        """Return the span and the place (n,) of those of the cells (m,) that are in one, and their
         numbers, on the device."""
         row, at = torch.stack([cells.row, cells.position]).cpu().numpy()
-        number = np.flatnonzero(self.slot[row, at] >= 0)
-        return row[number], at[number], torch.from_numpy(number).to(cells.row.device)
+        slot = self.slot[row, at]
+        number = np.flatnonzero(slot >= 0)
+        span = row[number] * self.n_slots + slot[number]
+        place = at[number] - self.position[span, 0]
+        return span, place, torch.from_numpy(number).to(cells.row.device)
 
-    def places(self, row, position):
-        """Return the number of the span (n,) and the place there (n,) of positions in spans."""
-        span = row * self.n_slots + self.slot[row, position]
-        return span, position - self.first[span]
-
-    def restrict(self, canvas, allowed, log_weights):
+    def restrict(self, canvas, log_weights):
         """Restrict the stand-in law of each blank to what is allowed there."""
         cells = canvas.blanks()
-        *found, number = self.find(cells)
-        span, place = self.places(*found)
-        n_tokens = log_weights.size(1)
-        places = allowed.places(canvas, cells.at(number))
+        span, place, number = self.find(cells)
+        places = canvas.allowed.places(canvas, cells.at(number))
         logs = []
-        for rows, positions in zip(*split_rows(n_tokens, *places)):
-            may = allowed.tokens_at(rows, positions).to(log_weights.device)
+        for rows, positions in zip(*split_rows(log_weights.size(1), *places)):
+            may = canvas.allowed.tokens_at(rows, positions).to(log_weights.device)
             logits = log_weights.masked_fill(~may, -torch.inf)
             logs.append(self.classes.log_masses(logits))
         self.stand_in[span, place] = np.concatenate(logs)
@@ -212,8 +198,7 @@ class Group:
     def check(self):
         """Raise ValueError if nothing matches."""
         log_z = self.messages.log_z()
-        for span in self.spans:
-            number = span.row * self.n_slots + self.slot[span.row, span.start]
+        for number, span in self.spans.items():
             if log_z[number] == -np.inf:
                 raise ValueError(
                     f'no text of row {span.row} matches {span.table.pattern} from position '
@@ -223,55 +208,51 @@ class Group:
 
     def begin_step(self, tokens):
         """Begin a step with the tokens (B, N) that are known, else BLANK."""
-        known = self.behind.copy()
-        canvas = known[:, : tokens.shape[1]]
-        tokens = tokens[:, : canvas.shape[1]]
-        np.copyto(canvas, tokens, where=tokens != BLANK)
-        row, position = np.nonzero((known != self.held) & (self.slot >= 0))
-        self.hold(row, position, known[row, position])
+        tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=BLANK)  # the last is for -1
+        row = np.arange(len(self.held)) // self.n_slots
+        known = np.maximum(tokens[row[:, None], self.position], self.behind)
+        span, place = np.nonzero(known != self.held)
+        self.hold(span, place, known[span, place])
 
-    def hold(self, row, position, token):
-        """Put the laws of tokens (n,), or BLANK, at their positions."""
-        self.held[row, position] = token
-        span, place = self.places(row, position)
+    def hold(self, span, place, token):
+        """Put the laws of tokens (n,), or BLANK, at their places."""
+        self.held[span, place] = token
         logs = self.of_known[self.of_token[token]]
         is_blank = token == BLANK
         logs[is_blank] = self.stand_in[span[is_blank], place[is_blank]]
         self.messages.put(span, place, logs)
 
     def observe(self, cells, logits):
-        row, position, number = self.find(cells)
-        self.held[row, position] = OBSERVED
-        span, place = self.places(row, position)
-        if len(row) < len(logits):
+        span, place, number = self.find(cells)
+        self.held[span, place] = OBSERVED
+        if len(span) < len(logits):
             logits = logits[number]
         self.messages.put(span, place, self.classes.log_masses(logits))
 
     def law(self, cells, logits):
         """Return logits (m, V) of the laws of blanks among what matches."""
-        row, position, number = self.find(cells)
-        if not len(row):
+        span, place, number = self.find(cells)
+        if not len(span):
             return logits
-        log_weights = self.messages.log_weights(*self.places(row, position))
+        log_weights = self.messages.log_weights(span, place)
         largest = log_weights.max(1, keepdims=True)
         log_weights -= np.maximum(largest, LOWEST)
         log_weights[largest[:, 0] == -np.inf] = 0
-        if len(row) == len(logits):
+        if len(span) == len(logits):
             return self.classes.added(logits, log_weights)
         own = self.classes.added(logits[number], log_weights)
         return logits.to(own.dtype).index_copy(0, number, own)
 
     def reveal(self, cells, token):
-        row, position, number = self.find(cells)
-        self.hold(row, position, token[number].cpu().numpy())
+        span, place, number = self.find(cells)
+        self.hold(span, place, token[number].cpu().numpy())
 
     def take(self, rows):
         """Return the same of these rows of the canvas."""
         taken = copy.copy(self)
         spans = (rows[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
-        for name in ('slot', 'behind', 'held'):
-            setattr(taken, name, getattr(self, name)[rows])
-        for name in ('first', 'stand_in'):
+        taken.slot = self.slot[rows]
+        for name in ('position', 'behind', 'held', 'stand_in'):
             setattr(taken, name, getattr(self, name)[spans])
         taken.messages = self.messages.take(spans)
         return taken

@@ -82,7 +82,7 @@ class Pattern:
 
     @staticmethod
     def language(parts, canvas, tokenizer, stand_in=None):
-        """Return the Language of a canvas, see language.language_of."""
-        from anyorder.extras.patterns.language import language_of  # torch takes seconds
+        """Return the Language of a canvas."""
+        from anyorder.extras.patterns.language import Language  # torch takes seconds
 
-        return language_of(parts, canvas, tokenizer, stand_in)
+        return Language(parts, canvas, tokenizer, stand_in)
