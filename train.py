@@ -82,7 +82,7 @@ from anyorder.machine.processes import (
 )
 from anyorder.machine.terminal import say
 from anyorder.orders import Order
-from anyorder.tokens.mixture import width_of
+from anyorder.tokens.blocks import width_of
 from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
@@ -128,7 +128,7 @@ def train(config, make_update):
     model = start_model(start, data.tokenizer)
 
     # Its options are whole when device, data and work are known
-    n_tokens = width_of(data.train, start.config.block_size)  # of a sequence
+    n_tokens = width_of(data.train)  # of a sequence
     clock = Clock(model, start.config, peak_flops(device, dtype), n_tokens)
     compiled, why = resolve_compile(start.config.compile, device, clock.flops, clock.max_iters)
     found = {'dtype': dtype, 'compile': compiled, 'source': data.source, 'shape': data.kind.shape}

@@ -11,7 +11,7 @@ from anyorder.machine.files import check_names
 from anyorder.tokens.meta import meta_path, read_meta
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import bin_path, split_of, whole_splits
+from anyorder.tokens.sets import Split, bin_path, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
 
@@ -30,14 +30,15 @@ def open_splits(data_dir, name, *splits):
     directory = os.path.join(data_dir, name)
     before = state_of(directory)
     meta = read_meta(directory)
-    for split in splits:
-        if not meta or split not in meta.splits or not os.path.isfile(bin_path(directory, split)):
-            make_split(data_dir, name, split, meta)
-            return open_splits(data_dir, name, *splits)
-    files = [np.memmap(bin_path(directory, split), np.uint8, 'r') for split in splits]
-    if state_of(directory) != before:  # another command has replaced a file meanwhile
-        return open_splits(data_dir, name, *splits)
-    return [split_of(file, meta, split) for file, split in zip(files, splits)]
+    whole = whole_splits(directory, meta)
+    there = [split for split in splits if split in whole]
+    files = [np.memmap(bin_path(directory, split), np.uint8, 'r') for split in there]
+    is_same = state_of(directory) == before  # else another command has replaced a file meanwhile
+    if is_same and len(there) == len(splits):
+        return [Split(file.view(meta.dtype), meta, split) for split, file in zip(splits, files)]
+    if is_same:
+        make_split(data_dir, name, min({*splits} - {*there}), meta)
+    return open_splits(data_dir, name, *splits)
 
 
 def open_split(data_dir, name, split):
@@ -73,7 +74,7 @@ def make_split(data_dir, name, split, meta):
         command += ' --force' if meta else ''
     elif meta or split not in TRAIN_AND_VAL or (row and row.splits):
         command += f' --split={split}'
-    raise ValueError(f'no {path}; make it with: {command}')
+    raise ValueError(f'no whole {path}; make it with: {command}')
 
 
 def is_made_whole(name, split):

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torture
 from conftest import HANGS, ROOT
-from test_training import BLOCKS, NOTHING, TOKENS, learner, options, start
+from test_training import BLOCKS, NOTHING, SETS, learner, options, start
 from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
 
 import train
@@ -26,8 +26,7 @@ from anyorder.fast import lean
 from anyorder.likelihood.nll import block_nll
 from anyorder.machine.processes import start_processes
 from anyorder.orders import sample_order
-from anyorder.tokens.blocks import all_blocks
-from anyorder.tokens.sets import Split
+from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.training.sharding import recompute
 from anyorder.training.update import update
 from anyorder.training.validation import validate
@@ -134,7 +133,7 @@ def after_updates(network, optimizer, way='', n=2, **more):
     state = start(model, optimizer, way)
     config = options(l2r_ratio=0.0, **more)
     for _ in range(n):
-        update(state, [Split(TOKENS)], 1e-2, config)
+        update(state, SETS, 1e-2, config)
     val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], state.order, config)
     entries = entries_of(state.model, state.ema, **state.entries())
     return state, entries, val
@@ -322,7 +321,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script):
     os.remove('odd.json')  # the checkpoint knows
     model = model_from_checkpoint('out/ckpt.pt')
     split = open_split('data', 'pydocs', 'val')
-    blocks, _ = all_blocks(split, 16, 16)
+    blocks, _ = all_blocks(Blocks(split, 16), 16)
     nats = {
         name: float(block_nll(model, blocks, order, 16).sum()) / 256
         for name, order in ORDERS.items()

@@ -17,12 +17,12 @@ from anyorder.generation.way import Way
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.nll import blank_nll, draw_known
 from anyorder.orders import Order, draw_orders
-from anyorder.tokens.apart import begins_in, begins_of
+from anyorder.tokens.apart import begins_of
 from anyorder.tokens.arrays import prepare_tokens
-from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import PADDING, Split, check_length
+from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from anyorder.training.validation import validate
@@ -37,19 +37,22 @@ NETWORKS = [{}, *VARIANTS[5:], TWO_STREAM[1], FINAL[0], ENCODER]
 
 def split_of(kind):
     """A stream of documents, some of whose tokens are given, or which are rows with prompts."""
-    tokens = np.random.default_rng(3).integers(EOS, size=sum(LENGTHS)).astype('<u2')
+    tokens = np.random.default_rng(3).integers(EOS, size=sum(LENGTHS))
     ends = np.cumsum(LENGTHS)
     tokens[ends - 1] = EOS
     has_prompts = kind == 'prompts'
-    meta = Meta('x', eos=EOS, given=kind != 'documents', prompts=has_prompts)
-    split = Split(tokens, meta)
+    meta = Meta('x', '', 11, EOS, given=kind != 'documents', prompts=has_prompts)
+    given = np.zeros_like(tokens, bool)
     if kind == 'given':
-        tokens[[0, 1, 2, 4, 9, 15, 20, 21, 29, 50]] |= split.mark
+        given[[0, 1, 2, 4, 9, 15, 20, 21, 29, 50]] = True
     if has_prompts:
-        split.starts = np.cumsum([0, *LENGTHS])
         for end, n in zip(ends, LENGTHS):
-            tokens[end - n : end - n + min(n // 2, 4)] |= split.mark
-    return split
+            given[end - n : end - n + min(n // 2, 4)] = True
+    return Split(meta.pack(tokens, given), meta)
+
+
+def blocks_of(kind, documents='apart'):
+    return Blocks(split_of(kind), 9, documents)
 
 
 def options(model, order='random'):
@@ -63,7 +66,7 @@ def options(model, order='random'):
         'beta1': 0.9,
         'beta2': 0.95,
     }
-    return Config(sizes, l2r_ratio=l2r_ratio, documents='apart', order=order)
+    return Config(sizes, l2r_ratio=l2r_ratio, order=order)
 
 
 def texts_of(row, begins):
@@ -100,7 +103,7 @@ def test_documents_begin_behind_an_end():
     found = begins_of(tokens, EOS).tolist()
     assert found == [[0, 2, 4, 4], [0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
     assert begins_of(tokens[2:], EOS).tolist() == [[0], [0]]
-    assert begins_in(tokens, split_of('documents').meta, 'together') is None
+    assert blocks_of('documents', 'together').begins(tokens) is None
 
 
 @pytest.mark.parametrize('order', ['random', 'few:3', 'block:4@2'])
@@ -109,11 +112,11 @@ def test_documents_begin_behind_an_end():
 def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     """What is given comes first and costs nothing, also where all of a part is given."""
     model = make_model(**variant)
-    split = split_of(kind)
+    sets = [blocks_of(kind)]
     config = options(model, order)
     torch.manual_seed(2)
     law = Order.of('own', config)
-    batch = draw_batch(TrainState(model, [], None, law), [split], config)
+    batch = draw_batch(TrainState(model, [], None, law), sets, config)
     nats = blank_nll(model, batch)
     padding = torch.arange(9) >= (9 if batch.n_visits is None else batch.n_visits.unsqueeze(1))
     assert not nats[padding.expand(6, 9)].any()
@@ -130,8 +133,8 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
                 listed = Order('block', 4, seed=2).draw(1, 9)[0].tolist()
                 assert rest in ([p for p in listed if p in rest], sorted(rest))
 
-    blocks, given = all_blocks(split, 9)
-    begins = begins_in(blocks, split.meta, config.documents)
+    blocks, given = all_blocks(sets[0])
+    begins = sets[0].begins(blocks)
     found = validate(model, blocks, given, law, config, begins)
     assert [*found] == [law.estimate, 'l2r'][: 1 if model.slots.masked_loss else 2]
     for name, nats in found.items():
@@ -167,7 +170,7 @@ def test_an_update_weighs_all_blanks_alike(variant):
         return seen[-1]
 
     config = Config(options(model) | {'gradient_accumulation_steps': 2})
-    update(state, [split_of('prompts')], 1e-12, config, draw)
+    update(state, [blocks_of('prompts')], 1e-12, config, draw)
     nats = sum(blank_nll(model, batch).sum() for batch in seen)
     first, second = (int(batch.n_blanks.sum()) for batch in seen)
     assert first != second
@@ -184,7 +187,7 @@ def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
     split = split_of(kind)
     monkeypatch.setattr('anyorder.likelihood.measured.read_set', lambda *_: (split, {}, None))
     text = open_corpus('x', Cut(9, documents='apart'), get_tokenizer('bytes'), '')
-    blocks, given = all_blocks(split, 9)
+    blocks, given = all_blocks(blocks_of(kind))
     want = []
     for r, (row, begins) in enumerate(zip(blocks, begins_of(blocks, EOS))):
         for _, b, e in texts_of(row, begins):
@@ -244,10 +247,10 @@ def test_a_document_is_a_row_whose_prompt_is_given(folder, tokenizer):
 
 def test_what_is_given_is_refused_where_it_does_not_fit(folder):
     split = open_split('data', 'qa', 'train')
-    assert (split.width(9), split.width(99), split.cut(99)) == (9, 27, '')
-    check_length(split, 8)
+    blocks = Blocks(split, 99)
+    assert (Blocks(split, 8).width, blocks.width, blocks.about_cut) == (8, 27, '')
     with one_line('given tokens in a row'):
-        check_length(split, 7)
+        Blocks(split, 7)
     np.save('stream.npy', np.arange(300) % 7)
     prepare_tokens('data', 'bare', 'stream.npy')
     before = sorted(folder.rglob('[!.]*'))
@@ -260,7 +263,7 @@ def test_what_is_given_is_refused_where_it_does_not_fit(folder):
 
 def test_answers_are_written_as_without_padding():
     model = make_model()
-    tokens, given = all_blocks(split_of('prompts'), 9)
+    tokens, given = all_blocks(blocks_of('prompts'))
     way = Way(Order('l2r'), unmasking_of(n_steps=9, policy='margin'), Drawing(0.0))
     found = solve(model, tokens, given, way, 5, 3)
     for b, n in enumerate((tokens != PADDING).sum(1).tolist()):

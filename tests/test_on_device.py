@@ -19,6 +19,7 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
+from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
 from anyorder.training import start
@@ -188,11 +189,12 @@ OPTIONS = dict(
 )
 
 
-def split_of_texts():
-    """A Split of 512 tokens, of which every fortieth ends a document."""
+def blocks_of_texts(config):
+    """Blocks of 512 tokens, of which every fortieth ends a document."""
     tokens = texts(8)[0].flatten().numpy()
     tokens[39::40] = 256
-    return Split(tokens, Meta(eos=256))
+    split = Split(tokens, Meta(eos=256, n_tokens=257))
+    return Blocks(split, config.block_size, config.documents)
 
 
 def totals_after(device, wrapped=None, **options):
@@ -202,7 +204,7 @@ def totals_after(device, wrapped=None, **options):
     state = TrainState(model, make_optimizers(model, config), EMA(model, 0.9))
     state.run_model = wrapped(model) if wrapped else model
     for _ in range(2):
-        update(state, [split_of_texts()], 1e-3, config)
+        update(state, [blocks_of_texts(config)], 1e-3, config)
     return state.totals[:2].tolist()
 
 

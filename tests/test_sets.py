@@ -34,10 +34,17 @@ from anyorder.tokens import prepared as p
 from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
-from anyorder.tokens.blocks import Batch, all_blocks, random_blocks, uniform_below
+from anyorder.tokens.blocks import (
+    Batch,
+    Blocks,
+    all_blocks,
+    random_blocks,
+    uniform_below,
+    visits_of,
+)
 from anyorder.tokens.meta import Meta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, shares_of, weights_in
-from anyorder.tokens.sets import GIVEN, PADDING, Split, check_length, row_starts
+from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.sources import name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import Bytes
 
@@ -399,7 +406,7 @@ def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, dtype):
     assert prepare_tokens('.', source='a.Npz').n_tokens == most + 1
     for name, of_rows in (('train', where[[0, 0]]), ('val', where)):
         split = open_split('.', 'tokens', name)
-        tokens, given = all_blocks(split, 3)
+        tokens, given = all_blocks(Blocks(split, 3))
         assert (split.packed.dtype, tokens.tolist()) == (dtype, rows.tolist())
         assert given.tolist() == of_rows.tolist()
 
@@ -566,7 +573,7 @@ DAMAGED = [
     ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine .* --split=val'),
     ('mv rows mine; rm mine/val.bin', 'mine val', 'tokens --name=mine --source=FILE'),
     ('rm nae_sat/val.bin', 'nae_sat val', 'nae_sat --seed=0 --n_latents=4 --n_observations=4 '),
-    ('printf x >> text/val.bin', 'text val', 'bytes, .* expected: prepare text again with --force'),
+    ('printf x >> text/val.bin', 'text val', 'no whole .*/val.bin; .* --split=val'),
     ('echo [] > text/meta.json', 'text val', 'cannot be read'),
     ("""printf '{"tokenizer": "by' > text/meta.json""", 'text val', 'cannot be read'),
     (r"printf '\377' > text/meta.json", 'text val', 'cannot be read'),
@@ -591,7 +598,7 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
         ('text', -1, 257, 'text/val.bin is damaged: .* token 257, .*--force'),
         ('text', 0, 9999, 'text/val.bin is damaged: .* token 9999,'),
         ('nae_sat', 0, 2, 'the token 2,'),
-        ('nae_sat', 9, GIVEN + 2, 'the token 2,'),
+        ('nae_sat', 9, 2 + (1 << 15), 'the token 2,'),
     ],
 )
 def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, said):
@@ -600,11 +607,9 @@ def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, 
     tokens[place] = token
     tokens.tofile(path)
     split = open_split('.', name, 'val')
-    with one_line(said):
-        split.unpack(torch.from_numpy(split.packed.astype(int)))
-    for look in (split.counts, partial(check_length, split)):
+    for look in (partial(split.unpack, split.packed), partial(Blocks, split, 8)):
         with one_line(said):
-            look(split.meta.row_length or 8)
+            look()
 
 
 # ---- blocks
@@ -621,12 +626,19 @@ def test_offsets_are_uniform_at_every_size(n):
     assert chi2_of(counts, 1 / n_cells) < limit(n_cells - 1)
 
 
+def blocks_of(tokens, size, given=(), **kind):
+    """Blocks of tokens (n,), of which those at the places `given` are given."""
+    meta = Meta('mine', 'own', 2**15, 999, given=bool(given), **kind)
+    packed = meta.pack(tokens, np.isin(np.arange(len(tokens)), given))
+    return Blocks(Split(packed, meta, 'val'), size)
+
+
 def test_blocks_of_a_stream_start_everywhere():
-    split = Split(np.arange(1003, dtype='<u2'))
-    assert all_blocks(split, 10)[0].flatten().tolist() == [*range(1000)]
-    assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
+    blocks = blocks_of(np.arange(1003), 10)
+    assert all_blocks(blocks)[0].flatten().tolist() == [*range(1000)]
+    assert all_blocks(blocks, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
     torch.manual_seed(0)
-    drawn, _ = random_blocks([split], 20_000, 10)
+    drawn, _ = random_blocks([blocks], 20_000)
     assert (drawn.diff(dim=1) == 1).all()
     assert {*drawn[:, 0].tolist()} == {*range(994)}
 
@@ -641,19 +653,19 @@ def test_documents_are_found_piece_by_piece(monkeypatch, piece):
         texts = ['1' * rng.integers(0, n) for n in lengths]
         texts = [text.ljust(n, '0') for text, n in zip(texts, lengths)]
         ends = lengths.cumsum()
-        tokens = np.array([*map(int, ''.join(texts))], '<u2') * GIVEN
-        tokens[ends - 1] = 9  # the end of a document
-        meta = Meta(eos=9, given=True, prompts=True)
-        split = Split(tokens, meta, starts=row_starts(tokens, meta))
-        assert split.starts.tolist() == [0, *ends]
-        for n in (2, 5, 11):
-            _, given = all_blocks(split, n)
-            assert ['0' in text[:n] for text in texts] == (~given).any(1).tolist()
+        tokens = np.zeros(ends[-1], int)
+        tokens[ends - 1] = 999
         longest = max(map(len, ''.join(texts).split('0')))
-        assert sets.longest_given(split) == longest
-        check_length(split, longest + 1)
+        given = [n for n, mark in enumerate(''.join(texts)) if mark == '1']
+        for n in (longest + 1, 30):
+            blocks = blocks_of(tokens, n, given, prompts=True)
+            assert blocks.starts.tolist() == [0, *ends]
+            found, are_given = all_blocks(blocks)
+            assert ((found != PADDING).sum(1) == torch.tensor(lengths).clamp(max=n)).all()
+            for row, text in zip(are_given.tolist(), texts):
+                assert row == [m >= len(text) or text[m] == '1' for m in range(blocks.width)]
         with one_line('given tokens in a row'):
-            check_length(split, longest)
+            blocks_of(tokens, longest, given, prompts=True)
 
 
 @pytest.mark.parametrize('name', ['text', 'wikitext2'])
@@ -667,42 +679,35 @@ def test_to_prepare_a_set_takes_no_memory_of_its_size(name):
 
 
 def test_of_many_tokens_some_of_all_parts_are_counted(monkeypatch):
-    marked = np.array([0, 2, 2 + GIVEN, 2, 3 + GIVEN, 0, 1], '<u2')
-    assert Split(marked, Meta(given=True)).counts(5).tolist() == [2, 1, 3, 1, 0]
+    tokens = np.array([0, 2, 2, 2, 3, 0, 1])
+    assert blocks_of(tokens, 4, (2, 4)).counts[:5].tolist() == [2, 1, 3, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert (Split(parts.astype('<u2')).counts(64) == 10).all()
+    assert (blocks_of(parts, 4).counts[:64] == 10).all()
 
 
 def test_rows_of_a_batch_keep_their_padding():
     blocks = torch.tensor([[1, 2, 3], [5, 6, PADDING]])
-    batch = Batch.of(blocks, torch.arange(3).expand(2, 3), blocks == PADDING)
+    orders = torch.arange(3).expand(2, 3)
+    batch = Batch.of(blocks, orders, blocks == PADDING, visits_of(blocks))
     assert batch.rows([1, 0]).n_visits.tolist() == [2, 3]
     assert batch.rows([0]).n_visits is None
 
 
-def is_given(*marks):
-    return Split(GIVEN * np.array(marks, '<u2'), Meta('mine', given=True), 'val')
-
-
-def rows_of(tokens, *lengths, **kind):
-    """A Split whose rows have these lengths."""
-    return Split(tokens, Meta('mine', prompts=True, **kind), starts=np.cumsum([0, *lengths]))
-
-
 @pytest.mark.parametrize(
-    'split, fits, other, said',
+    'kind, fits, other, said',
     [
-        (Split(np.arange(9)), 9, 10, 'block_size=10 is beyond the data: .* --block_size=9 or less'),
-        (rows_of(np.zeros(12), 6, 6, row_length=6), 6, 8, 'rows of mine .* block_size must be 6'),
-        (is_given(0, 1, 0, 1, 1), 3, 2, 'mine/val has 2 given tokens in a row'),
-        (is_given(1, 1, 0), 3, 2, 'has 2 given tokens in a row'),
+        ({}, 9, 10, 'block_size=10 is beyond the data: mine/val takes --block_size=9 or less'),
+        ({'row_length': 3}, 3, 8, 'rows of mine/val .* block_size must be 3'),
+        ({'given': (1, 3, 4)}, 3, 2, 'mine/val has 2 given tokens in a row'),
+        ({'given': (7, 8)}, 3, 2, 'has 2 given tokens in a row'),
+        ({'given': (0, 1)}, 3, 2, 'has 2 given tokens in a row'),
     ],
 )
-def test_a_block_is_as_long_as_its_set_wants(split, fits, other, said):
-    check_length(split, fits)
+def test_a_block_is_as_long_as_its_set_wants(kind, fits, other, said):
+    blocks_of(np.arange(9), fits, **kind)
     with one_line(said):
-        check_length(split, other)
+        blocks_of(np.arange(9), other, **kind)
 
 
 # ---- mixtures
@@ -711,22 +716,20 @@ N = 9
 SHARES = np.array([0.5, 0.3, 0.2])
 
 
-def stream(first, *marked):
-    """A Split of 40 tokens from `first` on; those at the places `marked` are given."""
-    tokens = np.arange(first, first + 40, dtype='<u2')
-    tokens[list(marked)] |= GIVEN
-    return Split(tokens, Meta(given=bool(marked)))
+def stream(first, *given):
+    return blocks_of(np.arange(first, first + 40), N, given)
 
 
 def rows(first):
-    return rows_of(np.arange(first, first + 4 * N, dtype='<u2'), N, N, N, N)
+    return blocks_of(np.arange(first, first + 4 * N), N, row_length=N)
 
 
 def documents(first, *lengths):
     """Documents of these lengths, whose first token is given."""
-    tokens = np.arange(first, first + sum(lengths), dtype='<u2')
-    tokens[np.cumsum([0, *lengths[:-1]])] |= GIVEN
-    return rows_of(tokens, *lengths, given=True)
+    *starts, end = np.cumsum([0, *lengths])
+    tokens = np.arange(first, first + end)
+    tokens[[*starts[1:], end] + np.array(-1)] = 999
+    return blocks_of(tokens, N, starts, prompts=True)
 
 
 FORMS = {
@@ -740,7 +743,7 @@ FORMS = {
 def drawn_from(splits):
     """Draw rows; return their (tokens, given), and of which split each is."""
     torch.manual_seed(0)
-    tokens, given = random_blocks(splits, 20_000, N)
+    tokens, given = random_blocks(splits, 20_000)
     return tokens, given, tokens[:, 0] // 100
 
 
@@ -748,15 +751,15 @@ def drawn_from(splits):
 def test_rows_are_blocks_of_their_splits_by_their_shares_of_the_tokens(name):
     """Rows by chi-square; the tokens of documents, whose rows are unlike, by their mean."""
     splits = FORMS[name]
-    set_shares(splits, SHARES, N)
+    set_shares(splits, SHARES)
     tokens, given, owner = drawn_from(splits)
     n = (tokens != PADDING).sum(1)
-    of_row = [split.mean_length(N) for split in splits]
+    of_row = [split.mean_length for split in splits]
     assert chi2_of(np.bincount(owner), shares_of(SHARES / of_row)) < limit(2)
     for k, split in enumerate(splits):
         mine = owner == k
         assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
-        alone = torch.cat(random_blocks([split], 300, N), 1).unique(dim=0)
+        alone = torch.cat(random_blocks([split], 300), 1).unique(dim=0)
         width = alone.size(1) // 2
         found = torch.cat([tokens[mine, :width], given[mine, :width]], 1).unique(dim=0)
         assert torch.equal(found, alone)
@@ -766,26 +769,26 @@ def test_rows_are_blocks_of_their_splits_by_their_shares_of_the_tokens(name):
 def test_without_weights_sets_are_read_as_if_they_were_one():
     """Every document is as likely."""
     splits = FORMS['documents']
-    set_shares(splits, [None, None, None], N)
+    set_shares(splits, [None, None, None])
     _, _, owner = drawn_from(splits)
     assert chi2_of(np.bincount(owner), np.array([2, 3, 1]) / 6) < limit(2)
 
 
 def test_a_large_vocabulary_has_room_for_what_is_given():
     """40,000 is an id of the first set, and the mark and an id of the second."""
-    large = Split(np.full(N, 40_000, '<u2'))
-    small = Split(np.full(N, GIVEN | 7, '<u2'), Meta(given=True))
-    set_shares([large, small], [1, 1], N)
+    large = Blocks(Split(np.full(N, 40_000, '<u2'), Meta(n_tokens=50_000)), N)
+    small = blocks_of(np.full(N, 7), N, range(N), row_length=N)
+    set_shares([large, small], [1, 1])
     tokens, given, _ = drawn_from([large, small])
     assert [tokens[given].unique(), tokens[~given].unique()] == [7, 40_000]
 
 
 def test_counts_are_by_the_shares():
     texts = b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3'
-    splits = [Split(np.frombuffer(text, 'u1')) for text in texts]
-    assert counts_of(splits[:1], 5).tolist() == [90, 10, 0, 0, 0]
-    set_shares(splits, [0.9, 0.1], N)
-    assert counts_of(splits, 5).tolist() == [162, 18, 20, 1, 0]
+    splits = [blocks_of(np.frombuffer(text, 'u1'), N) for text in texts]
+    assert counts_of(splits[:1])[:5].tolist() == [90, 10, 0, 0, 0]
+    set_shares(splits, [0.9, 0.1])
+    assert counts_of(splits)[:5].tolist() == [162, 18, 20, 1, 0]
 
 
 def prepare_digits(digits, **options):

@@ -162,6 +162,10 @@ def test_a_text_comes_back_from_its_ids_also_by_what_a_checkpoint_keeps(kind):
             assert not tok.n_bytes[[*special]].any()
 
 
+def encoded(documents, tok, **kind):
+    return encode_documents(documents, tok, Meta(n_tokens=tok.n_tokens, **kind))
+
+
 @pytest.mark.parametrize('kind', ['bytes of UTF-8', *LIKE])
 def test_a_prompt_and_its_answer_are_the_whole_text(kind):
     """No letter of the answer is given, and what is given has the highest bit on disk."""
@@ -169,7 +173,9 @@ def test_a_prompt_and_its_answer_are_the_whole_text(kind):
     whole = tok.encode(WORDS)
     pairs = [(WORDS[:n], WORDS[n:]) for n in range(len(WORDS) + 1)]
     both = tok.encode_pairs(pairs)
-    for (prompt, _), found, (row, _) in zip(pairs, both, encode_documents(pairs, tok)):
+    for (prompt, _), found, (row, _) in zip(
+        pairs, both, encoded(pairs, tok, given=True, prompts=True)
+    ):
         given, rest = ([*map(int, ids)] for ids in found)
         assert tok.decode(given + rest) == tok.decode(whole)
         assert given + rest == whole or tok.is_bytes
@@ -219,8 +225,8 @@ def test_the_tokens_of_pieces_are_those_of_the_whole_text(kind):
     n_pieces = 0
     for _ in range(100):
         first, more, last = (some_text(rng, 16, letters) for _ in range(3))
-        ((wanted, n_bytes),) = encode_documents([first + more + last], tok)
-        found, sizes = zip(*encode_documents([Begun(first), Begun(more), last], tok))
+        ((wanted, n_bytes),) = encoded([first + more + last], tok)
+        found, sizes = zip(*encoded([Begun(first), Begun(more), last], tok))
         assert np.concatenate(found).tolist() == wanted.tolist()
         assert sum(sizes) == n_bytes
         n_pieces += len(found)
@@ -321,7 +327,7 @@ def test_only_the_first_word_of_a_text_begins_it():
 def test_documents_are_read_together_and_nothing_ends_one_where_no_token_does():
     tok = tokenizer_like('letters')
     for tok.n_tokens, dtype in ((2**16, '<u2'), (2**16 + 1, '<u4')):
-        ((tokens, n_bytes),) = encode_documents([Begun('a'), Begun('b'), 'b'], tok)
+        ((tokens, n_bytes),) = encoded([Begun('a'), Begun('b'), 'b'], tok)
         assert (tokens.tolist(), tokens.dtype, n_bytes) == ([0, 1, 1], dtype, 3)
     documents = ['ab', 'cd', 'efgh', 'i', ('jk', 'lm'), 'n', 'o', 'p']
     assert [len(batch) for batch in batches(documents, 3, 4)] == [2, 1, 2, 3]

@@ -35,8 +35,8 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import RANDOM, Order, draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens import prepared
-from anyorder.tokens.blocks import Batch, uniform_below
-from anyorder.tokens.meta import read_meta, write_meta
+from anyorder.tokens.blocks import Batch, Blocks, uniform_below
+from anyorder.tokens.meta import Meta, read_meta, write_meta
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training import run_folder, sharding
@@ -52,6 +52,7 @@ from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
+SETS = [Blocks(Split(TOKENS, Meta(n_tokens=11)), 9)]
 BLOCKS = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
 NOTHING = torch.zeros(20, 9, dtype=torch.bool)  # is given
 CPU = torch.device('cpu')
@@ -171,7 +172,7 @@ def test_updates_by_hand(clip):
         adamw.step()
         kept = min(0.9, (2 + it) / (11 + it))
         average = kept * average + (1 - kept) * flat(params).detach()
-        update(state, [Split(TOKENS)], lr, options(grad_clip=clip))
+        update(state, SETS, lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), flat(params))
     close(flat(state.ema.model.parameters()), average)
     state.sum_seen()
@@ -211,7 +212,7 @@ def after_updates(kind, n_micros, n_updates=3):
     state = start(learner(**UNEQUAL[kind]))
     config = options(gradient_accumulation_steps=n_micros)
     for _ in range(n_updates):
-        update(state, [Split(TOKENS)], 1e-2, config, lambda *_: next(drawn))
+        update(state, SETS, 1e-2, config, lambda *_: next(drawn))
     state.sum_seen()
     mean = sum_over_processes(state.totals) / world_size  # as `averages` reads them
     return {'totals': mean, 'seen': torch.tensor(state.n_seen), **state.model.state_dict()}
@@ -256,7 +257,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     for dtype in ('float32', 'bfloat16'):
         config = options(dtype=dtype)
         state = start(learner().float())
-        update(state, [Split(TOKENS)], 1e-9, config)
+        update(state, SETS, 1e-9, config)
         val = validate(state.model, BLOCKS, NOTHING, RANDOM, config)
         found.append([float(state.totals[0]), float(val['any'].mean() / 9)])
     assert found[1] == pytest.approx(found[0], rel=0.05)
@@ -287,11 +288,11 @@ def test_the_loss_may_be_another_and_numbers_of_known_visits_are_uniform():
     totals = []
     for loss in (blank_nll, lambda *batch: 2 * blank_nll(*batch)):
         state = start(learner())
-        update(state, [Split(TOKENS)], 1e-2, OPTIONS, loss=loss)
+        update(state, SETS, 1e-2, OPTIONS, loss=loss)
         totals.append(state.totals[0])
     close(totals[1], 2 * totals[0])
     masked = start(make_model(attention='mixed'))
-    known = [draw_batch(masked, [Split(TOKENS)], OPTIONS).n_known for _ in range(40)]
+    known = [draw_batch(masked, SETS, OPTIONS).n_known for _ in range(40)]
     assert {*torch.cat(known).tolist()} == {*range(9)}
 
 

@@ -22,9 +22,9 @@ from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_draw
 from anyorder.likelihood.tables import summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import RANDOM, Order, draw_orders
+from anyorder.orders import RANDOM, Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import Batch
+from anyorder.tokens.blocks import Batch, visits_of
 from configurator import names_in
 
 # what a table calls these kinds of orders; the others have a name of their own
@@ -167,7 +167,11 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
     def nats(model, blocks, numbers, given):
         orders = draw_orders(numbers, blocks.size(1), K, config.seed, order).flatten(0, 1)
         rows = torch.tensor(numbers).repeat_interleave(K)
-        batch = Batch.of(blocks[rows], orders, given[rows], known_l2r)
+        blocks = blocks[rows]
+        what = given[rows], visits_of(blocks)
+        if known_l2r:
+            orders, _, _ = given_first(orders, *what, left_to_right=True)
+        batch = Batch.of(blocks, orders, *what)
         return (score or score_orders)(model, batch, numbers)
 
     def about(nats, text, row):

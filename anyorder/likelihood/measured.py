@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.tokens.apart import begins_in, check_documents, rows_of_parts
-from anyorder.tokens.blocks import all_blocks, all_packed
+from anyorder.tokens.apart import rows_of_parts
+from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import Split, check_length
+from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
     OWN,
@@ -114,21 +114,19 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
         split = split or published
         label = f'{name} ({split})'
         tokens, origin, sizes = read_set(name, split, data_dir, tokenizer)
-    check_documents(tokens.meta, cut.documents)
-    check_length(tokens, cut.block_size)
 
     # Cut them into blocks
-    N = cut.block_size
-    blocks, given = all_blocks(tokens, N, cut.n_blocks)
+    tokens = Blocks(tokens, cut.block_size, cut.documents)
+    blocks, given = all_blocks(tokens, cut.n_blocks)
     n_bytes = None
     if sizes is not None:
-        in_blocks = all_packed(replace(tokens, packed=sizes), N, cut.n_blocks)
-        n_bytes = int(in_blocks[~given].sum())
+        in_blocks, _ = tokens.take(sizes, tokens.numbers(cut.n_blocks))
+        n_bytes = int(in_blocks[~given.numpy()].sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
     corpus = Corpus(
         name,
-        label + tokens.cut(N),
+        label + tokens.about_cut,
         origin,
         tokens.packed,
         blocks,
@@ -138,7 +136,7 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
         sizes,
         form=form_of(tokens.meta),
     )
-    begins = begins_in(blocks, tokens.meta, cut.documents)
+    begins = tokens.begins(blocks)
     return corpus if begins is None else corpus.apart(begins)
 
 
@@ -183,19 +181,17 @@ def encoded(texts, tokenizer, source):
     """Return (Split, origin, sizes) of texts in the tokens of a tokenizer.
 
     Every document is followed by end-of-text. Documents with prompts are its rows."""
+    has_prompts = isinstance(next(iter(texts), None), tuple)
+    kind = {'given': has_prompts, 'prompts': has_prompts}
+    meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
     documents = []
     n_bytes = 0
-    for document, size in encode_documents(texts, tokenizer):
+    for document, size in encode_documents(texts, tokenizer, meta):
         documents.append(document)
         n_bytes += size
     if not n_bytes:
         raise ValueError(f'{source} holds no text')
-    has_prompts = isinstance(next(iter(texts)), tuple)
-    starts = None
-    if has_prompts:
-        starts = np.cumsum([0, *map(len, documents)])
-    kind = {'given': has_prompts, 'prompts': has_prompts}
-    meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
+    starts = np.cumsum([0, *map(len, documents)]) if has_prompts else None
     found = Split(np.concatenate(documents), meta, starts=starts)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
     origin = {'source': source, 'sha256': digest}

@@ -16,21 +16,19 @@ def keeps_apart(documents):
     return documents == 'apart'
 
 
-def check_documents(meta, documents):
-    """Raise ValueError unless the documents of a set can be kept apart."""
-    if keeps_apart(documents) and meta.is_stream and meta.eos is None:
+def are_apart(meta, documents):
+    """Whether the option `documents` keeps the documents in a block of a set apart. Rows are
+    anyway.
+
+    Raises ValueError where nothing says where they end."""
+    if not keeps_apart(documents) or not meta.is_stream:
+        return False
+    if meta.eos is None:
         raise ValueError(
             f'{meta.name} is a stream without a token that ends documents: take '
             '--documents=together, or prepare it with --end=TOKEN'
         )
-
-
-def begins_in(tokens, meta, documents):
-    """Return begins_of blocks (B, N) of a set; None where the option `documents` keeps none apart,
-    or each is a row anyway."""
-    if not keeps_apart(documents) or not meta.is_stream:
-        return None
-    return begins_of(tokens, meta.eos)
+    return True
 
 
 def begins_of(tokens, eos):
@@ -68,27 +66,23 @@ def rows_of_parts(tokens, given, begins):
     return rows[keep], costs_nothing[keep], block[keep]
 
 
-def apart(batch, given, begins, law):
-    """Return a Batch of blocks of one length whose documents, at `begins` (B, P), are apart.
+def apart_first(order, given, begins, law):
+    """Return orders (B, N) of blocks of one length whose documents, at `begins` (B, P), are apart,
+    and n_given and n_blanks (B, P) of each part.
 
-    Its orders become those of the parts, one after the other. Where an Order is of the `law`
+    Orders (B, N) become those of the parts, one after the other. Where an Order is of the `law`
     'random', a part is read as the block would read these positions; else as a document of this
     length alone, that is as the block would read its first positions. What is given, (B, N) by
     position, comes first in each part."""
-    N = batch.order.size(1)
-    if given is None:
-        given = torch.zeros_like(batch.order, dtype=torch.bool)
+    N = order.size(1)
     position = torch.arange(N, device=begins.device)
-    begin = Parts.of(batch.order, None, begins).begin  # (B, N), as a part has its places as visits
+    begin = Parts.of(order, None, begins).begin  # (B, N), as a part has its places as visits
     place = position.expand_as(begin)
     if law != 'random':
         place = position - begin
-    rank = batch.order.argsort(1).gather(1, place)
+    rank = order.argsort(1).gather(1, place)
     group = 2 * begin + ~given
-    order = (group * N + rank).argsort(1)
-    return batch._replace(
-        order=order, n_given=count(given, begins), n_blanks=count(~given, begins), begins=begins
-    )
+    return (group * N + rank).argsort(1), count(given, begins), count(~given, begins)
 
 
 def count(flags, begins):

@@ -37,7 +37,7 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
             return folder.meta
 
         # Divide and write
-        rows = {s: packed(*array, meta.dtype, source) for s, array in arrays.items()}
+        rows = {s: packed(*array, meta, source) for s, array in arrays.items()}
         if meta.row_length and len(rows.get('', ())) == 1:
             raise ValueError(
                 f'{source} holds one row, which cannot be divided into train and val: name its '
@@ -168,24 +168,22 @@ def grid_of(shape, n_row):
     return sides
 
 
-def packed(tokens, given, dtype, source):
+def packed(tokens, given, meta, source):
     """Return an array as it stands on disk: rows (rows, N), or a stream [(n,)].
 
-    given  bools (..., N) or (N,), whether a token is given; or None
-    dtype  of a token on disk"""
-    found = tokens.astype(dtype, copy=False)
+    given  bools (..., N) or (N,), whether a token is given; or None"""
     if given is not None:
-        if given.dtype != bool or given.shape not in (found.shape, found.shape[-1:]):
+        shape = tokens.shape
+        if given.dtype != bool or given.shape not in (shape, shape[-1:]):
             raise ValueError(
-                f'given of {source} must be bools of shape {found.shape} or {found.shape[-1:]}, '
+                f'given of {source} must be bools of shape {shape} or {shape[-1:]}, '
                 f'got {given.dtype} of shape {given.shape}'
             )
-        whole = np.broadcast_to(given, found.shape).all(-1)
+        whole = np.broadcast_to(given, shape).all(-1)
         if whole.any():
             raise ValueError(
                 f'row {whole.argmax()} of {source} is given as a whole, nothing is left to learn: '
                 'leave it out'
             )
-        mark = 1 << 8 * found.itemsize - 1
-        found = found | given.astype(dtype) * dtype.type(mark)
+    found = meta.pack(tokens, given)
     return [found] if found.ndim == 1 else found

@@ -1,4 +1,6 @@
-"""How do tokens become batches? Random blocks, and all blocks of a whole set."""
+"""How do tokens become batches? Random blocks, and all blocks of a whole set.
+
+The blocks of a stream begin at any token. Those of other sets are their rows, cut or padded."""
 
 from typing import NamedTuple
 
@@ -6,42 +8,108 @@ import numpy as np
 import torch
 
 from anyorder.orders import given_first
-from anyorder.tokens.mixture import width_of
-from anyorder.tokens.sets import PADDING
+from anyorder.tokens.apart import apart_first, are_apart, begins_of
+from anyorder.tokens.sets import PADDING, Split
 from model import Parts
 
 
-def random_blocks(splits, batch_size, block_size):
-    """Return (tokens, given), (B, N) each: random blocks of Splits, or rows, by torch's generator.
+class Blocks(Split):
+    """A split cut into blocks, and the part that it has in a run.
 
-    Which of several a row is of, is drawn first."""
+    counts       of Split.count
+    n            how many blocks there are, of a stream one from each token on
+    step         from a block to the next one that it does not overlap
+    n_apart      blocks that do not overlap, of a stream maybe no whole number
+    width        tokens of a block: no more than the longest row has
+    mean_length  tokens of a block that are no padding, in the mean
+    about_cut    says how many rows are longer than a block, behind the name of a set
+    share        of the tokens that a run reads
+    chance       that a row of a batch is of this split"""
+
+    def __init__(self, split, block_size, documents='together'):
+        """documents  an option, see apart.py
+
+        Raises ValueError for a split without such blocks, or with a token that its set lacks."""
+        super().__init__(split.packed, split.meta, split.name, split.find_starts())
+        self.check_length(block_size)
+        self.block_size = block_size
+        self.are_apart = are_apart(self.meta, documents)
+        self.counts = self.count()
+        if self.starts is None:
+            lengths = np.array([block_size])
+            self.step = block_size
+            self.n = len(self.packed) - block_size + 1
+        else:
+            lengths = np.diff(self.starts)
+            self.step = 1
+            self.n = len(lengths)
+        self.n_apart = (self.n + self.step - 1) / self.step
+        self.width = min(block_size, int(lengths.max()))
+        self.mean_length = lengths.clip(max=block_size).mean()
+        n_cut = (lengths > block_size).sum()
+        self.about_cut = ''
+        if n_cut:
+            self.about_cut = f', {n_cut:,} of {self.n:,} documents cut at {block_size}'
+        self.share = 1.0
+        self.chance = 1.0
+
+    def numbers(self, n_blocks=0):
+        """Return the numbers (n,) of all blocks that do not overlap; with n_blocks of so many,
+        spread evenly."""
+        n = int(self.n_apart)  # of a stream the tail is dropped
+        keep = np.arange(n)
+        if 0 < n_blocks < n:
+            keep = np.arange(n_blocks) * n // n_blocks
+        return keep * self.step
+
+    def read(self, numbers):
+        """Return (tokens, given), (n, width) each: the blocks of these numbers, cut, or PADDING
+        behind them, which counts as given. Raises ValueError for a token that the set lacks."""
+        packed, is_padding = self.take(self.packed, numbers)
+        tokens, given = self.unpack(packed)
+        tokens[is_padding] = PADDING
+        return tokens, given | is_padding
+
+    def take(self, values, numbers):
+        """Return the values of the tokens of blocks (n, width), and which places are padding.
+
+        values   (n_tokens,), one for each token of the split
+        numbers  (n,) of the blocks"""
+        begins = numbers
+        ends = numbers + self.block_size
+        if self.starts is not None:
+            begins = self.starts[numbers]
+            ends = self.starts[numbers + 1]
+        places = begins[:, None] + np.arange(self.width)
+        return values.take(places, mode='clip'), places >= ends[:, None]
+
+    def begins(self, tokens):
+        """Return where documents begin in blocks (B, N), see apart.py; None: they are together."""
+        return begins_of(tokens, self.meta.eos) if self.are_apart else None
+
+
+def random_blocks(sets, batch_size):
+    """Return (tokens, given), (B, N) each: random Blocks of several sets, by torch's generator.
+
+    Which of them a row is of, is drawn first."""
     owner = np.zeros(batch_size, int)
-    if len(splits) > 1:
-        ends = np.cumsum([split.chance for split in splits])[:-1]
+    if len(sets) > 1:
+        ends = np.cumsum([blocks.chance for blocks in sets])[:-1]
         u = torch.rand(batch_size, dtype=torch.float64)
         owner = ends.searchsorted(u.numpy(), 'right')
-    tokens = torch.full((batch_size, width_of(splits, block_size)), PADDING)
-    given = torch.ones_like(tokens, dtype=torch.bool)
-    for number, split in enumerate(splits):
-        rows = torch.from_numpy(np.flatnonzero(owner == number))
+    tokens = np.full((batch_size, width_of(sets)), PADDING)
+    given = np.ones_like(tokens, bool)
+    for number, blocks in enumerate(sets):
+        rows = np.flatnonzero(owner == number)
         if len(rows):
-            places = uniform_below(split.n_places(block_size), len(rows))
-            blocks = packed_blocks(split, places, block_size)
-            n = blocks.size(1)
-            tokens[rows, :n], given[rows, :n] = split.unpack(blocks)
-    return tokens, given
+            found = blocks.read(uniform_below(blocks.n, len(rows)))
+            tokens[rows, : blocks.width], given[rows, : blocks.width] = found
+    return torch.from_numpy(tokens), torch.from_numpy(given)
 
 
-def packed_blocks(split, places, block_size):
-    """Return (n, N) blocks as on disk, cut or padded: the rows of these numbers (n,), or what
-    begins at these tokens of a stream."""
-    starts, ends = split.spans(places, block_size)
-    columns = starts[:, None] + np.arange(split.width(block_size))
-    is_padding = columns >= ends[:, None]
-    columns[is_padding] = 0
-    blocks = split.packed[columns].astype(np.int64)
-    blocks[is_padding] = PADDING
-    return torch.from_numpy(blocks)
+def width_of(sets):
+    """Return the tokens of a block of any of several sets."""
+    return max(blocks.width for blocks in sets)
 
 
 def uniform_below(n, size):
@@ -51,28 +119,16 @@ def uniform_below(n, size):
     return torch.empty(size, dtype=torch.long).random_().remainder_(n).numpy()
 
 
+def all_blocks(blocks, n_blocks=0):
+    """Return (tokens, given), (n, N) each, of Blocks.numbers."""
+    tokens, given = blocks.read(blocks.numbers(n_blocks))
+    return torch.from_numpy(tokens), torch.from_numpy(given)
+
+
 def visits_of(blocks):
     """Return (B,), how many tokens of each block stand before its padding; None: it has none."""
     n_visits = (blocks != PADDING).sum(1)
     return n_visits if (n_visits < blocks.size(1)).any() else None
-
-
-def all_blocks(split, block_size, n_blocks=0):
-    """Return (tokens, given), (n, N) each: a Split cut into blocks, or its rows.
-
-    The tail of a stream is dropped. With n_blocks so many are taken, spread evenly."""
-    return split.unpack(all_packed(split, block_size, n_blocks))
-
-
-def all_packed(split, block_size, n_blocks=0):
-    """Return all_blocks as on disk."""
-    n = int(split.n_rows(block_size))  # of a stream the tail is dropped
-    keep = np.arange(n)
-    if 0 < n_blocks < n:
-        keep = np.arange(n_blocks) * n // n_blocks
-    if split.starts is None:
-        keep = keep * block_size
-    return packed_blocks(split, keep, block_size)
 
 
 class Batch(NamedTuple):
@@ -90,11 +146,14 @@ class Batch(NamedTuple):
     begins: torch.Tensor | None = None  # (B, P) first visits of packed texts, see apart.py
 
     @classmethod
-    def of(cls, blocks, order, given, left_to_right=False):
-        """Make a batch of blocks (B, N), PADDING after them, in orders (B, N), see given_first."""
-        n_visits = visits_of(blocks)
-        order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
-        return cls(blocks, order, None, n_visits, n_given, n_blanks)
+    def of(cls, blocks, order, given, n_visits=None, begins=None, law=''):
+        """Make a batch of blocks (B, N) in orders (B, N) of which in each text what is given comes
+        first, see given_first; of documents that are apart, see apart_first."""
+        if begins is None:
+            order, n_given, n_blanks = given_first(order, given, n_visits)
+        else:
+            order, n_given, n_blanks = apart_first(order, given, begins, law)
+        return cls(blocks, order, None, n_visits, n_given, n_blanks, begins)
 
     @property
     def texts(self):

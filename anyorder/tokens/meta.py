@@ -28,6 +28,8 @@ import json
 import os
 from dataclasses import asdict, dataclass, field, replace
 
+import numpy as np
+
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
 from anyorder.tokens.tokenizer import type_of
 from anyorder.tokens.tokenizers import KNOWN
@@ -65,6 +67,26 @@ class Meta:
     def is_stream(self):
         """Whether a block may start at any token; else it is a row."""
         return not self.row_length and not self.prompts
+
+    @property
+    def mark(self):
+        """The highest bit of a token on disk, which says of a set with given tokens whether it is
+        one."""
+        return 1 << 8 * self.dtype.itemsize - 1
+
+    def pack(self, tokens, given):
+        """Return tokens (...) as on disk; of a set without given tokens `given` is not read."""
+        packed = np.asarray(tokens, self.dtype)
+        if not self.given:
+            return packed
+        return packed | np.multiply(given, self.mark, dtype=self.dtype)
+
+    def unpack(self, packed):
+        """Return (tokens, given), int64 and bool, of tokens as on disk."""
+        tokens = packed.astype(np.int64)
+        if not self.given:
+            return tokens, np.zeros_like(tokens, bool)
+        return tokens & (self.mark - 1), tokens >= self.mark
 
     def n_bytes(self, split):
         """Return the size of the file of a split."""

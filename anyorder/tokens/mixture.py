@@ -97,34 +97,29 @@ def form_of(meta):
 # how much of each is read
 
 
-def set_shares(splits, weights, block_size):
-    """Set the shares of Splits: by their weights, or where these are None by their tokens, as if
+def set_shares(sets, weights):
+    """Set the shares of Blocks: by their weights, or where these are None by their tokens, as if
     all were one set.
 
-    A row is of split k with a probability that gives the split its share of the tokens:
+    A row is of set k with a probability that gives the set its share of the tokens:
 
-        p(k) ~ share[k] / (tokens of a row of split k, in the mean)"""
-    lengths = [split.mean_length(block_size) for split in splits]
-    own = []
-    for split, weight, length in zip(splits, weights, lengths):
-        own.append(weight or split.n_rows(block_size) * length)
+        p(k) ~ share[k] / (tokens of a row of set k, in the mean)"""
+    lengths = [blocks.mean_length for blocks in sets]
+    own = [
+        weight or blocks.n_apart * length for blocks, weight, length in zip(sets, weights, lengths)
+    ]
     shares = shares_of(own)
     chances = shares_of(shares / lengths)
-    for split, share, chance in zip(splits, shares, chances):
-        split.share = float(share)
-        split.chance = float(chance)
+    for blocks, share, chance in zip(sets, shares, chances):
+        blocks.share = float(share)
+        blocks.chance = float(chance)
 
 
-def width_of(splits, block_size):
-    """Return the tokens of a block of any of the Splits."""
-    return max(split.width(block_size) for split in splits)
-
-
-def counts_of(splits, n_tokens):
+def counts_of(sets):
     """Return (n_tokens,) int64: how often each token would stand in as many tokens as there are,
-    read by the shares of the Splits; what stands in one of them counts once at least."""
-    each = [split.counts(n_tokens) for split in splits]
+    read by the shares of the Blocks; what stands in one of them counts once at least."""
+    each = [blocks.counts for blocks in sets]
     n = sum(counts.sum() for counts in each)
-    expected = sum(split.share * n * c / c.sum() for split, c in zip(splits, each))
+    expected = sum(blocks.share * n * c / c.sum() for blocks, c in zip(sets, each))
     is_there = sum(each) > 0
     return np.maximum(expected.round().astype(np.int64), is_there)

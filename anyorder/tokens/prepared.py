@@ -156,7 +156,7 @@ def write_texts(folder, origin, divided, tok, given):
         print(tok.about_bytes())
     kind = {'given': given, 'prompts': given, 'tokenizer_file': tok.file}
     meta = Meta('', tok.name, tok.n_tokens, tok.eos, **kind)
-    splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divided.items()}
+    splits = {s: (n, encode_documents(texts, tok, meta)) for s, (n, texts) in divided.items()}
     return folder.write(meta, origin, splits, 'text')
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from anyorder.tokens.libraries import GPT2, Library
-from anyorder.tokens.tokenizer import Bytes, Symbols, type_of
+from anyorder.tokens.tokenizer import Bytes, Symbols
 
 OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
 TEXT = {'bytes': Bytes, 'gpt2': GPT2}
@@ -66,26 +66,26 @@ class Begun(str):
     """A piece of a text that goes on in the next one."""
 
 
-def encode_documents(documents, tokenizer):
+def encode_documents(documents, tokenizer, meta):
     """Yield for each document its tokens (n,) as on disk, with an end of text, and its bytes.
 
     A text in pieces comes several times, the end with the last. Of a pair (prompt, text) the bytes
-    are the text's, and the highest bit marks the prompt as given, see sets.py."""
+    are the text's, and the prompt is given, see Meta.pack.
+
+    meta  of the set that they are for"""
+    dtype = meta.dtype
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     for batch in batches(cut_anew(documents, tokenizer.cut)):
-        have_prompts = isinstance(batch[0], tuple)
         texts = batch
-        if have_prompts:
+        if meta.prompts:
             found = tokenizer.encode_pairs(batch)
             texts = [text for _, text in batch]
         else:
             found = [([], ids) for ids in tokenizer.encode_batch(batch)]
-        dtype = type_of(tokenizer.n_tokens, 15 if have_prompts else 16)
-        mark = 1 << 8 * dtype.itemsize - 1
-        for (given, ids), text in zip(found, texts):
+        for (prompt, ids), text in zip(found, texts):
             tail = [] if isinstance(text, Begun) else end
-            tokens = np.concatenate([np.asarray(part, dtype) for part in (given, ids, tail)])
-            tokens[: len(given)] |= mark
+            tokens = np.concatenate([np.asarray(part, dtype) for part in (prompt, ids, tail)])
+            tokens[: len(prompt)] |= meta.mark
             yield tokens, len(text.encode())
 
 

@@ -1,44 +1,36 @@
 """What does a run read? Its sets: what is trained on, what is validated, and what is kept of
 them."""
 
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 
 import torch
 
 from anyorder.datasets import TRAIN_AND_VAL, open_splits
 from anyorder.machine.processes import first_process_first, processes
-from anyorder.tokens.apart import begins_in, check_documents
-from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
-from anyorder.tokens.sets import Split, check_length
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.validation import validate
 
 
-@dataclass
 class Measured:
     """The blocks of a set that validations measure.
 
-    split   they are of
-    blocks  (n, N) tokens
-    given   (n, N) which of them are given
+    blocks  the Blocks of its split
+    tokens  (n, N) of some of them
+    given   (n, N) which of these are given
     begins  (n, P) where their documents begin; None: documents are not apart"""
 
-    split: Split
-    blocks: torch.Tensor
-    given: torch.Tensor
-    begins: torch.Tensor | None
-
-    @cached_property
-    def n_blanks(self):
-        return int((~self.given).sum())
+    def __init__(self, blocks, n_blocks):
+        self.blocks = blocks
+        self.tokens, self.given = all_blocks(blocks, n_blocks)
+        self.begins = blocks.begins(self.tokens)
 
 
 class Data:
     """The sets of a run.
 
-    train      [Split], one of each set, with its share
+    train      [Blocks], one of each set, with its share
     val        [Measured], one of each set
     kind       what kind_of says of the sets
     tokenizer  of all of them
@@ -49,19 +41,18 @@ class Data:
         weights = weights_in(config.dataset)
         with first_process_first():  # which makes a set, if that needs no source
             pairs = [open_splits(config.data_dir, name, *TRAIN_AND_VAL) for name in weights]
-        self.train = [train for train, _ in pairs]
-        self.kind = mixed([split.meta for split in self.train])
+        self.kind = mixed([train.meta for train, _ in pairs])
         self.tokenizer = tokenizer_of_set(self.kind)
-        for split in sum(pairs, []):
-            check_documents(split.meta, config.documents)
-            check_length(split, config.block_size)
-        set_shares(self.train, [*weights.values()], config.block_size)
+        how = config.block_size, config.documents
+        self.train = [Blocks(train, *how) for train, _ in pairs]
+        n_blocks = config.eval_iters * config.batch_size
+        self.val = [Measured(Blocks(val, *how), n_blocks) for _, val in pairs]
+        set_shares(self.train, [*weights.values()])
         self.source = ', '.join(split.said['source'] for split in self.train)
         rank, _ = processes()
         self.counts = None
         if rank == 0:
-            self.counts = torch.from_numpy(counts_of(self.train, self.tokenizer.n_tokens))
-        self.val = [measured(val, config) for _, val in pairs]
+            self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
     def hashes(self):
@@ -88,8 +79,9 @@ class Data:
         means = {}
         each = {}
         for split, part in zip(self.train, self.val):
+            n_blanks = int((~part.given).sum())
             for name, nats in val[split.meta.name].items():
-                loss = float(nats.sum()) / part.n_blanks
+                loss = float(nats.sum()) / n_blanks
                 means[f'val_{name}'] = means.get(f'val_{name}', 0) + split.share * loss
                 each[f'val_{split.meta.name}_{name}'] = loss
         if len(self.train) == 1:
@@ -97,17 +89,10 @@ class Data:
         return means | each
 
 
-def measured(val, config):
-    """Return what validations measure of a Split."""
-    n_blocks = config.eval_iters * config.batch_size
-    blocks, given = all_blocks(val, config.block_size, n_blocks)
-    return Measured(val, blocks, given, begins_in(blocks, val.meta, config.documents))
-
-
 def validate_sets(state, data, config):
     """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
     found = {}
     for val in data.val:
         how = (val.given, state.order, config, val.begins)
-        found[val.split.meta.name] = validate(state.ema.model, val.blocks, *how)
+        found[val.blocks.meta.name] = validate(state.ema.model, val.tokens, *how)
     return found

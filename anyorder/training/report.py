@@ -25,11 +25,10 @@ def introduction(state, data, clock, folder, config, why, changed):
     n_rows = config.batch_size * config.gradient_accumulation_steps * config.max_iters
     for train, val in zip(data.train, data.val):
         n_tokens = len(train.packed)
-        length = train.chance * train.mean_length(config.block_size)  # of a row, without padding
-        cut = train.cut(config.block_size)
-        n, N = val.blocks.shape
+        length = train.chance * train.mean_length  # of a row, without padding
+        n, N = val.tokens.shape
         yield (
-            f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){cut}; '
+            f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){train.about_cut}; '
             f'{train.share:.1%} of an update, {n_rows * length / n_tokens:.3g} times in all; '
             f'validation on {n:,} blocks of {N}'
         )
@@ -79,7 +78,7 @@ def show(bar, entry):
 def conclusion(state, data, val, folder, config):
     """Yield the lines on what came out, and on what to do next; `val` is of validate_sets."""
     for measured in data.val:
-        name = measured.split.meta.name
+        name = measured.blocks.meta.name
         yield f'\nvalidation of the EMA weights on {name}'
         yield validation_table(val[name], measured, data.tokenizer, state.order, config)
     model = state.ema.model
@@ -103,10 +102,10 @@ def validation_table(val, measured, tokenizer, order, config):
     blank = ~measured.given
     n_bytes = None
     if tokenizer.n_bytes is not None:
-        n_bytes = int(tokenizer.n_bytes[measured.blocks[blank]].sum())
+        n_bytes = int(tokenizer.n_bytes[measured.tokens[blank]].sum())
     rows = [summarize(names[name], nats, blank.sum(1), n_bytes) for name, nats in val.items()]
-    if not measured.split.meta.given:
-        rows.append(unigram_row(measured.split.packed, tokenizer, config.block_size))
+    if not measured.blocks.meta.given:
+        rows.append(unigram_row(measured.blocks.packed, tokenizer, config.block_size))
     return format_table(rows)
 
 

@@ -9,29 +9,21 @@ from anyorder.checkpoint import load_weights
 from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import own_part, processes, sum_over_processes, whole
-from anyorder.orders import RANDOM, given_first
+from anyorder.orders import RANDOM
 from anyorder.seeds import derive_seed
-from anyorder.tokens.apart import apart, begins_in
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
 
-def draw_batch(state, splits, config):
-    """Draw the Batch of a micro-batch, on the device, from torch's default generators."""
+def draw_batch(state, sets, config):
+    """Draw the Batch of a micro-batch of Blocks, on the device, from torch's default generators."""
     device = state.device
-    tokens, given = random_blocks(splits, config.batch_size, config.block_size)
-    idx = send(tokens, device)
-    given = send(given, device)
-    n_visits = visits_of(tokens)
-    if n_visits is not None:
-        n_visits = send(n_visits, device)
-    drawn = state.order.draw(*tokens.shape, l2r_ratio=config.l2r_ratio, device=device)
-    order, n_given, n_blanks = given_first(drawn, given, n_visits)
+    tokens, given = random_blocks(sets, config.batch_size)
+    about = given, visits_of(tokens), sets[0].begins(tokens)
+    idx, given, n_visits, begins = (send(x, device) for x in (tokens, *about))
+    order = state.order.draw(*tokens.shape, l2r_ratio=config.l2r_ratio, device=device)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
-    batch = Batch(idx, order, None, n_visits, n_given, n_blanks)
-    begins = begins_in(tokens, splits[0].meta, config.get('documents', 'together'))
-    if begins is not None:
-        batch = apart(batch._replace(order=drawn), given, send(begins, device), state.order.law)
+    batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
     if not state.model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
@@ -39,13 +31,15 @@ def draw_batch(state, splits, config):
 
 
 def send(x, device):
-    """Copy a tensor to the device, without a wait."""
+    """Copy a tensor to the device, without a wait; None stays."""
+    if x is None:
+        return None
     if device.type == 'cuda':
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
 
 
-def update(state, splits, lr, config, draw=draw_batch, loss=blank_nll):
+def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
     """Make an update of weights and average at AdamW's learning rate, and count it in `state`.
 
         loss = sum of nats / number of blanks,   both over all micro-batches in all processes
@@ -55,14 +49,14 @@ def update(state, splits, lr, config, draw=draw_batch, loss=blank_nll):
     world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
     up to the loss, whoever has more blanks. The host never waits for the device.
 
-    draw  (state, splits, config) -> Batch
+    draw  (state, sets, config) -> Batch
     loss  (model, batch) -> nats (B, N)"""
     rank, world_size = processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = []
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
-        batches.append(draw(state, splits, config))
+        batches.append(draw(state, sets, config))
 
     dtype = widest(state.device)
     n_blanks = sum_over_processes(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)

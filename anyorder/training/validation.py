@@ -5,8 +5,7 @@ import torch
 from anyorder.likelihood.nll import batch_nll, draw_known
 from anyorder.machine.processes import processes, sum_over_processes
 from anyorder.orders import Order, draw_orders
-from anyorder.tokens.apart import apart
-from anyorder.tokens.blocks import Batch
+from anyorder.tokens.blocks import Batch, visits_of
 
 
 def measured(order, masked_loss):
@@ -31,9 +30,7 @@ def validate(model, blocks, given, order, config, begins=None):
     nats = {}
     for name, law in measured(order, model.slots.masked_loss).items():
         orders = draw_orders(range(n), N, order=law)[:, 0]
-        batch = Batch.of(blocks, orders, given)
-        if begins is not None:
-            batch = apart(batch._replace(order=orders), given, begins, law.law)
+        batch = Batch.of(blocks, orders, given, visits_of(blocks), begins, law.law)
         if model.slots.masked_loss:
             n_given = batch.n_given.unsqueeze(-1)
             known = draw_known(range(n), batch.n_blanks.unsqueeze(-1), n_given=n_given)

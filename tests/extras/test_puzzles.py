@@ -23,7 +23,7 @@ from anyorder.generation.unmasking import Adaptive
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import get_tokenizer
@@ -263,7 +263,7 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
     found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
         split = open_split(tmp_path, 'one', name)
-        tokens = all_blocks(split, meta.row_length)[0].numpy()
+        tokens = all_blocks(Blocks(split, meta.row_length))[0].numpy()
         assert len(tokens) == n
         found.append({key.tobytes() for key in judge_of(meta).key(tokens)})
     assert len(set().union(*found)) == sum(map(len, found))

@@ -13,7 +13,7 @@ from anyorder.extras.puzzles.rules import task_of
 from anyorder.machine.terminal import progress
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import GIVEN, whole_splits
+from anyorder.tokens.sets import whole_splits
 
 MADE_BY = 'python -m anyorder.extras.puzzles make'
 # shares of all solutions, by a hash
@@ -48,11 +48,8 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
         same = all(whole[s]['rows'] == counts[s] for s in wanted if s in whole)
         if folder.is_done(wanted, origin, others, force, same):
             return folder.meta
-        splits = {}
-        for s in wanted:
-            tokens, given = make_puzzles(rules, s, counts[s], seed)
-            packed = (tokens | GIVEN * given).astype('<u2')
-            splits[s] = len(packed), ((row, len(row)) for row in packed)
+        made_of = {s: make_puzzles(rules, s, counts[s], seed) for s in wanted}
+        tokens, _ = made_of[wanted[0]]
         meta = Meta(
             folder.name,
             task,
@@ -64,6 +61,10 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
             vocabulary=list(kind.symbols),
             made_by=' '.join([MADE_BY, task, *words]),
         )
+        splits = {}
+        for s, rows in made_of.items():
+            packed = meta.pack(*rows)
+            splits[s] = len(packed), ((row, len(row)) for row in packed)
         return folder.write(meta, origin, splits)
 
 

@@ -68,8 +68,8 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import Batch, all_blocks, visits_of
-from anyorder.tokens.sets import PADDING, check_length
+from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
+from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
 
 
@@ -182,15 +182,15 @@ def open_puzzles(checkpoint, c):
     if anew := prepared_anew(checkpoint, data_dir, name):
         print(anew)
     N = meta.row_length or block_size
-    check_length(split, N)
-    tokens, given = all_blocks(split, N, c.n_puzzles)
+    blocks = Blocks(split, N)
+    tokens, given = all_blocks(blocks, c.n_puzzles)
     given = only_blank(c.blanks, tokens, given)
     if N > block_size:
         raise ValueError(
             f'the model reads {block_size} tokens, the puzzles of {name} have {N}: choose another '
             '--dataset or --ckpt'
         )
-    label = f'{name} ({c.split}){split.cut(N)}'
+    label = f'{name} ({c.split}){blocks.about_cut}'
     if c.blanks:
         label += f', blanks {c.blanks}'
     symbols = np.full(tokenizer.n_tokens, -1)
@@ -290,7 +290,7 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
     As in Canvas; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     orders = draw_orders(range(n), N, 1, seed, way.order)[:, 0]
-    puzzles = Batch.of(tokens, orders, given)
+    puzzles = Batch.of(tokens, orders, given, visits_of(tokens))
     puzzles = puzzles._replace(idx=tokens.masked_fill(~given, 0))  # what a solver sees
     parts = []
     for rows in torch.arange(n).split(batch_size):

@@ -11,6 +11,8 @@ from anyorder.fast import lean
 from anyorder.machine.devices import LONG_RUN, peak_flops, resolve_compile, seconds
 from anyorder.machine.files import write_json
 from anyorder.networks import network_fields
+from anyorder.tokens.blocks import Blocks
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizer import type_of
 from anyorder.training.update import TrainState, make_optimizers, update
@@ -54,8 +56,9 @@ def training_step(config, device, dtype):
     compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
     if compiled:
         state.run_model = torch.compile(model)
-    split = [Split(random_tokens(config))]
-    return model, compiled, partial(update, state, split, run.learning_rate, run)
+    split = Split(random_tokens(config), Meta(n_tokens=config.n_tokens))
+    sets = [Blocks(split, config.block_size)]
+    return model, compiled, partial(update, state, sets, run.learning_rate, run)
 
 
 def random_tokens(config):

@@ -20,11 +20,12 @@ from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import Setup, memory
 from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
-from anyorder.tokens.apart import check_documents, keeps_apart
+from anyorder.tokens.apart import keeps_apart
+from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import check_length, whole_splits
+from anyorder.tokens.sets import whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import training_flops
 from anyorder.training.sharding import saves_by
@@ -146,9 +147,7 @@ def width_of(config, metas):
         if 'train' not in whole_splits(directory, meta):
             return config.block_size
         split = open_split(config.data_dir, name, 'train')
-        check_documents(meta, config.documents)
-        check_length(split, config.block_size)
-        widths.append(split.width(config.block_size))
+        widths.append(Blocks(split, config.block_size, config.documents).width)
     return max(widths)
 
 
