@@ -36,20 +36,20 @@ labels = ''  # what to call the runs, with commas between; '' is names of folder
 
 def main(config):
     check_out('out', config.out, '.png, .svg, .pdf', *config.words)
-    paths = list(dict.fromkeys(map(log_of, config.words)))
-    groups = groups_of(paths, names_in(config.by), config.labels)
-    there = {name for runs in groups.values() for entries in runs for e in entries for name in e}
+    lines = lines_of(config.words, names_in(config.by), config.labels)
+    there = {name for points in lines.values() for _, entry in points for name in entry}
     losses = ['loss', *(name for name in LOSSES if name in there)]
     panels = {}
     for y in names_in(config.y) or losses:
-        panels[y] = {label: mean_of(runs, config.x, y) for label, runs in groups.items()}
-        if not any(panels[y].values()):
+        panel = {label: curve_of(points, config.x, y) for label, points in lines.items()}
+        if not any(panel.values()):
             named = ', '.join(sorted(there))
             raise ValueError(f'no run has {y} by {config.x}; they have: {named}')
         print(f'{y:<34}{"mean":>12}{"error":>10}{"runs":>6}  {config.x}')
-        for label, curve in panels[y].items():
+        for label, curve in panel.items():
             print_ends(label, curve)
-    replace_file(config.out, picture(config.x, panels, config.out))
+        panels[y] = panel
+    replace_file(config.out, picture(config.x, panels, Path(config.out).suffix[1:]))
     print(f'\n{config.out} written')
 
 
@@ -59,61 +59,50 @@ def print_ends(label, curve):
     if not has_names(places):
         places = places[-1:]
     for place in places:
-        n = len(curve[place])
-        error = f'{statistics.stdev(curve[place]) / n**0.5:.4f}' if n > 1 else ''
-        print(f'{label:<34}{statistics.fmean(curve[place]):>12.4f}{error:>10}{n:>6}  {place}')
+        values = curve[place]
+        error = f'{statistics.stdev(values) / len(values) ** 0.5:.4f}' if values[1:] else ''
+        mean = statistics.fmean(values)
+        print(f'{label:<34}{mean:>12.4f}{error:>10}{len(values):>6}  {place}')
 
 
 # --------------------------------------------------------------------------------------------------
 # the runs
 
 
-def groups_of(paths, by, labels):
-    """Return {label: [the entries of a run, ...]}, in the order of the paths.
+def lines_of(words, by, labels):
+    """Return {label: [(file of a run, an entry of it), ...]}, in the order of the words.
 
     by      names of what tells the lines of a run apart
     labels  what to call the runs, with commas between; '' is their own names"""
-    names = list(dict.fromkeys(map(name_of, paths)))
-    called = labels.split(',') if labels else names
-    if len(called) != len(names):
-        raise ValueError(f'--labels must name {len(names)}: {", ".join(names)}; got {labels}')
-    groups = {}
-    for path in paths:
-        name = called[names.index(name_of(path))]
-        of_path = {}
+    names = {}  # by file
+    for word in words:
+        path = Path(word)
+        if path.is_dir():
+            path = path / 'log.jsonl'
+        named = path.parent if path.name == 'log.jsonl' else path
+        names[path] = re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', named.absolute().name)
+    own = list(dict.fromkeys(names.values()))
+    called = labels.split(',') if labels else own
+    if len(called) != len(own):
+        raise ValueError(f'--labels must name {len(own)}: {", ".join(own)}; got {labels}')
+    lines = {}
+    for path, name in names.items():
         for entry in entries_of(path):
             texts = [str(entry[key]) for key in by if key in entry]
-            if len(names) > 1 or not texts:
-                texts.insert(0, name)
-            of_path.setdefault(', '.join(texts), []).append(entry)
-        for label, entries in of_path.items():
-            groups.setdefault(label, []).append(entries)
-    return groups
-
-
-def log_of(path):
-    """Return the file of a run, which is named by its folder or its file."""
-    path = Path(path)
-    return path / 'log.jsonl' if path.is_dir() else path
-
-
-def name_of(path):
-    """Return the name of a run: of its folder or file, without its seed."""
-    path = path.absolute()
-    if path.name == 'log.jsonl':
-        path = path.parent
-    return re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', path.name)
+            if len(own) > 1 or not texts:
+                texts.insert(0, called[own.index(name)])
+            lines.setdefault(', '.join(texts), []).append((path, entry))
+    return lines
 
 
 def entries_of(path):
     """Return the entries of a log, or the rows of a JSON file."""
-    if path.suffix == '.json':
-        with reading(path, 'rows', 'name what a command wrote by --out'):
-            return json.loads(read_text(path))['results']
-    with reading(path, 'a log', 'name a folder that train.py wrote'):
+    with reading(path, 'a log, or rows', 'name what train.py or a command with --out wrote'):
+        text = read_text(path)
+        if path.suffix == '.json':
+            return json.loads(text)['results']
         # a run that goes on may be in the middle of its last line
-        lines = [line for line in read_text(path).splitlines() if line.endswith('}')]
-        entries = list(map(json.loads, lines))
+        entries = [json.loads(line) for line in text.splitlines() if line.endswith('}')]
     for entry in entries:
         for name in LOSSES:
             if name in entry:
@@ -121,19 +110,17 @@ def entries_of(path):
     return entries
 
 
-def mean_of(runs, x, y):
+def curve_of(points, x, y):
     """Return {x: [y of each run, ...]} where all runs have both; numbers rise."""
-    curves = []
-    for entries in runs:
-        curves.append({e[x]: e[y] for e in entries if x in e and e.get(y) is not None})
-    shared = set(curves[0]).intersection(*curves)
-    places = [place for place in curves[0] if place in shared]
+    curve = {}
+    for path, entry in points:
+        if x in entry and entry.get(y) is not None:
+            curve.setdefault(entry[x], {})[path] = entry[y]
+    n_runs = len({path for path, _ in points})
+    places = [place for place, values in curve.items() if len(values) == n_runs]
     if not has_names(places):
         places.sort()
-    found = {}
-    for place in places:
-        found[place] = [curve[place] for curve in curves]
-    return found
+    return {place: [*curve[place].values()] for place in places}
 
 
 def has_names(places):
@@ -144,8 +131,8 @@ def has_names(places):
 # the picture
 
 
-def picture(x, panels, name):
-    """Return the bytes of a picture with a panel for each y of {y: {label: {x: values}}}."""
+def picture(x, panels, form):
+    """Return a picture in a format, with a panel for each y of {y: {label: {x: values}}}."""
     import matplotlib
 
     matplotlib.use('agg')
@@ -164,20 +151,19 @@ def picture(x, panels, name):
         # by position, since matplotlib hides a label that begins with _
         figure.legend(handles.values(), handles, loc='outside lower center', ncols=2 * n)
         file = io.BytesIO()
-        figure.savefig(file, format=Path(name).suffix[1:])
+        figure.savefig(file, format=form)
         plt.close(figure)
     return file.getvalue()
 
 
 def draw(axis, curve, number):
     """Draw {x: values}, the number-th line of a panel, and return it for the legend."""
-    color = f'C{number}'
-    marker = 'o' if len(curve) <= 20 else ''
+    places = list(curve)
+    marker = 'o' if len(places) <= 20 else ''
     dashes = '-' if number < 10 else '--'
-    means = [statistics.fmean(values) for values in curve.values()]
-    (line,) = axis.plot(list(curve), means, dashes, color=color, marker=marker)
-    low, high = zip(*((min(values), max(values)) for values in curve.values()))
-    axis.fill_between(list(curve), low, high, color=color, alpha=0.2, linewidth=0)
+    low, mean, high = (list(map(f, curve.values())) for f in (min, statistics.fmean, max))
+    (line,) = axis.plot(places, mean, dashes, color=f'C{number}', marker=marker)
+    axis.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     return line
 
 
@@ -185,11 +171,10 @@ def set_scale(axis, x, panel):
     """Count tokens and updates by thousands; other numbers have powers of two as their ticks."""
     from matplotlib.ticker import EngFormatter
 
+    places = set().union(*panel.values())
     if x in ('tokens', 'iter'):
         axis.xaxis.set_major_formatter(EngFormatter(sep=''))
-        return
-    places = set().union(*panel.values())
-    if has_names(places):
+    elif has_names(places):
         axis.tick_params('x', rotation=20)
     elif min(places) > 0:
         axis.set_xscale('log', base=2)

@@ -5,7 +5,6 @@ FILE.html plays, stops and steps, without the network; FILE.html#1,12,step shows
 
 import math
 import re
-from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +68,23 @@ def replay_rows(samples, tokenizer, between=''):
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
     top       only if the sample has top_logprobs: of each token said_of, see likeliest.py"""
-    known = [known_tokens(sample) for sample in samples]
+    known = []
+    for sample in samples:
+        places = zip(sample['tokens'], sample['step'])
+        known.append([token if step < 0 else None for token, step in places])
     rows = []
     for i, sample in enumerate(samples):
         drawn = [step for step in sample['step'] if step >= 0]
-        steps = sorted(set(drawn))  # without the passes that wrote nothing but what a stop cut
-        after = range(i + 1, len(samples))
+        # without the passes that wrote nothing but what a stop cut
+        rank = {step: number for number, step in enumerate(sorted(set(drawn)), 1)}
         about = facts(drawn, sum(sample['logprob']))
         about += [said(length) for length in sample.get('lengths', ())]
+        after = range(i + 1, len(samples))
         row = {
             'name': f'sample {i}',
             'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
-            'rank': [rank_of(step, steps) for step in sample['step']],
-            'n_steps': len(steps),
+            'rank': [rank.get(step, 0) for step in sample['step']],
+            'n_steps': len(rank),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
             'facts': about,
             'beside': next((j for j in after if known[j] == known[i]), None),
@@ -90,20 +93,6 @@ def replay_rows(samples, tokenizer, between=''):
             row['top'] = sample['top_logprobs']
         rows.append(row)
     return rows
-
-
-def known_tokens(sample):
-    """Return the tokens that are known from the start, None for others."""
-    known = list(sample['tokens'])
-    for i, step in enumerate(sample['step']):
-        if step >= 0:
-            known[i] = None
-    return known
-
-
-def rank_of(step, steps):
-    """Return the number of a step among the steps that wrote something, from 1; 0 of step -1."""
-    return 0 if step < 0 else 1 + bisect_left(steps, step)
 
 
 def facts(drawn, nats):
@@ -125,9 +114,8 @@ def kendall_tau(steps):
 
     1 is left to right, -1 right to left; None if all were drawn in one step. `steps` holds the step
     of each drawn token in order of position."""
-    steps = np.asarray(steps)
-    later = np.sign(steps[None, :] - steps[:, None])  # position rises along a row
-    pairs = later[np.triu_indices(len(steps), 1)]
+    rises = np.sign(np.subtract.outer(steps, steps))  # of the row's position over the column's
+    pairs = rises[np.tril_indices(len(steps), -1)]
     untied = np.count_nonzero(pairs)
     if not untied:
         return None
