@@ -84,32 +84,25 @@ class Block(nn.Module):
     def __init__(self, C, H, n_cond):
         super().__init__()
         self.ln_1 = nn.RMSNorm(C, eps=1e-5)
-        self.attn = Attention(C, H)
+        attn = self.attn = nn.ModuleDict({'c_attn': nn.Linear(C, 3 * C), 'c_proj': nn.Linear(C, C)})
+        attn['q_norm'] = nn.RMSNorm(C // H, eps=1e-5)
+        attn['k_norm'] = nn.RMSNorm(C // H, eps=1e-5)
         self.ln_2 = nn.RMSNorm(C, eps=1e-5)
         mlp = {'c_fc': nn.Linear(C, 4 * C), 'gelu': nn.GELU(), 'c_proj': nn.Linear(4 * C, C)}
         self.mlp = nn.Sequential(OrderedDict(mlp))
         self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(n_cond, 6 * C))
+        self.H = H
 
     def forward(self, x, target, sees):
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(target).chunk(6, -1)
-        x = x + gate_a * self.attn(self.ln_1(x) * (1 + scale_a) + shift_a, sees)
+        x = x + gate_a * self.attend(self.ln_1(x) * (1 + scale_a) + shift_a, sees)
         return x + gate_m * self.mlp(self.ln_2(x) * (1 + scale_m) + shift_m)
 
-
-class Attention(nn.Module):
-    def __init__(self, C, H):
-        super().__init__()
-        self.H = H
-        self.c_attn = nn.Linear(C, 3 * C)
-        self.c_proj = nn.Linear(C, C)
-        self.q_norm = nn.RMSNorm(C // H, eps=1e-5)
-        self.k_norm = nn.RMSNorm(C // H, eps=1e-5)
-
-    def forward(self, x, sees):
-        q, k, v = self.c_attn(x).unflatten(-1, (3, self.H, -1)).permute(2, 0, 3, 1, 4)
-        score = self.q_norm(q) @ self.k_norm(k).mT / math.sqrt(q.size(-1))  # (B, H, T, T)
-        y = score.masked_fill(~sees, -torch.inf).softmax(-1) @ v
-        return self.c_proj(y.transpose(1, 2).flatten(2))
+    def attend(self, x, sees):
+        attn = self.attn
+        q, k, v = attn.c_attn(x).unflatten(-1, (3, self.H, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(attn.q_norm(q), attn.k_norm(k), v, sees)  # (B, H, T, D)
+        return attn.c_proj(y.transpose(1, 2).flatten(2))
 
 
 def visit_nll(model, idx, order):
@@ -136,8 +129,7 @@ def update(model, ema, optimizers, idx, n, decay=0.9999):
         optimizer.step()
     d = min(decay, (1 + n) / (10 + n))
     with torch.no_grad():
-        for average, w in zip(ema.parameters(), model.parameters(), strict=True):
-            average.lerp_(w, 1 - d)
+        torch._foreach_lerp_([*ema.parameters()], [*model.parameters()], 1 - d)
     return loss.item()
 
 
@@ -215,13 +207,13 @@ def main(n_updates=2000, N=48):
     for line in lines[:: len(lines) // 4]:
         word = max(line.split(), key=len)
         start = line.index(word)
-        blanks = range(start, start + len(word))
-        order = torch.tensor([sorted(range(N), key=lambda p: p in blanks)])  # known ones first
-        idx = torch.tensor([[*line]])
-        print((line[:start] + b'_' * len(word) + line[start + len(word) :]).decode())
-        for n_steps in (1, len(word)):  # what stands in the blanks is not read
-            idx = generate(ema, idx, order, N - len(word), n_steps, 'adaptive', temperature=0)
-            print(f'{bytes(idx[0].tolist()).decode(errors="replace")}  passes: {n_steps}')
+        end = start + len(word)
+        idx = torch.tensor([[*line]])  # what stands in the blanks is not read
+        order = torch.tensor([[*range(start), *range(end, N), *range(start, end)]])
+        print((line[:start] + b'_' * len(word) + line[end:]).decode())
+        for n_steps in (1, len(word)):
+            text = generate(ema, idx, order, N - len(word), n_steps, 'adaptive', temperature=0)
+            print(f'{bytes(text[0].tolist()).decode(errors="replace")}  passes: {n_steps}')
 
 
 if __name__ == '__main__':
