@@ -56,20 +56,23 @@ def training_flops(model, batch_size, N=None):
     c = model.config
     N = N or c.block_size
     tokens = batch_size * N
-    matrices = {}
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
-            matrices[name] = module.weight.numel()
-    n_all = sum(matrices.values())
-    n_adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
+    counts = weights_of_products(model)
+    n_all = sum(counts.values())
+    n_adaln = sum(n for name, n in counts.items() if 'adaLN' in name)
     n_layers = c.n_layer
     n_content = 0
     if c.target_position == 'two_stream':
         n_layers = 2 * c.n_layer - 1
-        n_content = sum(n for name, n in matrices.items() if serves_content(name, c.n_layer))
+        n_content = sum(n for name, n in counts.items() if serves_content(name, c.n_layer))
     pairs = n_layers * N * c.n_embd * PAIRS.get(c.attention, 1)
     products = tokens * (n_all - n_adaln + n_content) + N * n_adaln
     return 6 * (products + 2 * tokens * pairs)
+
+
+def weights_of_products(model):
+    """Return {name of a matrix that is multiplied by: how many weights it has}."""
+    linear = torch.nn.Linear
+    return {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, linear)}
 
 
 def serves_content(name, n_layer):

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-import torch
-
+from anyorder.training.clock import weights_of_products
 from anyorder.training.update import is_hidden
 
 FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average, residual stream
@@ -48,11 +47,6 @@ class Setup:
         """Bytes of a number of a product."""
         return 2 if self.dtype == 'bfloat16' else FLOAT
 
-    @property
-    def n_slots(self):
-        """Tokens of a micro-batch."""
-        return self.batch_size * self.length
-
 
 def memory(model, setup):
     """Return {part: bytes} on one device at the peak of an update, where the backward pass begins.
@@ -79,17 +73,36 @@ def memory(model, setup):
     """
     c = model.config
     b = setup.number
-    n_weights = model.n_parameters()
-    stays = FLOAT * n_weights // setup.n_parts
+    S = setup.batch_size * setup.length  # slots of a stream
+    n_streams = 2 if c.target_position == 'two_stream' else 1
+    stays = FLOAT * model.n_parameters() // setup.n_parts
+
+    # What a forward pass keeps; of a stream, of a mask, of a block
+    stream = S * slot_bytes(c, b, setup.compiled)
+    mask = 0
+    if c.attention == 'mixed' or setup.apart:
+        mask = b * S * setup.length
+    block = n_streams * (stream + mask)
+    n_layers = n_streams * (c.n_layer - 1) + 1  # the last layer has one stream
+    n_masks = n_streams if setup.compiled else n_layers  # compiled, layers share it
+    layers = n_layers * stream + n_masks * mask
+    if setup.recompute:
+        layers = n_layers * S * FLOAT * c.n_embd + block
+    head = S * c.n_embd * (2 * FLOAT + 5 * b)
+
+    # What is there for a moment
+    largest = [block // 4, FLOAT * c.vocab_size * c.n_embd]
+    if not setup.compiled or setup.n_parts > 1:  # a split model compiles its blocks alone
+        largest.append((b + FLOAT) * min(S * c.vocab_size, PART))
     return {
         'weights': stays,
         'gradients': stays,
         'optimizer': optimizer_bytes(model, setup.optimizer) // setup.n_parts,
         'EMA': stays,
         'bfloat16 copies of the weights': copied_bytes(model, setup),
-        'activations': activation_bytes(c, setup),
-        'loss': b * setup.n_slots * c.vocab_size,
-        'the rest, for a moment': passing_bytes(c, setup) + gathered_bytes(model, setup),
+        'activations': layers + head,
+        'loss': b * S * c.vocab_size,
+        'the rest, for a moment': max(largest) + gathered_bytes(model, setup),
     }
 
 
@@ -106,80 +119,12 @@ def copied_bytes(model, setup):
     """Return bytes of the copies of the matrices that autograd keeps."""
     if setup.number == FLOAT:
         return 0
-    n_copied = 0
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
-            in_one_block = setup.recompute and '.h.' in name  # has copies while it runs
-            n_layers = model.config.n_layer if in_one_block else 1
-            n_copied += module.weight.numel() // n_layers
+    counts = weights_of_products(model)
+    n_copied = sum(counts.values())
+    if setup.recompute:  # one block at a time has copies
+        in_blocks = sum(n for name, n in counts.items() if '.h.' in name)
+        n_copied -= in_blocks - in_blocks // model.config.n_layer
     return setup.number * n_copied
-
-
-def activation_bytes(config, setup):
-    """Return bytes that the forward pass keeps: of all layers, of the last norm and of the head."""
-    C = config.n_embd
-    n_layers = n_streams(config) * (config.n_layer - 1) + 1  # the last layer has one stream
-    if setup.recompute:
-        inputs = n_layers * setup.n_slots * FLOAT * C
-        layers = inputs + block_bytes(config, setup)
-    else:
-        n_masks = n_streams(config) if setup.compiled else n_layers  # compiled, layers share it
-        layers = n_layers * stream_bytes(config, setup) + n_masks * mask_bytes(config, setup)
-    head = setup.n_slots * C * (2 * FLOAT + 5 * setup.number)
-    return layers + head
-
-
-def block_bytes(config, setup):
-    """Return bytes that one block computes and keeps."""
-    return n_streams(config) * (stream_bytes(config, setup) + mask_bytes(config, setup))
-
-
-def n_streams(config):
-    return 2 if config.target_position == 'two_stream' else 1
-
-
-def stream_bytes(config, setup):
-    """Return bytes that a block keeps of the slots of one stream."""
-    return setup.n_slots * slot_bytes(config, setup.number, setup.compiled)
-
-
-def mask_bytes(config, setup):
-    """Return bytes of the mask of one stream, if the network or the batch wants one."""
-    if config.attention != 'mixed' and not setup.apart:
-        return 0
-    return setup.number * setup.n_slots * setup.length
-
-
-def slot_bytes(config, b, compiled, cuda=True):
-    """Return bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
-    normed = not config.gpt2_blocks
-    names = ['block']
-    if normed:
-        names.append('norm of q, k')
-    if config.target_position == 'adaln':
-        names.append('AdaLN')
-    table = COMPILED if compiled else EAGER
-    n_float32 = sum(table[name][0] for name in names)
-    n_product = sum(table[name][1] for name in names)
-    if normed and not compiled:
-        if b < FLOAT:
-            n_float32 += 2  # copies of q and k
-        if not cuda:
-            n_float32 += 4  # on a CPU a norm is several operations
-    if config.target_position == 'two_stream' and not compiled:
-        n_product += 1  # the results of both, and both as one
-    statistics = FLOAT * (2 + 3 * config.n_head)
-    return (FLOAT * n_float32 + b * n_product) * config.n_embd + statistics
-
-
-def passing_bytes(config, setup):
-    """Return bytes of what an update makes for a moment, the largest of three."""
-    gradients = block_bytes(config, setup) // 4
-    head_gradient = FLOAT * config.vocab_size * config.n_embd
-    if setup.compiled and setup.n_parts == 1:  # a split model compiles its blocks alone
-        return max(gradients, head_gradient)
-    n_logits = min(setup.n_slots * config.vocab_size, PART)
-    return max((setup.number + FLOAT) * n_logits, gradients, head_gradient)
 
 
 def gathered_bytes(model, setup):
@@ -189,3 +134,24 @@ def gathered_bytes(model, setup):
     inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
     outside = model.n_parameters() - inside
     return FLOAT * (outside + 3 * inside // model.config.n_layer)
+
+
+def slot_bytes(config, b, compiled, cuda=True):
+    """Return bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
+    normed = not config.gpt2_blocks
+    table = COMPILED if compiled else EAGER
+    parts = [table['block']]
+    if normed:
+        parts.append(table['norm of q, k'])
+    if config.target_position == 'adaln':
+        parts.append(table['AdaLN'])
+    n_float32, n_product = map(sum, zip(*parts))
+    if normed and not compiled:
+        if b < FLOAT:
+            n_float32 += 2  # copies of q and k
+        if not cuda:
+            n_float32 += 4  # on a CPU a norm is several operations
+    if config.target_position == 'two_stream' and not compiled:
+        n_product += 1  # the results of both, and both as one
+    statistics = FLOAT * (2 + 3 * config.n_head)
+    return (FLOAT * n_float32 + b * n_product) * config.n_embd + statistics

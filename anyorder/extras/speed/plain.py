@@ -5,6 +5,7 @@ from functools import cache
 import torch
 
 from anyorder.machine.devices import matmul_flops, seconds
+from anyorder.training.clock import weights_of_products
 
 
 class GrowingCache:
@@ -63,16 +64,13 @@ def device_limits(device, dtype):
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
     """Return a lower bound on the seconds in which a decoder generates with these `ends`.
 
-    Every step reads all weights and the cache once. In a layer a slot costs 24 C^2 FLOPs, and 4 C
+    Every step reads all matrices and the cache once. In a layer a slot costs 24 C^2 FLOPs, and 4 C
     for each key that it sees. In the last layer a slot that draws no token costs 4 C^2, for keys
     and values. A drawn token costs 2 C V."""
     c = model.config
     C = c.n_embd
-    n_weights = 0
-    for name, p in model.named_parameters():
-        in_block = '.h.' in name and 'adaLN' not in name
-        if in_block or 'lm_head' in name:
-            n_weights += p.numel()
+    counts = weights_of_products(model)
+    n_weights = sum(n for name, n in counts.items() if 'adaLN' not in name)
     total = 0.0
     known = 0
     first = 0  # the first slot that runs
