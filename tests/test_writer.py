@@ -344,24 +344,6 @@ def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how, cuts)
         assert place['text'] == text[p]
 
 
-@pytest.mark.parametrize('how', [dict(revise=1), dict(score=True, top_k=3)])
-def test_so_is_one_that_is_revised_or_scored(letters, how):
-    text = letters().infill('ab[[=cdefgh]]', order='margin', n_steps=2, top_logprobs=2, **how)
-    nats = [place and place['logprob'] for place in text.top_logprobs]
-    assert nats == [None, None, *text.sample['logprob'][2:]]
-
-
-def test_the_likeliest_reach_the_table_the_file_and_the_page(write):
-    said, result = write('--prompt=ab[[3]]c', '--top_logprobs=2', '--html=o.html')
-    with open('o.html') as f:
-        page = f.read()
-    shown = json.loads(page.split('type="application/json">')[1].split('</script>')[0])
-    likeliest = result['samples'][0]['top_logprobs']
-    assert shown['samples'][0]['top'] == likeliest
-    for place in likeliest[2:5]:
-        assert all(f'{one["logprob"]:.3f}' in said for one in place['top'])
-
-
 # ---- the command
 
 
@@ -384,7 +366,7 @@ def options_of(how):
 
 AS_TYPED = [
     dict(order='l2r', length=50, stop=['\n', '"a', '3'], context=8, top_p=0.9, seed=3),
-    dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_k=9),
+    dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_logprobs=2),
     dict(order='margin/4:0.1+0.5', length=12, cfg_scale=1.5, presence_penalty=2.0, min_p=0.01),
     dict(schedule='cosine', n_steps=4, length=12, revise=2, allowed='a.npy'),
 ]
@@ -399,27 +381,29 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
         assert (text, text.logprob) == (sample['text'], -sample['nats'])
         assert sample == {'prompt': 'ab[[..]]c', 'seed': how.get('seed', 1337) + r} | text.sample
+        for place in filter(None, sample.get('top_logprobs', ())):
+            assert f'{place["top"][1]["logprob"]:.3f}' in said
     rate = sum(s['blanks'] for s in result['samples']) / sum(s['passes'] for s in result['samples'])
-    numbers = [f'{name} +{x}' for name, x in how.items() if isinstance(x, int) and name != 'seed']
-    facts = ['iteration 7', 'positions +32', 'tokenizer +bytes', f'{rate:.1f} tokens a pass']
-    for fact in facts + numbers:
+    for fact in (
+        'iteration 7',
+        'positions +32',
+        f'length +{how["length"]}',
+        f'{rate:.1f} tokens a',
+    ):
         assert re.search(fact, said)
 
 
 def test_the_checkpoint_says_what_the_name_of_an_order_means():
-    """fixed and block have the seed and the block of the run; a family that is drawn differs from
-    sample to sample."""
+    """fixed has the seed of the run."""
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
     save_checkpoint('c.pt', model, tokenizer='bytes', config={'order': 'block:5@3'})
     positions = [*range(0, 12, 2), *range(1, 12, 2)]
     put('order.json', positions)
     own = sample_order(1, 12, 'block', seed=3, parameter=5)[0].tolist()
     fixed = sample_order(1, 12, 'fixed', seed=3)[0].tolist()
-    names = {'own': own, 'block': own, 'fixed': fixed, 'order.json': positions, 'margin': None}
-    for name, order in names.items():
+    for name, order in {'own': own, 'fixed': fixed, 'order.json': positions}.items():
         texts = Writer('c.pt').infill('', n=2, length=12, order=name)
-        one, other = [text.sample['order'] for text in texts]
-        assert one == other == order if order else one != other
+        assert [text.sample['order'] for text in texts] == [order, order]
 
 
 def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
@@ -483,13 +467,12 @@ def test_the_command_says_what_a_cut_excludes(write):
     put('p.jsonl', *({'prompt': f'a[[={letter}b]]'} for letter in LETTERS))
     how = '--order=entropy/2', '--top_k=150', '--score', '--n_samples=1', '--html=o.html'
     said, result = write('--prompt=FILE:p.jsonl', *how)
-    samples = result['samples']
-    assert 0 < [sample['nats'] for sample in samples].count(None) < 26
-    n_cut = sum(sample['logprob'].count(None) for sample in samples)
+    n_cut = sum(sample['logprob'].count(None) for sample in result['samples'])
+    assert 0 < n_cut < 52
     assert re.search(f'cut off +{n_cut} tokens', said)
     assert '-log p = inf' in said
-    with open('o.json') as f, open('o.html') as page:
-        assert 'Infinity' not in f.read() + page.read()
+    with open('o.html') as page:
+        assert 'Infinity' not in page.read()
 
 
 # ---- the program
@@ -523,10 +506,9 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script):
         assert [json.loads(line) for line in f] == tokens
 
     # The program writes the same rows, in the shape of the prompt, and texts that fill one
-    same = writer.infill(asked, order='margin', top_logprobs=1)
+    same = writer.infill(asked, order='margin')
     assert same.tolist() == tokens
     assert same.logprob.tolist() == [-sample['nats'] for sample in samples]
-    assert [len(places) for places in same.top_logprobs] == [6] * 6
     several = writer.infill(rows, n=2, seed=[*range(6)])
     assert (several.shape, several.logprob.shape) == ((2, 3, 6), (2, 3))
     assert several[1, 0].tolist() == writer.infill(rows[0].tolist(), seed=3).tolist()
@@ -544,7 +526,6 @@ def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     column = np.array(PROMPTS[:2])  # of a table
     several = writer.infill(column, n=2, seed=[7, 10, 8, 11], batch_size=3, **how)
     assert several == [[alone[0], alone[3]], [alone[1], alone[4]]]
-    assert len(writer.infill('ab[[..]]', n=1, stop='c', cfg_scale=1.0)) == 1
     found = writer.logprob(PROMPTS, **how)
     assert found == [text.logprob for text in writer.infill(PROMPTS, score=True, **how)]
     # in float32 a batch may round otherwise, as torch 2.11's does
@@ -597,9 +578,9 @@ def test_the_average_weights_are_used_where_there_are_any(ckpt):
     ema = EMA(model, 0.9)
     ema.model.lm_head.weight.data.mul_(0.5)
     save_checkpoint('both.pt', model, ema, tokenizer='bytes')
-    how = ([ckpt], ['both.pt', 'raw'], ['both.pt'], ['both.pt', 'ema'])
-    plain, raw, default, average = [Writer(*given).logprob('[[=ab]]') for given in how]
-    assert plain == raw != default == average
+    how = ([ckpt], ['both.pt', 'raw'], ['both.pt'])
+    plain, raw, average = [Writer(*given).logprob('[[=ab]]') for given in how]
+    assert plain == raw != average
 
 
 @pytest.mark.parametrize('kind', [tuple, np.array, torch.tensor])
@@ -631,7 +612,6 @@ def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
     page = Page(length=20, stop='\n')
     text = writer.infill('ab[[..]]', length=20, stop='\n', **of_way)
     assert text == writer.infill('ab[[..]]', way=way, page=page)
-    assert text == [*writer.stream('ab[[..]]', way, page)][-1]
     assert writer.logprob('ab[[=cd]]', way=way) == writer.logprob('ab[[=cd]]', **of_way)
 
 
@@ -706,7 +686,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--block_length=32', 'margin/32'),
         ('--prompt=FILE:none.npy', 'none.npy'),
         ('--prompt=FILE:pickled.npy', 'rows of integers'),
-        ('--prompt=FILE:table.npy --out=table.npy', 'would overwrite'),
+        ('--prompt=FILE:table.npy --out=table.npy', 'no file of this run'),
         (f'--prompt=FILE:{os.devnull}', 'holds no prompt'),
         ('--prompt=FILE:p.jsonl --order=order.json', 'from 0 to 3, once; got 3'),
         ('--allowed=pickled.npy', 'pickled.npy'),
@@ -714,7 +694,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--allowed=table.npy', r'(positions, 257), got float64 (9, 257)'),
         ('--html=x.txt', 'must end in'),
         ('--out=no/where.json', '--out=no/where.json'),
-        (f'--out={PUBLISHED} --metrics={PUBLISHED}', 'would overwrite'),
+        (f'--out={PUBLISHED} --metrics={PUBLISHED}', 'no file of this run'),
         ('--tempratur=1', "'temperature'"),
         ('--device=cuda:99', 'device'),
         ('--ckpt=none.pt', 'none.pt'),
