@@ -298,7 +298,7 @@ def check_templates(templates, way, page, config):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    if not any(template.blanks() for template in templates):
+    if all(all(template.known) for template in templates):
         raise ValueError('there is no blank to write or score in the prompt')
     for n in {min(len(template.tokens), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
@@ -309,7 +309,7 @@ def check_templates(templates, way, page, config):
 
 def check_template(template, way, page, block_size):
     """Raise ValueError for a Template that cannot be written, or scored, in this way."""
-    if way.drawing.scores and template.answer.count(True) < len(template.blanks()):
+    if way.drawing.scores and template.answer.count(True) < template.known.count(False):
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
@@ -322,13 +322,8 @@ def check_template(template, way, page, block_size):
 
 
 def check_guided(template, page, block_size):
-    """Raise ValueError where a Template gives nothing to be guided by, or is not written on one
-    canvas: on a second one what was written would count as the prompt."""
-    if not any(template.known):
-        raise ValueError(
-            'cfg_scale has a text depend more on what is given, and a prompt gives nothing: write '
-            'some text beside its blanks, or leave out cfg_scale'
-        )
+    """Raise ValueError where a Template is not written on one canvas: on a second one what was
+    written would count as the prompt."""
     if template.longest > block_size or page.stop and len(template.parts()) > 1:
         raise ValueError(
             f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
@@ -354,19 +349,15 @@ def check_patterns(template, page):
 def check_places(templates, page, tokenizer, scores):
     """Raise ValueError for what cannot stand in a blank of Templates whose lengths are found.
 
-    An array page.allowed has a row for each, and a token unless a stop may end a [[..]] before it.
-    A part matches its pattern, and so does, if it is scored, the text in its blanks."""
-    blanks = set()
-    last = -1
+    An array page.allowed has a row for each position. A part matches its pattern, and so does, if
+    it is scored, the text in its blanks."""
+    n_positions = max(len(template.tokens) for template in templates)
+    check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):
-        first = template.parts()[0] if page.stop else template
-        blanks.update(first.blanks())
-        last = max([last, *template.blanks()])
         for start, end, pattern in template.patterns:
             places = zip(template.tokens[start:end], template.known[start:end])
             tokens = [token if is_known or scores else -1 for token, is_known in places]
             pattern.check(tokens, tokenizer, templates.index(template))
-    check_allowed(page.allowed, blanks, tokenizer.n_tokens, last)
 
 
 def prompts_of(prompt):

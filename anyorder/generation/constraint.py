@@ -50,25 +50,15 @@ class Constraint:
         return self.allowed[positions]
 
 
-def check_allowed(allowed, blanks, n_tokens, last=-1):
-    """Raise ValueError unless an array `allowed` has a token for each of the blanks.
-
-    allowed  bool (positions, n_tokens); functions, and None, are not looked at
-    blanks   positions
-    last     the last position that may be a blank, which must be there"""
+def check_allowed(allowed, n_positions, n_tokens):
+    """Raise ValueError unless an array `allowed` is bool (positions, n_tokens), of at least
+    n_positions. Functions, and None, are not looked at."""
     if allowed is None or callable(allowed):
         return
     dtype = getattr(allowed, 'dtype', type(allowed).__name__)
     shape = tuple(getattr(allowed, 'shape', ()))
-    if dtype not in (bool, torch.bool) or shape[1:] != (n_tokens,):
-        raise ValueError(f'allowed must be bool (positions, {n_tokens}), got {dtype} {shape}')
-    if last >= shape[0]:
+    if dtype not in (bool, torch.bool) or shape[1:] != (n_tokens,) or shape[0] < n_positions:
         raise ValueError(
-            f'position {last} may be a blank; allowed has {shape[0]} positions: give it a row for '
-            'each that may be one'
+            f'allowed must be bool (positions, {n_tokens}), of {n_positions} positions or more, '
+            f'got {dtype} {shape}'
         )
-    for p in sorted({*blanks}):
-        if p >= shape[0] or not allowed[p].any():
-            raise ValueError(
-                f'no token is allowed at position {p}, a blank; allowed has {shape[0]} positions'
-            )

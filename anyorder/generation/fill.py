@@ -1,4 +1,4 @@
-"""How is a text written? `steps` reveals blanks step by step, until none is left.
+"""How are the blanks of a canvas filled? `steps` reveals them step by step, until none is left.
 
 generate            for programs
 +- fill             all steps at once
@@ -52,8 +52,7 @@ def generate(
     if seeds is None:
         seeds = drawn_seeds(len(order), generator)
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
-    if allowed is not None:
-        check_allowed(allowed, canvas.blanks().position.tolist(), model.config.n_real)
+    check_allowed(allowed, order.size(1), model.config.n_real)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step
     options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}

@@ -23,10 +23,7 @@ def read_prompts(prompt):
     path = prompts_path(prompt)
     if path is None:
         return [typed(prompt)]
-    prompts = read_array(path) if path.endswith('.npy') else read_lines(path)
-    if not prompts:
-        raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
-    return prompts
+    return read_array(path) if path.endswith('.npy') else read_lines(path)
 
 
 def prompts_path(prompt):
@@ -344,10 +341,6 @@ class Template:
             self.patterns = [(0, len(kinds), pattern)]
         self.known = [kind == 'known' for kind in kinds]
         self.answer = [kind == 'answer' for kind in kinds]
-
-    def blanks(self):
-        """Return which positions are blanks."""
-        return [p for p, known in enumerate(self.known) if not known]
 
     @property
     def longest(self):
