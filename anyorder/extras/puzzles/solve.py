@@ -58,19 +58,31 @@ from anyorder.datasets import name_of_run, open_split, prepared_anew
 from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.rules import judge_of
 from anyorder.extras.puzzles.sets import SHARES
+from anyorder.extras.table import Table
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way, order_and_unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
-from anyorder.machine.files import check_out, write_json
+from anyorder.machine.files import check_out
 from anyorder.machine.terminal import progress
 from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
+
+COLUMNS = {
+    'order': ('order', ''),
+    'n_steps': ('steps', ''),
+    'solved': ('solved', '.2%'),
+    'solved_stderr': ('±', '.2%'),
+    'right': ('right', '.2%'),
+    'right_stderr': ('±', '.2%'),
+    'slots': ('slots', ',.0f'),
+    'seconds': ('seconds', '.3g'),
+}
 
 
 class Run(NamedTuple):
@@ -123,7 +135,7 @@ def main(config):
     config['device'] = str(device)
     config['dtype'] = dtype
     share = float(puzzles.given.float().mean())
-    print(
+    title = (
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
         f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
@@ -131,8 +143,10 @@ def main(config):
 
     # The answers
     model = freeze(model, getattr(torch, dtype))
+    table = Table(title, COLUMNS, config)
     with autocast(device, dtype):
-        print_solved(model, puzzles, runs, config, checkpoint)
+        for row in solve_all(model, puzzles, runs, config):
+            table.add(row)
     if config.out:
         print(f'written: {config.out}')
 
@@ -240,28 +254,6 @@ def ids_of(symbols, tokenizer):
 
 # --------------------------------------------------------------------------------------------------
 # solving
-
-
-def print_solved(model, puzzles, runs, config, checkpoint):
-    """Solve the puzzles and print a line for every run."""
-    rows = []
-    print(f'{"order":<14}{"steps":>7}{"solved":>18}{"right":>18}{"slots":>9}{"seconds":>10}')
-    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num')}
-    result |= {'set': puzzles.label, 'results': rows}
-    for row in solve_all(model, puzzles, runs, config):
-        rows.append(row)
-        if config.out:
-            write_json(config.out, result)  # at once: the next takes hours
-        print(format_row(row), flush=True)
-
-
-def format_row(row):
-    """Return a line of the table."""
-    steps = row['n_steps'] or 'all'
-    line = f'{row["order"]:<14}{steps:>7}'
-    for name in ('solved', 'right'):
-        line += f'{row[name]:>10.2%} ±{row[f"{name}_stderr"]:>6.2%}'
-    return line + f'{row["slots"]:>9,.0f}{row["seconds"]:>10.3g}'
 
 
 def solve_all(model, puzzles, runs, c):

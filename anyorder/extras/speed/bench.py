@@ -44,13 +44,13 @@ import torch
 
 from anyorder.extras.speed.models import (
     TIMES,
-    Table,
     random_model,
     times_of,
     times_of_updates,
     training_step,
 )
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
+from anyorder.extras.table import Table
 from anyorder.fast import freeze
 from anyorder.generation import generate, unmask_schedule
 from anyorder.machine.devices import autocast, resolve_device

@@ -40,7 +40,7 @@ import time
 import numpy as np
 
 from anyorder.datasets import name_of_run
-from anyorder.extras.speed.models import Table
+from anyorder.extras.table import Table
 from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
