@@ -2,8 +2,7 @@
 
 terminal.py imports it where there is something to show: --help needs no package."""
 
-import contextlib
-import os
+import shutil
 import textwrap
 import threading
 
@@ -11,16 +10,6 @@ from tqdm import tqdm
 
 # tqdm's own is shared with forked processes, and one that is killed keeps it
 tqdm.set_lock(threading.RLock())
-
-
-def width_of(stream):
-    """Return how many letters a line of the terminal takes; None where the stream is none."""
-    if not stream.isatty():
-        return None
-    columns = 0  # as some terminals say that have no size
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        columns, _ = os.get_terminal_size(stream.fileno())
-    return (columns or 80) - 1
 
 
 class Bar(tqdm):
@@ -48,7 +37,10 @@ class Bar(tqdm):
 
     @property
     def format_dict(self):
-        return super().format_dict | {'ncols': width_of(self.fp)}  # it may have changed
+        width = None
+        if self.fp.isatty():
+            width = shutil.get_terminal_size().columns - 1  # it may have changed
+        return super().format_dict | {'ncols': width}
 
     def __str__(self):
         """Return a bar of words alone up to the last word that fits: half a number misleads."""

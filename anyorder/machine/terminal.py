@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def one_line_errors(*signals, prints_results=False):
     def end(*_):
         sys.exit('terminated')
 
-    before = [(number, signal.signal(number, end)) for number in signals]
+    for number in signals:
+        signal.signal(number, end)
     try:
         with surviving_streams(prints_results) as out:
             yield
@@ -48,9 +50,6 @@ def one_line_errors(*signals, prints_results=False):
         )
     except KeyboardInterrupt:
         sys.exit('interrupted')
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 PACKAGES = ('numpy', 'torch', 'filelock', 'tqdm')  # that every command wants
@@ -109,11 +108,8 @@ class Surviving:
         stumble at its exit over what could not be written."""
         self.flush()
         if self.error:
-            with (
-                contextlib.suppress(AttributeError, OSError, ValueError),
-                open(os.devnull, 'w') as null,
-            ):
-                os.dup2(null.fileno(), self.stream.fileno())
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     @property
     def lost(self):
@@ -153,10 +149,10 @@ def open_descriptors():
 
 def say(line):
     """Print a line, which a terminal breaks at words; bars that are on it stay below the line."""
-    from anyorder.machine.bar import Bar, width_of
+    from anyorder.machine.bar import Bar
 
-    width = width_of(sys.stdout)
-    if width:
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns - 1
         line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
     Bar.write(line)
 
