@@ -7,7 +7,6 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from types import SimpleNamespace
@@ -82,23 +81,15 @@ def numbers(seed, *names, n=9):
 
 
 def library(kind):
-    """A tiny tokenizer of the package tokenizers: that of the first word of its kind in
-    reference/tokenizers.json, changed as the other words say (HOW there)."""
+    """A tiny tokenizer of the package tokenizers: that of its kind in reference/tokenizers.json,
+    which may be like another one but for the parts that it has."""
     tokenizers = pytest.importorskip('tokenizers')
-    name, _, how = kind.partition(' ')
-    scheme, *of_words = how.split(' of words')
     with open(os.path.join(REFERENCE, 'tokenizers.json'), encoding='utf-8') as f:
-        parts = json.loads(f.read().replace('HOW', scheme))[name]
-    if how == 'behind a space':
-        parts['pre_tokenizer']['add_prefix_space'] = True
-    elif how == 'and bytes':
-        parts['model']['byte_fallback'] = True
-    elif name == 'bytes' and how:
-        parts['normalizer'] = {'type': how}
-    elif of_words:
-        both = [{'type': 'WhitespaceSplit'}, parts['pre_tokenizer']]
-        parts['pre_tokenizer'] = {'type': 'Sequence', 'pretokenizers': both}
-    return tokenizers.Tokenizer.from_str(json.dumps({'added_tokens': [], **parts}))
+        kinds = json.load(f)
+    own = kinds[kind]
+    parts = {'added_tokens': [], **kinds[own.pop('like', kind)]}
+    model = parts['model'] | own.get('model', {})
+    return tokenizers.Tokenizer.from_str(json.dumps(parts | own | {'model': model}))
 
 
 def tokenizer_like(kind):
@@ -171,26 +162,6 @@ def program_of(words):
         return words[0], words[1:]
     n = 3 if words[1] in ('anyorder.extras.puzzles', 'anyorder.extras.speed') else 2
     return ' '.join(words[1:n]), words[n:]
-
-
-@pytest.fixture
-def process(tmp_path):
-    """process('train.py', '--x=1', ...) runs a file of the project in an empty folder; the finished
-    process."""
-
-    def run(name, *args):
-        finished = subprocess.run(
-            [sys.executable, os.path.join(ROOT, name), *args],
-            cwd=tmp_path,
-            env=os.environ | {'PYTHONPATH': ROOT},
-            text=True,
-            capture_output=True,
-            timeout=HANGS,
-        )
-        assert finished.returncode == 0, finished.stdout + finished.stderr
-        return finished
-
-    return run
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import importlib
 import itertools
 import json
 import re
+import subprocess
 import sys
 import weakref
 from contextlib import nullcontext
@@ -571,7 +572,7 @@ SMALL += ' --compile=False --eval_interval=100 --log_interval=100 --network=gate
 
 
 @pytest.mark.slow
-def test_commands_do_the_same_on_the_simulated_gpu(forked, process, script, tmp_path, monkeypatch):
+def test_commands_do_the_same_on_the_simulated_gpu(forked, script, tmp_path, monkeypatch):
     importlib.import_module('torch._dynamo')  # two seconds, here once and not in every fork
     monkeypatch.chdir(tmp_path)
 
@@ -588,7 +589,8 @@ def test_commands_do_the_same_on_the_simulated_gpu(forked, process, script, tmp_
     train = ['train.py', '--dataset=words', '--data_dir=data', *SMALL.split(), '--max_iters=9']
     for documents in ('apart', 'together'):
         train_so = [*train, f'--documents={documents}']
-        waited = waits(process('tests/simulated_gpu.py', *train_so, '--out_dir=gpu').stdout)
+        command = [sys.executable, simulated_gpu.__file__, *train_so, '--out_dir=gpu']
+        waited = waits(subprocess.check_output(command, text=True))
         assert any('means.tolist()' in line for line in waited)
         often = [line for line, n in waited.items() if n >= 9 and line != 'replayed']
         assert all('model.to(' in line for line in often)  # the weights: none in an update
