@@ -70,9 +70,9 @@ def best_of(config, order, hashes, before):
     if config.patience and not loss:
         loss = f'val_{order.estimate}'
     n_blocks = config.eval_iters * config.batch_size
-    kinds = (config.order, config.dataset, config.documents)
-    best = Best(loss, bool(config.keep_best), config.patience, (hashes['val'], n_blocks, *kinds))
+    measures = (hashes['val'], n_blocks, config.order, config.dataset, config.documents)
     kept = before.get('best', {})
-    if (kept.get('loss'), kept.get('measures')) == (loss, best.measures):
-        vars(best).update({name: kept[name] for name in ('iter_num', 'value', 'n_waited')})
-    return best
+    if (kept.get('loss'), kept.get('measures')) != (loss, measures):
+        kept = {}
+    now = {'loss': loss, 'keeps': bool(config.keep_best), 'patience': config.patience}
+    return Best(**kept | now | {'measures': measures})

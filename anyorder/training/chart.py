@@ -72,7 +72,6 @@ def start_chart(folder, config):
 
 def id_of(folder):
     """Return the id of the run at wandb: of the surroundings, of the folder, or a new one."""
-    folder.set_aside()
     own = os.environ.get('WANDB_RUN_ID')
     if own or not os.path.exists(folder.chart_path):
         replace_file(folder.chart_path, (own or secrets.token_hex(4)).encode())

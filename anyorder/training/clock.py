@@ -33,12 +33,12 @@ class Clock:
         """Return what the log says of the iterations since the last start."""
         seconds = time.perf_counter() - self.began
         tokens_per_sec = (state.n_seen - self.began_seen) / seconds
-        of_token = self.flops_per_iter / self.tokens_per_iter  # FLOPs of one process
-        seconds_of_iter = seconds / (state.iter_num - self.began_iter)
+        flops_per_token = self.flops_per_iter / self.tokens_per_iter
+        left = (self.max_iters - state.iter_num) / (state.iter_num - self.began_iter)
         return {
             'tokens_per_sec': round(tokens_per_sec, 1),
-            'mfu': round(of_token * tokens_per_sec / self.peak, 4),
-            'seconds_left': round((self.max_iters - state.iter_num) * seconds_of_iter, 1),
+            'mfu': round(flops_per_token * tokens_per_sec / self.peak, 4),
+            'seconds_left': round(left * seconds, 1),
         }
 
 

@@ -24,16 +24,14 @@ from anyorder.machine.processes import command, first_process_first, processes
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 
-# entries without which a run cannot go on
-NEEDED = ('config', 'optimizer', 'ema_model', 'iter_num', 'n_seen', 'logged', 'totals')
+FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl', 'wandb.txt')
 
 
 class RunFolder:
     """The files of a run in its out_dir. The first process writes them, the others only count.
 
     best   the Best of the run so far
-    saved  iteration of ckpt.pt; None before there is one
-    mine   whether the files belong to this run, or first move aside"""
+    saved  iteration of ckpt.pt; None before there is one"""
 
     def __init__(self, config, kept, best=None, saved=None, lock=None):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
@@ -42,19 +40,15 @@ class RunFolder:
         lock   of the folder, if it was there"""
         rank, world_size = processes()
         self.out_dir = config.out_dir
-        self.log_path = os.path.join(self.out_dir, 'log.jsonl')
-        self.ckpt_path = os.path.join(self.out_dir, 'ckpt.pt')
-        self.old_path = os.path.join(self.out_dir, 'ckpt_old.pt')
-        self.best_path = os.path.join(self.out_dir, 'ckpt_best.pt')
-        self.chart_path = os.path.join(self.out_dir, 'wandb.txt')
+        self.paths = [os.path.join(self.out_dir, name) for name in FILES]
+        self.ckpt_path, self.old_path, self.best_path, self.log_path, self.chart_path = self.paths
         self.kept = kept
         self.best = best or Best()
         self.saved = saved
-        self.mine = saved is not None
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program, world_size)
-        self.writes = rank == 0
         self.lock = lock
+        self.writes = rank == 0
         if self.writes:
             with self.writing(self.out_dir):
                 self.open()
@@ -62,15 +56,30 @@ class RunFolder:
     def open(self):
         """Make the folder, lock it until the process ends, and tidy up behind a killed one.
 
-        A resume drops what the log says of iterations after the checkpoint, and names ckpt_best.pt
-        again, before which a kill may have come."""
+        A new run gives the files of an earlier one other names. A resume drops what the log says of
+        iterations after the checkpoint, and names ckpt_best.pt again, before which a kill may have
+        come."""
         self.lock = self.lock or lock_run(self.out_dir)
-        for kind in ('.pt', *map(os.path.basename, (self.log_path, self.chart_path))):
-            tidy(self.out_dir, kind)
-        if self.mine:
-            if os.path.exists(self.log_path):
-                cut_log(self.log_path, self.saved)
-            self.name_best(self.saved)
+        for name in FILES:
+            tidy(self.out_dir, name)
+        if self.saved is None:
+            self.set_aside()
+            return
+        if os.path.exists(self.log_path):
+            cut_log(self.log_path, self.saved)
+        self.name_best(self.saved)
+
+    def set_aside(self):
+        """Give the files of an earlier run other names."""
+        there = [path for path in self.paths if os.path.exists(path)]
+        if not there:
+            return
+        n = 1
+        while any(os.path.exists(f'{path}.old-{n}') for path in self.paths):
+            n += 1
+        for path in there:
+            os.replace(path, f'{path}.old-{n}')
+        say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
 
     @property
     def result(self):
@@ -102,7 +111,6 @@ class RunFolder:
         if not self.writes:
             return
         with self.writing(self.log_path):
-            self.set_aside()
             with open(self.log_path, 'a') as f:
                 f.write(json.dumps(entry | self.unsaid) + '\n')
             self.unsaid = {}
@@ -115,7 +123,6 @@ class RunFolder:
         checkpoint = entries_of(state.model, state.ema, **entries)
         if self.writes:
             with self.writing(f'{self.ckpt_path} of iteration {state.iter_num}'):
-                self.set_aside()
                 if self.saved not in (None, state.iter_num):
                     name_too(self.ckpt_path, self.old_path)
                 write_checkpoint(self.ckpt_path, checkpoint)
@@ -136,26 +143,8 @@ class RunFolder:
         try:
             yield
         except (OSError, RuntimeError, KeyboardInterrupt) as e:
-            why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
-            first_line = why.splitlines()[0]
-            raise ValueError(
-                f'{what} could not be written ({first_line}): {self.way_on()}'
-            ) from None
-
-    def set_aside(self):
-        """Before a new run writes its first file, give the files of an earlier run other names."""
-        if self.mine:
-            return
-        self.mine = True
-        paths = [self.ckpt_path, self.old_path, self.best_path, self.log_path, self.chart_path]
-        there = [path for path in paths if os.path.exists(path)]
-        n = 1
-        while any(os.path.exists(f'{path}.old-{n}') for path in paths):
-            n += 1
-        for path in there:
-            os.replace(path, f'{path}.old-{n}')
-        if there:
-            say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
+            why, *_ = (str(e) or 'interrupted').splitlines()
+            raise ValueError(f'{what} could not be written ({why}): {self.way_on()}') from None
 
     def way_on(self):
         """Return what to do after a stop or a failure."""
@@ -194,19 +183,17 @@ def open_newest(out_dir):
     """Return the Checkpoint out_dir/ckpt.pt, from which a run goes on.
 
     Raises ValueError when the file holds no run, is missing or is not whole."""
-    path = os.path.join(out_dir, 'ckpt.pt')
-    old = os.path.join(out_dir, 'ckpt_old.pt')
+    path, old, *_ = [os.path.join(out_dir, name) for name in FILES]
     try:
         checkpoint = Checkpoint(path, lazily=True)
     except ValueError as e:
         if not os.path.exists(old):
             raise
         raise ValueError(f'{e}; {shlex.join(["cp", old, path])}, then resume again') from None
-    missing = [name for name in NEEDED if name not in checkpoint.entries]
-    if missing:
+    if 'totals' not in checkpoint.entries:  # a TrainState has left them
         raise ValueError(
-            f'{path} holds no run that can be resumed, for it has no {", ".join(missing)}: '
-            f'start from its weights with --init_from={path}'
+            f'{path} holds no run that can be resumed: start from its weights with '
+            f'--init_from={path}'
         )
     return checkpoint
 

@@ -14,7 +14,7 @@ from anyorder.machine.processes import gather, place_in_node, processes
 from configurator import check_choice
 from model import Block
 
-SAVINGS = ('recompute', 'shard', 'hybrid', 'recompute,shard', 'recompute,hybrid')
+SAVINGS = ('recompute', 'shard', 'hybrid', 'recompute,shard', 'hybrid,recompute')
 
 
 def saves_by(word, config):
@@ -22,15 +22,9 @@ def saves_by(word, config):
     return word in config['save_memory'].split(',')
 
 
-def splits(config):
-    """Whether the processes of a run split its state, if there are several."""
-    return saves_by('shard', config) or saves_by('hybrid', config)
-
-
 def check_savings(save_memory):
     """Raise ValueError unless the option is '' or words of SAVINGS, in any order."""
-    words = sorted(save_memory.split(','), key=lambda word: word != 'recompute')
-    check_choice('save_memory', ','.join(words), *SAVINGS, '')
+    check_choice('save_memory', ','.join(sorted(save_memory.split(','))), *SAVINGS, '')
 
 
 class RecomputedBlock(Block):
@@ -58,13 +52,12 @@ def check_nodes():
     All processes call it, and all raise it."""
     _, world_size = processes()
     every = gather(place_in_node())
-    n = every[0][1]
-    if not n or every != [(rank % n, n) for rank in range(world_size)]:
-        said = ', '.join(f'{local} of {of_node}' for local, of_node in every)
+    n = every[0][1] or 1
+    if every != [(rank % n, n) for rank in range(world_size)]:
         raise ValueError(
             'save_memory=hybrid wants nodes of as many processes each, numbered node by node, as '
-            f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE; the processes are {said}: give '
-            'each node the same --nproc_per_node, or use save_memory=shard'
+            f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE, got {every}: give each node the '
+            'same --nproc_per_node, or use save_memory=shard'
         )
 
 

@@ -28,7 +28,6 @@ from anyorder.training.sharding import (
     recompute,
     saves_by,
     shard,
-    splits,
 )
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.training.validation import measured
@@ -276,7 +275,8 @@ def start_state(config, before, model, order, device):
     """Return the TrainState on `device` of a new run, or of that which it goes on with, which had
     the entries `before`."""
     _, world_size = processes()
-    is_to_split = splits(config) and world_size > 1
+    splits = saves_by('shard', config) or saves_by('hybrid', config)
+    is_to_split = splits and world_size > 1
     model = lean(model.train())
     if not is_to_split:
         model.to(device)

@@ -99,6 +99,8 @@ def step(optimizers, lr):
 class TrainState:
     """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it."""
 
+    COUNTED = ('iter_num', 'n_seen', 'logged', 'totals')  # what tells how far
+
     def __init__(self, model, optimizers, ema, order=RANDOM):
         """order  the Order of the run"""
         self.model = model
@@ -109,7 +111,7 @@ class TrainState:
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.iter_num = 0  # updates done
         self.n_seen = 0  # tokens that all processes saw until the last sum_seen
-        self.n_since = 0  # tokens that this process saw since
+        self.n_since = torch.zeros((), dtype=torch.long, device=self.device)  # by this one since
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: mean loss, gradient norm, whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
@@ -117,13 +119,8 @@ class TrainState:
     def entries(self):
         """Return what a checkpoint holds to go on, beside weights and average."""
         self.sum_seen()
-        return {
-            'iter_num': self.iter_num,
-            'optimizer': [optimizer.state_dict() for optimizer in self.optimizers],
-            'n_seen': self.n_seen,
-            'logged': self.logged,
-            'totals': self.totals.cpu(),
-        }
+        counted = {name: getattr(self, name) for name in self.COUNTED}
+        return counted | {'optimizer': [optimizer.state_dict() for optimizer in self.optimizers]}
 
     def resume(self, entries):
         """Go on from the entries of a checkpoint, whose weights the model has.
@@ -133,10 +130,9 @@ class TrainState:
             load_moments(optimizer, saved['state'])
         load_weights(self.ema.model, entries, 'ema')
         self.ema.n_updates = entries['ema_model']['num_updates']
-        self.iter_num = entries['iter_num']
-        self.n_seen = entries['n_seen']
-        self.logged = entries['logged']
-        self.totals = entries['totals'].to(self.device, copy=True)
+        for name in self.COUNTED:
+            setattr(self, name, entries[name])
+        self.totals = self.totals.to(self.device, copy=True)
 
     def count(self, loss, norm, batches):
         """Count an update."""
@@ -146,9 +142,8 @@ class TrainState:
 
     def sum_seen(self):
         """Add up what the processes saw since the last call."""
-        own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_since
-        self.n_seen += int(sum_over_processes(own))
-        self.n_since = 0
+        self.n_seen += int(sum_over_processes(self.n_since))
+        self.n_since.zero_()
 
     def averages(self, advice):
         """Return the loss in nats a token and the gradient norm, means since the last line.
