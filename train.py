@@ -92,6 +92,7 @@ from anyorder.training.run_folder import RunFolder, lock_first
 from anyorder.training.start import (
     check_data,
     check_options,
+    check_order,
     check_processes,
     make_run_model,
     open_start,
@@ -122,9 +123,11 @@ def train(config, make_update):
     lock = lock_first(config.out_dir)  # before anything is read of it
     start = open_start(config, trained_by(make_update))
     check_options(start.config, world_size)
-    device, dtype = start_device(start.config)
     data = Data(start.config)
     changed = start.changed + check_data(start.before, data, start.config)
+    order = Order.of('own', start.config | {'shape': data.kind.shape})
+    check_order(order, start.config)
+    device, dtype = start_device(start.config)
     model = start_model(start, data.tokenizer)
 
     # Its options are whole when device, data and work are known
@@ -135,8 +138,6 @@ def train(config, make_update):
     if start.config.device == 'auto':
         found['device'] = device.type
     config = Config(start.config | found)
-    order = Order.of('own', config)
-    order.check(config.block_size)
     check_processes(start.before, config, model, data)
 
     # Build what learns, and where the run is kept

@@ -327,7 +327,7 @@ def test_nodes_must_be_of_one_size(monkeypatch, places, is_right):
     monkeypatch.setattr(sharding, 'processes', lambda: (0, 4))
     monkeypatch.setattr(sharding, 'gather', lambda own: said)
     with nullcontext() if is_right else one_line('save_memory=hybrid'):
-        sharding.check_nodes()
+        sharding.node_size()
 
 
 def test_four_updates_take_six_seconds(monkeypatch):
@@ -376,6 +376,7 @@ def test_every_config_is_a_run_and_those_of_the_papers_have_their_sizes(path):
     name = os.path.basename(path)[:-3]
     config = typed(path)
     starts.check_options(config, 1)
+    starts.check_order(Order.of('own', config | {'shape': (2, 8)}), config)
     if name not in PAPERS:
         return
     millions, rate = PAPERS[name]
@@ -486,7 +487,6 @@ BAD = {
     '--keep_best=val_ani': 'val_any, val_l2r',
     '--keep_best=val_l2r --network=encoder --l2r_ratio=0': 'val_any',
     '--keep_best=val_any --order=r2l': 'val_l2r, val_own',
-    '--keep_best=val_b_any --dataset=a,c': 'val_a_any, val_a_l2r, val_c_any',
     '--patience=-1': 'patience',
     '--wandb_log=True': 'wandb',
 }
@@ -790,6 +790,8 @@ def test_the_best_begins_anew_where_a_resume_measures_another_thing():
         assert best_of(config, RANDOM, hashes, before).iter_num == found
     alone = best_of(typed('--patience=2'), RANDOM, hashes, {})
     assert (alone.loss, alone.keeps) == ('val_any', False)
+    with one_line('val_any, val_l2r, val_a_any, val_a_l2r, val_c_any'):
+        starts.check_order(RANDOM, typed('--keep_best=val_b_any', '--dataset=a,c'))
     waited = [Best('val_any', patience=n, n_waited=1).is_over for n in range(3)]
     assert waited == [False, True, False]
 

@@ -54,13 +54,13 @@ def start_chart(folder, config):
     rank, _ = processes()
     if not config.wandb_log or rank > 0:
         return Chart()
-    try:
-        import wandb
+    import wandb
 
+    try:
         wandb.init(
             project=config.wandb_project,
             name=os.environ.get('WANDB_NAME', config.out_dir),
-            id=id_of(folder),
+            id=os.environ.get('WANDB_RUN_ID') or id_of(folder),
             resume='allow',
             config={**config, 'environment': folder.kept['environment']},
             allow_val_change=True,
@@ -71,10 +71,9 @@ def start_chart(folder, config):
 
 
 def id_of(folder):
-    """Return the id of the run at wandb: of the surroundings, of the folder, or a new one."""
-    own = os.environ.get('WANDB_RUN_ID')
-    if own or not os.path.exists(folder.chart_path):
-        replace_file(folder.chart_path, (own or secrets.token_hex(4)).encode())
+    """Return the id of the run at wandb, which its folder keeps."""
+    if not os.path.exists(folder.chart_path):
+        replace_file(folder.chart_path, secrets.token_hex(4).encode())
     with open(folder.chart_path) as f:
         return f.read()
 

@@ -46,10 +46,27 @@ def recompute(model):
     return model
 
 
-def check_nodes():
-    """Raise ValueError unless all nodes have as many processes, numbered node by node.
+def mesh_of(config, device):
+    """Return the mesh of the processes that split a run: all of them, or (nodes, those of one).
+    None: no processes do."""
+    is_hybrid = saves_by('hybrid', config)
+    _, world_size = processes()
+    if world_size == 1 or not (is_hybrid or saves_by('shard', config)):
+        return None
+    from torch.distributed.device_mesh import init_device_mesh  # an import that takes a second
 
-    All processes call it, and all raise it."""
+    if not is_hybrid:
+        return init_device_mesh(device.type, (world_size,))
+    n = node_size()
+    names = ('nodes', 'processes of a node')
+    return init_device_mesh(device.type, (world_size // n, n), mesh_dim_names=names)
+
+
+def node_size():
+    """Return how many processes a node has.
+
+    All processes call it. Raises ValueError in all unless they are as many in each node, numbered
+    node by node."""
     _, world_size = processes()
     every = gather(place_in_node())
     n = every[0][1] or 1
@@ -59,18 +76,7 @@ def check_nodes():
             f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE, got {every}: give each node the '
             'same --nproc_per_node, or use save_memory=shard'
         )
-
-
-def mesh_of(config, device):
-    """Return the mesh of the processes that split a run: all of them, or (nodes, those of one)."""
-    from torch.distributed.device_mesh import init_device_mesh  # an import that takes a second
-
-    _, world_size = processes()
-    if not saves_by('hybrid', config):
-        return init_device_mesh(device.type, (world_size,))
-    _, n = place_in_node()
-    names = ('nodes', 'processes of a node')
-    return init_device_mesh(device.type, (world_size // n, n), mesh_dim_names=names)
+    return n
 
 
 def shard(model, mesh):

@@ -15,20 +15,13 @@ from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
-from anyorder.orders import Order, order_option
+from anyorder.orders import order_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
 from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.run_folder import open_newest
-from anyorder.training.sharding import (
-    check_nodes,
-    check_savings,
-    mesh_of,
-    recompute,
-    saves_by,
-    shard,
-)
+from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.training.validation import measured
 from anyorder.weights import padded
@@ -164,20 +157,19 @@ def check_options(c, world_size):
     check_folder('out_dir', c.out_dir)
     check_savings(c.save_memory)
     keeps_apart(c.documents)  # which raises
-    check_order(c, model_config(c).slots.masked_loss)
+    model_config(c)
 
 
-def check_order(c, masked_loss):
+def check_order(order, c):
     """Raise ValueError unless a network can be trained in the order of these options, and keep_best
     names a validation loss of that."""
-    order = Order.of('own', c)
+    masked_loss = model_config(c).slots.masked_loss
     if masked_loss and (c.l2r_ratio or order.law != 'random'):
         raise ValueError(
             f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio must be '
             f"0, got {c.l2r_ratio}, and order must be 'random', got {order.kind!r}"
         )
-    if not order.wants_shape:  # which comes with the data
-        order.check(c.block_size)
+    order.check(c.block_size)
     names = [f'{name}_' for name in weights_in(c.dataset)]
     sets = ['', *names] if len(names) > 1 else ['']
     kinds = sorted(measured(order, masked_loss))
@@ -215,7 +207,9 @@ def start_model(start, tokenizer):
         torch.manual_seed(derive_seed(config.seed))
         return AOGPT(model_config(config, tokenizer.n_tokens))
     theirs = start.checkpoint.tokenizer
-    if not have_same_tokens(theirs, tokenizer):
+    are_texts = is_of_text(theirs.name) and is_of_text(tokenizer.name)
+    is_other_text = are_texts and theirs.identity != tokenizer.identity
+    if theirs.n_tokens != tokenizer.n_tokens or is_other_text:
         raise ValueError(
             f'the data set {config.dataset} has {tokenizer.n_tokens} tokens of the tokenizer '
             f'{tokenizer.name}, the checkpoint {theirs.n_tokens} of {theirs.name}: prepare the set '
@@ -225,13 +219,6 @@ def start_model(start, tokenizer):
     weights = 'raw' if start.before else start.checkpoint.weights
     sizes = entries['model_args'] | {'dropout': config.dropout}
     return model_from_checkpoint(entries | {'model_args': sizes}, weights)
-
-
-def have_same_tokens(one, other):
-    """Whether two tokenizers have as many tokens, which, if both are of text, are the same."""
-    both_of_text = is_of_text(one.name) and is_of_text(other.name)
-    is_other_text = both_of_text and one.identity != other.identity
-    return one.n_tokens == other.n_tokens and not is_other_text
 
 
 def check_data(before, data, config):
@@ -250,15 +237,14 @@ def check_data(before, data, config):
 
 
 def check_processes(before, config, model, data):
-    """Raise ValueError unless all processes have the same run, weights, data and options, and their
-    nodes are as the options need them."""
+    """Raise ValueError unless all processes have the same run, weights, data and options."""
     _, world_size = processes()
     if world_size == 1:
         return
     own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
-    own |= {'the data': data.hashes, 'the weights': digest(model)}
-    ours = ('out_dir', 'data_dir', 'device')  # of a process alone
-    own |= {name: value for name, value in config.items() if name not in ours}
+    own |= {'the data': data.hashes, 'the weights': digest(model)} | config
+    for name in ('out_dir', 'data_dir', 'device'):  # of a process alone
+        own.pop(name)
     first, *others = gather(own)
     found = {}
     for other in others:
@@ -267,24 +253,19 @@ def check_processes(before, config, model, data):
         raise ValueError(
             f'the processes differ in {", ".join(found.values())}: give all one command and data'
         )
-    if saves_by('hybrid', config):
-        check_nodes()
 
 
 def start_state(config, before, model, order, device):
     """Return the TrainState on `device` of a new run, or of that which it goes on with, which had
     the entries `before`."""
-    _, world_size = processes()
-    splits = saves_by('shard', config) or saves_by('hybrid', config)
-    is_to_split = splits and world_size > 1
     model = lean(model.train())
-    if not is_to_split:
-        model.to(device)
     if saves_by('recompute', config):
         recompute(model)
+    mesh = mesh_of(config, device)
+    if mesh is None:
+        model.to(device)
     ema = EMA(model, config.ema_decay)
-    if is_to_split:
-        mesh = mesh_of(config, device)
+    if mesh is not None:
         shard(model, mesh)
         shard(ema.model, mesh)
     state = TrainState(model, make_optimizers(model, config), ema, order)
