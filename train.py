@@ -133,7 +133,8 @@ def train(config, make_update):
     # Its options are whole when device, data and work are known
     n_tokens = width_of(data.train)  # of a sequence
     clock = Clock(model, start.config, peak_flops(device, dtype), n_tokens)
-    compiled, why = resolve_compile(start.config.compile, device, clock.flops, clock.max_iters)
+    n_flops = clock.flops_per_iter * clock.max_iters
+    compiled, why = resolve_compile(start.config.compile, device, n_flops, clock.max_iters)
     found = {'dtype': dtype, 'compile': compiled, 'source': data.source, 'shape': data.kind.shape}
     if start.config.device == 'auto':
         found['device'] = device.type

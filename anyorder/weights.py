@@ -46,23 +46,17 @@ def local_path(name, files=FILES):
                 'makes, a folder with a config.json, or hf:OWNER/REPO'
             )
         return name
-    parts = name[3:].split('/')
-    if len(parts) < 2:
-        raise ValueError(
-            f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}'
-        )
-    repo = '/'.join(parts[:2])
-    path = '/'.join(parts[2:]) if len(parts) > 2 else None
     with asking_hub(name):
-        return download(repo, path, files)
+        owner, repo, *path = name.removeprefix('hf:').split('/', 2)
+        return download(f'{owner}/{repo}', path, files)
 
 
 def download(repo, path, files):
-    """Return the local place of a file on the hub; of weights and `files` if path is None."""
+    """Return the local place of the file [path] on the hub; of weights and `files` if it is []."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    if path is not None:
-        return hf_hub_download(repo, path)
+    if path:
+        return hf_hub_download(repo, *path)
     for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
         folder = snapshot_download(repo, allow_patterns=[*files, weights])
         if glob.glob(os.path.join(glob.escape(folder), weights)):
@@ -169,15 +163,12 @@ def unwrapped(weights, head=None, embedding=None):
 
 def check_weight(name, p):
     """Raise ValueError unless this is a tensor of real numbers, all of which it holds."""
-    found = [type(p).__name__]
-    if isinstance(p, torch.Tensor):
-        if p.layout == torch.strided and not (p.is_meta or p.is_quantized or p.is_complex()):
-            return
-        found += [p.dtype, p.layout, p.device]
-    raise ValueError(
-        f'the weight {name} must be a tensor that holds all its real numbers, got '
-        f'{" ".join(map(str, found))}'
-    )
+    is_tensor = isinstance(p, torch.Tensor)
+    if not is_tensor or p.layout != torch.strided or p.is_meta or p.is_complex():
+        raise ValueError(
+            f'the weight {name} must be a tensor that holds all its real numbers, got '
+            f'{type(p).__name__} {getattr(p, "dtype", "")}'
+        )
 
 
 def is_same(a, b):

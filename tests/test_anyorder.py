@@ -626,7 +626,7 @@ def test_what_wrappers_put_into_names_is_left_out(wrapped):
 def test_a_weight_is_a_tensor_of_real_numbers():
     ones = torch.ones(3)
     for value in (3, None, ones.to('meta'), ones.to_sparse(), ones.to(torch.complex64)):
-        with one_line('module.head .*(int|NoneType|meta|sparse|complex64)'):
+        with one_line('module.head .*(int|NoneType|Tensor)'):
             unwrapped({'head': ones, 'module.head': value})
 
 

@@ -14,15 +14,7 @@ from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
 from anyorder.tokens.mixture import weights_in
 from anyorder.training.start import written_out
-from configurator import (
-    configure,
-    help_text,
-    home,
-    names_in,
-    number_in,
-    numbers,
-    options_of,
-)
+from configurator import configure, help_text, home, names_in, number_in, numbers, options_of
 
 OPTIONS = dict(
     learning_rate=6e-4,

@@ -25,14 +25,17 @@ class Best:
     n_waited: int = 0
 
     def compare(self, iter_num, losses):
-        """Compare the losses of a validation, {name: nats a token}, with the lowest so far."""
+        """Compare the losses of a validation, {name: nats a token}, with the lowest so far.
+
+        Returns what the log says of the lowest."""
         if not self.loss:
-            return
+            return {}
         self.n_waited += 1
         if losses[self.loss] < self.value:
             self.iter_num = iter_num
             self.value = losses[self.loss]
             self.n_waited = 0
+        return {'best': self.value, 'best_iter': self.iter_num}
 
     @property
     def is_over(self):
@@ -46,13 +49,6 @@ class Best:
             f'finished: {self.n_waited} validations in a row were not below {self}; '
             f'to go on, raise --patience={self.patience}, or set it to 0'
         )
-
-    @property
-    def shown(self):
-        """What log and wandb say of it, {} where there is none."""
-        if self.iter_num is None:
-            return {}
-        return {'best': self.value, 'best_iter': self.iter_num}
 
     def __str__(self):
         return f'{self.loss} {self.value:.4f} at iteration {self.iter_num}'

@@ -19,7 +19,6 @@ class Clock:
         _, world_size = processes()
         self.tokens_per_iter = config.batch_size * steps * N
         self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
-        self.flops = self.flops_per_iter * config.max_iters
         self.peak = peak
         self.max_iters = config.max_iters
 
@@ -56,16 +55,17 @@ def training_flops(model, batch_size, N=None):
     c = model.config
     N = N or c.block_size
     tokens = batch_size * N
-    counts = weights_of_products(model)
-    n_all = sum(counts.values())
-    n_adaln = sum(n for name, n in counts.items() if 'adaLN' in name)
     n_layers = c.n_layer
-    n_content = 0
-    if c.target_position == 'two_stream':
+    is_double = c.target_position == 'two_stream'
+    if is_double:
         n_layers = 2 * c.n_layer - 1
-        n_content = sum(n for name, n in counts.items() if serves_content(name, c.n_layer))
+    products = 0
+    for name, n in weights_of_products(model).items():
+        n_slots = N if 'adaLN' in name else tokens
+        if is_double and serves_content(name, c.n_layer):
+            n_slots = 2 * tokens
+        products += n_slots * n
     pairs = n_layers * N * c.n_embd * PAIRS.get(c.attention, 1)
-    products = tokens * (n_all - n_adaln + n_content) + N * n_adaln
     return 6 * (products + 2 * tokens * pairs)
 
 

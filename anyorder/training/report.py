@@ -25,12 +25,11 @@ def introduction(state, data, clock, folder, config, why, changed):
     n_rows = config.batch_size * config.gradient_accumulation_steps * config.max_iters
     for train, val in zip(data.train, data.val):
         n_tokens = len(train.packed)
-        length = train.chance * train.mean_length  # of a row, without padding
-        n, N = val.tokens.shape
+        n_read = n_rows * train.chance * train.mean_length  # without padding
         yield (
             f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){train.about_cut}; '
-            f'{train.share:.1%} of an update, {n_rows * length / n_tokens:.3g} times in all; '
-            f'validation on {n:,} blocks of {N}'
+            f'{train.share:.1%} of an update, {n_read / n_tokens:.3g} times in all; '
+            f'validation on {len(val.tokens):,} blocks'
         )
     _, world_size = processes()
     yield (
@@ -109,24 +108,24 @@ def validation_table(val, measured, tokenizer, order, config):
     return format_table(rows)
 
 
+TITLES = {'random': 'in random order', 'l2r': 'left to right'}
+
+
 def samples(model, data, order, config):
     """Return [(order in words, text)]: a sample in the order of the run and one left to right.
 
     There is none of sets with prompts, nor of a part of a model."""
     if data.kind.given or is_split(model.lm_head.weight):
         return []
-    titles = {'random': 'in random order', 'l2r': 'left to right'}
-    N = config.block_size
     _, width = config.shape or (0, 0)  # of a picture
     network = freeze(model)
-    idx = torch.zeros(1, N, dtype=torch.long, device=model.device)
     texts = []
     orders = dict.fromkeys([order, Order.of('l2r', config)])  # one, if they are one
     for seed, one in enumerate(orders, config.seed):
-        visits = one.draw(1, N, keys=keys_of([seed])).to(model.device)
-        tokens = generate(network, idx, visits, 0, seeds=[seed])[0].tolist()
+        visits = one.draw(1, config.block_size, keys=keys_of([seed])).to(model.device)
+        (tokens,) = generate(network, 0 * visits, visits, 0, seeds=[seed]).tolist()
         text = shown_text(tokens, data.tokenizer, width)
-        texts.append((titles.get(one.kind, 'in its own order'), visible(text)))
+        texts.append((TITLES.get(one.kind, 'in its own order'), visible(text)))
     return texts
 
 

@@ -50,8 +50,7 @@ class RunFolder:
         self.lock = lock
         self.writes = rank == 0
         if self.writes:
-            with self.writing(self.out_dir):
-                self.open()
+            self.open()
 
     def open(self):
         """Make the folder, lock it until the process ends, and tidy up behind a killed one.
@@ -103,8 +102,7 @@ class RunFolder:
                     f'{name} is {nats} at iteration {iter_num}: not finite, and not saved; lower '
                     f'the learning rate and {self.way_on()}'
                 )
-        self.best.compare(iter_num, losses)
-        return self.best.shown
+        return self.best.compare(iter_num, losses)
 
     def log(self, entry):
         """Add a line to log.jsonl."""
