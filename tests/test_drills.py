@@ -53,8 +53,9 @@ def shared(data, whole):
 
 
 def n_updates():
-    """Return how many updates the log says."""
-    return log()[-1]['iter'] if os.path.exists('out/log.jsonl') else 0
+    """Return how many updates the log says, which may be a file without a line yet."""
+    entries = log() if os.path.exists('out/log.jsonl') else []
+    return max((entry['iter'] for entry in entries), default=0)
 
 
 def wait_for_updates(p, n):
