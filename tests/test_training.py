@@ -880,7 +880,7 @@ def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forke
     assert other.way_on() == 'start again, nothing was saved yet'
     save(other, 3)
     assert not os.path.exists('my runs')
-    command = f'torchrun ... {ROOT}/train.py --init_from=resume --out_dir='
+    command = f'torchrun ... {os.path.relpath(ROOT)}/train.py --init_from=resume --out_dir='
     assert other.way_on() == f"go on from iteration 3 with: {command}'my runs'"
 
 
