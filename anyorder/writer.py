@@ -14,9 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
-from anyorder.generation.fill import check_turns
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
-from anyorder.generation.revise import Revised
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
@@ -294,7 +292,7 @@ def check_templates(templates, way, page, config):
     """Raise ValueError for Templates that a model of this config cannot write in this way on this
     page, or cannot score."""
     scores = way.drawing.scores
-    if page.stop and (scores or isinstance(way.unmasking, Revised)):
+    if page.stop and (scores or way.unmasking.revise):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
@@ -303,7 +301,9 @@ def check_templates(templates, way, page, config):
     for n in {min(len(template.tokens), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
-    way.unmasking.check_network(config.slots, min(longest, config.block_size), scores)
+    matches = any(template.patterns for template in templates)
+    n = min(longest, config.block_size)
+    way.unmasking.check(config.slots, n, way.drawing, matches, scores)
     each(partial(check_template, way=way, page=page, block_size=config.block_size), templates)
 
 
@@ -317,7 +317,6 @@ def check_template(template, way, page, block_size):
     if way.drawing.cfg_scale:
         check_guided(template, page, block_size)
     if template.patterns:
-        check_turns(way.unmasking)
         check_patterns(template, page)
 
 

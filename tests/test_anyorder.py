@@ -745,7 +745,7 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
     assert order_and_unmasking('mine.py:shifted:3') == (kept, Given())
     asked, score = order_and_unmasking('mine.py:gap/8:0.9+2')
     how = dict(block_length=8, threshold=0.9, noise=2.0)
-    assert (asked, score) == ('l2r', Adaptive(f'mine.py:gap@{digest}', **how))
+    assert (asked, score) == ('l2r', Adaptive(score=f'mine.py:gap@{digest}', **how))
     assert unmasking_of(f'mine.py:gap@{digest}/8:0.9+2') == score
     with one_line('mine.py:gap is a score'):
         read_order('mine.py:gap')

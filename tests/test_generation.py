@@ -20,7 +20,6 @@ from anyorder.generation import (
     Drawing,
     Given,
     Lossless,
-    Revised,
     drawing,
     fill,
     generate,
@@ -90,9 +89,9 @@ ENDS = [
     (Given(2), [4, 1, 0], [[2, 4], [1, 1], [0, 0]]),
     (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
     (Lossless(2), [4, 1], [[4], [1]]),
-    (Adaptive('margin', 1, block_length=2), [8], [[2, 4, 6, 8]]),
-    (Adaptive('margin', 3, block_length=3), [7], [[3, 6, 7]]),
-    (Adaptive('margin', 4, block_length=8), [5, 0], [[1, 2, 3, 5], [0, 0, 0, 0]]),
+    (Adaptive(1, score='margin', block_length=2), [8], [[2, 4, 6, 8]]),
+    (Adaptive(3, score='margin', block_length=3), [7], [[3, 6, 7]]),
+    (Adaptive(4, score='margin', block_length=8), [5, 0], [[1, 2, 3, 5], [0, 0, 0, 0]]),
 ]
 
 
@@ -499,10 +498,10 @@ NAMED = [
     (dict(n_steps=4, schedule='cosine'), Given(4, 'cosine')),
     (dict(n_steps=4, unmask='binomial'), Given(4, binomial=True)),
     (dict(schedule=[2, 9], unmask='binomial'), Given(schedule=[2, 9])),  # nothing is left to draw
-    (dict(policy='margin', unmask='binomial'), Adaptive('margin', binomial=True)),
+    (dict(policy='margin', unmask='binomial'), Adaptive(score='margin', binomial=True)),
     (dict(unmask='lossless:64'), Lossless(64)),
     (dict(unmask='lossless', n_steps=9, schedule='cosine'), Lossless(32)),
-    (dict(policy='margin', revise=1), Revised(Adaptive('margin'), 1)),
+    (dict(policy='margin', revise=1), Adaptive(score='margin', revise=1)),
 ]
 
 
@@ -514,9 +513,13 @@ def test_options_name_an_unmasking(options, noun):
 @pytest.mark.parametrize(
     'text, order, chosen',
     [
-        ('margin', 'random', Adaptive('margin')),
-        ('top_prob:.9', 'random', Adaptive('top_prob', threshold=0.9)),
-        ('margin/8:0.9+2', 'l2r', Adaptive('margin', block_length=8, threshold=0.9, noise=2.0)),
+        ('margin', 'random', Adaptive(score='margin')),
+        ('top_prob:.9', 'random', Adaptive(score='top_prob', threshold=0.9)),
+        (
+            'margin/8:0.9+2',
+            'l2r',
+            Adaptive(score='margin', block_length=8, threshold=0.9, noise=2.0),
+        ),
         ('own', 'own', Given()),
     ],
 )
@@ -551,6 +554,10 @@ def canvas_of(order=ORDERS, n_known=0, seeds=range(5), **how):
     Canvas(ROWS, order, n_known, seeds, **how)
 
 
+def checked(way):
+    way.check(make_model().slots, 9, Drawing(), scores=True)
+
+
 def page_of(**how):
     Page(**how).check(9, 5)
 
@@ -581,7 +588,6 @@ BAD = [
     ("unmasking_of(schedule='square')", 'schedule'),
     ('Given(schedule=[2, 9], binomial=True)', 'ends'),
     ('Lossless(window=2.0)', 'window'),
-    ('Revised(base=Revised(Given(), 1), rounds=1)', 'revise'),
     ("Adaptive(score='best')", 'score'),
     ("Adaptive(score='margin', noise=-1)", 'noise'),
     ("Adaptive(score='margin', noise=math.inf)", 'noise'),
@@ -615,8 +621,8 @@ BAD = [
     ('page_of(length=2**31)', 'length'),
     ('page_of(top_logprobs=6)', 'top_logprobs'),
     ('page_of(context=9)', 'context'),
-    ('Revised(Given(), 1).check_network(make_model().slots, 9, True)', 'revise'),
-    ("Adaptive('margin', noise=1).check_network(make_model().slots, 9, True)", 'noise'),
+    ('checked(Given(revise=1))', 'revise'),
+    ("checked(Adaptive(score='margin', noise=1))", 'noise'),
 ]
 
 

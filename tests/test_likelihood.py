@@ -404,7 +404,7 @@ ROWS = [
     ('--estimates=own', '', 'decoder', 'take any'),
     ('--estimates=own', 'l2r', 'decoder', 'take l2r'),
     ('--estimates=ensemble', '', 'mixed', "decoder's"),
-    ('--orders=pc_sampler', '', 'decoder', 'how often'),
+    ('--orders=pc_sampler', '', 'decoder', 'written pc_sampler'),
 ]
 
 

@@ -4,7 +4,6 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, sample_tokens
 from anyorder.generation.fill import generate
 from anyorder.generation.options import unmasking_of
-from anyorder.generation.revise import Revised
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.scores import PROBABILITIES, SCORES
 from anyorder.generation.unmasking import Adaptive, Given, Lossless, Unmasking
@@ -17,7 +16,6 @@ __all__ = [
     'Drawing',
     'Given',
     'Lossless',
-    'Revised',
     'Unmasking',
     'binomial_schedule',
     'generate',

@@ -13,6 +13,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
+from anyorder.generation.revise import rounds_of
 from anyorder.generation.step import Step
 from anyorder.generation.workspace import workspace_of
 from anyorder.seeds import drawn_seeds
@@ -89,22 +90,11 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
-    unmasking.check_network(model.slots, model.config.block_size)
-    unmasking.check_drawing(drawing)
-    if canvas.language is not None:
-        check_turns(unmasking)
+    has_pattern = canvas.language is not None
+    unmasking.check(model.slots, model.config.block_size, drawing, has_pattern)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
-    for one in unmasking.rounds_of(network, canvas, drawing):
+    for one in rounds_of(unmasking, network, canvas, drawing):
         yield from write(network, canvas, one, drawing, use_cache, with_logprob)
-
-
-def check_turns(unmasking):
-    """Raise ValueError unless an Unmasking can keep to a pattern."""
-    if not unmasking.draws_in_turn:
-        raise ValueError(
-            'lossless unmasking and order=drawn draw blanks before they choose, which a pattern '
-            'forbids: choose another, or leave out the pattern'
-        )
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 from anyorder.functions import load, loaded
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.revise import Revised
 from anyorder.generation.rules import RULES
 from anyorder.generation.scores import SCORES
 from anyorder.generation.unmasking import Adaptive, Given, Lossless
@@ -35,7 +34,7 @@ def choice_in(text):
 def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', revise=0):
     """Return the Unmasking that these options name.
 
-    unmasking_of('margin/32', n_steps=8) is Adaptive('margin', 8, block_length=32).
+    unmasking_of('margin/32', n_steps=8) is Adaptive(8, score='margin', block_length=32).
 
     n_steps, schedule  as in Given
     policy             'given': the next blanks of the order are revealed, see Given; a name of
@@ -44,28 +43,29 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
     unmask             'fixed': the schedule says how many; 'binomial': every row draws its own
                        numbers; 'lossless' or 'lossless:WINDOW': as many as one token a step would
                        draw, in place of n_steps and schedule, see Lossless
-    revise             the rounds of Revised"""
+    revise             how many rounds of revision"""
     drafts, window = parsed(unmask, {':': 'window'})
     is_lossless = drafts == 'lossless'
     if not is_lossless:
         check_choice('unmask', unmask, 'fixed', 'binomial', 'lossless')
-    how = {'n_steps': n_steps, 'schedule': schedule, 'binomial': unmask == 'binomial'}
+    if is_lossless and revise:
+        raise ValueError(f'lossless unmasking wants revise=0, got {revise}')
+    binomial = unmask == 'binomial'
+    how = {'n_steps': n_steps, 'schedule': schedule, 'binomial': binomial, 'revise': revise}
     if not isinstance(schedule, str):
         how['binomial'] = False  # listed ends leave nothing to draw
     kind, numbers = choice_in(policy)
     if not kind:
         check_choice('policy', policy, 'given', *POLICIES)
-        chosen = Lossless(**window) if is_lossless else Given(**how)
-    elif is_lossless:
+        return Lossless(**window) if is_lossless else Given(**how)
+    if is_lossless:
         raise ValueError(
             f'lossless unmasking wants an order that is given: {policy} would have to score all '
             'blanks after each draft; choose another order, or unmask=fixed'
         )
-    elif kind in RULES:
-        chosen = pkgutil.resolve_name(RULES[kind])(**how, **numbers)
-    else:
-        chosen = Adaptive(kind, **how, **numbers)
-    return Revised(chosen, revise) if revise else chosen
+    if kind in RULES:
+        return pkgutil.resolve_name(RULES[kind])(**how, **numbers)
+    return Adaptive(score=kind, **how, **numbers)
 
 
 def drawing_in(options, scores=False):

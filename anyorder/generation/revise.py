@@ -1,72 +1,40 @@
 """Which tokens of a written text are to be written again? Those that fit the others least."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from anyorder.generation.plan import planned
 from anyorder.generation.step import Step
-from anyorder.generation.unmasking import Adaptive, Given, Unmasking
+from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.workspace import Kind, Workspace
 from anyorder.seeds import uniform
 
 GROUPS = 8  # a round writes one token in so many again, rounded up
 
 
-@dataclass(frozen=True)
-class Revised(Unmasking):
-    """Write a text by `base`, then rewrite its worst eighth, up to so many rounds.
+def rounds_of(unmasking, network, canvas, drawing):
+    """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
 
-    It reveals nothing itself. A round that changes nothing is the last one.
+    After the first round the worst eighth is blank again, up to `revise` times, until a round
+    changes nothing."""
+    yield unmasking.first_round(network, canvas, drawing)
+    changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
+    for n_round in range(unmasking.revise):
+        unfit = misfit(network, canvas, drawing)
+        blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
+        if not canvas.n_blanks.any():
+            return
+        before = canvas.idx.clone()
+        yield again(unmasking)
+        changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): others are finished
 
-    base  Given or Adaptive, by a schedule that has a name"""
 
-    base: Unmasking
-    rounds: int
-
-    def __post_init__(self):
-        base = self.base
-        is_possible = isinstance(base, Given | Adaptive) and isinstance(base.schedule, str)
-        if type(self.rounds) is not int or self.rounds < 1 or not is_possible:
-            raise ValueError(
-                'revise is how many rounds, 0 with unmask=lossless, dilated or listed ends, got '
-                f'{self.rounds!r}'
-            )
-
-        for name in ('adaptive', 'draws_in_turn', 'binomial', 'block_length'):
-            object.__setattr__(self, name, getattr(base, name))
-
-    def check_network(self, slots, n, scores=False):
-        self.base.check_network(slots, n, scores)
-        if scores:
-            raise ValueError('a text that is scored stays as it is: score with revise=0')
-
-    def check_drawing(self, drawing):
-        """Raise ValueError where tokens are drawn by another law than misfit knows."""
-        if drawing.cfg_scale:
-            raise ValueError(
-                'revise finds what fits least by the law without guidance: leave out one of revise '
-                f'and cfg_scale, got {self.rounds} and {drawing.cfg_scale:g}'
-            )
-
-    def rounds_of(self, network, canvas, drawing):
-        yield self.base
-        again = self.again()
-        changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
-        for n_round in range(self.rounds):
-            unfit = misfit(network, canvas, drawing)
-            blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
-            if not canvas.n_blanks.any():
-                return
-            before = canvas.idx.clone()
-            yield again
-            changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): others are finished
-
-    def again(self):
-        """Return the Unmasking of a round, with as many tokens a step as before, in no blocks."""
-        n_steps = -(-self.base.n_steps // GROUPS)  # rounded up
-        in_blocks = {'block_length': None} if self.base.block_length else {}
-        return replace(self.base, n_steps=n_steps, **in_blocks)
+def again(unmasking):
+    """Return the Unmasking of a round, with as many tokens a step as before, in no blocks."""
+    n_steps = -(-unmasking.n_steps // GROUPS)  # rounded up
+    in_blocks = {'block_length': None} if unmasking.block_length else {}
+    return replace(unmasking, n_steps=n_steps, **in_blocks)
 
 
 def blank_again(canvas, unfit, n_round, rows):

@@ -11,7 +11,7 @@ import torch
 from anyorder.generation.unmasking import Adaptive
 
 # another rule is one class, named here, and imported where an order names it. What makes the rule
-# takes n_steps, schedule, binomial, and of the text of the order block_length, threshold and noise
+# takes the fields of Given, and of the text of the order block_length, threshold and noise
 RULES = {
     'factor': 'anyorder.generation.rules:Factor',
     'eb': 'anyorder.generation.rules:EntropyBounded',
@@ -78,13 +78,3 @@ class EntropyBounded(Rule):
         entropy = -ranked
         before = entropy.cumsum(1) - entropy  # of all but the last, which has the largest
         return before <= self.threshold
-
-
-def check_counts(unmasking, counts):
-    """Raise ValueError where a rule wants the counts of a checkpoint, and it has none."""
-    if counts is None and unmasking.wants_counts:
-        name, *_ = unmasking.form.split('/')
-        raise ValueError(
-            f'{name} wants to know how often each token stands in the training set, '
-            'which a checkpoint of train.py says: choose another order'
-        )

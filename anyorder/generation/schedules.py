@@ -75,11 +75,14 @@ def check_schedule(n_steps, kind):
 def scheduled_ends(unmasking, n_blanks, seeds, *names):
     """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
 
-    unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length
+    unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length; with a
+               threshold any step may reveal all
     n_blanks   (B,) blanks of each row, on the host
     seeds      [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
     names      tell these numbers from those of another round"""
     schedule = unmasking.schedule
+    if unmasking.threshold is not None:
+        return n_blanks.unsqueeze(1)
     if isinstance(schedule, str):
         rows = zip(n_blanks.tolist(), seeds)
         return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)

@@ -14,7 +14,7 @@ from model import float32_or_better
 
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
-PLANNED = ('n_steps', 'schedule', 'binomial', 'block_length', 'window')
+PLANNED = ('n_steps', 'schedule', 'binomial', 'revise', 'block_length', 'window')
 SCORED = 2**28  # logits of a pass that scores a text: 1 GiB in float32
 
 
@@ -24,25 +24,31 @@ class Unmasking:
     adaptive = False  # whether the model, or a rule, chooses the order
     reorders = False  # whether a step does, so that a cache keeps no slot of a blank
     binomial = False  # whether every row draws how many blanks a step reveals
+    revise = 0  # rounds, at most, in which what fits least is written again, see revise.py
     block_length = None  # of the blocks in which the model chooses
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     by_noise = False  # whether tokens are drawn by noise, so that close laws draw alike
     asks_host = False  # whether a step does, so that no graph records it
     has_bound = False  # whether the probability of a text is known as a bound alone
-    wants_counts = False  # whether it reads how often tokens stand in the training set
 
-    def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless such a network can write, or score, n positions so."""
+    def check(self, slots, n, drawing, matches=False, scores=False):
+        """Raise ValueError unless such a network can write n positions so by a Drawing, if it
+        `matches` keeping to a pattern, and can say how likely a text is, if it `scores`."""
+        if matches and not self.draws_in_turn:
+            raise ValueError(
+                'lossless unmasking and order=drawn draw blanks before they choose, which a '
+                'pattern forbids: choose another, or leave out the pattern'
+            )
+        if scores and self.has_bound:
+            raise ValueError(
+                'order=drawn has no probability of a text but a bound, by eval_ppl.py '
+                '--orders=drawn: choose another order to score, as top_prob'
+            )
 
-    def check_drawing(self, drawing):
-        """Raise ValueError if it cannot write what a Drawing draws."""
-
-    def rounds_of(self, network, canvas, drawing):
-        """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
-
-        Revised alone has more than one: it blanks a part again."""
-        yield self
+    def first_round(self, network, canvas, drawing):
+        """Return the Unmasking by which the blanks of a canvas are filled at first."""
+        return self
 
     def begin(self, step):
         """Return what the Step keeps of its rows besides the cache, or None."""
@@ -80,28 +86,46 @@ class Given(Unmasking):
 
     n_steps   forward passes; with as many as blanks one token a pass
     schedule  'linear', 'cosine', or a list of ends in place of n_steps
-    binomial  every row draws its own numbers by the schedule"""
+    binomial  every row draws its own numbers by the schedule
+    revise    rounds of revision"""
 
     n_steps: int = 1
     schedule: str | list = 'linear'
     binomial: bool = False
+    revise: int = 0
     ends = scheduled_ends
 
     def __post_init__(self):
-        check_steps(self)
+        if isinstance(self.schedule, str):
+            check_schedule(self.n_steps, self.schedule)
+        elif self.binomial or self.revise:
+            raise ValueError(
+                'listed ends say how many blanks each step reveals: no row draws it, and no round '
+                'of revise has as many'
+            )
+        if type(self.revise) is not int or self.revise < 0:
+            raise ValueError(f'revise is how many rounds, from 0, got {self.revise}')
 
-    def rounds_of(self, network, canvas, drawing):
-        if drawing.scores and self.is_one_by_one(network.slots, canvas):
-            n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
-            most = int(canvas.n_blanks.max())
-            window = max(1, SCORED // n_logits)
-            yield Reread(schedule=[*range(window, most, window), most])
-        else:
-            yield self
+    def check(self, slots, n, drawing, matches=False, scores=False):
+        super().check(slots, n, drawing, matches, scores)
+        if self.revise and (scores or drawing.cfg_scale):
+            raise ValueError(
+                'revise writes again what fits least by the law without guidance: leave out one of '
+                'revise and cfg_scale; and a text that is scored stays as it is: score with '
+                f'revise=0, got revise={self.revise}'
+            )
+
+    def first_round(self, network, canvas, drawing):
+        if not drawing.scores or not self.is_one_by_one(network.slots, canvas):
+            return self
+        n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
+        most = int(canvas.n_blanks.max())
+        window = max(1, SCORED // n_logits)
+        return Reread(schedule=[*range(window, most, window), most])
 
     def is_one_by_one(self, slots, canvas):
         """Return whether a decoder writes one token a step, and no pattern looks at each."""
-        if slots.masked_loss or self.binomial or canvas.language is not None:
+        if self.adaptive or self.binomial or slots.masked_loss or canvas.language is not None:
             return False
         return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
 
@@ -129,21 +153,17 @@ class Reread(Given):
 
 
 @dataclass(frozen=True)
-class Adaptive(Unmasking):
+class Adaptive(Given):
     """Score the blanks, and reveal the best. Among equals the given order decides.
 
     score         a name of SCORES
-    n_steps, schedule, binomial: as in Given
     noise         scale of the Gumbel noise on the scores
     threshold     in place of the schedule, a step reveals every blank whose score without noise
                   reaches it, and at least one; other rules are in rules.py
     block_length  only the first block of so many that has blanks is scored. A block has its share
                   of the steps, one at least (Nie et al. 2025, arXiv 2502.09992)"""
 
-    score: str
-    n_steps: int = 1
-    schedule: str | list = 'linear'
-    binomial: bool = False
+    score: str = 'top_prob'
     noise: float = 0.0
     threshold: float | None = None
     block_length: int | None = None
@@ -155,7 +175,7 @@ class Adaptive(Unmasking):
     meant = 'a probability as the threshold of top_prob, of margin or of a score of a file'
 
     def __post_init__(self):
-        check_steps(self)
+        super().__post_init__()
         score_of(self.score)  # must be there
         if not 0 <= self.noise <= self.most_noise:
             raise ValueError(
@@ -177,7 +197,8 @@ class Adaptive(Unmasking):
         """Return whether the threshold may be this number."""
         return 0 <= threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
 
-    def check_network(self, slots, n, scores=False):
+    def check(self, slots, n, drawing, matches=False, scores=False):
+        super().check(slots, n, drawing, matches, scores)
         if scores and self.noise:
             raise ValueError(
                 'a text is scored in the order that follows from what is known, and noise draws '
@@ -188,11 +209,6 @@ class Adaptive(Unmasking):
                 f'block_length must be at most the {n} positions of the text, '
                 f'got {self.block_length}'
             )
-
-    def ends(self, n_blanks, seeds, *names):
-        if self.threshold is not None:
-            return super().ends(n_blanks, seeds)
-        return scheduled_ends(self, n_blanks, seeds, *names)
 
     def answered(self, part, first, n_new):
         n_targets = part.n_visits - first
@@ -303,7 +319,8 @@ class Lossless(Unmasking):
         if type(self.window) is not int or not 1 <= self.window < 2**31:
             raise ValueError(f'window must be an integer from 1, below 2^31, got {self.window!r}')
 
-    def check_network(self, slots, n, scores=False):
+    def check(self, slots, n, drawing, matches=False, scores=False):
+        super().check(slots, n, drawing, matches, scores)
         if slots.masked_loss:
             raise ValueError(
                 'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
@@ -370,13 +387,6 @@ class Lossless(Unmasking):
 
 
 # The checks of fields. Their texts name the options of commands
-
-
-def check_steps(unmasking):
-    if isinstance(unmasking.schedule, str):
-        check_schedule(unmasking.n_steps, unmasking.schedule)
-    elif unmasking.binomial:
-        raise ValueError('listed ends say how many blanks each step reveals: no row draws it')
 
 
 def check_block_length(length, schedule='linear'):

@@ -25,9 +25,6 @@ class Way:
     unmasking: Unmasking
     drawing: Drawing = Drawing()
 
-    def __post_init__(self):
-        self.unmasking.check_drawing(self.drawing)
-
     @classmethod
     def of(cls, run, order='own', score=False, **options):
         """Return the way that options of sample.py name, for a model of the options `run`.

@@ -15,9 +15,8 @@ import torch
 
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation import Canvas
-from anyorder.generation.fill import check_turns, fill
+from anyorder.generation.fill import fill
 from anyorder.generation.prompts import read_pattern
-from anyorder.generation.rules import check_counts
 from anyorder.likelihood.estimates import between_orders, in_orders, mean
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
@@ -33,11 +32,9 @@ def written(config, checkpoint, way, **fields):
     fields  of the Estimate"""
     unmasking = way.unmasking
     order = way.order
-    unmasking.check_network(checkpoint.config.slots, config.block_size)
-    check_counts(unmasking, checkpoint.counts)
     pattern = read_pattern(config.pattern)
-    if pattern is not None:
-        check_turns(unmasking)
+    slots = checkpoint.config.slots
+    unmasking.check(slots, config.block_size, way.drawing, pattern is not None)
     has_orders = order.law != 'one' and not unmasking.adaptive
     drawn = unmasking.binomial or unmasking.has_bound
     several = drawn or has_orders

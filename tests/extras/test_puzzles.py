@@ -378,7 +378,7 @@ def test_every_run_is_a_row_of_order_and_steps():
     runs = runs_of('--orders=random,margin/4+0.5', '--n_steps=4,0')
     names = [(run.order, run.n_steps) for run in runs]
     assert names == [('random', 4), ('random', 0), ('margin/4+0.5', 4), ('margin/4+0.5', 0)]
-    assert runs[2].way.unmasking == Adaptive('margin', 4, block_length=4, noise=0.5)
+    assert runs[2].way.unmasking == Adaptive(4, score='margin', block_length=4, noise=0.5)
     assert runs[2].way.order.kind == 'l2r'  # blocks go from left to right
     assert runs[1].way.unmasking.ends(torch.tensor([5]), [0]).tolist() == [[1, 2, 3, 4, 5]]
 

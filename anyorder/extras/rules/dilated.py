@@ -25,7 +25,7 @@ class Dilated(Unmasking):
     def __post_init__(self):
         check_block_length(self.block_length)
 
-    def rounds_of(self, network, canvas, drawing):
+    def first_round(self, network, canvas, drawing):
         B, N = canvas.order.shape
         visits = torch.arange(N).repeat(B, 1)
         for row, first, n in zip(visits, canvas.known.tolist(), canvas.n_blanks.tolist()):
@@ -33,7 +33,7 @@ class Dilated(Unmasking):
             blank = torch.tensor([*itertools.chain(*groups)], dtype=torch.long)
             row[first : first + n] = first + blank
         canvas.order = canvas.order.gather(1, visits.to(canvas.order.device, non_blocking=True))
-        yield self
+        return self
 
     def ends(self, n_blanks, seeds, *names):
         ends = []
@@ -45,13 +45,13 @@ class Dilated(Unmasking):
     reveal = Given.reveal
 
 
-def dilated(n_steps=1, schedule='linear', binomial=False, threshold=32, **choice):
+def dilated(n_steps=1, schedule='linear', binomial=False, revise=0, threshold=32, **choice):
     """Return the Dilated that dilated:BLOCK_LENGTH names, where the number stands in the place of a
     threshold."""
-    if binomial or choice or threshold != int(threshold):
+    if binomial or revise or choice or threshold != int(threshold):
         raise ValueError(
             'dilated:BLOCK_LENGTH says itself how many blanks a step reveals, and needs no score: '
-            'leave out unmask=binomial, /BLOCK_LENGTH and +NOISE'
+            'leave out unmask=binomial, revise, /BLOCK_LENGTH and +NOISE'
         )
     return Dilated(int(threshold))
 

@@ -40,14 +40,6 @@ class Drawn(Rule):
     has_bound = True
     draws_in_turn = False
 
-    def check_network(self, slots, n, scores=False):
-        super().check_network(slots, n, scores)
-        if scores:
-            raise ValueError(
-                'drawn has no probability of a text but a bound, by eval_ppl.py --orders=drawn: '
-                'choose another order to score, as top_prob'
-            )
-
     def score_blanks(self, step, cells, logits):
         row = cells.row
         position = cells.position

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anyorder.generation.rules import Rule, check_counts
+from anyorder.generation.rules import Rule
 from anyorder.machine.devices import widest
 from model import float32_or_better
 
@@ -21,12 +21,15 @@ class PcSampler(Rule):
     score: str = 'top_prob'
     decay: float = 0.25
     most: float = 10.0
-    wants_counts = True
     form = 'pc_sampler/BLOCK_LENGTH'
 
     def score_blanks(self, step, cells, logits):
         counts = getattr(step.network, 'counts', None)
-        check_counts(self, counts)
+        if counts is None:
+            raise ValueError(
+                'pc_sampler wants to know how often each token stands in the training set, '
+                'which a checkpoint of train.py says: choose another order'
+            )
         logits = float32_or_better(logits)
         likeliest = logits.max(-1)
         sure = (likeliest.values - logits.logsumexp(-1)).exp()
