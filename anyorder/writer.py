@@ -114,11 +114,9 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
-        numbers = range(len(prompts))
+        numbers = np.tile(range(len(prompts)), n or 1).tolist()
         if isinstance(prompts[0], str):
-            numbers = [i for i in numbers for _ in range(n or 1)]
-        else:
-            numbers = [i for _ in range(n or 1) for i in numbers]
+            numbers.sort()
         texts = self.read(prompts, way, page, seed, numbers)
         found = []
         for batch in self.batches(texts, way, batch_size):
@@ -323,7 +321,7 @@ def check_template(template, way, page, block_size):
 def check_guided(template, page, block_size):
     """Raise ValueError where a Template is not written on one canvas: on a second one what was
     written would count as the prompt."""
-    if template.longest > block_size or page.stop and len(template.parts()) > 1:
+    if template.longest > block_size or page.stop and len(template.sections()) > 1:
         raise ValueError(
             f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
             f'with what is to be written, got {template.longest}; and leave out stop where text '
@@ -348,8 +346,8 @@ def check_patterns(template, page):
 def check_places(templates, page, tokenizer, scores):
     """Raise ValueError for what cannot stand in a blank of Templates whose lengths are found.
 
-    An array page.allowed has a row for each position. A part matches its pattern, and so does, if
-    it is scored, the text in its blanks."""
+    An array page.allowed has a row for each position. What is to match a pattern does, also the
+    text in its blanks if it is scored."""
     n_positions = max(len(template.tokens) for template in templates)
     check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):

@@ -306,7 +306,7 @@ class Template:
     answer   (N,), whether it is the text in [[=text]]
     starts   where each piece begins, and N
     open     the [start, end] of each [[..]]
-    patterns (start, end, Pattern) of each part that matches one"""
+    patterns (start, end, Pattern) of what matches one"""
 
     def __init__(self, pieces, length, pattern=None, lengths=()):
         self.pieces = pieces
@@ -373,14 +373,14 @@ class Template:
                 return self.starts[k]
         return len(self.tokens)
 
-    def parts(self):
-        """Return the Templates of its parts. Each goes on to the end of its [[..]]; what stands
-        behind the last one is a part, too."""
+    def sections(self):
+        """Return the Templates of its sections. Each goes on to the end of its [[..]]; what stands
+        behind the last one is a section, too."""
         cuts = [i for i, piece in enumerate(self.pieces, 1) if piece.kind == 'rest']
-        parts = []
+        found = []
         for i, j in itertools.pairwise([0, *cuts, len(self.pieces)]):
-            parts.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
-        return [part for part in parts if part.open or part.tokens]
+            found.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
+        return [section for section in found if section.open or section.tokens]
 
     def with_lengths(self, lengths, said=()):
         """Return the Template whose first blanks of unknown length have these lengths, of which a

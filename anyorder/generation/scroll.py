@@ -44,19 +44,19 @@ class Text:
     A text ends with the token in which the first of the stops ends, from its first blank on. Its
     row ends once the stop and all before it are known. What was written after the stop is cut.
 
-    A text with open blanks is written part by part if there are stops, see Template.parts, each as
-    if nothing came after it. The stop is looked for in the open blank alone, which ends with the
-    stop, or at its share if there is none. The next part follows at once: in stretches of its own,
-    given the text before it, by derive_seed(seed of the part before it, 'part'). What stands after
-    the last open blank is a part without a stop. Without stops all places are as in the template,
-    and all its text is known from the start.
+    A text with open blanks is written section by section if there are stops, see
+    Template.sections, each as if nothing came after it. The stop is looked for in the open blank
+    alone, which ends with the stop, or at its share if there is none. The next section follows at
+    once: in stretches of its own, given the text before it, by derive_seed(seed of the one before
+    it, 'part'). What stands after the last open blank is a section without a stop. Without stops
+    all places are as in the template, and all its text is known from the start.
 
-    places      [Place] in natural order, to the end of the part that is written
-    parts       [Template] of this part and of those that follow
-    first       where a stop of the part may begin: at its open blank, or, in a text without one, at
+    places      [Place] in natural order, to the end of the section that is written
+    sections    [Template] of this one and of those that follow
+    first       where a stop of it may begin: at its open blank, or, in a text without one, at
                 the first blank
     n_open      how many blanks have not ended with a stop
-    patterns    [[start, end, Pattern], ...] of what matches one, within a part
+    patterns    [[start, end, Pattern], ...] of what matches one, within a section
     spans       [[start, end], ...] of its stretches
     n_steps     steps of the stretches that are written
     log_weight  see sample"""
@@ -72,24 +72,24 @@ class Text:
         self.seed = seed
         self.number = number
         self.places = []
-        self.parts = template.parts() if page.stop else [template]
+        self.sections = template.sections() if page.stop else [template]
         self.n_open = len(template.open) or 1
         self.patterns = []
         self.spans = []
         self.n_steps = 0
         self.log_weight = 0.0
-        self.begin_part()
+        self.begin_section()
 
-    def begin_part(self):
-        """Lay out the part that is to be written."""
+    def begin_section(self):
+        """Lay out the section that is to be written."""
         n = len(self.places)
-        part = self.parts[0]
-        for i, (token, known) in enumerate(zip(part.tokens, part.known), n):
+        section = self.sections[0]
+        for i, (token, known) in enumerate(zip(section.tokens, section.known), n):
             self.places.append(Place(token, known, i))
-        self.patterns += [[n + start, n + end, pattern] for start, end, pattern in part.patterns]
+        self.patterns += [[n + start, n + end, pattern] for start, end, pattern in section.patterns]
         self.first = len(self.places)
-        if part.open:
-            self.first = n + part.open[0][0]
+        if section.open:
+            self.first = n + section.open[0][0]
         elif not self.template.open:
             self.first = self.first_blank()
 
@@ -102,18 +102,18 @@ class Text:
         return [getattr(place, name) for place in self.places]
 
     def goes_on(self, tokenizer):
-        """End the parts that are written. Return whether a part is left."""
+        """End the sections that are written. Return whether one is left."""
         self.n_steps = 1 + max(self.all('step'), default=-1)
-        while self.parts:
+        while self.sections:
             end = self.end(tokenizer)
             if end is None:
                 return True
-            self.end_part(*end)
+            self.end_section(*end)
         return False
 
     def end(self, tokenizer):
-        """Return up to which position the part is written, and whether with a stop; None while it
-        is not."""
+        """Return up to which position the section is written, and whether with a stop; None while
+        it is not."""
         n = self.first_blank()
         n_kept = end_of(self.all('token')[:n], self.page.stop, tokenizer, self.first)
         if n_kept:
@@ -122,16 +122,16 @@ class Text:
             return n, False
         return None
 
-    def end_part(self, n, has_stop):
-        """End the part that is written before position n, by a stop or not. The next one follows,
-        by its own seed."""
+    def end_section(self, n, has_stop):
+        """End the section that is written before position n, by a stop or not. The next one
+        follows, by its own seed."""
         del self.places[n:]
         self.spans = [[start, min(end, n)] for start, end in self.spans]
         self.n_open -= has_stop
         self.seed = derive_seed(self.seed, 'part')
-        self.parts.pop(0)
-        if self.parts:
-            self.begin_part()
+        self.sections.pop(0)
+        if self.sections:
+            self.begin_section()
 
     @property
     def start(self):
@@ -198,7 +198,7 @@ class Text:
         nats       the sum of -log p
         blanks     how many tokens were written, and
         passes     in how many steps
-        stretches  [[start, end], ...] where the text did not fit into the model, or has parts
+        stretches  [[start, end], ...] where the text did not fit into the model, or has sections
         lengths    a dict for each blank that found its length, see Lengths.choose
         patterns   [[start, end, pattern], ...] of what matches one
         log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
