@@ -116,6 +116,24 @@ LLADA = {
 }
 
 
+LLADA_CONFIG = """
+{
+    "model_type": "llada",
+    "d_model": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "n_kv_heads": 1,
+    "mlp_hidden_size": 24,
+    "embedding_size": 270,
+    "max_sequence_length": 41,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "block_type": "llama",
+    "mask_token_id": 260
+}
+"""
+
+
 def write_llada(folder):
     write_llada_tokenizer(folder)
     V = 270  # some are padding of the vocabulary
@@ -127,22 +145,25 @@ def write_llada(folder):
         for theirs, its in LLADA.items():
             name = name.replace(theirs, its)
         weights[name] = p
-    config = {
-        'model_type': 'llada',
-        'd_model': C,
-        'n_layers': 2,
-        'n_heads': H,
-        'n_kv_heads': 1,
-        'mlp_hidden_size': 24,
-        'embedding_size': V,
-        'max_sequence_length': 41,
-        'rope_theta': 500000.0,
-        'rms_norm_eps': 1e-5,
-        'block_type': 'llama',
-        'mask_token_id': 260,
-    }
-    write_folder(folder, config, weights)
+    write_folder(folder, json.loads(LLADA_CONFIG), weights)
     return shown_all(network)
+
+
+DREAM_CONFIG = """
+{
+    "model_type": "Dream",
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 24,
+    "vocab_size": 266,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": false
+}
+"""
 
 
 def write_dream(folder):
@@ -151,21 +172,23 @@ def write_dream(folder):
     rope = {'rope_theta': 1e6, 'rope_type': 'default'}
     more = dict(tie_word_embeddings=False, rope_parameters=rope)
     network = of_transformers('Qwen2ForCausalLM', **sizes, **more)
-    config = {
-        'model_type': 'Dream',
-        'hidden_size': C,
-        'num_hidden_layers': 2,
-        'num_attention_heads': H,
-        'intermediate_size': 24,
-        'max_position_embeddings': 131072,
-        'rope_theta': 1e6,
-        'tie_word_embeddings': False,
-    }
-    write_folder(folder, config | sizes, network.state_dict())
+    write_folder(folder, json.loads(DREAM_CONFIG), network.state_dict())
     return shown_all(network)
 
 
-# the weights of MDLM's network, and those of one of its blocks, with their shapes
+MDLM_CONFIG = """
+{
+    "model_type": "mdlm",
+    "vocab_size": 50258,
+    "model_length": 40,
+    "hidden_dim": 16,
+    "n_blocks": 2,
+    "n_heads": 2,
+    "dropout": 0.1,
+    "time_conditioning": false
+}
+"""
+# the weights of MDLM's network, with GPT-2's tokens and the mask, and those of one of its blocks
 MDLM = """
 vocab_embed.embedding 50258 16
 sigma_map.mlp.0.weight 6 256
@@ -200,17 +223,9 @@ def write_mdlm(folder):
             name, *shape = line.split()
             p = torch.empty([*map(int, shape)], dtype=torch.float64)
             w[f'backbone.{prefix}{name}'] = drawn(name, p)
-    config = {
-        'model_type': 'mdlm',
-        'vocab_size': 50258,  # GPT-2's tokens and the mask
-        'model_length': 40,
-        'hidden_dim': C,
-        'n_blocks': 2,
-        'n_heads': H,
-        'dropout': 0.1,
-        'time_conditioning': False,
-    }
-    write_folder(folder, config, w | {'backbone.rotary_emb.inv_freq': torch.ones(4)})
+    write_folder(
+        folder, json.loads(MDLM_CONFIG), w | {'backbone.rotary_emb.inv_freq': torch.ones(4)}
+    )
 
     def linear(x, name):
         return F.linear(x, w[f'backbone.{name}.weight'], w.get(f'backbone.{name}.bias'))

@@ -259,21 +259,23 @@ def test_a_text_ends_before_its_first_stop_or_where_its_document_ends(lm, ckpt):
     assert written(lm(), 'ab', until=['c']) == ['']
 
 
+HOT = {'do_sample': True, 'temperature': 3.0}
+LIKE = [  # (options, what is asked with) of one law each: greedy, of temperature 3, of 1
+    [({}, {}), ({}, {'temperature': 0.0}), ({}, {'do_sample': True, 'top_k': 1})],
+    [({}, HOT), ({'temperature': 3.0}, {}), ({'temperature': 3.0}, {'do_sample': True})],
+    [({}, {'do_sample': True}), ({}, HOT | {'temperature': 1.0})],
+]
+LIKE[0] += [(options, {'do_sample': False}) for options in ({}, {'temperature': 3.0})]
+
+
 def test_nothing_is_drawn_unless_it_is_asked_for_and_a_repeat_is_another_draw(lm):
     """A temperature is of the request, or of the model, or 1."""
-    model = lm()
-    hot = {'do_sample': True, 'temperature': 3.0}
-    (greedy,) = written(model, 'ab')
-    for cold in ({'do_sample': False}, {'temperature': 0.0}, {'do_sample': True, 'top_k': 1}):
-        assert written(model, 'ab', **cold) == [greedy]
-    assert written(lm(temperature=3.0), 'ab', do_sample=False) == [greedy]
-    one, two = written(model, 'ab', 'ab', **hot)
-    assert len({greedy, one, two}) == 3
-    assert written(lm(batch_size=1), 'ab', 'ab', **hot) == [one, two]
-    for kwargs in ({}, {'do_sample': True}):
-        assert written(lm(temperature=3.0), 'ab', **kwargs) == [one]
-    drawn = [written(model, 'ab', do_sample=True, **more) for more in ({}, {'temperature': 1.0})]
-    assert drawn[0] == drawn[1] != [greedy]
+    laws = [{written(lm(**options), 'ab', **how)[0] for options, how in ways} for ways in LIKE]
+    assert [len(texts) for texts in laws] == [1, 1, 1]
+    one, two = written(lm(), 'ab', 'ab', **HOT)
+    assert {one} == laws[1]
+    assert len({two}.union(*laws)) == 4
+    assert written(lm(batch_size=1), 'ab', 'ab', **HOT) == [one, two]
 
 
 BAD = [  # (options, what is asked with, a word)
@@ -398,71 +400,90 @@ def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt, tmp_pat
     assert not {*cached()} & {*right}
 
 
-TEXTS = ['ab cd gh ef.', 'ab cd x y ef.', 'ab cd klm ef.']
-CHOICES = [' cd', ' e', ' fgh', ' i']
-# the tasks of a file of lm-eval: (kind, context, what follows, more of it, a metric)
-TASKS = {
-    'likely': ('loglikelihood', '{{text[:-4]}}', '{{text[-4:]}}', {}, 'perplexity'),
-    'choice': ('multiple_choice', 'ab', 'label', {'doc_to_choice': CHOICES}, 'acc'),
-    'written': ('generate_until', '{{text}}', 'x', {}, 'exact_match'),
-    'rolling': ('loglikelihood_rolling', '', '{{text}}', {}, 'byte_perplexity'),
+ROWS_OF_TASKS = """{"text": "ab cd gh ef.", "label": 0}
+{"text": "ab cd x y ef.", "label": 1}
+{"text": "ab cd klm ef.", "label": 2}
+"""
+# a file of lm-eval says of a task
+TASK = """
+task: %s
+metric_list: [{metric: %s}]
+dataset_path: json
+dataset_kwargs: {data_files: rows.jsonl}
+test_split: train
+target_delimiter: ''
+"""
+TASKS = {  # (metric, what a file says beyond)
+    'likely': (
+        'perplexity',
+        """
+output_type: loglikelihood
+doc_to_text: '{{text[:-4]}}'
+doc_to_target: '{{text[-4:]}}'
+""",
+    ),
+    'choice': (
+        'acc',
+        """
+output_type: multiple_choice
+doc_to_text: ab
+doc_to_target: label
+doc_to_choice: [' cd', ' e', ' fgh', ' i']
+""",
+    ),
+    'written': (
+        'exact_match',
+        """
+output_type: generate_until
+doc_to_text: '{{text}}'
+doc_to_target: x
+""",
+    ),
+    'rolling': (
+        'byte_perplexity',
+        """
+output_type: loglikelihood_rolling
+doc_to_text: ''
+doc_to_target: '{{text}}'
+""",
+    ),
 }
 
 
 @pytest.fixture
-def tasks(harness, tmp_path, monkeypatch):
-    """The folder of TASKS. The thousands of tasks of lm-eval itself are left out."""
+def results(harness, script, ckpt, tmp_path, monkeypatch):
+    """results(folder, order=...) of all TASKS, which the command writes into the folder.
+
+    The thousands of tasks of lm-eval itself are left out."""
     from lm_eval.tasks import TaskManager
 
     ours_alone = partialmethod(TaskManager.__init__, include_defaults=False)
     monkeypatch.setattr(TaskManager, '__init__', ours_alone)
     monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
-    folder = tmp_path / 'tasks'
-    folder.mkdir()
-    rows = [json.dumps({'text': text, 'label': n}) for n, text in enumerate(TEXTS)]
-    (folder / 'rows.jsonl').write_text('\n'.join(rows))
-    for name, (kind, context, target, more, metric) in TASKS.items():
-        task = {
-            'task': name,
-            'dataset_path': 'json',
-            'dataset_kwargs': {'data_files': str(folder / 'rows.jsonl')},
-            'test_split': 'train',
-            'output_type': kind,
-            'doc_to_text': context,
-            'doc_to_target': target,
-            'target_delimiter': '',
-            'metric_list': [{'metric': metric}],
-        }
-        (folder / f'{name}.yaml').write_text(json.dumps(task | more))
-    return str(folder)
-
-
-@pytest.fixture
-def results(script, ckpt, tasks, tmp_path):
-    """results(folder) of all TASKS, which the command writes there by run(folder, order=...)."""
+    (tmp_path / 'rows.jsonl').write_text(ROWS_OF_TASKS)
+    for name, (metric, more) in TASKS.items():
+        (tmp_path / f'{name}.yaml').write_text(TASK % (name, metric) + more)
 
     def run(folder, order='l2r'):
         args = ['--model_args', f'ckpt={ckpt},order={order}', '--device=cpu', '--log_samples']
-        args += ['--include_path', tasks, '--tasks', ','.join(TASKS), f'--use_cache={folder}']
+        args += ['--include_path', '.', '--tasks', ','.join(TASKS), f'--use_cache={folder}']
         script('anyorder.extras.lm_eval', *args, '--output_path', folder)
-
-    def read(folder):
         *_, path = sorted((tmp_path / folder).rglob('results_*.json'))
         assert path.parent.name.endswith('__ckpt.pt')  # by the checkpoint, not at random
         found = json.loads(path.read_text())
         assert found['config']['model_num_parameters'] > 1000
-        return {name: found['results'][name][f'{task[-1]},none'] for name, task in TASKS.items()}
+        found = found['results']
+        return {name: found[name][f'{metric},none'] for name, (metric, _) in TASKS.items()}
 
-    read.run = run
-    return read
+    return run
 
 
 @pytest.mark.slow
 def test_the_command_runs_all_kinds_of_tasks(harness, results, ckpt, monkeypatch):
-    results.run('one')
-    of_bytes = sum(nats_of(ckpt, text) for text in TEXTS) / len(''.join(TEXTS))
-    of_ends = sum(nats_of(ckpt, text, len(text) - 4) for text in TEXTS) / 3
-    of_choices = [nats_of(ckpt, 'ab' + text, 2) for text in CHOICES]
+    texts = [json.loads(row)['text'] for row in ROWS_OF_TASKS.splitlines()]
+    of_choices = [nats_of(ckpt, text, 2) for text in ('ab cd', 'ab e', 'ab fgh', 'ab i')]
+    of_ends = sum(nats_of(ckpt, text, len(text) - 4) for text in texts) / 3
+    of_bytes = sum(nats_of(ckpt, text) for text in texts) / len(''.join(texts))
     expected = {
         'likely': math.exp(of_ends),
         'choice': (of_choices.index(min(of_choices)) < 3) / 3,
@@ -472,13 +493,13 @@ def test_the_command_runs_all_kinds_of_tasks(harness, results, ckpt, monkeypatch
     assert results('one') == pytest.approx(expected, rel=1e-5)
     monkeypatch.setattr(harness, 'continuation_scores', None)  # all answers are kept
     monkeypatch.setattr(Writer, 'write', None)
-    results.run('one')
+    results('one')
 
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(forked, results):
     how = 'random,n_orders=2,batch_size=2'
-    results.run('one', how)
-    ended = forked(*[lambda: results.run('two', how)] * 2)
+    one = results('one', how)
+    ended = forked(*[lambda: results('two', how)] * 2)
     assert [process.code for process in ended] == [0, 0]
-    assert results('two') == pytest.approx(results('one'), rel=1e-5)
+    assert results('two', how) == pytest.approx(one, rel=1e-5)
