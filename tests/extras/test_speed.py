@@ -100,43 +100,30 @@ def test_a_block_keeps_what_the_plan_counts(name, dtype, apart):
     assert of_row[1] - of_row[0] == pytest.approx(expected, rel=0.005)
 
 
-def test_the_parts_of_memory_by_hand():
-    """C = 64, L = 2, H = 2, V = 64, n_cond = 8, 3 x 256 tokens, compiled.
-
-    8 + 2 * 25 bytes times C a slot and layer, 8 statistics of norms and attention; the last norm
-    8 + 2 * 5; the gradient of the logits 2 bytes."""
-    P = AOGPT(network('adaln', block_size=512)).n_parameters()
-    hidden = 2 * 12 * 64 * 64
-    copies = 2 * (hidden + (2 * 6 + 2) * 64 * 8 + 64 * 64)
-    of_block = 768 * (64 * 58 + 4 * 8)
-    last = 768 * 64 * 18
-    loss = 768 * 64 * 2
-    found = [*memory_of('adaln').values()]
-    assert found == [4 * P, 4 * P, 8 * P, 4 * P, copies, 2 * of_block + last, loss, of_block // 4]
-    assert memory_of('adaln', optimizer='muon')['optimizer'] == 8 * P - 4 * hidden
-    float32 = memory_of('adaln', dtype='float32')
-    assert float32['bfloat16 copies of the weights'] == 0
-    assert float32['loss'] == 2 * loss
-    again = memory_of('adaln', recompute=True)
-    of_one_block = 2 * (6 * 64 * 8 + 2 * 64 * 8 + 64 * 64)
-    assert again['bfloat16 copies of the weights'] == hidden + of_one_block
-    assert again['activations'] == 2 * 768 * 4 * 64 + of_block + last
-    of_stream = 768 * (64 * (8 + 2 * 15) + 4 * 8)
-    assert memory_of('two streams')['activations'] == 3 * of_stream + last
+# (network, what differs from SETUP, bytes of each part)
+MEMORY = [
+    ('adaln', {}, '612864 612864 1225728 612864 219136 6635520 98304 718848'),
+    ('adaln', {'optimizer': 'muon'}, '612864 612864 832512 612864 219136 6635520 98304 718848'),
+    ('adaln', {'dtype': 'float32'}, '612864 612864 1225728 612864 0 12042240 196608 1333248'),
+    ('adaln', {'recompute': True}, '612864 612864 1225728 612864 114688 4153344 98304 718848'),
+    ('adaln', {'compiled': False}, '612864 612864 1225728 612864 219136 8404992 98304 940032'),
+    ('adaln', {'n_parts': 4}, '153216 153216 306432 153216 219136 6635520 98304 1545216'),
+    ('encoder', {'apart': True}, '612864 612864 1225728 612864 219136 7028736 98304 817152'),
+    ('mixed', {}, '612864 612864 1225728 612864 219136 7028736 98304 817152'),
+    ('mixed', {'compiled': False}, '612864 612864 1225728 612864 219136 9191424 98304 1038336'),
+    ('two streams', {}, '564480 564480 1128960 564480 204800 6561792 98304 946176'),
+]
 
 
-def test_masks_and_shards():
-    """Every layer keeps a mask unless they are compiled together; a split run divides what stays
-    and gathers two blocks, and the gradients of one."""
-    for compiled, n_masks in ((True, 1), (False, 2)):
-        mixed, encoder = (memory_of(name, compiled=compiled) for name in ('mixed', 'encoder'))
-        assert mixed['activations'] - encoder['activations'] == n_masks * 2 * 3 * 256 * 256
-    whole, split = ([*memory_of('adaln', n_parts=n).values()] for n in (1, 4))
-    assert split[:4] == [n // 4 for n in whole[:4]]
-    assert split[4:7] == whole[4:7]
-    inside = sum(p.numel() for p in AOGPT(network('adaln')).transformer.h.parameters())
-    rest = whole[0] // 4 - inside
-    assert split[7] - whole[7] == 4 * (rest + 3 * inside // 2)
+@pytest.mark.parametrize('name, setup, parts', MEMORY)
+def test_the_parts_of_memory_by_hand(name, setup, parts):
+    """The first has P = 153216, C = 64, L = 2, H = 2, V = 64, n_cond = 8, S = 3 x 256 slots.
+
+    Weights, gradients and average take 4 P, AdamW 8 P; the copies 2 bytes for each of 12 C^2 L +
+    (6 L + 2) C n_cond + C V. A block keeps S (58 C + 32) bytes, of which a quarter is the rest; the
+    last norm and the head S 18 C, the loss 2 S V. A mask takes 2 x 256 S, in each layer unless they
+    are compiled together; parts gather what is outside of blocks, and a block thrice."""
+    assert [*memory_of(name, **setup).values()] == [*map(int, parts.split())]
 
 
 # ---- the plan
@@ -323,14 +310,12 @@ WAYS = 'random,margin,margin/4,binomial,lossless,lossless:1,margin:.1,dilated:4'
 
 
 def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, script, tmp_path):
-    """Drafts change no text and no law, and eval_ppl.py finds the same nats."""
-    found = rows('frontier', *HOW, '--n_samples=3', f'--ways={WAYS}', '--n_steps=0,2')
+    """Drafts change no law; eval_ppl.py finds the same nats, a judge its perplexity."""
+    how = ('--n_samples=3', f'--ways={WAYS}', '--n_steps=0,2', '--judge=ckpt.pt')
+    found = rows('frontier', *HOW, *how)
     names = WAYS.split(',')
-    expected = [(way, n) for way in names[:4] for n in (8, 2)]
-    assert [(row['way'], row['n_steps']) for row in found] == [
-        *expected,
-        *((way, None) for way in names[4:]),
-    ]
+    ways = [(way, n) for way in names[:4] for n in (8, 2)] + [(way, None) for way in names[4:]]
+    assert [(row['way'], row['n_steps']) for row in found] == ways
     passes = [row['passes'] for row in found]
     assert passes[:6] == [8, 2] * 3
     assert passes[9] == 8
@@ -340,15 +325,9 @@ def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, 
     (row,) = json.loads((tmp_path / 'ppl.json').read_text())['results']
     assert row['nats_per_token'] == pytest.approx(nats[2], rel=1e-6)
     assert row['stderr'] == pytest.approx(found[2]['nats_error'], rel=1e-4)
-
-
-def test_a_judge_reads_the_samples(ckpt, rows):
-    how = ('--n_samples=3', '--judge=ckpt.pt', '--ways=own', '--n_steps=2', '--seed=5')
-    (row,) = rows('frontier', *HOW, *how)
-    blanks = torch.full((3, 8), -1).numpy()
-    written = Writer(ckpt).infill(blanks, n_steps=2, seed=5, batch_size=2).tolist()
+    written = Writer(ckpt).infill([[-1] * 8] * 3, n_steps=2, seed=1337, batch_size=2).tolist()
     verdict = generative_perplexity(model_from_checkpoint(ckpt, 'raw'), written, [[True] * 8] * 3)
-    assert row['judge'] == pytest.approx(verdict['perplexity'])
+    assert found[1]['judge'] == pytest.approx(verdict['perplexity'])
 
 
 BAD = [
