@@ -64,16 +64,18 @@ def opened(folder):
     return open_checkpoint(f'masked:{folder}')
 
 
-def by_hand(oracle, c, tokens, known):
-    """Log-probabilities (N, V) of a text whose `known` tokens are read.
+def by_hand(oracle, c, tokens, visits, n_known):
+    """Log-probabilities (n, V) of the visits of a text (n,), the first n_known of which are read.
 
     What stands around it, masks in the blanks, the shift, and no probability for tokens that are
     never written."""
-    inside = [token if there else c.mask_id for token, there in zip(tokens, known)]
-    logits = oracle(torch.tensor([*c.prefix, *inside, *c.suffix]))
-    first = len(c.prefix) - c.shift
-    logits = logits[first : first + len(tokens), : c.n_tokens].clone()
-    logits[:, [token for token in {*c.banned, c.mask_id} if token < c.n_tokens]] = -torch.inf
+    text = torch.full((len(visits),), c.mask_id)
+    known = visits[:n_known]
+    text[known] = tokens[known]
+    logits = oracle(torch.tensor([*c.prefix, *text, *c.suffix]))
+    places = torch.tensor(visits) + (len(c.prefix) - c.shift)
+    banned = [token for token in {*c.banned, c.mask_id} if token < c.n_tokens]
+    logits = logits[places, : c.n_tokens].index_fill(1, torch.tensor(banned).long(), -torch.inf)
     return logits.log_softmax(-1)
 
 
@@ -97,23 +99,19 @@ def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_han
     assert c == KNOWN[kind]
     idx = torch.randint(5, 40, (3, 11), generator=torch.Generator().manual_seed(5))
     order = torch.tensor([visits + [*range(len(visits), 11)] for visits, _ in ROWS])
-    lengths = torch.tensor([len(visits) for visits, _ in ROWS])
-    n_known = torch.tensor([k for _, k in ROWS])
-    logits = model.predict(idx, order, n_known, 3, n_visits=lengths)
+    how = {
+        'n_known': torch.tensor([n for _, n in ROWS]),
+        'n_targets': 3,
+        'n_visits': torch.tensor([len(visits) for visits, _ in ROWS]),
+    }
+    logits = model.predict(idx, order, **how)
     blanks = idx.scatter(1, order[:, 4:], 41)  # what stands in blanks changes nothing
-    assert torch.equal(model.predict(blanks, order, n_known, 3, n_visits=lengths), logits)
-
-    def law(r, k):
-        """(visits, V) given k of them."""
-        visits, _ = ROWS[r]
-        tokens = idx[r, : len(visits)].tolist()
-        known = [p in visits[:k] for p in range(len(visits))]
-        return by_hand(oracle, c, tokens, known)[visits]
-
-    for r, (_, k) in enumerate(ROWS):
-        near(logits[r].log_softmax(-1), law(r, k)[k : k + 3])
+    assert torch.equal(model.predict(blanks, order, **how), logits)
+    laws = [by_hand(oracle, c, row, *how) for row, how in zip(idx, ROWS)]
+    for found, law, (_, n) in zip(logits, laws, ROWS):
+        near(found.log_softmax(-1), law[n : n + 3])
     row, visits = idx[2:, :6], order[2:, :6]
-    nats = F.nll_loss(law(2, 3), row[0, visits[0]], reduction='none')[3:]
+    nats = F.nll_loss(laws[2], row[0, visits[0]], reduction='none')[3:]
     near(model(row, visits, torch.tensor([3]))[0], F.pad(2 * nats, (3, 0)).to(logits.dtype))
 
 
