@@ -10,12 +10,11 @@ import numpy as np
 from anyorder.machine.files import check_names
 from anyorder.tokens.meta import meta_path, read_meta
 from anyorder.tokens.mixture import sets_in
-from anyorder.tokens.prepared import DATA_SETS, prepare
+from anyorder.tokens.prepared import DATA_SETS, TRAIN_AND_VAL, prepare
 from anyorder.tokens.sets import Split, bin_path, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
 
-TRAIN_AND_VAL = ('train', 'val')
 ALL_SPLITS = (*TRAIN_AND_VAL, 'test')
 
 

@@ -247,8 +247,8 @@ def test_zero_shot_rows_are_detokenized(name, rows, end):
 
 
 def test_a_rule_may_fit_across_two_pieces_of_a_row():
-    pieces = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], WIKITEXT)
-    assert [*pieces] == [*pieces] == ['a-b, c', 'd,e']  # read anew
+    pieces = [p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e']
+    assert [*p.detokenized(pieces, WIKITEXT)] == ['a-b, c', 'd,e']
 
 
 # ---- histories of a set
@@ -302,6 +302,21 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
     refused(('a.jsonl', 'is the source of train already', {'split': 'val'}))
     prepare('a.jsonl', force=True)
     assert read('val') == val
+
+
+@pytest.mark.parametrize('n', [5, 25])
+def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch, n):
+    divide = p.divide
+
+    def divide_and_change(*args):
+        found = divide(*args)
+        write('a.jsonl', lines_of(*({'text': f'{i}'} for i in range(n))))
+        return found
+
+    monkeypatch.setattr(p, 'divide', divide_and_change)
+    with one_line('has changed'):
+        prepare('a.jsonl')
+    assert not os.path.exists('text')
 
 
 def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(sources):
@@ -439,7 +454,7 @@ BAD = [
     ('a.jsonl', EIGHT + '{"text": "b"}', 'row 17 .* a prompt and a text'),
     ('a.jsonl', EIGHT + '{"prompt": "a", "text": ""}', 'row 17 of .* empty'),
     ('a.jsonl', EIGHT + '{"prompt": 5, "text": "b"}', 'row 17 of .* a prompt'),
-    ('a.jsonl --split=', '{"prompt": "a", "text": "b"}', 'cannot be divided'),
+    ('a.jsonl --split=', '{"prompt": "a", "text": "b"}', 'train of .* would be empty'),
     ('a.jsonl --prompt_key=ask', EIGHT, 'row 1 of a.jsonl .* --prompt_key'),
     ('a.jsonl', '{"prompt": "a", "text": "b<|endoftext|>c"}', 'row 1 of'),
     ('a.csv', 'text\na\nb, c\n', 'row 2 of .* in quotes'),
@@ -452,7 +467,7 @@ BAD = [
     ('a.txt text --source=', 'a', '--source=FILE'),
     ('a.txt --split=', 'a', 'train of a.txt, .* would be empty'),
     ('a.txt --split=', ' ', 'train of a.txt, .* would be empty'),
-    ('a.txt', '', 'holds no text'),
+    ('a.txt', '', 'train of .* would be empty'),
     ('a.jsonl --split=', '{"text": "a"}\n{"text": ""}\n', 'would be empty'),
     ('a.txt pydocs', 'a', 'no --source'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test$'),
@@ -471,7 +486,7 @@ BAD = [
     ('a.npy --shape=0x6', GRIDS, 'HxW, as 8x8'),
     ('a.npy --end=9', GRIDS, 'of a stream, got 9 for rows of 6'),
     ('a.npy --end=-1', GRIDS[0], 'got -1 for a stream'),
-    ('a.npy', GRIDS[:1], 'holds one row, which cannot be divided'),
+    ('a.npy', GRIDS[:1], 'train of .* would be empty'),
     ('a.npy', GRIDS[0, :1], 'train of a.npy, sha256 .* would be empty'),
     ('a.npy --vocabulary=few.txt', GRIDS, 'has the token 6, and there are only 3 tokens'),
     ('a.npy --vocabulary=twice.txt', GRIDS, 'each once and without blanks'),

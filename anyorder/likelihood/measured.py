@@ -186,7 +186,7 @@ def encoded(texts, tokenizer, source):
     meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
     documents = []
     n_bytes = 0
-    for document, size in encode_documents(texts, tokenizer, meta):
+    for document, size, _ in encode_documents(texts, tokenizer, meta):
         documents.append(document)
         n_bytes += size
     if not n_bytes:

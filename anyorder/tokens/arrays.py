@@ -7,7 +7,7 @@ import numpy as np
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.prepared import DATA_SETS, divide
+from anyorder.tokens.prepared import DATA_SETS, TRAIN_AND_VAL, draw_val, splits_of
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
@@ -25,35 +25,40 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     form    end, vocabulary and shape, see describe"""
     if not source:
         raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
-    with folder_to_write(data_dir, name or 'tokens', split) as folder:
-        source = home(source)
-        origin = name_source(source)
-        arrays = splits_of(source, split)
-        wanted = ['train', 'val'] if '' in arrays else sorted(arrays)
-        kept = folder.meta if folder.kept(wanted) else None
+    source = home(source)
+    arrays = read_arrays(source, split)
+    made = data_dir, name or 'tokens', splits_of(arrays), name_source(source), force
+    with folder_to_write(*made) as folder:
+        kept = folder.meta if folder.kept else None
         meta = describe(arrays, source, kept, **form)
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
-        if folder.is_done(wanted, origin, others, force):
+        if folder.is_done(others):
             return folder.meta
-
-        # Divide and write
         rows = {s: packed(*array, meta, source) for s, array in arrays.items()}
-        if meta.row_length and len(rows.get('', ())) == 1:
-            raise ValueError(
-                f'{source} holds one row, which cannot be divided into train and val: name its '
-                '--split'
-            )
-        splits = {}
-        for s, (n, found) in divide(rows, DATA_SETS['text'].val_ratio).items():
-            splits[s] = n, ((row, 0) for row in found)
-        return folder.write(meta, origin, splits)
+        return folder.write(meta, divided(rows, DATA_SETS['text'].val_ratio))
+
+
+def divided(arrays, val_ratio):
+    """Yield the pieces of {split: array} for Folder.write, arrays of rows (rows, N) or of streams
+    (n,). What '' names is divided as documents are, of which a stream is one."""
+    for split, array in arrays.items():
+        is_stream = array.ndim == 1
+        if split:
+            yield split, array, 0, 1 if is_stream else len(array)
+        elif is_stream:
+            cut = int(len(array) * (1 - val_ratio))
+            yield 'train', array[:cut], 0, 1
+            yield 'val', array[cut:], 0, 1
+        else:
+            for is_val, row in zip(draw_val(len(array), val_ratio), array):
+                yield TRAIN_AND_VAL[is_val], row, 0, 1
 
 
 # --------------------------------------------------------------------------------------------------
 # Reading
 
 
-def splits_of(path, split):
+def read_arrays(path, split):
     """Return {split: (tokens, given or None)} of a file; '' is still to be divided."""
     if not path.lower().endswith(('.npy', '.npz')):
         raise ValueError(f'{path} must end in .npy or .npz; numpy.save writes the first')
@@ -96,7 +101,7 @@ def read_names(path):
 
 
 def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
-    """Return the Meta of the arrays of splits_of.
+    """Return the Meta of the arrays of read_arrays.
 
     kept        the Meta of splits that stay, which have settled the names and the number of tokens
     end         the token that ends each document of a stream, or None
@@ -169,7 +174,7 @@ def grid_of(shape, n_row):
 
 
 def packed(tokens, given, meta, source):
-    """Return an array as it stands on disk: rows (rows, N), or a stream [(n,)].
+    """Return an array as it stands on disk.
 
     given  bools (..., N) or (N,), whether a token is given; or None"""
     if given is not None:
@@ -185,5 +190,4 @@ def packed(tokens, given, meta, source):
                 f'row {whole.argmax()} of {source} is given as a whole, nothing is left to learn: '
                 'leave it out'
             )
-    found = meta.pack(tokens, given)
-    return [found] if found.ndim == 1 else found
+    return meta.pack(tokens, given)

@@ -28,14 +28,13 @@ class Untrained(Tokenizer):
         self.name = name
         self.n_tokens = n_tokens
 
-    def trained(self, divided):
-        """Return the tokenizer, of what prepared.divide gives."""
-        if 'train' not in divided:
+    def trained(self, documents):
+        """Return the tokenizer, of the documents of a train split; None: there is none."""
+        if documents is None:
             raise ValueError(
-                f'{self.name} is trained on a train split, not on {", ".join(divided)}: name the '
-                'folder of a set that was prepared with it, as --tokenizer=data/NAME'
+                f'{self.name} is trained on a train split: name the folder of a set that was '
+                'prepared with it, as --tokenizer=data/NAME'
             )
-        _, documents = divided['train']
         bar = progress(texts_of(documents), desc=self.name, unit='text')
         return train_bpe(self.name, self.n_tokens, bar)
 

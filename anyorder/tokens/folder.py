@@ -3,100 +3,106 @@
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from anyorder.machine.files import check_folder, check_names, tidy, whole_files
 from anyorder.machine.locks import locked
-from anyorder.machine.terminal import progress
-from anyorder.tokens.meta import Meta, meta_path, read_meta, write_meta
+from anyorder.tokens.meta import meta_path, read_meta, write_meta
 from anyorder.tokens.sets import bin_path, whole_splits
 from anyorder.tokens.tokenizers import is_of_text
 from configurator import home
 
 
 @contextlib.contextmanager
-def folder_to_write(data_dir, name, split=''):
+def folder_to_write(data_dir, name, wanted, origin, force):
     """Yield the Folder data_dir/name, for the body alone: another command that writes the set waits
     and finds what the body has made. Raises ValueError where a name or the path is none."""
-    check_names(name=name, split=split or 'train')
+    for split in wanted:
+        check_names(name=name, split=split)
     data_dir = home(data_dir)
     path = os.path.join(data_dir, name)
     check_folder('--data_dir', data_dir and path)
     with locked(path):
         tidy(path)
-        yield Folder(path, name, read_meta(path))
+        yield Folder(path, name, wanted, origin, force)
 
 
-@dataclass(frozen=True)
 class Folder:
-    """The folder that a set is written to.
+    """The folder that splits of a set are written to.
 
-    path  where it is, or will be
-    name  of the set
-    meta  the Meta of what is there, or None
+    path    where it is, or will be
+    name    of the set
+    wanted  [names] of the splits that are made
+    origin  what meta.json says of their source
+    force   whether they replace what is there
+    meta    the Meta of what is there, or None
+    there   {split: what is said of it} of those that are wanted and there, whole
+    kept    {split: what is said of it} of those that stay beside them"""
 
-    `wanted` are the names of the splits that a command makes, as a list. `origin` is what meta.json
-    says of their source."""
+    def __init__(self, path, name, wanted, origin, force):
+        self.path = path
+        self.name = name
+        self.wanted = wanted
+        self.origin = origin
+        self.force = force
+        self.meta = read_meta(path)
+        self.there = {}
+        self.kept = {}
+        for split, said in whole_splits(path, self.meta).items():
+            (self.there if split in wanted else self.kept)[split] = said
 
-    path: str
-    name: str
-    meta: Meta | None
-
-    def is_done(self, wanted, origin, others, force, same=True):
-        """Whether all splits are there, whole, of this kind, from this origin and the `same`.
+    def is_done(self, others, same=True):
+        """Whether all splits are there, of this kind, from this origin and the `same`.
 
         Raises ValueError if some are there and are not, unless `force` replaces them; and where the
         splits that stay are of another kind, or from a source of the same content: no two splits
         may share text.
 
         others  what differs in the kind of what is there"""
-        whole = whole_splits(self.path, self.meta)
-        there = [split for split in wanted if split in whole]
-        if there and not force:
-            is_from = all(whole[split]['source'] == origin for split in there)
-            if there == wanted and is_from and same and not others:
+        there = self.there
+        if there and not self.force:
+            is_from = all(said['source'] == self.origin for said in there.values())
+            if [*there] == self.wanted and is_from and same and not others:
                 return True
             raise ValueError(
-                f'{self.path} holds {", ".join(there)} already, from {whole[there[0]]["source"]} '
-                f'with the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER '
-                'writes elsewhere, --split=NAME adds a split of another source'
+                f'{self.path} holds {", ".join(there)} already, from '
+                f'{[*there.values()][0]["source"]} with the tokenizer {self.meta.tokenizer}: '
+                '--force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split of '
+                'another source'
             )
-        kept = self.kept(wanted)
-        if kept and others:
+        if self.kept and others:
             raise ValueError(
-                f'{self.path} holds {", ".join(kept)} of another kind ({", ".join(others)}), and '
-                'one folder has one kind: use another --name'
+                f'{self.path} holds {", ".join(self.kept)} of another kind ({", ".join(others)}), '
+                'and one folder has one kind: use another --name'
             )
-        content = origin.rpartition(', ')[2]
-        for split, said in kept.items():
+        content = self.origin.rpartition(', ')[2]
+        for split, said in self.kept.items():
             is_own = content.startswith(('sha256 ', 'fingerprint '))
             if is_own and said['source'].endswith(content):
                 raise ValueError(
-                    f'{origin} is the source of {split} already, and no two splits may share text: '
-                    'name another file, or divide this one by --force without --split'
+                    f'{self.origin} is the source of {split} already, and no two splits may share '
+                    'text: name another file, or divide this one by --force without --split'
                 )
         return False
 
-    def kept(self, wanted):
-        """Return {split: what is said of it} of the whole splits that stay beside the new ones."""
-        whole = whole_splits(self.path, self.meta)
-        return {split: said for split, said in whole.items() if split not in wanted}
+    def write(self, meta, pieces):
+        """Write splits of a set of the kind of a Meta; return the Meta of all that are there then.
 
-    def write(self, meta, origin, splits, unit='row'):
-        """Write splits of a set of the kind of a Meta beside those that stay; return the Meta of
-        all of them.
-
-        splits   {split: (number of rows, rows)}; a row, or a piece of one, is (tokens as on disk,
-                 number of bytes of its text)
-        unit     what the progress bar calls a row"""
-        meta = replace(meta, name=self.name, splits=self.kept(splits))
+        pieces  (split, tokens as on disk, bytes of text, rows that end here) each"""
+        meta = replace(meta, name=self.name, splits=self.kept)
         os.makedirs(self.path, exist_ok=True)
         try:
-            with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
+            with whole_files(*(bin_path(self.path, split) for split in self.wanted)) as paths:
+                new = write_pieces(dict(zip(self.wanted, paths)), self.origin, pieces)
                 size = 'text_bytes' if is_of_text(meta.tokenizer) else 'tokens'
-                new = write_files(paths, origin, splits, unit, size)
+                empty = [split for split, said in new.items() if not said[size]]
+                if empty:
+                    raise ValueError(
+                        f'{empty[0]} of {self.origin} would be empty: name its --split, or a '
+                        'longer source'
+                    )
                 if os.path.exists(meta_path(self.path)):
                     # who is killed from here on leaves no entry of another file
                     write_meta(self.path, meta)
@@ -108,41 +114,24 @@ class Folder:
         return meta
 
 
-def write_files(paths, origin, splits, unit, size):
-    """Write a file for each of the splits; return {split: what is said of it}. See Folder.write.
-
-    size  what is said of how much there is, which is not 0"""
-    new = {}
-    for path, (split, (n_rows, rows)) in zip(paths, splits.items()):
-        bar = progress(rows, total=n_rows, desc=f'{split}.bin', unit=unit)
-        new[split] = write_rows(path, bar, n_rows, origin)
-    for split, said in new.items():
-        if not said[size]:
-            raise ValueError(
-                f'{split} of {origin} would be empty: name its --split, or a longer source'
-            )
-    return new
-
-
-def write_rows(path, rows, n_rows, origin):
-    """Write `n_rows` rows into `path`; return what is said of them."""
-    n_tokens = 0
-    text_bytes = 0
-    sha = hashlib.sha256()
-    with open(path, 'wb') as f:
-        for tokens, n_bytes in rows:
+def write_pieces(paths, origin, pieces):
+    """Write pieces into the files of {split: path}; return {split: what is said of it}. See
+    Folder.write."""
+    hashes = {split: hashlib.sha256() for split in paths}
+    new = {split: {'rows': 0, 'tokens': 0, 'text_bytes': 0} for split in paths}
+    with contextlib.ExitStack() as stack:
+        files = {split: stack.enter_context(open(path, 'wb')) for split, path in paths.items()}
+        for split, tokens, n_bytes, n_rows in pieces:
             written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
-            f.write(written)
-            sha.update(written)
-            n_tokens += len(tokens)
-            text_bytes += n_bytes
-    return {
-        'rows': n_rows,
-        'tokens': n_tokens,
-        'text_bytes': text_bytes,
-        'sha256': sha.hexdigest(),
-        'source': origin,
-    }
+            files[split].write(written)
+            hashes[split].update(written)
+            said = new[split]
+            said['rows'] += n_rows
+            said['tokens'] += written.size
+            said['text_bytes'] += n_bytes
+    for split, said in new.items():
+        said |= {'sha256': hashes[split].hexdigest(), 'source': origin}
+    return new
 
 
 def print_meta(out, meta, before, force):

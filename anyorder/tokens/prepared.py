@@ -1,11 +1,13 @@
 """Which data sets of text are there, and how is one prepared? Documents become token files."""
 
+import functools
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import Untrained, choose
 from anyorder.tokens.folder import folder_to_write
@@ -23,19 +25,21 @@ from anyorder.tokens.tokenizers import Begun, encode_documents, tokenizer_of_set
 from configurator import home
 
 SPLIT_SEED = 2357
+TRAIN_AND_VAL = ('train', 'val')
 
 
 @dataclass
 class DataSet:
     """A data set of text that has a name.
 
-    documents  () -> documents without a --source, or with `splits` (source, split) -> documents;
-               None where a source is needed
+    documents  () -> documents without a --source, or with `splits` f(split); None where a source is
+               needed
     tokenizer  the default
     val_ratio  share of the documents for validation
     about      what it is, for --help
     offline    whether it can be made from nothing but this Python
-    splits     the splits that the set comes with and published numbers want"""
+    splits     the splits that the set comes with and published numbers want
+    rules      that make texts of its rows"""
 
     documents: Callable | None
     tokenizer: str
@@ -43,46 +47,29 @@ class DataSet:
     about: str
     offline: bool = False
     splits: tuple = ()
-
-    def open(self, source, wanted):
-        """Return {split: documents}; '' is still to be divided."""
-        if not self.splits:
-            return {'': self.documents()}
-        return {split: self.documents(source, split) for split in wanted}
+    rules: tuple = ()
 
 
 def benchmark(name, repository, config, field, rules, splits, about):
     """Return a set for zero-shot perplexity: rows of the hub, or of a local file in the original
     form, detokenized."""
 
-    def documents(source, split):
-        if source:
-            rows = open_texts(source, by_line=True)
-        else:
-            rows = from_hub(repository, config, split, f'{name} --split={split}')[field]
-        return Detokenized(rows, rules)
+    def documents(split):
+        return from_hub(repository, config, split, f'{name} --split={split}')[field]
 
-    return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))
+    return DataSet(documents, 'gpt2', 0, about, splits=splits, rules=rules)
 
 
-@dataclass
-class Detokenized:
-    """Rows after these rules, one at a time: a training split of WikiText is half a gigabyte."""
-
-    rows: Iterable  # with a length
-    rules: list
-
-    def __iter__(self):
+def detokenized(rows, rules):
+    """Yield rows after these rules, one at a time: a training split of WikiText is half a
+    gigabyte."""
+    begun = ''
+    for piece in rows:
+        begun += piece
+        if isinstance(piece, Begun):
+            continue  # a rule may fit across two pieces of a row
+        yield detokenize(begun, rules)
         begun = ''
-        for piece in self.rows:
-            begun += piece
-            if isinstance(piece, Begun):
-                continue  # a rule may fit across two pieces of a row
-            yield detokenize(begun, self.rules)
-            begun = ''
-
-    def __len__(self):
-        return len(self.rows)
 
 
 def detokenize(text, rules):
@@ -123,84 +110,66 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
     row = DATA_SETS[data_set]
-    source = home(source or '')
-    with folder_to_write(data_dir, name or data_set, split) as folder:
-        wanted = splits_to_make(data_set, source, split)
-        origin, documents = open_or_name(data_set, source, split, **keys)
+    origin, documents = open_documents(data_set, home(source or ''), split, **keys)
+    made = data_dir, name or data_set, splits_of(documents), origin, force
+    with folder_to_write(*made) as folder:
         choice = choose(tokenizer)
         others = [] if is_of_folder(choice, folder.meta) else ['tokenizer']
-        if folder.is_done(wanted, origin, others, force):
+        if folder.is_done(others):
             return folder.meta
-        kept = folder.meta if folder.kept(wanted) else None
+        kept = folder.meta if folder.kept else None
         if kept:
             choice = tokenizer_of_set(kept)
         choice = choice or choose(row.tokenizer)
         choice.about_bytes()  # which opens what is opened at first use, before what is a download
 
-        # Open the documents, and write what they become
-        documents = documents or row.open(source, wanted)
-        if not all(map(any, documents.values())):
-            raise ValueError(f'{origin} holds no text')
+        # Look at the documents, and write what they become
         given = have_prompts(documents, kept)
-        return write_texts(folder, origin, divide(documents, row.val_ratio), choice, given)
+        is_val = None
+        if '' in documents:
+            documents[''], is_val = divide(documents[''], row.val_ratio)
+        if isinstance(choice, Untrained):
+            train = of_train(documents[''], is_val) if is_val else documents.get('train')
+            choice = choice.trained(train)
+        if choice.about_bytes():
+            print(choice.about_bytes())
+        kind = {'given': given, 'prompts': given, 'tokenizer_file': choice.file}
+        meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
+        pieces = encoded(documents, is_val, choice, meta)
+        return folder.write(meta, progress(pieces, desc='texts', unit='text'))
 
 
-def write_texts(folder, origin, divided, tok, given):
-    """Write what `divide` gives in the tokens of a tokenizer, which may be Untrained; return the
-    Meta of the set.
+def open_documents(data_set, source, split, **keys):
+    """Return (what meta.json says of the documents, {split: documents}) of a row of DATA_SETS; ''
+    is still to be divided.
 
-    given  whether the texts have prompts"""
-    if isinstance(tok, Untrained):
-        tok = tok.trained(divided)
-    if tok.about_bytes():
-        print(tok.about_bytes())
-    kind = {'given': given, 'prompts': given, 'tokenizer_file': tok.file}
-    meta = Meta('', tok.name, tok.n_tokens, tok.eos, **kind)
-    splits = {s: (n, encode_documents(texts, tok, meta)) for s, (n, texts) in divided.items()}
-    return folder.write(meta, origin, splits, 'text')
-
-
-def have_prompts(documents, kept):
-    """Return whether the documents of all splits have prompts, also those that stay, of the Meta
-    `kept`. Raises ValueError where only some have."""
-    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
-    if kept:
-        have.add(kept.prompts)
-    if len(have) > 1:
-        raise ValueError(
-            "all splits of a set must have prompts, or none: --prompt_key='' leaves prompts out"
-        )
-    return have.pop()
-
-
-def splits_to_make(data_set, source, split):
-    """Return the names of the splits that a command makes.
-
-    Raises ValueError where a row of DATA_SETS has no such split, or no source."""
+    Its own documents, which may be a download, are only read where they are iterated."""
     row = DATA_SETS[data_set]
-    if split and not source and not row.splits:
-        way_out = '' if row.offline else ', or name a --source'
-        raise ValueError(f'{data_set} is whole: leave out --split={split}{way_out}')
-    if source and row.offline:
+    if row.splits and source:
+        rows = {split or 'test': open_texts(source, by_line=True)}
+        origin = name_source(source)
+    elif row.splits:
+        named = [split] if split else sorted(row.splits)
+        rows = {s: Documents(functools.cache(partial(row.documents, s))) for s in named}
+        origin = data_set
+    elif source and row.offline:
         raise ValueError(
             f'{data_set} has no --source; of your own: python data/prepare.py text '
             f'--source={source}'
         )
-    if row.splits and source:
-        return [split or 'test']
-    return [split] if split else sorted(row.splits or ('train', 'val'))
-
-
-def open_or_name(data_set, source, split, **keys):
-    """Return (what meta.json says of the documents, {split: documents}).
-
-    A data set's own documents are left out: what may be a download waits until it is needed."""
-    row = DATA_SETS[data_set]
-    if row.splits:
-        return name_source(source) if source else data_set, {}
-    if source or not row.documents:
+    elif source or not row.documents:
         return open_source(source, split, **keys)
-    return data_set, {}
+    elif split:
+        way_out = '' if row.offline else ', or name a --source'
+        raise ValueError(f'{data_set} is whole: leave out --split={split}{way_out}')
+    else:
+        return data_set, {'': Documents(functools.cache(row.documents))}
+    return origin, {s: Documents(partial(detokenized, r, row.rules)) for s, r in rows.items()}
+
+
+def splits_of(found):
+    """Return the names of the splits that become of {split: ...}, of which '' is divided."""
+    return [*TRAIN_AND_VAL] if '' in found else sorted(found)
 
 
 def is_of_folder(asked, meta):
@@ -211,58 +180,77 @@ def is_of_folder(asked, meta):
     return asked.identity in (of_folder.identity, (of_folder.name, None))
 
 
-def divide(splits, val_ratio):
-    """Return {split: (number of documents, iterable)} of {split: documents}.
+def have_prompts(documents, kept):
+    """Return whether the documents of all splits have prompts, also those that stay, of the Meta
+    `kept`. Raises ValueError where only some have."""
+    have = {isinstance(next(iter(texts), None), tuple) for texts in documents.values()}
+    if kept:
+        have.add(kept.prompts)
+    if len(have) > 1:
+        raise ValueError(
+            "all splits of a set must have prompts, or none: --prompt_key='' leaves prompts out"
+        )
+    return have.pop()
 
-    The documents of '' become train and val, of which val has a share `val_ratio`. A lone one is
-    cut."""
-    if '' not in splits:
-        return {split: (len(documents), documents) for split, documents in splits.items()}
-    documents = splits['']
-    n = len(documents)
-    if n == 1:
-        return cut_in_two(documents, val_ratio)
-    n_val = max(1, round(n * val_ratio))
+
+def encoded(splits, is_val, tokenizer, meta):
+    """Yield the pieces of {split: documents} for Folder.write. Of '' each document is of train or
+    of val, see divide."""
+    for split, documents in splits.items():
+        number = 0
+        for tokens, n_bytes, n_ended in encode_documents(documents, tokenizer, meta):
+            owner = split or TRAIN_AND_VAL[is_val[number : number + 1] == b'\1']
+            yield owner, tokens, n_bytes, n_ended
+            number += n_ended
+        if not split and number != len(is_val):
+            raise ValueError('the source has changed while it was read: start again')
+
+
+# --------------------------------------------------------------------------------------------------
+# Dividing
+
+
+def divide(documents, val_ratio):
+    """Return (documents, (n,) bytes, 0 for train and 1 for val), of which val has a share
+    `val_ratio`.
+
+    A lone text becomes two, the end of it is val."""
+    n = 0
+    length = 0
+    for piece in documents:
+        n += not isinstance(piece, Begun)
+        length += len(piece)
+    if n == 1 and isinstance(piece, str):
+        cut = int(length * (1 - val_ratio))
+        return Documents(partial(cut_in_two, documents, cut)), b'\0\1'
+    return documents, draw_val(n, val_ratio)
+
+
+def draw_val(n, val_ratio):
+    """Return (n,) bytes, 1 for a share `val_ratio` of n documents, of which one at least, and 0 for
+    the others."""
     is_val = bytearray(n)
+    n_val = min(n, max(1, round(n * val_ratio)))
     for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
         is_val[number] = 1
-    return {
-        'train': (n - n_val, Documents(partial(chosen, documents, is_val, 0))),
-        'val': (n_val, Documents(partial(chosen, documents, is_val, 1))),
-    }
+    return is_val
 
 
-def cut_in_two(pieces, val_ratio):
-    """Return train and val of one document, the end of which is val. See divide."""
-    if isinstance(next(iter(pieces)), tuple):
-        raise ValueError(
-            'one document with a prompt cannot be divided into train and val: name its --split'
-        )
-    length = sum(map(len, pieces))
-    cut = int(length * (1 - val_ratio))
-    parts = {'train': (0, cut), 'val': (cut, length)}
-    return {s: (1, Documents(partial(part_of, pieces, *places))) for s, places in parts.items()}
-
-
-def part_of(pieces, start, end):
-    """Yield the pieces of one document between two of its places."""
-    n = 0
+def cut_in_two(pieces, cut):
+    """Yield the pieces of one document as those of two, the first of which has `cut` letters."""
     for piece in pieces:
-        first = max(0, start - n)
-        last = max(0, end - n)
-        kept = piece[first:last]
-        n += len(piece)
-        if n >= end:
-            yield kept
-            return
-        yield Begun(kept)
+        if 0 <= cut <= len(piece):
+            yield piece[:cut]
+            piece = type(piece)(piece[cut:])
+            cut = -1
+        yield piece
+        cut -= len(piece)
 
 
-def chosen(documents, marks, mark):
-    """Yield the documents that have this mark, of a mark for each."""
+def of_train(documents, is_val):
+    """Yield the documents that are not for val."""
     number = 0
-    for document in documents:
-        if marks[number] == mark:
-            yield document
-        if not isinstance(document, Begun):
-            number += 1
+    for piece in documents:
+        if not is_val[number]:
+            yield piece
+        number += not isinstance(piece, Begun)

@@ -1,7 +1,7 @@
 """Where do documents come from? A file, a folder, the standard library or the Hugging Face hub.
 
-Documents are anything that has len() and can be iterated more than once. A document is a text, or a
-pair (prompt, text). A long text comes in pieces, all but the last of them Begun. <|endoftext|> ends
+Documents are anything that can be iterated more than once. A document is a text, or a pair (prompt,
+text). A long text comes in pieces, all but the last of them Begun. <|endoftext|> ends
 a document."""
 
 import ast
@@ -27,17 +27,12 @@ PIECE = 1 << 17  # letters
 
 @dataclass
 class Documents:
-    """What a generator yields, read anew each time.
+    """What a generator yields, or a function returns, read anew each time."""
 
-    The length is counted, which finds a wrong row before all else."""
-
-    read: Callable  # () -> the generator
+    read: Callable
 
     def __iter__(self):
-        return self.read()
-
-    def __len__(self):
-        return sum(not isinstance(document, Begun) for document in self)
+        return iter(self.read())
 
 
 def open_source(source, split, text_key='text', prompt_key='auto'):

@@ -67,10 +67,10 @@ class Begun(str):
 
 
 def encode_documents(documents, tokenizer, meta):
-    """Yield for each document its tokens (n,) as on disk, with an end of text, and its bytes.
+    """Yield of each document its tokens (n,) as on disk, with an end of text, its bytes, and 1.
 
-    A text in pieces comes several times, the end with the last. Of a pair (prompt, text) the bytes
-    are the text's, and the prompt is given, see Meta.pack.
+    A text in pieces comes several times, the end and the 1 with the last, before it 0. Of a pair
+    (prompt, text) the bytes are the text's, and the prompt is given, see Meta.pack.
 
     meta  of the set that they are for"""
     dtype = meta.dtype
@@ -83,10 +83,11 @@ def encode_documents(documents, tokenizer, meta):
         else:
             found = [([], ids) for ids in tokenizer.encode_batch(batch)]
         for (prompt, ids), text in zip(found, texts):
-            tail = [] if isinstance(text, Begun) else end
+            ends = not isinstance(text, Begun)
+            tail = end if ends else []
             tokens = np.concatenate([np.asarray(part, dtype) for part in (prompt, ids, tail)])
             tokens[: len(prompt)] |= meta.mark
-            yield tokens, len(text.encode())
+            yield tokens, len(text.encode()), int(ends)
 
 
 def cut_anew(documents, cut):

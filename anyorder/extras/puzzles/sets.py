@@ -13,7 +13,6 @@ from anyorder.extras.puzzles.rules import task_of
 from anyorder.machine.terminal import progress
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import whole_splits
 
 MADE_BY = 'python -m anyorder.extras.puzzles make'
 # shares of all solutions, by a hash
@@ -42,11 +41,10 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
 
     wanted = [split] if split else list(SHARES)
     counts = {'train': kind.n_train} | N_ROWS | dict(n_rows)
-    with folder_to_write(data_dir, name or task, split) as folder:
+    with folder_to_write(data_dir, name or task, wanted, origin, force) as folder:
         others = ['puzzle'] if folder.meta and folder.meta.puzzle != puzzle else []
-        whole = whole_splits(folder.path, folder.meta)
-        same = all(whole[s]['rows'] == counts[s] for s in wanted if s in whole)
-        if folder.is_done(wanted, origin, others, force, same):
+        same = all(said['rows'] == counts[s] for s, said in folder.there.items())
+        if folder.is_done(others, same):
             return folder.meta
         made_of = {s: make_puzzles(rules, s, counts[s], seed) for s in wanted}
         tokens, _ = made_of[wanted[0]]
@@ -61,11 +59,11 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
             vocabulary=list(kind.symbols),
             made_by=' '.join([MADE_BY, task, *words]),
         )
-        splits = {}
+        pieces = []
         for s, rows in made_of.items():
             packed = meta.pack(*rows)
-            splits[s] = len(packed), ((row, len(row)) for row in packed)
-        return folder.write(meta, origin, splits)
+            pieces.append((s, packed, packed.size, len(packed)))
+        return folder.write(meta, pieces)
 
 
 def make_puzzles(task, split, n_rows, seed):
