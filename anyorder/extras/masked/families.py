@@ -55,7 +55,7 @@ class MaskedCheckpoint:
 
         version = transformers.__version__
         if version.startswith(('4.', '5.0.', '5.1.')):
-            # before, decoders stay causal without a word, see fill_in
+            # before, decoders stay causal without a word, see filled
             raise ValueError(f'masked models need transformers 5.2 or newer, {version} is there')
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
@@ -348,10 +348,10 @@ def at_time_0(weights, config):
         return F.linear(x, w.pop(f'{name}.weight'), w.pop(f'{name}.bias'))
 
     def modulate(norm, shift, scale):
+        w[f'{norm}.weight'] *= 1 + scale
         w[f'{norm}.bias'] = shift
-        w[f'{norm}.weight'] = w[f'{norm}.weight'] * (1 + scale)
 
-    cosines = w['sigma_map.mlp.0.weight'].new_ones(128)
+    cosines = torch.ones(128, dtype=w['vocab_embed.embedding'].dtype)
     time = linear(torch.cat([cosines, 0 * cosines]), 'sigma_map.mlp.0')
     time = F.silu(linear(F.silu(time), 'sigma_map.mlp.2'))
     modulate('output_layer.norm_final', *linear(time, 'output_layer.adaLN_modulation').chunk(2))
@@ -360,10 +360,10 @@ def at_time_0(weights, config):
         six = linear(time, f'{at}.adaLN_modulation').chunk(6)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = six
         modulate(f'{at}.norm1', shift_a, scale_a)
+        w[f'{at}.attn_out.weight'] *= gate_a.unsqueeze(1)
         modulate(f'{at}.norm2', shift_m, scale_m)
-        for product, gate in (('attn_out', gate_a), ('mlp.2', gate_m)):
-            w[f'{at}.{product}.weight'] = gate.unsqueeze(1) * w[f'{at}.{product}.weight']
-        w[f'{at}.mlp.2.bias'] = gate_m * w[f'{at}.mlp.2.bias']
+        w[f'{at}.mlp.2.weight'] *= gate_m.unsqueeze(1)
+        w[f'{at}.mlp.2.bias'] *= gate_m
         # GPT-NeoX has query, key and value of a head beside each other
         qkv = w[f'{at}.attn_qkv.weight'].unflatten(0, (3, config['n_heads'], -1))
         w[f'{at}.attn_qkv.weight'] = qkv.transpose(0, 1).flatten(0, 2)
