@@ -279,12 +279,9 @@ def test_commands_take_a_masked_model(kinds, script, tmp_path):
         assert ('unknown' in said) == (kind == 'bert')
         row, *_ = json.loads((tmp_path / f'{kind}.json').read_text())['results']
         assert row['bytes'] == n_bytes
-    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
-    how = ['--dataset=sudoku4', '--data_dir=data', '--orders=margin', '--n_steps=3']
-    assert 'margin' in script('anyorder.extras.puzzles', 'solve', which, *how).stdout
 
 
-def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, tmp_path):
+def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script, tmp_path):
     checkpoint = kinds('bert')[2]
     n_rows = {'train': 1, 'val': 1, 'test': 4}
     prepare_puzzles('nae_sat', tmp_path, n_rows=n_rows, n_latents=3, n_observations=1)
@@ -296,6 +293,9 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, tmp_path):
     )
     for idx, right in ((puzzles.tokens, [1, 1, 1, 1]), (answers, [1, 1, 0, 0])):
         assert puzzles.check_answer(idx)[1][:, 3].tolist() == right
+    how = ('--dataset=nae_sat', '--data_dir=.', '--orders=margin', '--n_steps=3')
+    solve = script('anyorder.extras.puzzles', 'solve', f'--ckpt={checkpoint.name}', *how)
+    assert 'margin' in solve.stdout
 
 
 def test_a_writer_says_what_is_unknown_and_begins_once(kinds, capsys):
