@@ -259,7 +259,7 @@ class Writer:
                 step = -1  # the last one that was shown
                 for n_new in self.write(batch, way, is_seen):
                     bar.update(n_new)
-                    if is_seen and max(batch[0].all('step')) > step:
+                    if is_seen and batch[0].last_step > step:
                         tokens, steps, step, logprob = batch[0].seen()
                         watch(tokens, steps, step, logprob)
                 yield [self.sample(text) for text in batch]

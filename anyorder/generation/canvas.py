@@ -166,12 +166,12 @@ class Canvas:
             self.language.put(at, part.language)
 
     def lists(self):
-        """Return [tokens, order, step, logprob, likeliest] of each row: by position, but the order,
-        which has no padding. All are lists but for the last."""
+        """Return lists [tokens, order, step, logprob, likeliest] of each row: by position, but the
+        order, which has no padding."""
         whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
         rows = torch.stack(whole, 1).cpu()  # (B, 4, N), by one wait
         found = []
-        for row, likeliest, n in zip(rows, self.likeliest.cpu(), self.n_visits.tolist()):
+        for row, likeliest, n in zip(rows, self.likeliest.tolist(), self.n_visits.tolist()):
             tokens, order, step = row[:3].long().tolist()
             found.append([tokens, order[:n], step, row[3].tolist(), likeliest])
         return found

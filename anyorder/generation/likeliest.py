@@ -40,7 +40,7 @@ def said_of(kept, token, names):
     kept   (1 + 2k,) of a canvas
     token  the id of what was written
     names  gives the text of an id"""
-    own, *found = kept.tolist()
+    own, *found = kept
     k = len(found) // 2
     both = zip(map(int, found[k:]), found[:k])
     top = [entry(number, nats, names) for number, nats in both if nats > -math.inf]

@@ -1,6 +1,7 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ class Place(NamedTuple):
     visit: int
     step: int = -1
     logprob: float = 0.0
-    likeliest: torch.Tensor | None = None
+    likeliest: list | None = None
 
 
 class Text:
@@ -84,8 +85,7 @@ class Text:
         """Lay out the section that is to be written."""
         n = len(self.places)
         section = self.sections[0]
-        for i, (token, known) in enumerate(zip(section.tokens, section.known), n):
-            self.places.append(Place(token, known, i))
+        self.places += map(Place, section.tokens, section.known, count(n))
         self.patterns += [[n + start, n + end, pattern] for start, end, pattern in section.patterns]
         self.first = len(self.places)
         if section.open:
@@ -95,15 +95,16 @@ class Text:
 
     def first_blank(self):
         """Return where the first blank is, or else the end."""
-        return [*self.all('known'), False].index(False)
+        return next((i for i, place in enumerate(self.places) if not place.known), len(self.places))
 
-    def all(self, name):
-        """Return what all places have under this name."""
-        return [getattr(place, name) for place in self.places]
+    @property
+    def last_step(self):
+        """The number of the last step that wrote a token, -1 before the first."""
+        return max((place.step for place in self.places), default=-1)
 
     def goes_on(self, tokenizer):
         """End the sections that are written. Return whether one is left."""
-        self.n_steps = 1 + max(self.all('step'), default=-1)
+        self.n_steps = 1 + self.last_step
         while self.sections:
             end = self.end(tokenizer)
             if end is None:
@@ -115,7 +116,8 @@ class Text:
         """Return up to which position the section is written, and whether with a stop; None while
         it is not."""
         n = self.first_blank()
-        n_kept = end_of(self.all('token')[:n], self.page.stop, tokenizer, self.first)
+        tokens = [place.token for place in self.places[:n]]
+        n_kept = end_of(tokens, self.page.stop, tokenizer, self.first)
         if n_kept:
             return n_kept, True
         if n == len(self.places):
@@ -188,8 +190,8 @@ class Text:
         """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
         log p."""
         tokens = [place.token if place.known else None for place in self.places]
-        step = self.all('step')
-        return tokens, step, max(step), self.all('logprob')
+        _, _, _, step, logprob, _ = zip(*self.places)
+        return tokens, step, self.last_step, logprob
 
     def sample(self, tokenizer, block_size):
         """Return what there is to say of the text, up to its stop.
@@ -209,21 +211,20 @@ class Text:
 
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
-        tokens = self.all('token')
-        step = self.all('step')
-        in_turn = [(place.step, place.visit) for place in self.places]
+        tokens, _, visit, step, logprob, _ = map(list, zip(*self.places))
+        in_turn = [*zip(step, visit)]
         sample = {
             'text': tokenizer.decode(tokens),
             'tokens': tokens,
-            'nats': 0.0 - sum(self.all('logprob')),  # of no tokens 0.0, not -0.0
+            'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
             'blanks': sum(s >= 0 for s in step),
             'passes': len({*step} - {-1}),
             'order': sorted(range(len(tokens)), key=in_turn.__getitem__),
             'step': step,
-            'logprob': self.all('logprob'),
+            'logprob': logprob,
         }
         if self.page.top_logprobs:
-            sample['top_logprobs'] = [self.said(i, tokenizer) for i in range(len(tokens))]
+            sample['top_logprobs'] = [self.said(i, tokens, tokenizer) for i in range(len(tokens))]
         if len(self.template.tokens) > block_size or len(self.spans) > 1:
             sample['stretches'] = self.spans
         if self.template.lengths:
@@ -235,16 +236,15 @@ class Text:
             sample['stopped'] = self.n_open == 0
         return sample
 
-    def said(self, i, tokenizer):
-        """Return said_of a place."""
-        place = self.places[i]
-        if place.likeliest is None:
+    def said(self, i, tokens, tokenizer):
+        """Return said_of the place i among these tokens, None if it was known."""
+        if self.places[i].likeliest is None:
             return None
 
         def names(token):
-            return text_from(i, [token], self.all('token'), tokenizer)
+            return text_from(i, [token], tokens, tokenizer)
 
-        return said_of(place.likeliest, place.token, names)
+        return said_of(self.places[i].likeliest, tokens[i], names)
 
 
 def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_seen=False):
