@@ -1,9 +1,9 @@
 """What does sample.py say? Its samples, a table of how they were made, and a file of results."""
 
-import importlib
 import io
 import json
 import math
+import pkgutil
 from itertools import zip_longest
 
 import numpy as np
@@ -133,7 +133,7 @@ def facts(result, writer, way, page):
 
 def write_page(samples, about, writer, config):
     """Write the page that replays the samples, below what was given."""
-    replay = importlib.import_module(REPLAY)
+    replay = pkgutil.resolve_name(REPLAY)
     title = replay.written_in_words(about['order'])
     if config.score:
         title = 'The text of the blanks, as it was scored'

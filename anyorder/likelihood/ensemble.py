@@ -72,18 +72,19 @@ def shuffled_contexts(order, first, width, n, seed):
 
 @torch.no_grad()
 def ensemble_block_nll(model, idx, order, groups, n_contexts, width, n_tokens=2**14):
-    """Return nats of visits of one block in each of their contexts.
+    """Return the nats of a block in its order, and what mixtures of contexts gain of them.
 
+        gains[g, m] = sum_k (members[g, 0, k] + log 1/M sum_{j < M} exp(-members[g, j, k]))
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]])
 
-    where d is the first visit of group g plus k, for k < width. One pass runs the slots up to the
-    group's end, head and last layer for the group alone, in the model's precision.
+    for M = powers_of_two(n_contexts)[m] members, of which the first is the order itself, and where
+    d is the first visit of group g plus k, for k < width. One pass runs the slots up to the group's
+    end, head and last layer for the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
     groups      [(first visit, seed of the shuffles of the visits before)], ascending
     n_tokens    slots of a pass, over all groups whose contexts it holds
-    returns     (own (N,), the nats in the order itself, members (groups, n_contexts, width), 0
-                behind the last visit; member 0 is the order itself), float64"""
+    returns     (own (N,), gains (groups, n)), float64"""
     n_new = n_contexts - 1
     rows = (
         (idx, context, range(first, len(context)))
@@ -99,27 +100,14 @@ def ensemble_block_nll(model, idx, order, groups, n_contexts, width, n_tokens=2*
         members += [own[first : first + width], *islice(found, n_new)]
     sizes = [*map(len, members)]
     members = torch.cat(members).cpu().double()  # the only wait for the device
-    members = padded(members.split(sizes)).view(len(groups), n_contexts, -1)
-    return own.cpu().double(), members
+    members = padded(members.split(sizes)).view(len(groups), n_contexts, -1)  # 0 behind the last
+    members = members.transpose(1, 2)  # (groups, width, n_contexts)
+    mixed = [ensemble_nll(-members[..., :m]) for m in powers_of_two(n_contexts)]
+    gains = members[..., :1] - torch.stack(mixed, -1)  # (groups, width, n)
+    return own.cpu().double(), gains.sum(1)
 
 
 def powers_of_two(n):
     """Return 1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
     powers = (2**k for k in range(n.bit_length()))
     return [*(power for power in powers if power < n), n]
-
-
-def ensemble_totals(own, members, weights):
-    """Return (n,) nats of a block for M = 1, 2, 4, ... members.
-
-        total(M) = own + sum_g weights[g] sum_k (mixed(M, g, k) - members[g, 0, k])
-        mixed(M, g, k) = -log 1/M sum_{j < M} exp(-members[g, j, k])
-
-    Only the change that M members make is sampled, not the total: unbiased, and exact when all
-    groups are there. Own and members are ensemble_block_nll's, weights sample_groups'."""
-    totals = []
-    for m in powers_of_two(members.size(1)):
-        mixed = ensemble_nll(-members[:, :m].transpose(1, 2))  # (groups, width)
-        change = (mixed - members[:, 0]).sum(-1)
-        totals.append(own + (change * weights).sum())
-    return torch.stack(totals)

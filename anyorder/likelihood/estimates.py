@@ -14,12 +14,11 @@ import torch
 from anyorder.likelihood.ensemble import (
     ensemble_block_nll,
     ensemble_nll,
-    ensemble_totals,
     powers_of_two,
     sample_groups,
 )
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_drawn
-from anyorder.likelihood.tables import summarize
+from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import RANDOM, Order, draw_orders, given_first
@@ -109,10 +108,12 @@ class Estimate:
         of_one  what `measure` gives of the estimate `one`"""
         columns = self.columns(nats)
         first, *_ = columns.values()
+        n_blanks = text.by_block(text.n_blanks)
         found = []
         for n, column in columns.items():
             label = f'{self.label} x {n}' if self.several else self.label
-            row = {'kind': self.kind, 'n': n, 'bound': self.bound} | row_of(label, column, text)
+            row = {'kind': self.kind, 'n': n, 'bound': self.bound}
+            row |= summarize(label, text.by_block(column), n_blanks, text.n_bytes)
             if self.gains and n > 1:
                 row |= compared('gain', first - column, text)
             if of_one is not None:
@@ -122,20 +123,15 @@ class Estimate:
         return found
 
 
-def row_of(label, nats, text, with_bytes=True):
-    """Return the row of the table of nats (n,) of a Corpus."""
-    n_bytes = text.n_bytes if with_bytes else None
-    return summarize(label, text.by_block(nats), text.by_block(text.n_blanks), n_bytes)
-
-
 def compared(name, difference, text):
     """Return two fields of a row: the difference (n,) to other nats a token, and its error.
 
     None where a nat is infinite."""
     if not difference.isfinite().all():
         return {}
-    row = row_of('', difference, text, with_bytes=False)
-    return {name: row['nats_per_token'], f'{name}_stderr': row['stderr']}
+    sums = text.by_block(difference)
+    counts = text.by_block(text.n_blanks)
+    return {name: float(sums.sum() / counts.sum()), f'{name}_stderr': ratio_error(sums, counts)}
 
 
 def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None, **fields):
@@ -244,8 +240,9 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         groups = [(n_given + width * group, derive_seed(seed, group)) for group in groups]
         how = n_contexts, width, config.batch_size * N
         texts = batch.idx[0, :n], batch.order[0, :n]
-        own, members = ensemble_block_nll(model, *texts, groups, *how)
-        return ensemble_totals(own[n_given:].sum(), members, weights).unsqueeze(0)
+        own, gains = ensemble_block_nll(model, *texts, groups, *how)
+        # only the gain is sampled, not the total: unbiased, and exact when all groups are there
+        return (own[n_given:].sum() - weights @ gains).unsqueeze(0)
 
     size = f'{n_contexts}/{width}'
     how = {

@@ -90,24 +90,22 @@ def format_table(rows):
     """Return the rows of `summarize` as lines, of at most 80 columns unless a name is long.
 
     Where tokens are not bytes, the nats of a block stand in the place of bits a byte."""
-    last = 'bits/byte'
+    last = 'bits/byte', 'bits_per_byte', 4
     if all(row['bits_per_byte'] is None for row in rows):
-        last = 'nats/block'
-    lines = [('', 'nats/token', 'perplexity', last, 'blocks', 'tokens')]
+        last = 'nats/block', 'nats_per_block', 2
+    columns = [('nats/token', 'nats_per_token', 4), ('perplexity', 'perplexity', 2), last]
+    headings = [heading for heading, *_ in columns]
+    lines = [['', *headings, 'blocks', 'tokens']]
     for row in rows:
-        nats = figure(row['nats_per_token'], row['stderr'], 4)
-        perplexity = figure(row['perplexity'], row['perplexity_stderr'], 2)
-        per_block = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2)
-        if last == 'bits/byte':
-            bits = row['bits_per_byte']
-            per_block = '-' if bits is None else figure(bits, None, 4)
-        counts = f'{row["blocks"]}', f'{row["tokens"]}'
-        lines.append((row['estimate'], nats, perplexity, per_block, *counts))
+        errors = row | {'nats_per_token_stderr': row['stderr']}
+        line = [row['estimate']]
+        for _, name, digits in columns:
+            line.append(figure(row[name], errors.get(f'{name}_stderr'), digits))
+        lines.append([*line, str(row['blocks']), str(row['tokens'])])
     first, *widths = (max(map(len, column)) for column in zip(*lines))
     texts = []
     for name, *cells in lines:
-        aligned = [f'{cell:>{width}}' for cell, width in zip(cells, widths)]
-        texts.append('  '.join([f'{name:<{first}}', *aligned]))
+        texts.append('  '.join([name.ljust(first), *map(str.rjust, cells, widths)]))
     return '\n'.join(texts)
 
 
@@ -140,9 +138,11 @@ def remarks(rows):
 
 
 def figure(value, error, digits):
-    """Return a number and its standard error, if it has one, as a text.
+    """Return a number and its standard error, if it has one, as a text; '-' for None.
 
     digits  behind the point; numbers from 10,000 on have none"""
+    if value is None:
+        return '-'
     if not value < 10_000:
         digits = 0
     text = f'{value:.{digits}f}'

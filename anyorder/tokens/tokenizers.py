@@ -1,8 +1,8 @@
 """Which tokenizer has a set, and how do documents become its tokens?"""
 
 import functools
-import importlib
 import itertools
+import pkgutil
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def maker_of(name):
                       made when it is asked for
     MADE_BY        the command that makes the set of a name behind it
     prepare_puzzles(name, data_dir) -> Meta"""
-    return importlib.import_module(MAKERS[name])
+    return pkgutil.resolve_name(MAKERS[name])
 
 
 def tokenizer_of_set(meta):
