@@ -60,17 +60,20 @@ def lines_of(config):
         config, checkpoint, *_ = open_start(config)
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
-    metas = prepared_sets(config)
-    n_tokens, where = vocabulary(config, metas, checkpoint)
+    sets = sets_here(config)
+    n_tokens, where = vocabulary(config, sets, checkpoint)
     with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
     compiled = config.compile
     if compiled == 'auto':
         compiled = config.max_iters >= LONG_RUN
-    has_rows = not all(meta.is_stream for meta in metas.values())
+    has_rows = not all(blocks.meta.is_stream for blocks in sets.values())
+    length = config.block_size
+    if sets.keys() == weights_in(config.dataset).keys():
+        length = max(blocks.width for blocks in sets.values())  # less than that of short documents
     setup = Setup(
         batch_size=config.batch_size,
-        length=width_of(config, metas),
+        length=length,
         dtype=dtype,
         optimizer=config.optimizer,
         compiled=compiled,
@@ -106,26 +109,28 @@ def parse_machine(text):
     return n, name, known
 
 
-def prepared_sets(config):
-    """Return {name: Meta} of the data sets of a run that are prepared here, which must fit."""
-    metas = {}
+def sets_here(config):
+    """Return {name: Blocks} of the sets of a run that are prepared here, which must fit."""
+    found = {}
     for name in weights_in(config.dataset):
-        if meta := read_meta(os.path.join(config.data_dir, name)):
-            metas[name] = meta
-    if metas:
-        mixed([*metas.values()])
-    return metas
+        directory = os.path.join(config.data_dir, name)
+        if 'train' in whole_splits(directory, read_meta(directory)):
+            split = open_split(config.data_dir, name, 'train')
+            found[name] = Blocks(split, config.block_size, config.documents)
+    if found:
+        mixed([blocks.meta for blocks in found.values()])
+    return found
 
 
-def vocabulary(config, metas, checkpoint=None):
-    """Return (number of tokens, where it comes from) of a run, see prepared_sets.
+def vocabulary(config, sets, checkpoint=None):
+    """Return (number of tokens, where it comes from) of a run, see sets_here.
 
     A run that starts from a Checkpoint has its vocabulary."""
     if checkpoint:
         name = checkpoint.tokenizer.name
         return checkpoint.config.n_real, f'{name}, as {checkpoint.name} was trained'
-    for dataset, meta in metas.items():
-        return meta.n_tokens, f'{meta.tokenizer}, as {dataset} was prepared'
+    for dataset, blocks in sets.items():
+        return blocks.meta.n_tokens, f'{blocks.meta.tokenizer}, as {dataset} was prepared'
     dataset = next(iter(weights_in(config.dataset)))
     name = 'gpt2'
     if dataset in DATA_SETS:
@@ -133,22 +138,6 @@ def vocabulary(config, metas, checkpoint=None):
     elif dataset in (*TEXT, *MAKERS):
         name = dataset
     return get_tokenizer(name).n_tokens, f'{name}; {dataset} is not prepared here'
-
-
-def width_of(config, metas):
-    """Return the tokens of a sequence of the run.
-
-    They are block_size, or those of the longest document if it is shorter and documents are the
-    rows of all sets, which are prepared here. Raises ValueError for a set that a run refuses."""
-    widths = []
-    for name in weights_in(config.dataset):
-        directory = os.path.join(config.data_dir, name)
-        meta = metas.get(name)
-        if 'train' not in whole_splits(directory, meta):
-            return config.block_size
-        split = open_split(config.data_dir, name, 'train')
-        widths.append(Blocks(split, config.block_size, config.documents).width)
-    return max(widths)
 
 
 # --------------------------------------------------------------------------------------------------
