@@ -43,7 +43,7 @@ class Chart:
             raise
         except BaseException as e:  # sys.exit and what asyncio cancels are no Exception
             self.wandb = None
-            say(f'wandb is switched off ({in_one_line(e)}): training goes on')
+            say(f'wandb is switched off ({e!r:.200}): training goes on')
             return None
 
 
@@ -66,7 +66,7 @@ def start_chart(folder, config):
             allow_val_change=True,
         )
     except Exception as e:  # a broken package raises anything
-        raise ValueError(f'wandb: {in_one_line(e)}; WANDB_MODE=offline needs no login') from None
+        raise ValueError(f'wandb: {e!r:.200}; WANDB_MODE=offline needs no login') from None
     return Chart(wandb)
 
 
@@ -76,9 +76,3 @@ def id_of(folder):
         replace_file(folder.chart_path, secrets.token_hex(4).encode())
     with open(folder.chart_path) as f:
         return f.read()
-
-
-def in_one_line(e):
-    """Return the first line of what an exception says, or the name of its class."""
-    said = str(e).strip() or type(e).__name__
-    return said.splitlines()[0]

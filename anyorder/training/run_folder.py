@@ -141,8 +141,7 @@ class RunFolder:
         try:
             yield
         except (OSError, RuntimeError, KeyboardInterrupt) as e:
-            why, *_ = (str(e) or 'interrupted').splitlines()
-            raise ValueError(f'{what} could not be written ({why}): {self.way_on()}') from None
+            raise ValueError(f'{what} could not be written ({e!r:.200}): {self.way_on()}') from None
 
     def way_on(self):
         """Return what to do after a stop or a failure."""

@@ -24,7 +24,7 @@ from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.training.validation import measured
-from anyorder.weights import padded
+from anyorder.weights import GPT2_N_TOKENS, padded
 from configurator import Config, check_choice, differing
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -124,12 +124,13 @@ def written_out(config, saved):
 def overrule(given, fixed, typed):
     """Say which of the options that are given a checkpoint has `fixed` otherwise.
 
-    Raises ValueError for one that is typed."""
+    Raises ValueError for those that are typed."""
     found = differing(given, fixed)
-    for name in [name for name in found if name in typed]:
+    wrong = [words for name, words in found.items() if name in typed]
+    if wrong:
         raise ValueError(
-            f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: '
-            'leave it out, or begin anew with --init_from=scratch'
+            f'the checkpoint fixes {", ".join(wrong)}: leave it out, or begin anew with '
+            '--init_from=scratch'
         )
     rank, _ = processes()
     if found and rank == 0:
@@ -176,14 +177,11 @@ def check_order(order, c):
     check_choice('keep_best', c.keep_best, *(f'val_{s}{kind}' for s in sets for kind in kinds), '')
 
 
-def model_config(config, n_tokens=None):
+def model_config(config, n_tokens=GPT2_N_TOKENS):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
-    vocabulary = {}
-    if n_tokens:
-        vocabulary = {'vocab_size': padded(n_tokens), 'n_tokens': n_tokens}
-    sizes = {name: config[name] for name in SIZES}
-    kind = network_fields(config.network)
-    return AOGPTConfig(dropout=config.dropout, **sizes, **kind, **vocabulary)
+    sizes = {name: config[name] for name in SIZES} | network_fields(config.network)
+    vocab_size = padded(n_tokens)
+    return AOGPTConfig(dropout=config.dropout, vocab_size=vocab_size, n_tokens=n_tokens, **sizes)
 
 
 def start_device(config):
