@@ -70,17 +70,15 @@ def of_all(x):
 
 
 def save_checkpoint(path, model, ema=None, **entries):
-    """Write a checkpoint of the model, its average and these entries, see entries_of."""
-    write_checkpoint(path, entries_of(model, ema, **entries))
-
-
-def write_checkpoint(path, checkpoint):
-    """Write the dict of a checkpoint.
+    """Write a checkpoint of the model, its average and these entries, see entries_of.
 
     Atomic, by temporary file, flush to disk and rename: `path` is never half. A link is replaced,
-    and what it leads to stays."""
-    with whole_files(home(path)) as (temporary,), open(temporary, 'wb') as f:
-        torch.save(checkpoint, f)
+    and what it leads to stays. All processes of a run call it, and the first one writes."""
+    checkpoint = entries_of(model, ema, **entries)
+    rank, _ = processes()
+    if rank == 0:
+        with whole_files(home(path)) as (temporary,), open(temporary, 'wb') as f:
+            torch.save(checkpoint, f)
 
 
 def load_checkpoint(name, lazily=False):

@@ -17,7 +17,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
+from anyorder.checkpoint import Checkpoint, save_checkpoint
 from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import command, first_process_first, processes
@@ -118,12 +118,11 @@ class RunFolder:
 
         All processes call it: a split run gathers its weights."""
         entries = state.entries() | self.kept | {'best': asdict(self.best)}
-        checkpoint = entries_of(state.model, state.ema, **entries)
-        if self.writes:
-            with self.writing(f'{self.ckpt_path} of iteration {state.iter_num}'):
-                if self.saved not in (None, state.iter_num):
-                    name_too(self.ckpt_path, self.old_path)
-                write_checkpoint(self.ckpt_path, checkpoint)
+        with self.writing(f'{self.ckpt_path} of iteration {state.iter_num}'):
+            if self.writes and self.saved not in (None, state.iter_num):
+                name_too(self.ckpt_path, self.old_path)
+            save_checkpoint(self.ckpt_path, state.model, state.ema, **entries)
+            if self.writes:
                 self.name_best(state.iter_num)
         self.saved = state.iter_num
 
@@ -180,13 +179,8 @@ def open_newest(out_dir):
     """Return the Checkpoint out_dir/ckpt.pt, from which a run goes on.
 
     Raises ValueError when the file holds no run, is missing or is not whole."""
-    path, old, *_ = [os.path.join(out_dir, name) for name in FILES]
-    try:
-        checkpoint = Checkpoint(path, lazily=True)
-    except ValueError as e:
-        if not os.path.exists(old):
-            raise
-        raise ValueError(f'{e}; {shlex.join(["cp", old, path])}, then resume again') from None
+    path = os.path.join(out_dir, 'ckpt.pt')
+    checkpoint = Checkpoint(path, lazily=True)
     if 'totals' not in checkpoint.entries:  # a TrainState has left them
         raise ValueError(
             f'{path} holds no run that can be resumed: start from its weights with '

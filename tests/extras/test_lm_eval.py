@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import make_model, one_line
 
-from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
+from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.lm_eval import last_word
 from anyorder.extras.lm_eval.reading import LEFT_TO_RIGHT, Reading, continuation_scores
 from anyorder.likelihood.journal import Journal
@@ -255,7 +255,7 @@ def test_a_text_ends_before_its_first_stop_or_where_its_document_ends(lm, ckpt):
         assert written(model, 'ab', until=stops) == [whole[:end]]
     checkpoint = load_checkpoint(ckpt)
     checkpoint['model']['lm_head.bias'][256] = 99
-    write_checkpoint(ckpt, checkpoint)
+    torch.save(checkpoint, ckpt)
     assert written(lm(), 'ab', until=['c']) == ['']
 
 
@@ -396,7 +396,7 @@ def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt, tmp_pat
     assert cached() == right
     checkpoint = load_checkpoint(ckpt)
     checkpoint['model']['lm_head.bias'][:9] += 3
-    write_checkpoint(ckpt, checkpoint)
+    torch.save(checkpoint, ckpt)
     assert not {*cached()} & {*right}
 
 
