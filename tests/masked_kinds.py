@@ -33,32 +33,51 @@ def write_llada_tokenizer(folder):
     write_tokenizer(folder, tokenizer, **dict(zip(('mask', 'bos', 'eos'), SPECIAL)))
 
 
+DREAM_TOKENIZER = """
+{
+    "eos_token": "<|endoftext|>",
+    "bos_token": "<|beginoftext|>",
+    "mask_token": "<|mask|>",
+    "added_tokens_decoder": {
+        "260": {"content": "<|endoftext|>", "special": true},
+        "261": {"content": "<|beginoftext|>", "special": true},
+        "262": {"content": "<|mask|>", "special": true}
+    },
+    "tokenizer_class": "DreamTokenizer",
+    "auto_map": {"AutoTokenizer": ["evil.Tokenizer", null]}
+}
+"""
+
+
 def write_dream_tokenizer(folder):
     """Write vocab.json and merges.txt, and a class that is code of the folder."""
     model = json.loads(library('texts').to_str())['model']
     (folder / 'vocab.json').write_text(json.dumps(model['vocab']))
     (folder / 'merges.txt').write_text('\n'.join(map(' '.join, model['merges'])))
-    texts = ['<|endoftext|>', '<|beginoftext|>', '<|mask|>']
-    added = {260 + i: {'content': text, 'special': True} for i, text in enumerate(texts)}
-    config = {
-        **dict(zip(('eos_token', 'bos_token', 'mask_token'), texts)),
-        'added_tokens_decoder': added,
-        'tokenizer_class': 'DreamTokenizer',
-        'auto_map': {'AutoTokenizer': ['evil.Tokenizer', None]},
-    }
-    (folder / 'tokenizer_config.json').write_text(json.dumps(config))
+    (folder / 'tokenizer_config.json').write_text(DREAM_TOKENIZER)
 
 
 # ---- folders
+
+
+CODE = """
+{
+    "attn_implementation": "somebody/kernel",
+    "_attn_implementation": "somebody/kernel",
+    "auto_map": {
+        "AutoConfig": "evil.Model",
+        "AutoModel": "evil.Model",
+        "AutoModelForMaskedLM": "evil.Model"
+    }
+}
+"""
 
 
 def write_folder(folder, config, weights):
     """Write config.json, with code that must not run, and model.safetensors."""
     from safetensors.torch import save_file
 
-    code = dict.fromkeys(('AutoConfig', 'AutoModel', 'AutoModelForMaskedLM'), 'evil.Model')
-    kernel = {'attn_implementation': 'somebody/kernel', '_attn_implementation': 'somebody/kernel'}
-    (folder / 'config.json').write_text(json.dumps(config | kernel | {'auto_map': code}))
+    (folder / 'config.json').write_text(json.dumps(config | json.loads(CODE)))
     (folder / 'evil.py').write_text('raise SystemExit("code of the folder has run")')
     save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
 

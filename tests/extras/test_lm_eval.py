@@ -122,24 +122,22 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own(toke
     assert ['|'.join(map(tokenizer.decode, row)) for row in rows] == want
 
 
-def test_last_words_are_counted(monkeypatch):
-    passages = 'x a', 'long b', 'x c', 'x d'
-    tokens = np.array([t for text in passages for t in (*text.encode(), 256)])
+def test_last_words_are_counted():
+    """' b' is always the likeliest token, of 3 nats more than others and 2 more than ' a'."""
+    tokenizer = Symbols('own', ['a', 'b', ' a', ' b', '.'], eos=4)
+    tokens = np.array([0, 1, 3, 4, 1, 2, 4, 0, 1, 0, 3, 4])
     text = SimpleNamespace(tokens=tokens, given=None, label='', digest='')
-    config = SimpleNamespace(batch_size=3, block_size=9)
-    estimate = last_word.last_word(config, SimpleNamespace(tokenizer=Bytes()))
-
-    def words(model, rows, batch_size, length):
-        assert (batch_size, length) == (3, 9)  # a word sees what fits into a block
-        for r, (_, word) in reversed([*enumerate(rows)]):
-            yield r, float(word[1] - 96), word[1] < 100
-
-    monkeypatch.setattr(last_word, 'continuation_scores', words)
-    measured = estimate.measure(None, text, Journal('', {}))
-    assert measured.tolist() == [[2, 1], [1, 1], [3, 1], [4, 0]]
+    model = make_model(vocab_size=5)
+    model.lm_head.weight.zero_()
+    model.lm_head.bias.copy_(torch.tensor([0, 0, 1, 3, 0]))
+    config = SimpleNamespace(batch_size=2, block_size=3)
+    estimate = last_word.last_word(config, SimpleNamespace(tokenizer=tokenizer))
+    measured = estimate.measure(model, text, Journal('', {}))
+    b = math.log(3 + math.e + math.e**3) - 3
+    assert measured.flatten().tolist() == pytest.approx([b, 1, b, 1, b + 2, 0])
     (row,) = estimate.rows(measured, text)
-    assert (row['accuracy'], row['rows']) == (0.75, 4)
-    assert row['word_perplexity'] == pytest.approx(math.exp(10 / 4))
+    assert (row['accuracy'], row['rows']) == (2 / 3, 3)
+    assert row['word_perplexity'] == pytest.approx(math.exp(b + 2 / 3))
 
 
 # ---- what lm-eval asks
@@ -188,36 +186,29 @@ def written(model, *contexts, **kwargs):
     return model.generate_until(asked(*((context, how) for context in contexts)))
 
 
-def nats_of(ckpt, text, first=0):
-    """-log p(text[first:] | text[:first]) of at most N bytes or tokens."""
-    idx = torch.tensor([list(text.encode() if isinstance(text, str) else text)])
-    nll = Writer(ckpt).model(idx, torch.arange(idx.size(1))[None]).detach()
-    return float(nll[0, first:].double().sum())
-
-
 LONG = 'abc def ' * 9 + 'xyz'
-SCORED = {  # (context, continuation): the text whose nats these are, and from which byte on
-    ('ab', ' cd'): ('ab cd', 2),
-    ('', 'xyz'): ('xyz', 0),
-    (LONG, '%'): (f'{LONG}%'[-N:], N - 1),
-    ('a', LONG[:N]): (LONG[:N], 0),
-    ('', ''): ('', 0),
+SCORED = {  # (context, continuation): what of it a Writer is asked
+    ('ab', ' cd'): 'ab[[= cd]]',
+    ('', 'xyz'): '[[=xyz]]',
+    (LONG, '%'): f'{LONG[1 - N :]}[[=%]]',
+    ('a', LONG[:N]): f'[[={LONG[:N]}]]',
     # a text begins at [None] and not at the end of another, unless somebody writes it
-    ('<|endoftext|>', 'a'): ([256, 97], 1),
+    ('<|endoftext|>', 'a'): '<|endoftext|>[[=a]]',
 }
+BLOCKS = [f'[[={LONG[:N]}]]', f'[[={LONG[N : 2 * N]}]]', f'{LONG[-N:-11]}[[={LONG[-11:]}]]']
 
 
-def test_continuations_score_as_the_model_scores(lm, ckpt):
-    want = [-nats_of(ckpt, *text) if text[0] else 0.0 for text in SCORED.values()]
+def test_continuations_score_as_the_writer_scores(lm, ckpt):
+    writer = Writer(ckpt)
+    want = writer.logprob([*SCORED.values()])
     assert likely(lm(batch_size=2), *SCORED) == pytest.approx(want, abs=1e-4)
-    text = Writer(ckpt).infill('ab', order='l2r', temperature=0, length=6)
+    text = writer.infill('ab', order='l2r', temperature=0, length=6)
     pairs = [('ab', text[2:]), ('ab', f'{text[2:-1]}~'), ('ab', f'~{text[3:]}')]
     greedy = [greedy for _, greedy in lm().loglikelihood(asked(*pairs))]
     assert greedy == [True, False, False]
-    (whole,) = likely(lm(), ('', LONG))  # in consecutive blocks
-    blocks = [nats_of(ckpt, LONG[:N]), nats_of(ckpt, LONG[N : 2 * N]), nats_of(ckpt, LONG[-N:], 21)]
+    whole = likely(lm(), ('', LONG), ('', ''))  # in consecutive blocks
     got = lm(batch_size=2).loglikelihood_rolling(asked(LONG, ''))
-    assert got == pytest.approx([-sum(blocks), 0.0], abs=1e-4) == [whole, 0.0]
+    assert got == pytest.approx([sum(writer.logprob(BLOCKS)), 0.0], abs=1e-4) == whole
 
 
 @pytest.mark.parametrize(
@@ -481,14 +472,15 @@ def results(harness, script, ckpt, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_command_runs_all_kinds_of_tasks(harness, results, ckpt, monkeypatch):
     texts = [json.loads(row)['text'] for row in ROWS_OF_TASKS.splitlines()]
-    of_choices = [nats_of(ckpt, text, 2) for text in ('ab cd', 'ab e', 'ab fgh', 'ab i')]
-    of_ends = sum(nats_of(ckpt, text, len(text) - 4) for text in texts) / 3
-    of_bytes = sum(nats_of(ckpt, text) for text in texts) / len(''.join(texts))
+    score = Writer(ckpt).logprob
+    of_choices = score([f'ab[[={choice}]]' for choice in (' cd', ' e', ' fgh', ' i')])
+    of_ends = score([f'{text[:-4]}[[={text[-4:]}]]' for text in texts])
+    of_texts = score([f'[[={text}]]' for text in texts])
     expected = {
-        'likely': math.exp(of_ends),
-        'choice': (of_choices.index(min(of_choices)) < 3) / 3,
+        'likely': math.exp(-sum(of_ends) / 3),
+        'choice': (of_choices.index(max(of_choices)) < 3) / 3,
         'written': 0,
-        'rolling': math.exp(of_bytes),
+        'rolling': math.exp(-sum(of_texts) / len(''.join(texts))),
     }
     assert results('one') == pytest.approx(expected, rel=1e-5)
     monkeypatch.setattr(harness, 'continuation_scores', None)  # all answers are kept
