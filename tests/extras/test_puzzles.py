@@ -17,7 +17,7 @@ from anyorder.extras.puzzles.rules import TASKS, judge_of, task_of
 from anyorder.extras.puzzles.sets import make_puzzles, prepare_puzzles
 from anyorder.extras.puzzles.solve import Puzzles, only_blank, read_runs, score
 from anyorder.extras.puzzles.sudoku import Sudoku
-from anyorder.extras.puzzles.zebra import Zebra, true_clues, zebra_names
+from anyorder.extras.puzzles.zebra import Zebra, random_houses, true_clues, zebra_names
 from anyorder.generation import SCORES, generate
 from anyorder.generation.unmasking import Adaptive
 from anyorder.likelihood.tables import share_error
@@ -52,6 +52,13 @@ def test_names_that_begin_with_each_other_have_blanks_between_them():
     assert get_tokenizer('countdown3').decode([1, 2]) == '+ -'
 
 
+def compare(truth, counts, solutions):
+    """A solver finds one of the true solutions, and their number up to 2."""
+    assert counts.tolist() == [min(2, len(found)) for found in truth]
+    assert {*counts.tolist()} == {0, 1, 2}
+    assert all(one in found for one, found in zip(solutions.tolist(), truth) if found)
+
+
 def test_the_sudoku_solver_counts_the_grids_that_agree():
     """Among all 288: of four rows of the digits those whose columns and boxes have all digits."""
     rows = np.array([*itertools.product(itertools.permutations(range(4)), repeat=4)])
@@ -63,10 +70,7 @@ def test_the_sudoku_solver_counts_the_grids_that_agree():
     grids[:8, :2] = 1  # contradictions
     given[:8, :2] = True
     truth = [every_grid[((every_grid == g) | ~of).all(1)].tolist() for g, of in zip(grids, given)]
-    counts, solutions = Sudoku(4).solve(grids, given)
-    assert counts.tolist() == [min(2, len(found)) for found in truth]
-    assert {*counts.tolist()} == {0, 1, 2}
-    assert all(one in found for one, found in zip(solutions.tolist(), truth) if found)
+    compare(truth, *Sudoku(4).solve(grids, given))
     hard = np.array([[*map(int, HARD)]])
     counts, found = Sudoku(9).solve(hard - 1, hard > 0)
     assert counts == 1
@@ -97,30 +101,22 @@ HOLDS = [
 ]
 
 
-def houses_by_hand(clues, n, k):
-    """All (k + 1) n houses of items that agree with clues, by trying every arrangement."""
-    found = []
-    for rows in itertools.product(itertools.permutations(range(n)), repeat=k):
-        house = [*range(n), *itertools.chain(*rows)]
-        if all(HOLDS[r](house[a], house[b]) for r, a, b in clues):
-            found.append(house)
-    return found
+def agree(clues, house):
+    return all(HOLDS[r](house[a], house[b]) for r, a, b in clues)
 
 
 @pytest.mark.parametrize('n', [3, 4])
 def test_the_zebra_solver_counts_what_every_arrangement_counts(n):
     """Of 2 n clues, and of half of the clues of two puzzles."""
-    values = rng().random((8, 3, n)).argsort(2).reshape(8, -1)
-    house = np.column_stack([np.tile(np.arange(n), (8, 1)), values])
+    house = random_houses(8, n, 3, rng())
     clues = true_clues(house, n, 2 * n, rng())
     mixed = np.concatenate([clues[:, :n], clues[::-1, n:]], 1)
-    clues = np.concatenate([clues, mixed])
-    counts, solutions = Zebra(6).solve(clues, n, 3)
-    truth = [houses_by_hand(c, n, 3) for c in clues.tolist()]
-    assert counts.tolist() == [min(2, len(found)) for found in truth]
-    assert {*counts.tolist()} == {0, 1, 2}
-    assert all(one in found for one, found in zip(solutions.tolist(), truth) if found)
-    assert all(one in found for one, found in zip(house.tolist(), truth))
+    assert all(map(agree, clues.tolist(), house.tolist()))
+    rows = itertools.product(itertools.permutations(range(n)), repeat=3)
+    every_house = [[*range(n), *itertools.chain(*row)] for row in rows]
+    both = np.concatenate([clues, mixed])
+    truth = [[house for house in every_house if agree(some, house)] for some in both.tolist()]
+    compare(truth, *Zebra(6).solve(both, n, 3))
 
 
 def read_clue(text, n):
@@ -256,10 +252,9 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
     where = [f'--data_dir={tmp_path}', '--name=one', '--n_train=40', '--n_test=9']
     make.main(configure(vars(make), [task, *words, *where]))
     meta = read_meta(tmp_path / 'one')
-    kept = {name: value for name, value in options.items() if name in task_of(task).options}
+    kept = {name: options[name] for name in task_of(task).options}
     assert meta.puzzle == {'task': task} | kept
-    made = [f'--{name}={value}' for name, value in options.items() if name != 'seed' or kept]
-    assert meta.made_by.split()[5:] == [*made]
+    assert meta.made_by.split()[5:] == words
     found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
         split = open_split(tmp_path, 'one', name)
@@ -271,13 +266,11 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
 
 @pytest.mark.slow
 def test_what_is_generated_depends_on_seed_split_and_part_and_on_no_process(monkeypatch):
-    one = make_puzzles(Sudoku(4), 'train', 1500, 0)
-    monkeypatch.setattr(sets, 'MANY', 0)  # for which processes are started
-    again = make_puzzles(Sudoku(4), 'train', 1500, 0)
-    assert len(one[0]) == 1500
-    assert all(map(np.array_equal, one, again))
-    monkeypatch.setattr(sets, 'PART', 60)
     rules = task_of('nae_sat', n_latents=20, n_observations=5)
+    one = make_puzzles(rules, 'train', 1500, 0)
+    assert len(one[0]) == 1500
+    monkeypatch.setattr(sets, 'MANY', 0)  # for which processes are started
+    assert all(map(np.array_equal, one, make_puzzles(rules, 'train', 1500, 0)))
     parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0), ('train', 0, 0)
     made = [sets.make_part(rules, *part)[0].tobytes() for part in parts]
     assert len({*made}) == 4
@@ -291,21 +284,13 @@ def sudokus(tmp_path, monkeypatch):
     return prepare_puzzles('sudoku4', 'data', n_rows=FEW)
 
 
-def test_a_set_is_made_again_where_it_is_damaged_and_replaced_by_force_alone(sudokus, tmp_path):
-    def again(**how):
-        return prepare_puzzles('sudoku4', 'data', **{'n_rows': FEW} | how)
-
-    path = tmp_path / 'data/sudoku4/val.bin'
-    rows = path.read_bytes()
-    assert again() == sudokus
-    path.write_bytes(b'1')
-    assert again(split='val').splits['train'] == sudokus.splits['train']
-    assert path.read_bytes() == rows
-    for refused in (dict(n_rows=FEW | {'val': 6}), dict(seed=1)):
+def test_a_set_of_other_puzzles_is_replaced_by_force_alone(sudokus):
+    assert prepare_puzzles('sudoku4', 'data', n_rows=FEW) == sudokus
+    for other in (dict(n_rows=FEW | {'val': 6}), dict(n_rows=FEW, seed=1)):
         with one_line('--force'):
-            again(**refused)
-    assert again(seed=1, force=True).splits['val']['rows'] == 40
-    assert path.read_bytes() != rows
+            prepare_puzzles('sudoku4', 'data', **other)
+        made = prepare_puzzles('sudoku4', 'data', force=True, **other)
+        assert made.splits['val']['sha256'] != sudokus.splits['val']['sha256']
     assert [name for name in TASKS if task_of(name).quick] == ['sudoku4']
 
 
@@ -377,27 +362,24 @@ def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, 
 def test_every_run_is_a_row_of_order_and_steps():
     runs = runs_of('--orders=random,margin/4+0.5', '--n_steps=4,0')
     names = [(run.order, run.n_steps) for run in runs]
-    assert names == [('random', 4), ('random', 0), ('margin/4+0.5', 4), ('margin/4+0.5', 0)]
+    assert names == [*itertools.product(('random', 'margin/4+0.5'), (4, 0))]
     assert runs[2].way.unmasking == Adaptive(4, score='margin', block_length=4, noise=0.5)
-    assert runs[2].way.order.kind == 'l2r'  # blocks go from left to right
     assert runs[1].way.unmasking.ends(torch.tensor([5]), [0]).tolist() == [[1, 2, 3, 4, 5]]
 
 
-def test_scores_by_hand(tiny):
-    _, puzzles = tiny
-    tokens, given = puzzles.tokens, puzzles.given
-    wrong = torch.where(given, tokens, 3 - tokens)
-    wrong[0] = tokens[0]
-    blank = given[1].byte().argmin()
-    wrong[1, blank] = tokens[1, blank]  # one blank is right
-    blanks = (~given).sum(1).double()
-    found = score(*puzzles.check_answer(wrong))
-    assert found['solved'] == 1 / 6
-    assert found['right'] == pytest.approx(float((blanks[0] + 1) / blanks.sum()))
-    assert found['solved_stderr'] == share_error(1, 6) == pytest.approx((3 * 7 / 10**3) ** 0.5)
-    whole = score(*puzzles.check_answer(tokens))
-    assert whole['solved'] == whole['right'] == 1
-    assert whole['right_stderr'] == share_error(6, 6) > 0
+def test_scores_by_hand():
+    """Of two puzzles of 2 and 4 blanks one is solved, and 1 blank of the other is right."""
+    counts = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]).bool()
+    right = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0]]).bool()
+    found = score(counts, right)
+    assert (found['solved'], found['right'], found['puzzles']) == (0.5, 0.5, 2)
+    assert found['solved_stderr'] == share_error(1, 2) == pytest.approx((3 * 3 / 6**3) ** 0.5)
+    # of 2 of 2 and 1 of 4, sqrt((1^2 + 1^2) / (n - 1) / n) / 3
+    assert found['right_stderr'] == pytest.approx(1 / 3)
+    for some in (slice(0, 1), [0, 0]):  # which do not differ
+        whole = score(counts[some], right[some])
+        assert whole['solved'] == whole['right'] == 1
+        assert whole['right_stderr'] == whole['solved_stderr'] > 0
 
 
 @pytest.mark.parametrize(
