@@ -72,16 +72,17 @@ def write_exported(folder, model, entries, tokenizer, weights):
     from safetensors.torch import save
 
     special = {}
+    files = {}
     if tokenizer is not None:
+        # left to right the last position is predicted alone
+        n_read = model.config.block_size - int(not model.slots.masked_loss)
         special = special_ids(tokenizer)
-    files = {'config.json': hub_config(model, entries, special, weights)}
-    if tokenizer is not None:
-        files |= tokenizer_files(tokenizer, n_read(model))
+        files = tokenizer_files(tokenizer, n_read)
+    files['config.json'] = hub_config(model, entries, special, weights)
     if entries.get('counts') is not None:
         files['counts.json'] = {'counts': entries['counts'].tolist()}
     if not model.slots.masked_loss:
         files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
-
     for name, value in files.items():
         text = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
         Path(folder, name).write_text(text, encoding='utf-8')
@@ -116,13 +117,6 @@ def hub_config(model, entries, special, weights):
 def part_of(values, names):
     """Return those of the values that have one of the names, in the order of the names."""
     return {name: values[name] for name in names if name in values}
-
-
-def n_read(model):
-    """Return how many tokens its view of transformers reads at most."""
-    if model.slots.masked_loss:
-        return model.config.block_size
-    return model.config.block_size - 1  # left to right the last position is predicted alone
 
 
 def read_exported(folder):

@@ -267,9 +267,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         past_key_values, is from generate() or use_cache=True and comes before input_ids;
         attention_mask covers both."""
         if cache is None:
-            cache = past_key_values
-        else:
-            refuse({'past_key_values': past_key_values})  # the other name of the cache
+            cache = past_key_values  # the other name of it
         read = self.network(input_ids, attention_mask, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., : self.config.vocab_size]
         loss = None
