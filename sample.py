@@ -162,9 +162,8 @@ def write_all(writer, prompts, texts, way, result, config):
     start = time.perf_counter()
     saved = start
     try:
-        for batch in writer.batches(texts, way, config.batch_size, watch):
-            for r, sample in enumerate(batch, len(samples)):
-                samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
+        for r, sample in enumerate(writer.samples(texts, way, config.batch_size, watch)):
+            samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
             result['seconds'] = time.perf_counter() - start
             if time.perf_counter() - saved > SAVED_EVERY:
                 saved = time.perf_counter()

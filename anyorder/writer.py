@@ -42,7 +42,7 @@ class Writer:
     """A trained model with its tokenizer, on its device.
 
     Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
-    asked, read and batches. The weights are put into place when they are first needed."""
+    asked, read and samples. The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True):
         """Open a checkpoint.
@@ -114,14 +114,19 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
+        is_text = isinstance(prompts[0], str)
         numbers = np.tile(range(len(prompts)), n or 1).tolist()
-        if isinstance(prompts[0], str):
+        if is_text:
             numbers.sort()
         texts = self.read(prompts, way, page, seed, numbers)
-        found = []
-        for batch in self.batches(texts, way, batch_size):
-            found += batch
-        return as_asked(found, prompt, n)
+        samples = [*self.samples(texts, way, batch_size)]
+        if not is_text:
+            shape = np.shape(prompt)[:-1]
+            return Rows(samples, shape if n is None else (n, *shape))
+        found = [as_text(sample) for sample in samples]
+        if n is not None:
+            found = [found[i : i + n] for i in range(0, len(found), n)]
+        return found[0] if isinstance(prompt, str) else found
 
     def stream(self, prompt, way=None, page=None, seed=1337, **options):
         """Yield after each forward pass a str, the text with dots for blanks, and at the end what
@@ -247,8 +252,8 @@ class Writer:
                 nats.append(float(logp))
         return nats
 
-    def batches(self, texts, way, batch_size, watch=None):
-        """Write texts of `read`. Yield the samples of each batch.
+    def samples(self, texts, way, batch_size, watch=None):
+        """Write texts of `read` in batches. Yield the sample of each, see Text.sample.
 
         A Watch is shown the first text of each batch after each of its steps."""
         n_blanks = sum(text.template.known.count(False) for text in texts)
@@ -262,7 +267,7 @@ class Writer:
                     if is_seen and batch[0].last_step > step:
                         tokens, steps, step, logprob = batch[0].seen()
                         watch(tokens, steps, step, logprob)
-                yield [self.sample(text) for text in batch]
+                yield from map(self.sample, batch)
 
     def sample(self, text):
         return text.sample(self.tokenizer, self.block_size)
@@ -321,7 +326,7 @@ def check_template(template, way, page, block_size):
 def check_guided(template, page, block_size):
     """Raise ValueError where a Template is not written on one canvas: on a second one what was
     written would count as the prompt."""
-    if template.longest > block_size or page.stop and len(template.sections()) > 1:
+    if template.longest > block_size or len(template.sections(page.stop)) > 1:
         raise ValueError(
             f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
             f'with what is to be written, got {template.longest}; and leave out stop where text '
@@ -365,18 +370,6 @@ def prompts_of(prompt):
     if isinstance(prompt, Collection) and any(isinstance(one, str) for one in prompt):
         return [*prompt]
     return [*np.atleast_2d(prompt)]
-
-
-def as_asked(samples, prompt, n):
-    """Return the samples in the form of the prompt: a Filled, Rows, or lists of them, n of each
-    unless n is None."""
-    if not isinstance(prompts_of(prompt)[0], str):
-        shape = np.shape(prompt)[:-1]
-        return Rows(samples, shape if n is None else (n, *shape))
-    texts = [as_text(sample) for sample in samples]
-    if n is not None:
-        texts = [texts[i : i + n] for i in range(0, len(texts), n)]
-    return texts[0] if isinstance(prompt, str) else texts
 
 
 class Rows(np.ndarray):

@@ -230,6 +230,8 @@ def joined_spaces(text, follows, tokenizer):
     follows."""
     n = len(text)
     border = len(text.rstrip())
+    if border == n:
+        return 0
     for _, start, end in tokenizer.shown_spans(text + follows):
         if border <= start < n < end:
             return n - start
@@ -250,10 +252,9 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
             before = ''
             continue
         text = space + piece.text
-        n_spaces = 0
+        border = len(text)
         if follows.kind == 'answer':
-            n_spaces = joined_spaces(text, follows.text, tokenizer)
-        border = len(text) - n_spaces
+            border -= joined_spaces(text, follows.text, tokenizer)
         space = text[border:]
         text = text[:border]
 
@@ -264,18 +265,13 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
         if text:
             before = (before or '') + text
         spelling.add(text, placed)
-        if not follows.is_text and is_lone_space(text, placed, tokenizer):
+        last = text[placed[-1][1] :] if placed else ''  # the text of the last token
+        joins = last.isspace() and any(joined_spaces(text, one, tokenizer) for one in 'aest')
+        if joins and not follows.is_text:
             spelling.behind_space.append(text)
         tokens = tokens_of(placed)
         found.append(Piece(piece.kind, tokens, len(tokens), len(tokens)))
     return found
-
-
-def is_lone_space(text, found, tokenizer):
-    """Whether a text ends in a token of spaces, the last of which a letter behind it would join."""
-    if not found or not text[found[-1][1] :].isspace():
-        return False
-    return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
 
 
 def matching(pattern, piece, tokenizer, length):
@@ -373,9 +369,11 @@ class Template:
                 return self.starts[k]
         return len(self.tokens)
 
-    def sections(self):
-        """Return the Templates of its sections. Each goes on to the end of its [[..]]; what stands
-        behind the last one is a section, too."""
+    def sections(self, stop):
+        """Return the Templates of its sections: with a stop each goes on to the end of its [[..]],
+        and what stands behind the last one is a section, too; without it is one."""
+        if not stop:
+            return [self]
         cuts = [i for i, piece in enumerate(self.pieces, 1) if piece.kind == 'rest']
         found = []
         for i, j in itertools.pairwise([0, *cuts, len(self.pieces)]):

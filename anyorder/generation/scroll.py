@@ -73,7 +73,7 @@ class Text:
         self.seed = seed
         self.number = number
         self.places = []
-        self.sections = template.sections() if page.stop else [template]
+        self.sections = template.sections(page.stop)
         self.n_open = len(template.open) or 1
         self.patterns = []
         self.spans = []

@@ -241,10 +241,9 @@ class AnyOrderLM(LM):
             numbers, rows, seeds, (options, *_), (stops, *_) = zip(*group)
             way, page = self.how_to_write(options, stops, len(rows[0]))
             texts = self.writer.read(rows, way, page, [*seeds], range(len(rows)))
-            numbers = iter(numbers)
-            for samples in self.writer.batches(texts, way, self.batch_size):
-                for sample, number in zip(samples, numbers):
-                    yield number, self.answer(sample, stops)
+            samples = self.writer.samples(texts, way, self.batch_size)
+            for number, sample in zip(numbers, samples):
+                yield number, self.answer(sample, stops)
 
     def read_gen_kwargs(self, gen_kwargs):
         """Return (options of writing, number of new tokens, stops) that a request asks for."""
