@@ -231,7 +231,7 @@ def test_the_tokens_of_pieces_are_those_of_the_whole_text(kind):
         assert np.concatenate(found).tolist() == wanted.tolist()
         assert sum(sizes) == n_bytes
         n_pieces += len(found)
-    assert (n_pieces > 100) == (tok.cut('a b') > 0)
+    assert (n_pieces > 100) == (tok.cut_place('a b') > 0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_the_tokens_of_pieces_are_those_of_the_whole_text(kind):
 def test_bytes_and_gpt2_by_hand():
     tok = Bytes()
     assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�'
-    assert tok.cut('a b') == 3
+    assert tok.cut_place('a b') == 3
     assert token_texts([97, 195], tok) == ['a', PART]
     assert gpt2().encode('hello world') == [31373, 995]
 
@@ -295,7 +295,7 @@ def test_words_that_are_learned_are_those_of_gpt2_up_to_a_length():
         sizes = [end - start for _, (start, end) in words(run * 500)]
         assert sum(sizes) == len(run * 500)
         assert max(sizes) <= LONG_WORD + 1  # and its space
-    assert tok.cut('中' * 500) > 400
+    assert tok.cut_place('中' * 500) > 400
 
 
 def test_a_signal_ends_what_is_learned_in_a_thread():
@@ -361,6 +361,7 @@ def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes(
     found = [changed(tok, **parts) for parts in changes]
     assert [bool(one.about_bytes()) for one in found] == 6 * [True] + [False]
     assert [one.n_bytes is None for one in found] == 6 * [True] + [False]
+    assert [one.cut_place('a b') for one in (*found, tok)] == 7 * [0] + [1]
 
 
 # (a name of a tokenizer, its file or what it says of the model, what is said)
@@ -496,7 +497,7 @@ def test_the_vocabulary_and_merges_of_the_hub_are_a_tokenizer(hub):
     hub.put('me/pairs', files)
     found = choose('hf:me/pairs')
     assert found.encode(TEXT) == tok.encode(TEXT)
-    assert (found.name, found.eos) == ('hf:me/pairs', tok.eos)
+    assert (found.name, found.special) == ('hf:me/pairs', {'<end>': found.eos})
 
 
 OTHER = 'A tale of two cities, in two books: the other one is not of this time. Ärger, 日本語!\n'

@@ -17,8 +17,8 @@ from anyorder.tokens.tokenizer import (
     N_IDS,
     PART,
     Tokenizer,
-    parted,
     shifted,
+    split_spans,
     tokens_of,
 )
 
@@ -68,7 +68,7 @@ class GPT2(Tokenizer):
     def decode(self, ids):
         return self.bpe.decode(ids)
 
-    def cut(self, text):
+    def cut_place(self, text):
         return last_cut(text)
 
 
@@ -121,11 +121,10 @@ def split_in_words():
     return pre_tokenizers.Split(Regex(WORDS), 'isolated')
 
 
-def cut_of_words(text, words=None):
+def cut_of_words(words, text):
     """Return last_cut, or else the last end of a word that stays one whatever follows.
 
-    words  cuts a text by GPT-2's expression or by WORDS; None: split_in_words()"""
-    words = words or split_in_words()
+    words  cuts a text by GPT-2's expression or by WORDS"""
     n = last_cut(text)
     if n:
         return n
@@ -167,7 +166,7 @@ class Library(Tokenizer):
         self.why_no_parts = why_no_parts(parts)
         self.is_bytes = are_bytes(backend, parts)
         if kinds(parts['decoder']) == ['ByteLevel']:
-            self.pieces = pieces_of(backend, self.n_tokens, self.unknown)
+            self.pieces = bytes_of_tokens(backend, self.n_tokens, self.unknown)
         self.is_checked = not (self.is_bytes and ids.keys() >= BYTE_OF.keys())
         self.is_cut = not self.is_checked and is_cut_in_words(parts)
         self.is_left_out = functools.cache(self.is_left_out)
@@ -216,11 +215,11 @@ class Library(Tokenizer):
         both = []
         for (prompt, _), text, whole in zip(pairs, texts, wholes):
             self.check(text, whole)
-            both.append(tuple(map(tokens_of, parted(whole, len(prompt)))))
+            both.append(tuple(map(tokens_of, split_spans(whole, len(prompt)))))
         return both
 
-    def cut(self, text):
-        return cut_of_words(text, self.backend.pre_tokenizer) if self.is_cut else 0
+    def cut_place(self, text):
+        return cut_of_words(self.backend.pre_tokenizer, text) if self.is_cut else 0
 
     # which texts it spells
 
@@ -266,7 +265,7 @@ class Library(Tokenizer):
         whole = self.known_text(self.shown_spans(context + text))
         for left in ('', context[-16:], letter, *'xe1.'):
             border = len(left)
-            _, found = parted(self.shown_spans(left + text), border)
+            _, found = split_spans(self.shown_spans(left + text), border)
             is_across = bool(found) and found[0][1] < border
             found = shifted(found, -border)
             if not is_across and self.known_text(given + found) == whole:
@@ -388,7 +387,7 @@ def kinds(part):
     return [kind for kind in found if kind != 'Sequence']
 
 
-def pieces_of(backend, n_tokens, unknown):
+def bytes_of_tokens(backend, n_tokens, unknown):
     """Return the bytes of each token of a backend in whose vocabulary a letter is a byte. Tokens
     that are added are text as they stand, or special."""
     pieces = dict.fromkeys(range(n_tokens))

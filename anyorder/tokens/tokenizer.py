@@ -28,7 +28,7 @@ def tokens_of(spans):
     return [token for token, _, _ in spans]
 
 
-def parted(found, border):
+def split_spans(found, border):
     """Return the spans of a whole text that end within its first `border` letters, and the others.
 
     A token across the border is of what follows it."""
@@ -171,7 +171,7 @@ class Tokenizer:
                 'every text, as bytes, gpt2 or bpe:4096'
             )
 
-    def cut(self, text):
+    def cut_place(self, text):
         """Return the last place where a text can be cut and keeps its tokens, whatever follows it,
         or 0."""
         return 0
@@ -196,7 +196,7 @@ class Bytes(Tokenizer):
     def encode_batch(self, texts):
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
-    def cut(self, text):
+    def cut_place(self, text):
         return len(text)
 
     def decode(self, ids):

@@ -75,7 +75,7 @@ def encode_documents(documents, tokenizer, meta):
     meta  of the set that they are for"""
     dtype = meta.dtype
     end = [] if tokenizer.eos is None else [tokenizer.eos]
-    for batch in batches(cut_anew(documents, tokenizer.cut)):
+    for batch in batches(cut_anew(documents, tokenizer.cut_place)):
         texts = batch
         if meta.prompts:
             found = tokenizer.encode_pairs(batch)

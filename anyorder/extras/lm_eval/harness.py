@@ -18,7 +18,7 @@ from anyorder.machine.terminal import progress
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import written_text
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizer import END_OF_TEXT, parted, tokens_of
+from anyorder.tokens.tokenizer import END_OF_TEXT, split_spans, tokens_of
 from anyorder.writer import Writer
 from configurator import Config, at_least, check, parse
 
@@ -201,7 +201,7 @@ class AnyOrderLM(LM):
                 f'{self.writer.tokenizer.name} makes no token of {continuation[:60]!r} behind '
                 f'{context[-60:]!r}, so that its likelihood says nothing: leave this text out'
             )
-        given, _ = parted(found, len(context.rstrip()))
+        given, _ = split_spans(found, len(context.rstrip()))
         return tokens[: len(given)], tokens[len(given) :]
 
     def spans(self, text, spelling):

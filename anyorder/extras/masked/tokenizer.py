@@ -6,7 +6,7 @@ import numpy as np
 from anyorder.machine.processes import processes
 from anyorder.tokens.libraries import Library
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizer import n_bytes_of, parted, shifted, tokens_of
+from anyorder.tokens.tokenizer import n_bytes_of, shifted, split_spans, tokens_of
 from anyorder.tokens.tokenizers import cut_anew
 
 
@@ -30,7 +30,7 @@ class HuggingFace(Library):
         if self.is_bytes:
             return self.spans(prompt), self.spans(text)
         border = len(prompt)
-        given, found = parted(self.spans(prompt + text), border)
+        given, found = split_spans(self.spans(prompt + text), border)
         return given, shifted(found, -border)
 
     def sizes(self, text, spans):
@@ -53,7 +53,7 @@ class HuggingFace(Library):
         spelling = Spelling(self)
         sizes = []
         n_end = int(self.eos is not None)
-        for text, tokens in zip(cut_anew(texts, self.cut), documents, strict=True):
+        for text, tokens in zip(cut_anew(texts, self.cut_place), documents, strict=True):
             prompt, text = text if isinstance(text, tuple) else ('', text)
             given, found = self.pair_spans(prompt, text)
             spelling.add(prompt, given)
