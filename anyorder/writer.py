@@ -17,7 +17,7 @@ from anyorder.generation.constraint import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way
-from anyorder.likelihood.conditional import conditional_logprob
+from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import Lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
@@ -242,15 +242,12 @@ class Writer:
                     'of known lengths without a pattern: write [[n]] in place of [[?]] and '
                     '[[/pattern/]]'
                 )
-        nats = []
+        rows = []
+        for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
+            places = [torch.tensor(flags).nonzero()[:, 0] for flags in (text.known, text.answer)]
+            rows.append((torch.tensor(text.tokens), *places, own))
         with self.autocast():
-            for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
-                idx = torch.tensor([text.tokens], device=self.device)
-                part = torch.tensor(text.answer).nonzero()
-                given = torch.tensor(text.known).nonzero()
-                logp = conditional_logprob(self.network, idx, part, given, n_orders, seed=own)
-                nats.append(float(logp))
-        return nats
+            return [*map(float, logprobs_of_parts(self.network, rows, n_orders))]
 
     def samples(self, texts, way, batch_size, watch=None):
         """Write texts of `read` in batches. Yield the sample of each, see Text.sample.

@@ -1,6 +1,6 @@
 """How likely are some positions of a text given others?"""
 
-from itertools import repeat
+from itertools import islice
 
 import torch
 
@@ -20,7 +20,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
     idx   (B, N) tokens in natural order
     a, b  (n,) and (m,) positions, lists or tensors; b may be empty
     seed  draws the shuffles, by default one that the generator draws"""
-    B, N = idx.shape
+    N = idx.size(1)
     a = torch.as_tensor(a, dtype=torch.long).flatten()
     b = torch.as_tensor(b, dtype=torch.long).flatten()
     both = torch.cat([b, a])
@@ -32,15 +32,28 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
         )
     if n_orders and seed is None:
         (seed,) = drawn_seeds(1, generator)
-    orders = orders_of_parts(b, a, n_orders, seed)
-    K = len(orders)
-    if model.slots.masked_loss:  # it has to know which positions are blank
-        is_rest = torch.ones(N, dtype=torch.bool).index_fill(0, both, False)
-        orders = torch.cat([orders, is_rest.nonzero().T.expand(K, -1)], 1)
-    asked = range(len(b), len(both))
-    rows = zip(idx.repeat(K, 1).cpu(), orders.repeat_interleave(B, 0), repeat(asked))
-    nll = torch.stack([*read(model, rows)])  # (K B, n)
-    return -ensemble_nll(-nll.sum(-1, dtype=widest(idx.device)).view(K, B).T)
+    found = logprobs_of_parts(model, [(row, b, a, seed) for row in idx.cpu()], n_orders)
+    return torch.stack([*found])
+
+
+def logprobs_of_parts(model, texts, n_orders=0):
+    """Yield log p(x_a | x_b) of each of the texts, (tokens (N,), b, a, seed of its shuffles), see
+    conditional_logprob."""
+
+    def rows():
+        for tokens, b, a, seed in texts:
+            both = torch.cat([b, a])
+            is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
+            rest = is_rest.nonzero()[:, 0]
+            if not model.slots.masked_loss:  # which has to know which positions are blank
+                rest = rest[:0]
+            for order in orders_of_parts(b, a, n_orders, seed):
+                yield tokens, torch.cat([order, rest]), range(len(b), len(both))
+
+    found = read(model, rows())
+    for _ in texts:
+        nll = torch.stack([*islice(found, max(1, n_orders))])  # (K, n)
+        yield -ensemble_nll(-nll.sum(1, dtype=widest(nll.device)))
 
 
 def orders_of_parts(b, a, n_orders, seed):
