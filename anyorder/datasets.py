@@ -57,46 +57,39 @@ def state_of(directory):
 
 
 def make_split(data_dir, name, split, meta):
-    """Make a set now, if it is one that needs no source and no time.
+    """Make a set now, of which nothing is there, if it is one that needs no source and no time.
 
-    Raises ValueError with the command that makes any other, see open_split."""
-    directory = os.path.join(data_dir, name)
-    row = DATA_SETS.get(name)
-    is_whole = bool({*TRAIN_AND_VAL} & whole_splits(directory, meta).keys())
-    if row and row.offline and split in TRAIN_AND_VAL and not is_whole:
+    Raises ValueError with the command that makes any other, or a split of a set with this Meta."""
+    if not meta and name in DATA_SETS and DATA_SETS[name].offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)
-    if name in MAKERS and split in ALL_SPLITS and not meta and maker_of(name).task_of(name).quick:
+    if not meta and name in MAKERS and split in ALL_SPLITS and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
-    path = bin_path(directory, split)
-    command = f'{command_of(name, meta, split)} --data_dir={shlex.quote(str(data_dir))}'
-    if is_made_whole(name, split):
-        command += ' --force' if meta else ''
-    elif meta or split not in TRAIN_AND_VAL or (row and row.splits):
-        command += f' --split={split}'
-    raise ValueError(f'no whole {path}; make it with: {command}')
+    path = bin_path(os.path.join(data_dir, name), split)
+    command, ending = command_of(name, split, meta)
+    data_dir = shlex.quote(str(data_dir))
+    raise ValueError(f'no whole {path}; make it with: {command} --data_dir={data_dir}{ending}')
 
 
-def is_made_whole(name, split):
-    """Whether a data set of this name divides its own documents into this split and another."""
+def command_of(name, split, meta):
+    """Return the command that makes a split of a set, of which there may be a Meta, and its
+    ending."""
     row = DATA_SETS.get(name)
-    return bool(row and row.documents and not row.splits and split in TRAIN_AND_VAL)
-
-
-def command_of(name, meta, split):
-    """Return the command for a split of a set, of which there may be a Meta."""
+    ending = f' --split={split}' if meta or split not in TRAIN_AND_VAL else ''
     if meta and meta.made_by:
-        return f'{meta.made_by} --name={name}'
+        return f'{meta.made_by} --name={name}', ending
     if name in MAKERS:
-        return f'{maker_of(name).MADE_BY} {name}'
-    if is_made_whole(name, split) or (name in DATA_SETS and DATA_SETS[name].splits):
-        return f'python data/prepare.py {name}'
+        return f'{maker_of(name).MADE_BY} {name}', ending
+    if row and row.splits:
+        return f'python data/prepare.py {name}', f' --split={split}'
+    if row and row.documents and split in TRAIN_AND_VAL:  # which are made together
+        return f'python data/prepare.py {name}', ' --force' if meta else ''
     kind = 'tokens' if meta and meta.tokenizer == OWN else 'text'
-    return f'python data/prepare.py {kind} --name={name} --source=FILE'
+    return f'python data/prepare.py {kind} --name={name} --source=FILE', ending
 
 
 def names_of_run(run):
     """Return the names of the sets of a run with these options; [] of a run that names none."""
-    return [name for name, _, _ in sets_in(run.get('dataset', ''))]
+    return [name for name, _ in sets_in(run.get('dataset', ''))]
 
 
 def name_of_run(run):
@@ -127,9 +120,5 @@ def prepared_anew(checkpoint, data_dir, name):
     """Return a line on the set of this name, if a checkpoint was trained on it and it has other
     contents now, see changed_since; '' of any other set."""
     meta = read_meta(os.path.join(home(data_dir), name))
-    if not meta or name not in names_of_run(checkpoint.run):
-        return ''
-    changed = changed_since(checkpoint.entries.get('sets', {}), meta)
-    if not changed:
-        return ''
-    return f'prepared anew since the training: {changed}; the model may know it'
+    changed = changed_since(checkpoint.entries.get('sets', {}), meta) if meta else ''
+    return changed and f'prepared anew since the training: {changed}; the model may know it'

@@ -45,7 +45,6 @@ from configurator import configure
 with one_line_errors():  # of a package that is missing
     from anyorder.tokens.arrays import prepare_tokens
     from anyorder.tokens.folder import print_meta
-    from anyorder.tokens.meta import read_meta
     from anyorder.tokens.prepared import DATA_SETS, prepare
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
@@ -69,7 +68,6 @@ force = False  # replace what is there
 
 def main(config):
     (data_set,) = config.words
-    before = read_meta(os.path.join(config.data_dir, config.name or data_set))
     check_options(config, data_set)
     where = config.data_dir, config.name, config.source, config.split
     if data_set == 'tokens':
@@ -78,7 +76,7 @@ def main(config):
     else:
         keys = {key: config[key] for key in TEXTS}
         meta = prepare(data_set, *where, config.tokenizer, config.force, **keys)
-    print_meta(config.data_dir, meta, before, config.force)
+    print_meta(config.data_dir, meta)
 
 
 def check_options(config, data_set):

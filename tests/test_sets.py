@@ -472,8 +472,8 @@ BAD = [
     ('a.txt pydocs', 'a', 'no --source'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test$'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),
-    ('a.npy', GRIDS - 1, 'a.npy must hold integers from 0 to 16,777,215, got .* -1 to 5'),
-    ('a.npy', GRIDS + 2**24 - 6, 'from 0 to 16,777,215, got .* 16777216'),
+    ('a.npy', GRIDS - 1, 'integers from 0 to 16,777,215'),
+    ('a.npy', GRIDS + 2**24 - 6, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS[None], r'a stream \(n,\), got .*\(1, 4, 6\)'),
     ('a.npy', np.array([{}, 1], object), 'a.npy cannot be read as integers: .*pickled'),
     *[('a.npy', GRIDS.astype(kind), 'hold integers .*, got .*4, 6') for kind in 'UfD?'],
@@ -494,8 +494,7 @@ BAD = [
     ('a.npz --split=train', {'train': GRIDS}, 'names its splits itself'),
     ('a.npz', {'train': GRIDS, 'x': GRIDS}, 'a.npz has train, x'),
     ('a.npz', {'train': GRIDS, 'given_train': NO_GIVEN[:2]}, r'bools of shape \(4, 6\)'),
-    ('a.npz', {'train': GRIDS, 'given': ~NO_GIVEN[0]}, 'row 0 .* is given as a whole'),
-    ('a.npz', {'train': GRIDS, 'val': GRIDS, 'given_train': NO_GIVEN}, 'what is given in all'),
+    ('a.npz', {'train': GRIDS, 'given': ~NO_GIVEN[0]}, 'leave something'),
 ]
 NAMES_OF_TOKENS = {'few': 'a\nb\nc', 'twice': 'a\nb\na'}
 
@@ -697,6 +696,7 @@ def test_of_many_tokens_some_of_all_parts_are_counted(monkeypatch):
     tokens = np.array([0, 2, 2, 2, 3, 0, 1])
     assert blocks_of(tokens, 4, (2, 4)).counts[:5].tolist() == [2, 1, 3, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
+    monkeypatch.setattr(sets, 'PIECE', 10)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
     assert (blocks_of(parts, 4).counts[:64] == 10).all()
 
@@ -866,9 +866,9 @@ def test_weights_are_shares():
 @pytest.mark.parametrize(
     'one, other, said',
     [
-        (OWN, TEXT, 'a and b cannot be mixed: their tokenizers differ, own and bytes'),
-        (OWN, replace(OWN, row_length=6), 'a is a stream of tokens, b is rows of 6 tokens'),
-        (TEXT, KINDS['qa'], 'b is documents'),
+        (OWN, TEXT, 'a and b cannot be mixed, .* differ in .*tokenizer'),
+        (OWN, replace(OWN, row_length=6), 'differ in row_length'),
+        (TEXT, KINDS['qa'], 'differ in prompts'),
         (OWN, replace(OWN, eos=1), 'differ in eos'),
         (KINDS['nae_sat'], replace(KINDS['nae_sat'], puzzle={'seed': 1}, given=False), ''),
     ],

@@ -29,29 +29,28 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     arrays = read_arrays(source, split)
     made = data_dir, name or 'tokens', splits_of(arrays), name_source(source), force
     with folder_to_write(*made) as folder:
-        kept = folder.meta if folder.kept else None
-        meta = describe(arrays, source, kept, **form)
+        meta = describe(arrays, source, folder.meta if folder.kept else None, **form)
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
             return folder.meta
-        rows = {s: packed(*array, meta, source) for s, array in arrays.items()}
-        return folder.write(meta, divided(rows, DATA_SETS['text'].val_ratio))
+        return folder.write(meta, divided(arrays, meta, DATA_SETS['text'].val_ratio))
 
 
-def divided(arrays, val_ratio):
-    """Yield the pieces of {split: array} for Folder.write, arrays of rows (rows, N) or of streams
-    (n,). What '' names is divided as documents are, of which a stream is one."""
+def divided(arrays, meta, val_ratio):
+    """Yield the pieces of the arrays of read_arrays for Folder.write. What '' names is divided as
+    documents are, of which a stream is one."""
     for split, array in arrays.items():
-        is_stream = array.ndim == 1
+        packed = meta.pack(*array)
+        n_rows = len(packed) if meta.row_length else 1
         if split:
-            yield split, array, 0, 1 if is_stream else len(array)
-        elif is_stream:
-            cut = int(len(array) * (1 - val_ratio))
-            yield 'train', array[:cut], 0, 1
-            yield 'val', array[cut:], 0, 1
-        else:
-            for is_val, row in zip(draw_val(len(array), val_ratio), array):
+            yield split, packed, 0, n_rows
+        elif meta.row_length:
+            for is_val, row in zip(draw_val(n_rows, val_ratio), packed):
                 yield TRAIN_AND_VAL[is_val], row, 0, 1
+        else:
+            cut = int(len(packed) * (1 - val_ratio))
+            yield 'train', packed[:cut], 0, 1
+            yield 'val', packed[cut:], 0, 1
 
 
 # --------------------------------------------------------------------------------------------------
@@ -59,29 +58,29 @@ def divided(arrays, val_ratio):
 
 
 def read_arrays(path, split):
-    """Return {split: (tokens, given or None)} of a file; '' is still to be divided."""
+    """Return {split: (tokens, given)} of a file, `given` () where nothing is; '' is still to be
+    divided."""
     if not path.lower().endswith(('.npy', '.npz')):
         raise ValueError(f'{path} must end in .npy or .npz; numpy.save writes the first')
+    nothing = np.array(False)
     way_out = 'save an .npy by numpy.save, an .npz by numpy.savez, without pickled objects'
     with reading(path, 'integers', way_out):
         if path.lower().endswith('.npy'):
             array = np.load(path, mmap_mode='r', allow_pickle=False)
             if not isinstance(array, np.ndarray):  # an .npz by this name
                 raise ValueError
-            return {split: (array, None)}
+            return {split: (array, nothing)}
         with np.load(path, allow_pickle=False) as found:
             arrays = dict(found)
     there = [s for s in SPLITS if s in arrays]
-    given = {s: arrays.get(f'given_{s}', arrays.get('given')) for s in there}
-    known = {*there, 'given', *(f'given_{s}' for s in there)}
-    is_given = [x is not None for x in given.values()]
-    if split or not there or arrays.keys() - known or len({*is_given}) > 1:
+    names = {s: f'given_{s}' if f'given_{s}' in arrays else 'given' for s in there}
+    if split or not there or arrays.keys() - {*there, *names.values(), 'given'}:
         raise ValueError(
             f'an .npz names its splits itself, without --split, as arrays {", ".join(SPLITS)}, and '
-            'what is given in all of them as given, or given_train, ...; '
-            f'{path} has {", ".join(arrays)}'
+            f'what is given in all of them as given, or given_train, ...; {path} has '
+            f'{", ".join(arrays)}'
         )
-    return {s: (arrays[s], given[s]) for s in there}
+    return {s: (arrays[s], arrays.get(name, nothing)) for s, name in names.items()}
 
 
 def read_names(path):
@@ -107,8 +106,14 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     end         the token that ends each document of a stream, or None
     vocabulary  path of a file with a name for each token, or ''
     shape       'HxW' where a row is a grid, or ''"""
-    n_tokens = 1 + max(largest_id(tokens, source) for tokens, _ in arrays.values())
-    n_row = row_length(arrays, source)
+    for tokens, given in arrays.values():
+        check_array(tokens, given, source)
+    shapes = {tokens.shape[1:] for tokens, _ in arrays.values()}
+    if len(shapes) > 1:
+        raise ValueError(f'{source} must hold rows of one length, got {shapes}')
+    (of_row,) = shapes
+    n_row = of_row[0] if of_row else None
+    n_tokens = 1 + max(int(tokens.max()) for tokens, _ in arrays.values())
     if end is not None:
         check_end(end, n_row)
         n_tokens = max(n_tokens, end + 1)
@@ -126,32 +131,29 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
         OWN,
         known,
         end,
-        given=any(given is not None for _, given in arrays.values()),
+        given=any(given.ndim for _, given in arrays.values()),
         row_length=n_row,
         shape=grid_of(shape, n_row),
         vocabulary=names,
     )
 
 
-def largest_id(tokens, source):
-    """Return the largest id of an array of a source."""
-    got = f'{tokens.dtype} of shape {tokens.shape}'
-    if tokens.dtype.kind in 'iu' and tokens.size:
-        if 0 <= tokens.min() and tokens.max() < N_IDS:
-            return int(tokens.max())
-        got = f'{tokens.dtype}: {tokens.min()} to {tokens.max()}'
-    raise ValueError(f'{source} must hold integers from 0 to {N_IDS - 1:,}, got {got}')
-
-
-def row_length(arrays, source):
-    """Return the length of the rows of arrays; None: they are streams."""
-    shapes = [tokens.shape for tokens, _ in arrays.values()]
-    if len({shape[1:] for shape in shapes}) > 1 or len(shapes[0]) not in (1, 2):
+def check_array(tokens, given, source):
+    """Raise ValueError unless tokens are rows or a stream of integers, and `given` bools for these
+    which leave something to learn of each row."""
+    shape = tokens.shape
+    is_whole = tokens.dtype.kind in 'iu' and tokens.ndim in (1, 2) and tokens.size
+    if not is_whole or tokens.min() < 0 or tokens.max() >= N_IDS:
         raise ValueError(
-            f'{source} must hold rows of one length (rows, N), or a stream (n,), got {shapes}: '
-            'reshape it'
+            f'{source} must hold integers from 0 to {N_IDS - 1:,}, as rows of one length (rows, N) '
+            f'or a stream (n,), got {tokens.dtype} of shape {shape}'
         )
-    return shapes[0][1] if len(shapes[0]) == 2 else None
+    fits = given.dtype == bool and given.shape in ((), shape, shape[-1:])
+    if not fits or np.broadcast_to(given, shape).all(-1).any():
+        raise ValueError(
+            f'given of {source} must be bools of shape {shape} or {shape[-1:]} that leave '
+            f'something of each row to learn, got {given.dtype} of shape {given.shape}'
+        )
 
 
 def check_end(end, n_row):
@@ -167,27 +169,7 @@ def grid_of(shape, n_row):
     """Return [H, W] of the option `shape`, None of ''."""
     if not shape:
         return None
-    sides = [int(side) for side in shape.split('x') if re.fullmatch(r'[1-9]\d{0,4}', side)]
+    sides = [int(side) for side in shape.split('x') if side.isdecimal()]
     if len(sides) != 2 or sides[0] * sides[1] != n_row:
         raise ValueError(f'shape must be HxW, as 8x8, for rows of {n_row} tokens, got {shape!r}')
     return sides
-
-
-def packed(tokens, given, meta, source):
-    """Return an array as it stands on disk.
-
-    given  bools (..., N) or (N,), whether a token is given; or None"""
-    if given is not None:
-        shape = tokens.shape
-        if given.dtype != bool or given.shape not in (shape, shape[-1:]):
-            raise ValueError(
-                f'given of {source} must be bools of shape {shape} or {shape[-1:]}, '
-                f'got {given.dtype} of shape {given.shape}'
-            )
-        whole = np.broadcast_to(given, shape).all(-1)
-        if whole.any():
-            raise ValueError(
-                f'row {whole.argmax()} of {source} is given as a whole, nothing is left to learn: '
-                'leave it out'
-            )
-    return meta.pack(tokens, given)

@@ -65,6 +65,7 @@ class Folder:
         if there and not self.force:
             is_from = all(said['source'] == self.origin for said in there.values())
             if [*there] == self.wanted and is_from and same and not others:
+                print('there already (--force replaces it)')
                 return True
             raise ValueError(
                 f'{self.path} holds {", ".join(there)} already, from '
@@ -134,13 +135,9 @@ def write_pieces(paths, origin, pieces):
     return new
 
 
-def print_meta(out, meta, before, force):
-    """Print what is in the folder now, and whether it was there before."""
-    done = 'written'
-    if meta == before and not force:
-        done = 'there already (--force replaces it)'
-    print(f'{os.path.join(out, meta.name)}: {done}, tokenizer {meta.tokenizer}')
-
+def print_meta(out, meta):
+    """Print what is in the folder now."""
+    print(f'{os.path.join(out, meta.name)}: tokenizer {meta.tokenizer}')
     for name, said in meta.splits.items():
         print(
             f'{name}: {said["rows"]:,} rows, {said["tokens"]:,} tokens, '

@@ -19,13 +19,12 @@ def weights_in(text):
     """Return {name of a set: its weight} of the option dataset, as books:0.7,code:0.3.
 
     Without weights all are None. Raises ValueError for any other text."""
-    found = sets_in(text) or [(text, '', '')]
+    found = sets_in(text) or [(text, '')]
     weights = {}
-    for name, _, number in found:
+    for name, number in found:
         check_names(dataset=name)
         weights[name] = number_in(number)
-    has_weights = any(colon for _, colon, _ in found)
-    if has_weights and not all(weight and weight > 0 for weight in weights.values()):
+    if ':' in text and not all(weight and weight > 0 for weight in weights.values()):
         raise ValueError(
             'dataset must give all sets a weight above 0, the share of the tokens, or none: '
             f'got {text!r}'
@@ -36,9 +35,9 @@ def weights_in(text):
 
 
 def sets_in(text):
-    """Return [(name, ':' or '', weight)] of the sets in the option dataset, as they stand there."""
+    """Return [(name, weight or '')] of the sets in the option dataset, as they stand there."""
     found = [part.partition(':') for part in names_in(text)]
-    return [(name.strip(), colon, number) for name, colon, number in found]
+    return [(name.strip(), number) for name, _, number in found]
 
 
 def shares_of(weights):
@@ -57,40 +56,27 @@ def mixed(metas):
     Raises ValueError unless they have one tokenizer and blocks of one form."""
     first, *others = metas
     for other in others:
-        check_alike(first, other)
+        found = differing(vars(kind_of(first)), vars(kind_of(other)))
+        found = [name for name in found if name not in MAY_DIFFER]
+        if tokenizer_of_set(first).identity != tokenizer_of_set(other).identity:
+            found.append('tokenizer')
+        if found:
+            raise ValueError(
+                f'{first.name} and {other.name} cannot be mixed, as they differ in '
+                f'{", ".join(found)}: mix streams with streams, rows with rows of the same length, '
+                'and sets of one tokenizer, which --tokenizer=FOLDER of the other gives a set'
+            )
     kind = replace(kind_of(first), given=any(meta.given for meta in metas))
     if any(meta.puzzle != first.puzzle for meta in metas):
         return replace(kind, puzzle=None)
     return kind
 
 
-def check_alike(one, other):
-    """Raise ValueError unless two sets may be mixed. See mixed."""
-    tokenizers = [tokenizer_of_set(one), tokenizer_of_set(other)]
-    both = f'{one.name} and {other.name} cannot be mixed'
-    if tokenizers[0].identity != tokenizers[1].identity:
-        called = ' and '.join(tokenizer.name for tokenizer in tokenizers)
-        raise ValueError(
-            f'{both}: their tokenizers differ, {called}; prepare one of the two again, with '
-            '--tokenizer=FOLDER of the other'
-        )
-    found = differing(vars(kind_of(one)), vars(kind_of(other)))
-    others = [name for name in found if name not in MAY_DIFFER]
-    if others:
-        raise ValueError(
-            f'{both}: {one.name} is {form_of(one)}, {other.name} is {form_of(other)}, and they '
-            f'differ in {", ".join(others)}; mix streams with streams, and rows with rows of the '
-            'same length'
-        )
-
-
 def form_of(meta):
     """Return in words what the blocks of a set are."""
     if meta.row_length:
         return f'rows of {meta.row_length} tokens'
-    if meta.prompts:
-        return 'documents with prompts, a row each'
-    return STREAM
+    return 'documents with prompts, a row each' if meta.prompts else STREAM
 
 
 # --------------------------------------------------------------------------------------------------

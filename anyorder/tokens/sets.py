@@ -3,6 +3,7 @@ split, see Meta.pack.
 
 The tokens of a set are a stream, or rows: those of an array, or documents with prompts."""
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -94,15 +95,10 @@ class Split:
 
     def count(self):
         """Return (n_tokens,) int64: how often each token stands here; of more than COUNTED some
-        are counted, in 64 places spread evenly. Raises ValueError for a token that the set
-        lacks."""
-        n = len(self.packed)
-        n_places = 64 if n > COUNTED else 1
-        size = min(n, COUNTED) // n_places
+        pieces are counted, spread evenly. Raises ValueError for a token that the set lacks."""
         counts = np.zeros(self.meta.n_tokens, np.int64)
-        for i in range(n_places):
-            start = i * (n - size) // 63
-            for _, part in pieces_of(self.packed[start : start + size]):
+        for n, (_, part) in enumerate(pieces_of(self.packed)):
+            if n % math.ceil(len(self.packed) / COUNTED) == 0:
                 tokens, _ = self.unpack(part)
                 counts += np.bincount(tokens, minlength=len(counts))
         return counts

@@ -117,9 +117,7 @@ def open_texts(path, by_line=False, **keys):
             f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a '
             '.jsonl'
         )
-    if by_line or kind == 'raw':
-        return Documents(partial(texts_of_lines, paths))
-    return Documents(partial(texts, paths))
+    return Documents(partial(texts, paths, by_line or kind == 'raw'))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -162,18 +160,14 @@ def texts_in(folder):
 # Texts
 
 
-def texts(paths):
-    """Yield the texts of files."""
+def texts(paths, by_line):
+    """Yield the texts of files, of which each line may be one."""
     for path in paths:
         with reading_text(path, '\n') as f:
-            yield from parted(iter(partial(f.read, PIECE), ''))
-
-
-def texts_of_lines(paths):
-    """Yield the lines of files as texts."""
-    for path in paths:
-        for line in lines(path):
-            yield from pieces_of(line)
+            if not by_line:
+                yield from parted(iter(partial(f.read, PIECE), ''))
+            for line in f:
+                yield from pieces_of(line)
 
 
 def lines(path):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 
 from anyorder.datasets import TRAIN_AND_VAL, open_splits
-from anyorder.machine.processes import first_process_first, processes
+from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizers import tokenizer_of_set
@@ -35,7 +35,7 @@ class Data:
     kind       what kind_of says of the sets
     tokenizer  of all of them
     source     of the training
-    counts     (n_tokens,) how often each token is trained on, in the process that saves it"""
+    counts     (n_tokens,) how often each token is trained on"""
 
     def __init__(self, config):
         weights = weights_in(config.dataset)
@@ -49,10 +49,7 @@ class Data:
         self.val = [Measured(Blocks(val, *how), n_blocks) for _, val in pairs]
         set_shares(self.train, [*weights.values()])
         self.source = ', '.join(split.said['source'] for split in self.train)
-        rank, _ = processes()
-        self.counts = None
-        if rank == 0:
-            self.counts = torch.from_numpy(counts_of(self.train))
+        self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
     def hashes(self):

@@ -12,14 +12,12 @@ names of digits differ, two Countdowns if they have the same numbers and target.
 have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless
 --force."""
 
-import os
 import signal
 
 from anyorder.extras.puzzles.rules import TASKS, task_of
 from anyorder.extras.puzzles.sets import SHARES, prepare_puzzles
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.folder import print_meta
-from anyorder.tokens.meta import read_meta
 from configurator import at_least, check_choice, configure
 
 WORDS = {name: task_of(name).about for name in TASKS}
@@ -50,10 +48,9 @@ def main(config):
         raise ValueError(f'--{min(idle)} changes nothing of {task}: leave it out')
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', *OF_SOME)}
-    before = read_meta(os.path.join(config.data_dir, config.name or task))
     where = config.data_dir, config.name, config.split
     meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
-    print_meta(config.data_dir, meta, before, config.force)
+    print_meta(config.data_dir, meta)
 
 
 if __name__ == '__main__':
