@@ -135,7 +135,7 @@ TIED = ('lm_head.weight', 'transformer.wte.weight')
 WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
 
 
-def padded(n_tokens):
+def embedding_rows(n_tokens):
     """Return the rows of the embedding and the head of a new network: a multiple of 64."""
     return -(-n_tokens // 64) * 64
 

@@ -55,7 +55,7 @@ from anyorder.seeds import (
 )
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.training.start import open_start
-from anyorder.weights import local_path, padded, unwrapped
+from anyorder.weights import embedding_rows, local_path, unwrapped
 from anyorder.writer import Writer
 from configurator import configure
 from model import AOGPT, EMA, AOGPTConfig
@@ -382,7 +382,7 @@ def test_what_published_sizes_leave_out_is_inferred():
     assert (adaln.target_position, adaln.gpt2_blocks) == ('adaln', False)
     sigma = config_of(args, ln_f=torch.zeros(8))
     assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
-    assert [padded(n) for n in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
+    assert [embedding_rows(n) for n in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
 
 
 def test_a_digest_tells_all_weights_and_sizes_and_stays_as_journals_have_it(model):

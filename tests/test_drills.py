@@ -99,18 +99,6 @@ def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkey
         assert_close(out[name], one[name], 1e-5)
 
 
-def test_a_process_that_is_lost_ends_the_other(data):
-    run(*TWO, '--max_iters=1')
-    p = torture.start(['--init_from=resume', *LONG], 2)
-    wait_for_updates(p, 2)
-    workers = Path(f'/proc/{p.pid}/task/{p.pid}/children').read_text().split()
-    os.kill(int(workers[1]), signal.SIGKILL)
-    p.communicate(timeout=HANGS)
-    assert p.returncode != 0
-    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 1
-    assert not any(os.path.exists(f'/proc/{pid}') for pid in workers)
-
-
 # ---- a state that is split
 
 

@@ -23,8 +23,8 @@ from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
-from anyorder.training.validation import measured
-from anyorder.weights import GPT2_N_TOKENS, padded
+from anyorder.training.validation import laws_of
+from anyorder.weights import GPT2_N_TOKENS, embedding_rows
 from configurator import Config, check_choice, differing
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -173,14 +173,14 @@ def check_order(order, c):
     order.check(c.block_size)
     names = [f'{name}_' for name in weights_in(c.dataset)]
     sets = ['', *names] if len(names) > 1 else ['']
-    kinds = sorted(measured(order, masked_loss))
+    kinds = sorted(laws_of(order, masked_loss))
     check_choice('keep_best', c.keep_best, *(f'val_{s}{kind}' for s in sets for kind in kinds), '')
 
 
 def model_config(config, n_tokens=GPT2_N_TOKENS):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
     sizes = {name: config[name] for name in SIZES} | network_fields(config.network)
-    vocab_size = padded(n_tokens)
+    vocab_size = embedding_rows(n_tokens)
     return AOGPTConfig(dropout=config.dropout, vocab_size=vocab_size, n_tokens=n_tokens, **sizes)
 
 

@@ -8,14 +8,14 @@ from anyorder.orders import Order, draw_orders
 from anyorder.tokens.blocks import Batch, visits_of
 
 
-def measured(order, masked_loss):
+def laws_of(order, masked_loss):
     """Return {name in the log: Order} of what a run in this order measures: 'any', 'l2r', 'own'."""
     laws = {order.estimate: order}
     return laws if masked_loss else laws | {'l2r': Order('l2r')}
 
 
 def validate(model, blocks, given, order, config, begins=None):
-    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N), see `measured`.
+    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N), see laws_of.
 
     Tokens that are `given` (n, N) come first and cost nothing; of documents apart, which start at
     `begins` (n, P), in each. Each block has a fixed order, and of a masked loss fixed numbers of
@@ -28,7 +28,7 @@ def validate(model, blocks, given, order, config, begins=None):
     own = places % n
 
     nats = {}
-    for name, law in measured(order, model.slots.masked_loss).items():
+    for name, law in laws_of(order, model.slots.masked_loss).items():
         orders = draw_orders(range(n), N, order=law)[:, 0]
         batch = Batch.of(blocks, orders, given, visits_of(blocks), begins, law.law)
         if model.slots.masked_loss:

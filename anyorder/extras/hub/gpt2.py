@@ -15,7 +15,7 @@ import torch
 
 from anyorder.extras.hub.folders import check_form, read_weights
 from anyorder.machine.files import reading
-from anyorder.weights import GPT2_N_TOKENS, padded, read_json, unwrapped
+from anyorder.weights import GPT2_N_TOKENS, embedding_rows, read_json, unwrapped
 
 # entries of config.json that change the network, and values that are understood
 UNDERSTOOD = {
@@ -78,7 +78,7 @@ def our_sizes(config):
     return {
         **sizes,
         'block_size': config.get('n_positions', 1024),
-        'vocab_size': padded(GPT2_N_TOKENS),
+        'vocab_size': embedding_rows(GPT2_N_TOKENS),
         'n_tokens': GPT2_N_TOKENS,
         'target_position': 'input',
         'gpt2_blocks': True,
@@ -110,7 +110,7 @@ def our_weights(weights):
 
     wte = weights['wte.weight']
     wpe = weights['wpe.weight']
-    padding = wte.new_zeros(padded(GPT2_N_TOKENS) - GPT2_N_TOKENS, *wte.shape[1:])
+    padding = wte.new_zeros(embedding_rows(GPT2_N_TOKENS) - GPT2_N_TOKENS, *wte.shape[1:])
     state['transformer.wte.weight'] = torch.cat([wte, padding])
     state['transformer.wnonee.weight'] = wte[END:].clone()
     state['transformer.wpe.weight'] = torch.cat([wpe, wpe[-1:]])
