@@ -1,6 +1,5 @@
 """Reveal blanks from coarse to fine: dilated unmasking."""
 
-import itertools
 from dataclasses import dataclass
 
 import torch
@@ -29,18 +28,14 @@ class Dilated(Unmasking):
         B, N = canvas.order.shape
         visits = torch.arange(N).repeat(B, 1)
         for row, first, n in zip(visits, canvas.known.tolist(), canvas.n_blanks.tolist()):
-            groups = dilated_groups(n, self.block_length)
-            blank = torch.tensor([*itertools.chain(*groups)], dtype=torch.long)
-            row[first : first + n] = first + blank
+            steps = dilated_steps(n, self.block_length)
+            row[first : first + n] = first + steps.argsort(stable=True)
         canvas.order = canvas.order.gather(1, visits.to(canvas.order.device, non_blocking=True))
         return self
 
     def ends(self, n_blanks, seeds, *names):
-        ends = []
-        for n in n_blanks.tolist():
-            groups = dilated_groups(n, self.block_length)
-            ends.append([*itertools.accumulate(map(len, groups))])
-        return padded_ends(ends, n_blanks)
+        steps = [dilated_steps(n, self.block_length) for n in n_blanks.tolist()]
+        return padded_ends([own.bincount().cumsum(0).tolist() for own in steps], n_blanks)
 
     reveal = Given.reveal
 
@@ -56,14 +51,15 @@ def dilated(n_steps=1, schedule='linear', binomial=False, revise=0, threshold=32
     return Dilated(int(threshold))
 
 
-def dilated_groups(n, block_length):
-    """Return [[number of a blank, ...] of each step] of n blanks in blocks."""
-    groups = []
-    for start in range(0, n, block_length):
-        left = range(start, min(start + block_length, n))
-        gap = len(left)
-        while left:
+def dilated_steps(n, block_length):
+    """Return the step (n,) that reveals each of n blanks in blocks."""
+    steps = torch.full((n,), -1)
+    n_steps = 0
+    for block in steps.split(block_length):
+        place = torch.arange(len(block))
+        gap = len(block)
+        while (block < 0).any():
             gap = max(1, gap // 2)
-            groups.append([i for i in left if (i - start) % gap == 0])
-            left = [i for i in left if (i - start) % gap]
-    return groups
+            block[(block < 0) & (place % gap == 0)] = n_steps
+            n_steps += 1
+    return steps
