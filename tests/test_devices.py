@@ -339,7 +339,7 @@ def test_it_goes_with_its_network(simulated, is_frozen):
     simulated(body)
 
 
-# [((rows, positions), how, the shape of what is kept then, its dtype, caches of its one layer)]
+# [((rows, positions), how, the shape of what is kept then, its dtype, how many caches)]
 HISTORY = [
     ((2, 12), {}, (2, 12), 'float32', 1),
     ((1, 3), {}, (2, 12), 'float32', 1),
@@ -365,9 +365,9 @@ def test_each_kind_of_text_has_its_own_of_the_most_rows_and_positions_of_all_tex
                 found = left_to_right(network, device, *asked, **how)
             if dtype == 'float32':
                 close(found, left_to_right(freeze(small(device)), device, *asked, **how))
-            cache = network.workspace.cache
-            assert (network.workspace.shape, str(cache.k.dtype)) == (shape, f'torch.{dtype}')
-            assert len(cache.k) == n_caches
+            caches = network.workspace.caches
+            assert (network.workspace.shape, str(caches[0].k.dtype)) == (shape, f'torch.{dtype}')
+            assert len(caches) == n_caches
             kept.append(weakref.ref(network.workspace))
         assert kept[2]() is None
         want = text(model, device)

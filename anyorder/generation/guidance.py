@@ -1,7 +1,5 @@
 """How does a text depend more on its prompt? By guidance, a second pass without the prompt."""
 
-import copy
-
 import torch
 
 
@@ -19,7 +17,7 @@ def guided(x, step):
     them: a masked model sees it as blanks, and a decoder does not come to it. This is the cfg_scale
     of LLaDA (Nie et al. 2025, arXiv 2502.09992; Ho and Salimans 2022, arXiv 2207.12598).
 
-    The KVCache has twice the layers, those of this second pass last."""
+    This second pass has a cache of its own, the last one of the Workspace."""
     network = step.network
     part = step.part
     known, first, last, start, end = step.bounds[:5]
@@ -34,18 +32,8 @@ def guided(x, step):
     order = part.order.gather(1, (visit + n_prompt.unsqueeze(1)) % n_visits)
     start = (start - n_prompt).clamp(min=0)
     numbers = known - n_prompt, first - n_prompt, last - n_prompt, start, end
-    cache = later_layers(step.cache)
+    caches = step.workspace.caches
+    cache = caches[-1] if caches else None
     blank = network.answer(part.idx, order, numbers, (n_slots, n, n_keys), cache)
     mixed = blank.lerp(x, 1 + step.drawing.cfg_scale)
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
-
-
-def later_layers(cache):
-    """Return a view of the second half of the layers of a KVCache."""
-    if cache is None:
-        return None
-    n_layer = len(cache.k) // 2
-    later = copy.copy(cache)
-    later.k = cache.k[n_layer:]
-    later.v = cache.v[n_layer:]
-    return later

@@ -18,7 +18,7 @@ def is_exact(device):
 class Bounds(NamedTuple):
     """The numbers of a step, (B,) each on the device: the five of Slots.plan, and
 
-    n_targets  how many visits from `first` on are answered, 0 in a row that is finished
+    n_targets  how many visits from `first` on are predicted, 0 in a row that is finished
     n_new      how many of these are revealed
     n_steps    the number of the step in its row, from 0
     n_prompt   how many of the first visits were given"""
@@ -36,14 +36,13 @@ class Bounds(NamedTuple):
 
 class Size(NamedTuple):
     """How wide a step is: the slots, targets and keys of Network.answer, and how many blanks the
-    widest row reveals, exactly or padded; whether all rows have as many targets, and reveals."""
+    widest row reveals, exactly or padded; whether all rows have as many targets and reveals."""
 
     slots: int
     targets: int
     keys: int | None
     reveals: int
-    all_targets: bool
-    all_reveals: bool
+    even: bool
 
     @classmethod
     def of(cls, widths, reveals, least, exact, cache):
@@ -56,8 +55,7 @@ class Size(NamedTuple):
             if cache is not None:
                 slots = pad_size(slots)
                 keys = min(round_up(keys, KEYS), cache.k.size(3))
-        all_targets, all_reveals = [a == b for a, b in zip(least, (targets, reveals))]
-        return cls(slots, targets, keys, reveals, all_targets, all_reveals)
+        return cls(slots, targets, keys, reveals, least == [targets, reveals])
 
 
 def pad_size(n):
@@ -91,7 +89,7 @@ def planned(step, ends):
     n_steps = part.n_steps + number.unsqueeze(1)
 
     # Which slots answer, and how many
-    known, n_targets = step.unmasking.answered(part, first, n_new)
+    known, n_targets = step.unmasking.asked(part, first, n_new)
     n_visits, n_prompt = [x.expand_as(known) for x in (part.n_visits, part.n_prompt)]
     numbers, widths, kept = step.network.slots.plan(
         (known, first, n_targets, n_visits), part.order.size(1), step.cache, step.unmasking.reorders
@@ -125,8 +123,8 @@ class Cells(NamedTuple):
     """Blanks that a step answers or reveals, (m,) each on the device: row, column among those of
     the row, visit and position.
 
-    Exactly so many are there where all rows have as many, and where steps are exact. Elsewhere each
-    row has as many as the widest, so that the host does not ask: the last one repeats.
+    Exactly so many are there where rows are even, and where steps are exact. Elsewhere each row has
+    as many as the widest, so that the host does not ask: the last one repeats.
 
     start    (B,) the cells before those of a row
     is_real  (m,) whether the row has any; None: nothing repeats"""
@@ -139,19 +137,19 @@ class Cells(NamedTuple):
     is_real: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, order, first, count, n, all_have, exact):
+    def of(cls, order, first, count, n, even, exact):
         """Return the cells of `count` (B,) visits from `first` (B,) on in an order (B, T), at most
-        n of a row; all_have says whether all rows have n."""
+        n of a row; if `even` n of each."""
         B, T = order.shape
         column = torch.arange(n, device=order.device).expand(B, n)
-        if exact and not all_have:
+        if exact and not even:
             row, column = (column < count.unsqueeze(1)).nonzero(as_tuple=True)
             visit = first[row] + column
             return cls(row, column, visit, order[row, visit], count.cumsum(0) - count)
         row = torch.arange(B, device=order.device).repeat_interleave(n)
         start = torch.arange(0, B * n, n, device=order.device)
         is_real = None
-        if not all_have:
+        if not even:
             is_real = (count > 0)[row]
             column = torch.minimum(column, count.unsqueeze(1) - 1).clamp(min=0)
             first = first.clamp(max=T - 1)

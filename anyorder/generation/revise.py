@@ -82,7 +82,7 @@ def misfit(network, canvas, drawing):
     part = canvas.take(torch.arange(len(canvas)).repeat_interleave(GROUPS))
     part.blank(blank.flatten(0, 1))
     part.logprob = torch.zeros_like(part.logprob)
-    workspace = Workspace(network, Kind(torch.float32, False, 1), part.order.shape)
+    workspace = Workspace(network, Kind(torch.float32, 0), part.order.shape)
     step = Step(network, workspace, Misfit(), drawing, False, part)
     for _, size, numbers, *_, kept in planned(step, part.n_visits.unsqueeze(1)):
         step.run(size, numbers, kept)

@@ -28,7 +28,7 @@ class Step:
     def __init__(self, network, workspace, unmasking, drawing, with_logprob, part):
         self.network = network
         self.workspace = workspace
-        self.cache = workspace.cache
+        self.cache = workspace.caches[0] if workspace.caches else None
         self.unmasking = unmasking
         self.drawing = drawing
         self.with_logprob = with_logprob
@@ -73,15 +73,15 @@ class Step:
         x = self.network.answer(part.idx, part.order, bounds[:5], size[:3], self.cache)
         if self.drawing.cfg_scale:
             x = guided(x, self)
-        cells = self.cells(bounds.n_targets, size.targets, size.all_targets)
-        if size.all_targets:
+        cells = self.cells(bounds.n_targets, size.targets)
+        if size.even:
             return x.flatten(0, 1), cells
         return x[cells.row, cells.column], cells
 
-    def cells(self, count, n, all_have):
+    def cells(self, count, n):
         """Return the Cells of the next `count` (B,) visits of each row, see Cells.of."""
         part = self.part
-        return Cells.of(part.order, self.bounds.first, count, n, all_have, part.is_exact)
+        return Cells.of(part.order, self.bounds.first, count, n, self.size.even, part.is_exact)
 
     def logits(self, x, cells):
         """Return the logits (m, V) of hidden states (m, C), by the law of each by itself, which a
@@ -92,7 +92,7 @@ class Step:
             self.part.language.observe(cells, logits)
         return logits
 
-    def answers(self, x, cells):
+    def in_parts(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""
         number = torch.arange(len(x), device=x.device)
         for some in split_rows(self.network.config.vocab_size, number)[0]:
@@ -103,16 +103,16 @@ class Step:
         """Return function(self, cells, logits) (m, ...) of all cells, by their law in a language;
         and the logits (m, V) without it, or None where they are many."""
         language = self.part.language
-        answers = self.answers(x, cells)
+        parts = self.in_parts(x, cells)
         if language is not None:  # whose law of a blank depends on all that are answered
             if len(x) * self.network.config.vocab_size <= KEPT:
-                answers = [*answers]
+                parts = [*parts]
             else:
-                for _ in answers:
+                for _ in parts:
                     pass
-                answers = self.answers(x, cells)
+                parts = self.in_parts(x, cells)
         found = []
-        for own, logits in answers:
+        for own, logits in parts:
             law = logits if language is None else language.law(own, logits)
             found.append(function(self, own, law))
         if len(found) > 1:
@@ -178,7 +178,7 @@ class Step:
         reveals = int(n_new.max())
         if not self.part.is_exact:
             reveals = pad_size(reveals)
-        self.size = self.size._replace(reveals=reveals, all_reveals=False)
+        self.size = self.size._replace(reveals=reveals, even=False)
 
     def keep_slots(self, n_slots):
         """Keep only the first n_slots (B,) of each row in the cache."""
@@ -187,7 +187,7 @@ class Step:
 
     def keep_rows(self, rows):
         """Keep only these rows, numbers on the host that increase."""
-        for kept in (self.cache, self.state):
+        for kept in (*self.workspace.caches, self.state):
             if kept is not None:
                 kept.keep(rows)
         self.part = self.workspace.place(self.part.take(rows))
@@ -214,7 +214,6 @@ def prefill(network, part, cache):
             n_visits=prompts.known,
             head=torch.nn.Identity(),  # which only fills the cache
         )
-        n_layer = len(own.k)  # the cache has as many again for guidance
-        cache.k[:n_layer, rows, :, :n] = own.k
-        cache.v[:n_layer, rows, :, :n] = own.v
+        cache.k[:, rows, :, :n] = own.k
+        cache.v[:, rows, :, :n] = own.v
         cache.length[rows] = own.length

@@ -67,17 +67,20 @@ class Unmasking:
         read = {name: value for name, value in vars(self).items() if name not in PLANNED}
         return repr((type(self), read))
 
-    def answered(self, part, first, n_new):
-        """Return which visits are answered in steps that reveal n_new: how many visits they read,
-        and how many from `first` on they answer, (steps, B) each on the host, as is `first`."""
+    def asked(self, part, first, n_new):
+        """Return what steps that reveal n_new ask of the network: how many visits are known, and
+        how many from `first` on are its targets, (steps, B) each on the host, as is `first`."""
         return first + part.n_drafts, n_new
 
     def run(self, step):
         """Make a Step. Return n_new (B,) on the host, or None if it is as planned."""
-        return step.launch(self.reveal)
+        step.launch(self.reveal)
 
     def reveal(self, step):
         """Run the pass of a Step and write what it reveals. The host does not wait for it."""
+        x, cells = step.read()
+        step.draw(cells, step.logits(x, cells))
+        return cells
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,6 @@ class Given(Unmasking):
             return False
         return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
 
-    def reveal(self, step):
-        x, cells = step.read()
-        step.draw(cells, step.logits(x, cells))
-
 
 @dataclass(frozen=True)
 class Reread(Given):
@@ -142,12 +141,11 @@ class Reread(Given):
     before it: a text that is there already is a draft that is right. A decoder alone has the law
     so."""
 
-    def answered(self, part, first, n_new):
+    def asked(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
 
     def reveal(self, step):
-        x, cells = step.read()
-        step.draw(cells, step.logits(x, cells))
+        cells = super().reveal(step)
         n_done = cells.visit - step.bounds.n_prompt[cells.row]
         cells.write(step.part.step, cells.position, n_done)
 
@@ -210,7 +208,7 @@ class Adaptive(Given):
                 f'got {self.block_length}'
             )
 
-    def answered(self, part, first, n_new):
+    def asked(self, part, first, n_new):
         n_targets = part.n_visits - first
         if self.block_length is not None:
             n_done = (first - part.n_prompt) % self.block_length  # of the block
@@ -219,7 +217,8 @@ class Adaptive(Given):
 
     def run(self, step):
         if self.threshold is None:
-            return super().run(step)
+            step.launch(self.reveal)
+            return None
         choice = step.launch(self.choose)
         n_new = choice.n_new.cpu()  # waits for the device
         step.widen(n_new)
@@ -282,7 +281,7 @@ class Adaptive(Given):
 
     def draw(self, step, choice):
         """Draw the tokens of the blanks that are chosen."""
-        cells = step.cells(choice.n_new, step.size.reveals, step.size.all_reveals)
+        cells = step.cells(choice.n_new, step.size.reveals)
         at = choice.best[cells.row, cells.column]
         if choice.logits is None:
             logits = step.logits(choice.x[at], cells)
@@ -327,7 +326,7 @@ class Lossless(Unmasking):
                 'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
             )
 
-    def answered(self, part, first, n_new):
+    def asked(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)
 
     def run(self, step):

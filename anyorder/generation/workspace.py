@@ -6,7 +6,6 @@ import math
 import threading
 import traceback
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -23,12 +22,11 @@ POSITIONS = 64  # texts are rounded up to a multiple, as far as the model has po
 
 
 class Kind(NamedTuple):
-    """What decides, besides its size, how a Workspace is made: the dtype of the products, whether
-    there is a cache of keys and values, and for how many passes of a step."""
+    """What decides, besides its size, how a Workspace is made: the dtype of the products, and how
+    many caches of keys and values there are."""
 
     dtype: torch.dtype
-    has_cache: bool
-    n_passes: int
+    n_caches: int
 
 
 @contextmanager
@@ -44,8 +42,8 @@ def workspace_of(network, part, use_cache, n_passes=1):
     if hasattr(network, 'dtype'):  # networks of others do not say it
         dtype = product_dtype(network)
     is_cached = network.slots.cached
-    kind = Kind(dtype, is_cached and use_cache, n_passes)
-    can_record = getattr(network, 'graphs', False) and kind.has_cache == is_cached
+    kind = Kind(dtype, n_passes if is_cached and use_cache else 0)
+    can_record = getattr(network, 'graphs', False) and bool(kind.n_caches) == is_cached
     whole = None
     lent = None
     try:
@@ -94,8 +92,8 @@ def keep(network, whole):
 
 
 class Workspace:
-    """The cache of so many rows and positions, their `shape`; and if kept, graphs, and the tensors
-    that they read and write."""
+    """The caches of the passes of a step, of so many rows and positions, their `shape`; and, if it
+    is kept, graphs, and the tensors that they read and write."""
 
     def __init__(self, network, kind, shape):
         self.kind = kind
@@ -103,13 +101,12 @@ class Workspace:
         self.device = network.device
         self.tables = {}
         self.graphs = None
-        self.cache = None
-        if kind.has_cache:
-            n_rows, n_positions = shape
-            config = network.config
-            config = replace(config, n_layer=kind.n_passes * config.n_layer)
+        self.caches = []
+        n_rows, n_positions = shape
+        for _ in range(kind.n_caches):
             with torch.inference_mode(mode=False):  # a text outside of it may write what it makes
-                self.cache = KVCache(config, n_rows, network.device, kind.dtype, n_positions)
+                cache = KVCache(network.config, n_rows, self.device, kind.dtype, n_positions)
+            self.caches.append(cache)
 
     def table(self, name, shape, dtype):
         """Return a tensor (rows, *shape), for later texts the same one: graphs know its place."""
@@ -121,19 +118,19 @@ class Workspace:
         return self.tables[key]
 
     def for_rows(self, n):
-        """Return the same for a text of n rows, with an empty cache."""
+        """Return the same for a text of n rows, with empty caches."""
         lent = copy.copy(self)
-        if self.cache is not None:
-            lent.cache = copy.copy(self.cache)
-            lent.cache.k = self.cache.k[:, :n].zero_()  # a masked NaN is still 0 * NaN
-            lent.cache.v = self.cache.v[:, :n].zero_()
-            lent.cache.length = torch.zeros(n, dtype=torch.long)
+        lent.caches = [copy.copy(cache) for cache in self.caches]
+        for cache in lent.caches:
+            cache.k = cache.k[:, :n].zero_()  # a masked NaN is still 0 * NaN
+            cache.v = cache.v[:, :n].zero_()
+            cache.length = torch.zeros(n, dtype=torch.long)
         return lent
 
     def clear(self):
         """Let go of all, whoever still has this Workspace, as a traceback does."""
-        if self.cache is not None:
-            vars(self.cache).clear()
+        for cache in self.caches:
+            vars(cache).clear()
         vars(self).clear()
 
     def place(self, part):

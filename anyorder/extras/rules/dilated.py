@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.generation.schedules import padded_ends
-from anyorder.generation.unmasking import Given, Unmasking, check_block_length
+from anyorder.generation.unmasking import Unmasking, check_block_length
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Dilated(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         steps = [dilated_steps(n, self.block_length) for n in n_blanks.tolist()]
         return padded_ends([own.bincount().cumsum(0).tolist() for own in steps], n_blanks)
-
-    reveal = Given.reveal
 
 
 def dilated(n_steps=1, schedule='linear', binomial=False, revise=0, threshold=32, **choice):
