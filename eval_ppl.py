@@ -62,7 +62,7 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 from collections import Counter
 from datetime import timedelta
-from typing import NamedTuple
+from functools import cache
 
 import torch
 
@@ -92,22 +92,6 @@ from anyorder.tokens.mixture import STREAM, form_of
 
 OF_ENSEMBLE = {':': 'n_contexts', '/': 'width'}  # ensemble:64/4
 ONE_BY_ONE = 2**31  # passes that are enough for a token each
-
-
-class Row(NamedTuple):
-    """A row of `orders`.
-
-    text       its name there
-    way        by which a text is scored
-    said       what its label says of the number of passes
-    one        the text of the row of one token a step with which it is compared; '': it is that
-    known_l2r  whether what is given is read left to right, as by rows that are compared with it"""
-
-    text: str
-    way: Way
-    said: str = ''
-    one: str = ''
-    known_l2r: bool = False
 
 
 def check_options(c):
@@ -146,19 +130,23 @@ def choose_estimates(c, datasets, checkpoint):
                 f'{", ".join(datasets)}'
             )
 
-    texts = dict.fromkeys(names_in(c.orders))
-    rows = [row for text in texts for row in rows_of(text, c, checkpoint.run)]
-    beside_passes = any(row.one for row in rows)
-    of_one = {}
-    for row in rows:
-        if not row.one:
-            of_one[row.text] = estimate_of(row, c, checkpoint, beside_passes)
-    for row in rows:
-        estimate = of_one.get(row.text)
-        if row.one:
-            estimate = estimate_of(row, c, checkpoint, beside_passes, of_one.get(row.one))
-        found.append((estimate, row.text))
-    return told_apart(found)
+    return told_apart(found + estimates_of_orders(c, checkpoint))
+
+
+def estimates_of_orders(c, checkpoint):
+    """Return [(estimate, its text)] of all rows of `orders`."""
+    ways = {}
+    for text in names_in(c.orders):
+        ways |= ways_of(text, c, checkpoint.run)
+    beside_passes = any(one for _, one in ways.values())
+
+    @cache
+    def estimate(row):
+        way, one = ways[row]
+        other = estimate(one) if one in ways else None
+        return estimate_of(row, way, other, c, checkpoint, beside_passes)
+
+    return [(estimate(row), row[0]) for row in ways]
 
 
 def told_apart(found):
@@ -186,41 +174,40 @@ def estimate_named(text, c, checkpoint):
     return opened(ESTIMATES[name])(c, checkpoint, **sizes)
 
 
-def rows_of(text, c, run):
-    """Return the Rows of a text of `orders`: of a rule that says itself how many tokens a step
-    writes one, else one for each of n_steps. Raises ValueError for what has no likelihood."""
+def ways_of(text, c, run):
+    """Return {(text, n_steps): (Way, the row with which it is compared, or None)} of a text of
+    `orders`: of a rule that says itself how many tokens a step writes one, else one for each of
+    n_steps, of which 0 is one token a step. Raises ValueError for what has no likelihood."""
     kind, fields = choice_in(text)
     if 'noise' in fields:
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
     how = {'order': text, 'temperature': c.temperature, 'score': True}
     by_one = Way.of(run, n_steps=ONE_BY_ONE, **how)
     if kind == 'dilated':
-        return [Row(text, by_one, one='l2r')]
+        return {(text, 0): (by_one, ('l2r', 0))}
     if by_one.unmasking.threshold is not None:
         name, _ = parsed(text, {':': 'threshold'})
-        return [Row(text, by_one, one=name.replace(kind, by_one.unmasking.score))]
-    steps = dict.fromkeys(numbers(c, 'n_steps'))
-    rows = []
-    if 0 in steps:
-        known_l2r = any(steps) and by_one.order.known_l2r
-        rows.append(Row(text, by_one, known_l2r=known_l2r))
-    for n in steps:
+        return {(text, 0): (by_one, (name.replace(kind, by_one.unmasking.score), 0))}
+    found = {}
+    for n in sorted(dict.fromkeys(numbers(c, 'n_steps')), key=bool):  # 0 first
+        found[text, n] = by_one, None
         if n:
             way = Way.of(run, n_steps=n, unmask=c.unmask, **how)
-            rows.append(Row(text, way, f' in {n}', text))
-    return rows
+            found[text, n] = way, (text, 0)
+    return found
 
 
-def estimate_of(row, c, checkpoint, beside_passes, one=None):
-    """Return the estimate of a Row: the law of writing, or without passes, and by the law of the
-    model itself, the plain one in the order.
+def estimate_of(row, way, one, c, checkpoint, beside_passes):
+    """Return the estimate of a row (text, n_steps): the law of writing, or without passes, and by
+    the law of the model itself, the plain one in the order.
 
-    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn
-    one            the estimate with which it is compared"""
-    order = row.way.order
-    adaptive = row.way.unmasking.adaptive
-    name = row.text if adaptive else LABELS.get(order.kind, order.name_as(row.text))
-    ending = row.said
+    one            the estimate with which it is compared
+    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn"""
+    text, n_steps = row
+    order = way.order
+    adaptive = way.unmasking.adaptive
+    name = text if adaptive else LABELS.get(order.kind, order.name_as(text))
+    ending = f' in {n_steps}' if n_steps else ''
     if not ending and not adaptive and beside_passes and is_drawn(checkpoint.config.slots, order):
         ending += ', exact'
     if c.temperature != 1:
@@ -228,9 +215,11 @@ def estimate_of(row, c, checkpoint, beside_passes, one=None):
     if c.pattern:
         ending += ', matching'
     if adaptive or ending:
-        return written(c, checkpoint, row.way, name=name, ending=ending, one=one)
+        return written(c, checkpoint, way, name=name, ending=ending, one=one)
     kind = 'order' if order.estimate == 'own' else order.estimate
-    return in_orders(c, checkpoint, order, known_l2r=row.known_l2r, name=name, kind=kind)
+    # what is given is read as in the rows that are compared with it
+    known_l2r = order.known_l2r and any(numbers(c, 'n_steps'))
+    return in_orders(c, checkpoint, order, known_l2r=known_l2r, name=name, kind=kind)
 
 
 def names_of_sets(c, checkpoint):
