@@ -721,11 +721,12 @@ def test_a_judge_weighs_tokens_alike_and_cuts_at_its_context():
     model = make_model()  # reads 9 tokens
     samples = [[*range(11), 1], [4, 4, 4]]
     counted = [[False] + [True] * (len(row) - 1) for row in samples]
-    nats = torch.zeros(2, dtype=torch.float64)
-    for r, part, first in ((0, samples[0][:9], 1), (0, samples[0][9:], 0), (1, samples[1], 1)):
-        nats[r] += visits(model, torch.tensor(part), torch.arange(len(part)), first).sum()
+    nats = []
+    for row, first in ((samples[0][:9], 1), (samples[0][9:], 0), (samples[1], 1)):
+        nats.append(visits(model, torch.tensor(row), torch.arange(len(row)), first).sum())
     found = judge.generative_perplexity(model, samples, counted)
-    row = tables.summarize('', nats, torch.tensor([11, 2]), 0)
+    of_rows = torch.stack([nats[0] + nats[1], nats[2]])
+    row = tables.summarize('', of_rows, torch.tensor([11, 2]), 0)
     assert found == pytest.approx({name: row[name] for name in found})
 
 
@@ -733,11 +734,11 @@ def test_a_judge_reads_left_to_right_and_text_or_the_same_tokens(tmp_path):
     path = str(tmp_path / 'judge.pt')
     model = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
     kind = {'tokenizer': 'own', 'n_tokens': 257, 'vocabulary': [*map(str, range(257))], 'eos': None}
-    for entries, word in (
-        ({'tokenizer': 'bytes', 'config': {'order': 'fixed'}}, 'another order'),
-        ({'tokenizer': 'bytes', 'config': {'order': 'fixed', 'l2r_ratio': 0.1}}, ''),
-        ({'tokenizer': 'bytes'}, ''),
-        ({'set': kind}, 'other tokens'),
+    fixed = {'order': 'fixed'}
+    for word, entries in (
+        ('another order', {'tokenizer': 'bytes', 'config': fixed}),
+        ('', {'tokenizer': 'bytes', 'config': fixed | {'l2r_ratio': 0.1}}),
+        ('other tokens', {'set': kind}),
     ):
         save_checkpoint(path, model, **entries)
         with one_line(word) if word else nullcontext():
