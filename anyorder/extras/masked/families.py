@@ -334,7 +334,8 @@ def load_mdlm(config, weights):
     head = torch.nn.Linear(C, config['vocab_size'])  # theirs has a bias
     of_head, body = at_time_0(weights, config)
     head.load_state_dict(of_head, assign=True)
-    network = transformers.GPTNeoXForCausalLM(neox)
+    with torch.device('meta'):
+        network = transformers.GPTNeoXForCausalLM(neox)
     network.gpt_neox = filled(transformers.GPTNeoXModel, neox, renamed(body, MDLM_NAMES))
     network.set_output_embeddings(head)
     return network.eval()
