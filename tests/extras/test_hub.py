@@ -171,7 +171,8 @@ def test_left_to_right_each_column_predicts_the_next_token(views, batch, name):
     logp = model.predict(idx, order, N - 1, N - 1, first=1)[..., :V].log_softmax(-1)
     nll = model(idx, order)[:, 1:]
     head = causal.get_output_embeddings()
-    found = causal(idx, labels=idx)
+    unused = {'inputs_embeds': None, 'output_attentions': False}  # as peft and trainers pass
+    found = causal(idx, labels=idx, **unused)
     same(found.logits[:, :-1].log_softmax(-1), logp)
     same(found.loss, nll.mean())
     same(causal(idx, labels=idx, num_items_in_batch=torch.tensor(80)).loss, nll.sum() / 80)
