@@ -34,7 +34,6 @@ from anyorder.generation import (
     unmasking_of,
     workspace,
 )
-from anyorder.generation.likeliest import ask_for
 from anyorder.generation.options import drawing_in
 from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
@@ -207,10 +206,9 @@ def rows_of(device, n):
 def begun(network, device, how, known, k=0):
     """(the canvas of rows with prompts of these lengths, the generator of its steps)."""
     canvas = Canvas(*rows_of(device, len(known)), torch.tensor(known), range(len(known)))
-    ask_for(canvas, k)
     how = dict(n_steps=5) | how
     drawing = drawing_in(how)
-    return canvas, fill.steps(network, canvas, unmasking_of(**how), drawing)
+    return canvas, fill.steps(network, canvas, unmasking_of(**how), drawing, n_likeliest=k)
 
 
 def counts_of(steps):
@@ -391,7 +389,7 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
 
         canvas = Canvas(*rows_of(device, 6), torch.tensor([9, 3] * 3), range(6))
         several = fill.steps(network, canvas, Given(12), Drawing())
-        assert {len(part) for _, _, part in several} == {6, 4}
+        assert {len(part) for _, part in several} == {6, 4}
         assert canvas.n_steps.tolist() == [3, 9] * 3
 
     simulated(body)

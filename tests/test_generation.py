@@ -323,11 +323,11 @@ def test_generate_is_one_token_a_step_of_seeds_that_a_generator_draws(batch):
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5))
     told = []
-    for step, n_new, part in fill.steps(make_model(), canvas, Given(2), Drawing()):
-        told.append([x.tolist() for x in (step, part.rows, n_new, part.known)])
+    for n_new, part in fill.steps(make_model(), canvas, Given(2), Drawing()):
+        told.append([x.tolist() for x in (part.n_steps, part.rows, n_new, part.known)])
     assert told == [
-        [[0] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
-        [[1] * 3, [0, 1, 4], [5, 3, 2], [9, 9, 9]],
+        [[1] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
+        [[2] * 3, [0, 1, 4], [5, 3, 2], [9, 9, 9]],
     ]
 
 
@@ -338,7 +338,7 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
     whole = Canvas(*batch, 2, range(5))
     fill.fill(model, whole, way, Drawing())
     part = Canvas(*batch, 2, range(5))
-    for _, _, canvas in fill.steps(model, part, way, Drawing()):
+    for _, canvas in fill.steps(model, part, way, Drawing()):
         canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.known >= 4))
     assert (part.known[1::2] == 9).all()
     assert ((part.known[::2] >= 4) & (part.known[::2] < 9)).all()

@@ -67,13 +67,13 @@ def generate(
 
 def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
     """Fill the blanks of the canvas by all steps; a bar of `progress` counts tokens."""
-    for _, n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
+    for n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
         if bar is not None:
             bar.update(int(n_new.sum()))
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every step
-def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
+def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, n_likeliest=0):
     """Fill the blanks of the canvas step by step.
 
     The tokens of a step see the known ones and not each other:
@@ -82,14 +82,17 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
     use_cache     False runs every slot anew, up to rounding the same
     with_logprob  keep the log-probability of each token
-    Yields (step, n_new, part) after each step: `part` is the canvas of the rows that run, step (B,)
-    the number of the step in each row, from 0, n_new (B,) how many tokens it revealed. A device may
-    keep finished rows there, which reveal 0. A caller stops rows early by part.stop_rows."""
+    n_likeliest   and so many of the likeliest tokens of its place, see likeliest.py
+    Yields (n_new, part) after each step: `part` is the canvas of the rows that run, n_new (B,) how
+    many tokens it revealed in each. A device may keep finished rows there, which reveal 0. A caller
+    stops rows early by part.stop_rows."""
     if model.training:
         raise ValueError(
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
+    if n_likeliest:
+        canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * n_likeliest)
     has_pattern = canvas.language is not None
     unmasking.check(model.slots, model.config.block_size, drawing, has_pattern)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
@@ -117,11 +120,9 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
                 found = step.run(size, numbers, kept)
                 if found is not None:
                     n_new = found
-                is_running = part.n_blanks > 0
-                part.n_steps = torch.where(is_running, n_steps, part.n_steps)
+                part.n_steps = torch.where(part.n_blanks > 0, n_steps + 1, part.n_steps)
                 part.known = part.known + n_new
-                yield part.n_steps, n_new, part
-                part.n_steps = part.n_steps + is_running
+                yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
             n_done += number + 1

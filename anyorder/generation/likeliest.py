@@ -12,11 +12,6 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.machine.devices import widest
 
 
-def ask_for(canvas, k):
-    """Have a canvas keep the k likeliest tokens of each place that is written."""
-    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * k)
-
-
 def likeliest(drawing, logits, k, token):
     """Return log p of the token (m,), then log p and ids of the k likeliest: one table (m, 1 + 2k),
     by the law in which a Drawing draws from logits (m, V).

@@ -10,7 +10,7 @@ from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
-from anyorder.generation.likeliest import ask_for, said_of
+from anyorder.generation.likeliest import said_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
@@ -258,7 +258,8 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
         if not written:
             return
         canvas = next_canvas(written, checkpoint, way.order, device)
-        for _, n_new, running in steps(network, canvas, way.unmasking, way.drawing, use_cache):
+        how = way.unmasking, way.drawing, use_cache, True, page.top_logprobs
+        for n_new, running in steps(network, canvas, *how):
             if is_seen or page.stop:
                 take_down(written, running)
             yield int(n_new.sum())
@@ -281,8 +282,6 @@ def next_canvas(texts, checkpoint, order, device):
         numbers = [text.number for text in texts]
         starts = [text.start for text in texts]
         canvas.allowed = Constraint(page.allowed, device, numbers, starts)
-    if page.top_logprobs:
-        ask_for(canvas, page.top_logprobs)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns
