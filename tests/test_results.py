@@ -37,13 +37,19 @@ def made(tmp_path, monkeypatch):
     return run_finding
 
 
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    """The option of the sets of all findings, of which a training makes one."""
+    return f'--data_dir={tmp_path_factory.mktemp("data")}'
+
+
 def values(commands, *options):
     words = [word.partition('=') for _, words in commands for word in words]
     return [value for option, _, value in words if option in options]
 
 
 @pytest.mark.parametrize('name', run.FINDINGS)
-def test_every_command_of_a_finding_is_understood_and_run_once(made, script, name):
+def test_every_command_of_a_finding_is_understood_and_run_once(made, script, data, name):
     asked = [name, '--jobs=2']
     of_set, *commands = made(*asked)
     drawn = [command for command in commands if 'pictures' in command[0]]
@@ -57,8 +63,8 @@ def test_every_command_of_a_finding_is_understood_and_run_once(made, script, nam
         made(*asked, more=['--dtype=float32'])
     for program, words in worked:
         if '_seed1' in str(words):  # what it lacks stops it once its options are checked
-            said = script(program, *words, '--device=nowhere', code=1).stderr
-            assert re.search('nowhere|no checkpoint', said)
+            said = script(program, *words, data, '--device=nowhere', code=1).stderr
+            assert re.search('nowhere|no checkpoint|no whole', said)
 
 
 def test_seeds_have_their_own_orders(made):
