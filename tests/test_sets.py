@@ -606,23 +606,17 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
         open_split('.', 'text', 'train')
 
 
-@pytest.mark.parametrize(
-    'name, place, token, said',
-    [
-        ('text', -1, 257, 'text/val.bin is damaged: .* token 257, .*--force'),
-        ('text', 0, 9999, 'text/val.bin is damaged: .* token 9999,'),
-        ('nae_sat', 0, 2, 'the token 2,'),
-        ('nae_sat', 9, 2 + (1 << 15), 'the token 2,'),
-    ],
-)
-def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token, said):
-    path = f'{name}/val.bin'
-    tokens = np.fromfile(path, '<u2')
+WRONG = [('text', -1, 257), ('text', 0, 9999), ('nae_sat', 0, 2), ('nae_sat', 9, 2 + (1 << 15))]
+
+
+@pytest.mark.parametrize('name, place, token', WRONG)
+def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token):
+    tokens = np.fromfile(f'{name}/val.bin', '<u2')
     tokens[place] = token
-    tokens.tofile(path)
+    tokens.tofile(f'{name}/val.bin')
     split = open_split('.', name, 'val')
     for look in (partial(split.unpack, split.packed), partial(Blocks, split, 8)):
-        with one_line(said):
+        with one_line(f'{name}/val.bin is damaged: .* token {token % (1 << 15)}, .*--force'):
             look()
 
 
@@ -640,46 +634,61 @@ def test_offsets_are_uniform_at_every_size(n):
     assert chi2_of(counts, 1 / n_cells) < limit(n_cells - 1)
 
 
-def blocks_of(tokens, size, given=(), **kind):
-    """Blocks of tokens (n,), of which those at the places `given` are given."""
-    meta = Meta('mine', 'own', 2**15, 999, given=bool(given), **kind)
-    packed = meta.pack(tokens, np.isin(np.arange(len(tokens)), given))
-    return Blocks(Split(packed, meta, 'val'), size)
+N = 9
+END = 999
+FORMS = {'stream': {}, 'given': {}, 'rows': {'row_length': N}, 'documents': {'prompts': True}}
 
 
-def test_blocks_of_a_stream_start_everywhere():
-    blocks = blocks_of(np.arange(1003), 10)
-    assert all_blocks(blocks)[0].flatten().tolist() == [*range(1000)]
-    assert all_blocks(blocks, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
-    torch.manual_seed(0)
-    drawn, _ = random_blocks([blocks], 20_000)
-    assert (drawn.diff(dim=1) == 1).all()
-    assert {*drawn[:, 0].tolist()} == {*range(994)}
+def blocks_of(tokens, given=(), size=N, **kind):
+    meta = Meta('mine', 'own', 2**15, END, given=any(given), **kind)
+    return Blocks(Split(meta.pack(tokens, given), meta, 'val'), size)
+
+
+def set_of(form, first=0, size=N):
+    """Return Blocks of tokens from `first` on, these tokens, and the blocks by their definition. A
+    token is (id, whether it is given)."""
+    rng = np.random.default_rng(first)
+    lengths = {'rows': [N] * 4, 'documents': rng.integers(2, 2 * N, 3 + first // 50)}
+    rows = []
+    for length in lengths.get(form, [40]):
+        n_given = int(rng.integers(min(length, size))) if form == 'documents' else 0
+        is_given = [m < n_given or form == 'given' and m % 7 in (0, 5) for m in range(length)]
+        rows.append([*zip(range(first, first + length), is_given)])
+        if form == 'documents':
+            rows[-1][-1] = END, False
+    whole = sum(rows, [])
+    blocks = blocks_of(*map(np.array, zip(*whole)), size, **FORMS[form])
+    if form in ('stream', 'given'):
+        rows = [whole[m : m + size] for m in range(41 - size)]
+    return blocks, whole, [padded(row[:size], blocks.width) for row in rows]
+
+
+def padded(row, width):
+    return tuple(row + [(PADDING, True)] * (width - len(row)))
+
+
+def as_rows(found):
+    """What set_of calls blocks, of (tokens, given)."""
+    return [tuple(zip(*row)) for row in zip(*(x.tolist() for x in found))]
 
 
 @pytest.mark.parametrize('piece', [1, 6, 7, 1000])
-def test_documents_are_found_piece_by_piece(monkeypatch, piece):
-    """Where they begin, their blocks, and given runs, by loops over documents."""
+@pytest.mark.parametrize('form', FORMS)
+def test_blocks_are_those_of_the_definition(monkeypatch, form, piece):
+    """Also where a document, or a run of given tokens, goes on in the next piece."""
     monkeypatch.setattr(sets, 'PIECE', piece)
-    for seed in range(9):
-        rng = np.random.default_rng(seed)
-        lengths = rng.integers(1, 12, 40)
-        texts = ['1' * rng.integers(0, n) for n in lengths]
-        texts = [text.ljust(n, '0') for text, n in zip(texts, lengths)]
-        ends = lengths.cumsum()
-        tokens = np.zeros(ends[-1], int)
-        tokens[ends - 1] = 999
-        longest = max(map(len, ''.join(texts).split('0')))
-        given = [n for n, mark in enumerate(''.join(texts)) if mark == '1']
-        for n in (longest + 1, 30):
-            blocks = blocks_of(tokens, n, given, prompts=True)
-            assert blocks.starts.tolist() == [0, *ends]
-            found, are_given = all_blocks(blocks)
-            assert ((found != PADDING).sum(1) == torch.tensor(lengths).clamp(max=n)).all()
-            for row, text in zip(are_given.tolist(), texts):
-                assert row == [m >= len(text) or text[m] == '1' for m in range(blocks.width)]
-        with one_line('given tokens in a row'):
-            blocks_of(tokens, longest, given, prompts=True)
+    torch.manual_seed(0)
+    for first in range(0, 500, 100):
+        blocks, whole, wanted = set_of(form, first)
+        assert {*as_rows(random_blocks([blocks], 1000))} == {*wanted}
+        if form in ('stream', 'given'):
+            wanted = wanted[::N]
+        assert as_rows(all_blocks(blocks)) == wanted
+        assert as_rows(all_blocks(blocks, 2)) == [wanted[0], wanted[len(wanted) // 2]]
+        longest = max(map(len, ''.join('01'[given] for _, given in whole).split('0')))
+        if longest:
+            with one_line(f'has {longest} given tokens in a row'):
+                blocks_of(*map(np.array, zip(*whole)), longest, **FORMS[form])
 
 
 @pytest.mark.parametrize('name', ['text', 'wikitext2'])
@@ -690,15 +699,6 @@ def test_to_prepare_a_set_takes_no_memory_of_its_size(name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.5 * os.path.getsize('a.txt')
-
-
-def test_of_many_tokens_some_of_all_parts_are_counted(monkeypatch):
-    tokens = np.array([0, 2, 2, 2, 3, 0, 1])
-    assert blocks_of(tokens, 4, (2, 4)).counts[:5].tolist() == [2, 1, 3, 1, 0]
-    monkeypatch.setattr(sets, 'COUNTED', 640)
-    monkeypatch.setattr(sets, 'PIECE', 10)
-    parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert (blocks_of(parts, 4).counts[:64] == 10).all()
 
 
 def test_rows_of_a_batch_keep_their_padding():
@@ -714,96 +714,68 @@ def test_rows_of_a_batch_keep_their_padding():
     [
         ({}, 9, 10, 'block_size=10 is beyond the data: mine/val takes --block_size=9 or less'),
         ({'row_length': 3}, 3, 8, 'rows of mine/val .* block_size must be 3'),
-        ({'given': (1, 3, 4)}, 3, 2, 'mine/val has 2 given tokens in a row'),
-        ({'given': (7, 8)}, 3, 2, 'has 2 given tokens in a row'),
-        ({'given': (0, 1)}, 3, 2, 'has 2 given tokens in a row'),
     ],
 )
 def test_a_block_is_as_long_as_its_set_wants(kind, fits, other, said):
-    blocks_of(np.arange(9), fits, **kind)
+    blocks_of(np.arange(9), (), fits, **kind)
     with one_line(said):
-        blocks_of(np.arange(9), other, **kind)
+        blocks_of(np.arange(9), (), other, **kind)
 
 
 # ---- mixtures
 
-N = 9
 SHARES = np.array([0.5, 0.3, 0.2])
 
 
-def stream(first, *given):
-    return blocks_of(np.arange(first, first + 40), N, given)
-
-
-def rows(first):
-    return blocks_of(np.arange(first, first + 4 * N), N, row_length=N)
-
-
-def documents(first, *lengths):
-    """Documents of these lengths, whose first token is given."""
-    *starts, end = np.cumsum([0, *lengths])
-    tokens = np.arange(first, first + end)
-    tokens[[*starts[1:], end] + np.array(-1)] = 999
-    return blocks_of(tokens, N, starts, prompts=True)
-
-
-FORMS = {
-    'streams': [stream(0), stream(100), stream(200)],
-    'streams of which one is given in part': [stream(0), stream(100, 5), stream(200)],
-    'rows': [rows(0), rows(100), rows(200)],
-    'documents': [documents(0, 2, 6), documents(100, 3, 50, 9), documents(200, 5)],
-}
-
-
-def drawn_from(splits):
-    """Draw rows; return their (tokens, given), and of which split each is."""
+def drawn_from(sets, weights):
+    """Draw rows; return their (tokens, given), and of which set each is."""
     torch.manual_seed(0)
-    tokens, given = random_blocks(splits, 20_000)
+    set_shares(sets, weights)
+    tokens, given = random_blocks(sets, 20_000)
     return tokens, given, tokens[:, 0] // 100
 
 
-@pytest.mark.parametrize('name', FORMS)
-def test_rows_are_blocks_of_their_splits_by_their_shares_of_the_tokens(name):
+@pytest.mark.parametrize('form', FORMS)
+def test_rows_are_blocks_of_their_sets_by_their_shares_of_the_tokens(form):
     """Rows by chi-square; the tokens of documents, whose rows are unlike, by their mean."""
-    splits = FORMS[name]
-    set_shares(splits, SHARES)
-    tokens, given, owner = drawn_from(splits)
+    mixed_sets, _, wanted = zip(*(set_of(form, first) for first in (0, 100, 200)))
+    tokens, given, owner = drawn_from(mixed_sets, SHARES)
     n = (tokens != PADDING).sum(1)
-    of_row = [split.mean_length for split in splits]
+    of_row = [np.mean([sum(t != PADDING for t, _ in row) for row in rows]) for rows in wanted]
     assert chi2_of(np.bincount(owner), shares_of(SHARES / of_row)) < limit(2)
-    for k, split in enumerate(splits):
+    for k, rows in enumerate(wanted):
         mine = owner == k
         assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
-        alone = torch.cat(random_blocks([split], 300), 1).unique(dim=0)
-        width = alone.size(1) // 2
-        found = torch.cat([tokens[mine, :width], given[mine, :width]], 1).unique(dim=0)
-        assert torch.equal(found, alone)
-        assert (tokens[mine, width:] == PADDING).all()
+        found = {*as_rows([tokens[mine], given[mine]])}
+        assert found == {padded([*row], tokens.size(1)) for row in rows}
 
 
 def test_without_weights_sets_are_read_as_if_they_were_one():
     """Every document is as likely."""
-    splits = FORMS['documents']
-    set_shares(splits, [None, None, None])
-    _, _, owner = drawn_from(splits)
-    assert chi2_of(np.bincount(owner), np.array([2, 3, 1]) / 6) < limit(2)
+    _, _, owner = drawn_from([set_of('documents', first)[0] for first in (0, 100, 200)], 3 * [None])
+    assert chi2_of(np.bincount(owner), np.array([3, 5, 7]) / 15) < limit(2)
 
 
 def test_a_large_vocabulary_has_room_for_what_is_given():
     """40,000 is an id of the first set, and the mark and an id of the second."""
     large = Blocks(Split(np.full(N, 40_000, '<u2'), Meta(n_tokens=50_000)), N)
-    small = blocks_of(np.full(N, 7), N, range(N), row_length=N)
-    set_shares([large, small], [1, 1])
-    tokens, given, _ = drawn_from([large, small])
+    small = blocks_of(np.full(N, 7), np.full(N, True), row_length=N)
+    tokens, given, _ = drawn_from([large, small], [1, 1])
     assert [tokens[given].unique(), tokens[~given].unique()] == [7, 40_000]
 
 
-def test_counts_are_by_the_shares():
-    texts = b'\0' * 90 + b'\1' * 10, b'\2' * 99 + b'\3'
-    splits = [blocks_of(np.frombuffer(text, 'u1'), N) for text in texts]
-    assert counts_of(splits[:1])[:5].tolist() == [90, 10, 0, 0, 0]
-    set_shares(splits, [0.9, 0.1])
-    assert counts_of(splits)[:5].tolist() == [162, 18, 20, 1, 0]
+def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypatch):
+    both = [
+        blocks_of(np.repeat([0, 1], [90, 10])),
+        blocks_of(np.repeat([2, 3], [99, 1]), np.arange(100) % 2 == 0),
+    ]
+    assert counts_of(both[:1])[:5].tolist() == [90, 10, 0, 0, 0]
+    set_shares(both, [0.9, 0.1])
+    assert counts_of(both)[:5].tolist() == [162, 18, 20, 1, 0]
+    monkeypatch.setattr(sets, 'COUNTED', 640)
+    monkeypatch.setattr(sets, 'PIECE', 10)
+    parts = np.arange(64_000) // 1000  # one tenth of the places in each
+    assert (blocks_of(parts).counts[:64] == 10).all()
 
 
 def prepare_digits(digits, **options):
