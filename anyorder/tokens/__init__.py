@@ -1,4 +1,5 @@
 """How do texts become tokens, sets on disk and batches?
 
 A data set is a folder: a meta.json, which meta.py reads and writes, and a file of tokens a split.
-sets.py opens these, folder.py writes them, and ../datasets.py finds them by name."""
+folder.py writes it, and sources.py, prepared.py and arrays.py say of what. ../datasets.py finds it
+by its name, sets.py has a split of it as it is on disk, and blocks.py cuts that for a run."""

@@ -69,47 +69,40 @@ LM1B = [
 ]
 LAMBADA = [('regex', r'^\s+|\s+$', ''), ('“', '"'), ('”', '"'), ('regex', '^', '\n')]
 
-# what prepared.benchmark makes of a row: `config` and `field` are the hub's, splits the ones that
-# are measured
+# what prepared.benchmark makes a data set of: its repository on the hub, the configuration and the
+# field there, the rules, the splits that are measured, and what it is
 BENCHMARKS = {
-    'lambada': {
-        'repository': 'EleutherAI/lambada_openai',
-        'config': 'default',
-        'field': 'text',
-        'rules': LAMBADA,
-        'splits': ('test',),
-        'about': "LAMBADA in OpenAI's form, 5,153 passages",
-    },
-    'wikitext2': {
-        'repository': 'Salesforce/wikitext',
-        'config': 'wikitext-2-raw-v1',
-        'field': 'text',
-        'rules': WIKITEXT,
-        'splits': ('train', 'test'),
-        'about': 'WikiText-2 raw, one row a line',
-    },
-    'wikitext103': {
-        'repository': 'Salesforce/wikitext',
-        'config': 'wikitext-103-raw-v1',
-        'field': 'text',
-        'rules': WIKITEXT,
-        'splits': ('test',),
-        'about': 'WikiText-103 raw; WikiText-2 has the same test split',
-    },
-    'ptb': {
-        'repository': 'ptb-text-only/ptb_text_only',
-        'config': None,
-        'field': 'sentence',
-        'rules': PTB,
-        'splits': ('test',),
-        'about': "Penn Treebank in Mikolov's form",
-    },
-    'lm1b': {
-        'repository': 'dvruette/lm1b',
-        'config': None,
-        'field': 'text',
-        'rules': LM1B,
-        'splits': ('test',),
-        'about': 'One Billion Word',
-    },
+    'lambada': (
+        'EleutherAI/lambada_openai',
+        'default',
+        'text',
+        LAMBADA,
+        ('test',),
+        "LAMBADA in OpenAI's form, 5,153 passages",
+    ),
+    'wikitext2': (
+        'Salesforce/wikitext',
+        'wikitext-2-raw-v1',
+        'text',
+        WIKITEXT,
+        ('train', 'test'),
+        'WikiText-2 raw, one row a line',
+    ),
+    'wikitext103': (
+        'Salesforce/wikitext',
+        'wikitext-103-raw-v1',
+        'text',
+        WIKITEXT,
+        ('test',),
+        'WikiText-103 raw; WikiText-2 has the same test split',
+    ),
+    'ptb': (
+        'ptb-text-only/ptb_text_only',
+        None,
+        'sentence',
+        PTB,
+        ('test',),
+        "Penn Treebank in Mikolov's form",
+    ),
+    'lm1b': ('dvruette/lm1b', None, 'text', LM1B, ('test',), 'One Billion Word'),
 }

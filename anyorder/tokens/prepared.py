@@ -97,7 +97,7 @@ DATA_SETS = {
     'openwebtext': DataSet(
         openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'
     ),
-    **{name: benchmark(name, **row) for name, row in BENCHMARKS.items()},
+    **{name: benchmark(name, *row) for name, row in BENCHMARKS.items()},
 }
 
 
@@ -114,17 +114,19 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     made = data_dir, name or data_set, splits_of(documents), origin, force
     with folder_to_write(*made) as folder:
         choice = choose(tokenizer)
-        others = [] if is_of_folder(choice, folder.meta) else ['tokenizer']
+        there = tokenizer_of_set(folder.meta) if folder.meta else None
+        others = []
+        if choice and there and choice.identity not in (there.identity, (there.name, None)):
+            others.append('tokenizer')
         if folder.is_done(others):
             return folder.meta
-        kept = folder.meta if folder.kept else None
-        if kept:
-            choice = tokenizer_of_set(kept)
+        if folder.kept:
+            choice = there
         choice = choice or choose(row.tokenizer)
         choice.about_bytes()  # which opens what is opened at first use, before what is a download
 
         # Look at the documents, and write what they become
-        given = have_prompts(documents, kept)
+        given = have_prompts(documents, folder)
         is_val = None
         if '' in documents:
             documents[''], is_val = divide(documents[''], row.val_ratio)
@@ -172,20 +174,12 @@ def splits_of(found):
     return [*TRAIN_AND_VAL] if '' in found else sorted(found)
 
 
-def is_of_folder(asked, meta):
-    """Whether the set with this Meta has the tokenizer that is asked for; None asks for any."""
-    if asked is None or not meta:
-        return asked is None
-    of_folder = tokenizer_of_set(meta)
-    return asked.identity in (of_folder.identity, (of_folder.name, None))
-
-
-def have_prompts(documents, kept):
-    """Return whether the documents of all splits have prompts, also those that stay, of the Meta
-    `kept`. Raises ValueError where only some have."""
+def have_prompts(documents, folder):
+    """Return whether the documents of all splits have prompts, also those that stay in the folder.
+    Raises ValueError where only some have."""
     have = {isinstance(next(iter(texts), None), tuple) for texts in documents.values()}
-    if kept:
-        have.add(kept.prompts)
+    if folder.kept:
+        have.add(folder.meta.prompts)
     if len(have) > 1:
         raise ValueError(
             "all splits of a set must have prompts, or none: --prompt_key='' leaves prompts out"

@@ -45,22 +45,25 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
             f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME'
         )
     keys = {'text_key': text_key, 'prompt_key': prompt_key}
-    usual = {'text_key': 'text', 'prompt_key': 'auto'}
-    said = ''.join(f', {key} {keys[key]!r}' for key in keys if keys[key] != usual[key])
-    on_hub = source.startswith('hf:')
-    if not on_hub and not is_saved(source):
+    said = '' if text_key == 'text' else f', text_key {text_key!r}'
+    if prompt_key != 'auto':
+        said += f', prompt_key {prompt_key!r}'
+    if source.startswith('hf:'):
+        name = source
+        sets = load_from_hub(source)
+    elif is_saved(source):
+        name = plain_name(source)
+        sets = load_saved(source)
+    else:
         return name_source(source, said), {split: open_texts(source, **keys)}
 
     # A data set of the library `datasets`, and its splits
-    sets = load_from_hub(source) if on_hub else load_saved(source)
     if not isinstance(sets, dict):
         sets = {split: sets}
     theirs = own_splits([*sets], split, source)
-    sets = {s: sets[name_of_it] for s, name_of_it in theirs.items()}
-    fingerprints = '+'.join(found._fingerprint for found in sets.values())
-    name = source if on_hub else plain_name(source)
-    origin = f'{name}{said}, fingerprint {fingerprints}'
-    return origin, {s: dataset_documents(found, source, **keys) for s, found in sets.items()}
+    fingerprints = '+'.join(sets[its]._fingerprint for its in theirs.values())
+    documents = {s: dataset_documents(sets[its], source, **keys) for s, its in theirs.items()}
+    return f'{name}{said}, fingerprint {fingerprints}', documents
 
 
 def own_splits(names, split, source):
@@ -68,9 +71,7 @@ def own_splits(names, split, source):
 
     Without a `split` these are its train and its validation, or its train or only split alone."""
     val = 'val' if 'val' in names else 'validation'
-    whole = names[0] if len(names) == 1 else 'train'
-    theirs = {'val': val, '': whole}
-
+    theirs = {'val': val, '': names[0] if len(names) == 1 else 'train'}
     wanted = [split]
     if not split and {'train', val} <= {*names}:
         wanted = ['train', 'val']
@@ -318,10 +319,9 @@ def load_saved(folder):
 
 def load_from_hub(source):
     """Return the DatasetDict of hf:OWNER/NAME or hf:OWNER/NAME/CONFIG."""
-    parts = source.removeprefix('hf:').split('/')
-    repository = '/'.join(parts[:2])
-    config = '/'.join(parts[2:]) or None
-    return from_hub(repository, config, None, f'text --source={source}')
+    owner, _, name = source.removeprefix('hf:').partition('/')
+    name, _, config = name.partition('/')
+    return from_hub(f'{owner}/{name}', config or None, None, f'text --source={source}')
 
 
 def from_hub(repository, name, split, command):
