@@ -171,40 +171,30 @@ def test_what_is_given_comes_first():
 
 # ---- names of orders
 
-RUN = {'seed': 9, 'order': 'block:2@3', 'l2r_ratio': 0.1, 'block_size': 8}
-BLOCK = Order('block', 2, seed=3, length=8)
+BLOCK = {'order': 'block:2@3', 'seed': 9, 'l2r_ratio': 0.1, 'block_size': 8}
+# a text, the options of a run, what a checkpoint keeps of the order, its law, its likelihood
+NAMED = [
+    ('own', BLOCK, 'block:2@3', 'several', 'own'),
+    ('block:4', BLOCK, 'block:4@3', 'several', 'own'),
+    ('own', {'order': 'block:4'}, 'block:4', 'several', 'own'),
+    ([1, 0], BLOCK, [1, 0], 'one', 'own'),
+    ('swaps', {'order': 'block:2'}, 'swaps:16', 'several', 'own'),
+    ('swaps', {'order': 'swaps:9'}, 'swaps:9', 'several', 'own'),
+    ('fixed@100000000000', {}, 'fixed@100000000000', 'several', 'own'),
+    ('few:1@5', {}, 'few:1@5', 'one', 'own'),
+    ('random', BLOCK, 'random', 'random', 'any'),
+    ('l2r', BLOCK, 'l2r', 'one', 'l2r'),
+    ('rows', BLOCK | {'shape': [2, 4]}, 'rows', 'several', 'own'),
+]
 
 
-@pytest.mark.parametrize(
-    'text, run, order',
-    [
-        ('own', RUN, BLOCK),
-        ('block:4', RUN, replace(BLOCK, parameter=4)),
-        ('own', RUN | {'order': 'block:4'}, replace(BLOCK, parameter=4, seed=0)),
-        ([1, 0], RUN, Order('listed', (1, 0), seed=3, length=8)),
-        ('rows', RUN | {'shape': [2, 4]}, Order('rows', seed=3, length=8, shape=(2, 4))),
-        ('swaps', {'order': 'block:2'}, Order('swaps', 16)),
-        ('swaps', {'order': 'swaps:9'}, Order('swaps', 9)),
-    ],
-)
-def test_a_text_and_the_options_of_a_run_give_an_order(text, run, order):
-    assert Order.of(text, run) == order
-
-
-@pytest.mark.parametrize(
-    'order, law, estimate, kept',
-    [
-        (Order(), 'random', 'any', 'random'),
-        (Order('l2r', seed=2), 'one', 'l2r', 'l2r'),
-        (Order('fixed', seed=2), 'several', 'own', 'fixed@2'),
-        (Order('swaps', 1, 10**11), 'several', 'own', 'swaps:1@100000000000'),
-        (Order('few', 1, seed=5), 'one', 'own', 'few:1@5'),
-        (Order('listed', (1, 0)), 'one', 'own', [1, 0]),
-    ],
-)
-def test_an_order_knows_its_law_and_what_a_checkpoint_keeps(order, law, estimate, kept):
-    assert (order.law, order.estimate, order.kept) == (law, estimate, kept)
-    assert Order.of(kept, {}) == replace(order, seed=order.seed if '@' in kept else 0)
+@pytest.mark.parametrize('text, run, kept, law, estimate', NAMED)
+def test_a_text_and_the_options_of_a_run_give_an_order(text, run, kept, law, estimate):
+    order = Order.of(text, run)
+    assert (order.kept, order.law, order.estimate) == (kept, law, estimate)
+    seed = 0 if kept in ('random', 'l2r', 'rows', [1, 0]) else order.seed
+    sizes = {'length': run.get('block_size'), 'shape': (2, 4) if kept == 'rows' else None}
+    assert replace(order, seed=seed) == replace(Order.of(kept, {}), **sizes)
     called = ('listed', 'b.json') if order.kind == 'listed' else (kept, kept)
     assert (order.name, order.name_as('a/b.json')) == called
 
@@ -214,13 +204,11 @@ def test_of_some_orders_each_row_has_a_draw_of_its_own():
     assert drawn == ['random', 'few', 'sorted_subset', 'rows', 'columns', 'blocks2d']
 
 
-def test_what_tables_and_files_of_results_call_an_order():
+def test_what_files_of_results_call_an_order():
     entries = {'kind': 'rows', 'parameter': None, 'seed': 0, 'length': 8}
     assert Order('rows', length=8).entries == entries
     assert Order('rows', length=8, shape=(2, 4)).entries == entries | {'shape': (2, 4)}
     assert Order('mine.py:f@0123456789ab').name == 'mine.py:f'  # whose file need not be there
-    for text in ('random', 'swaps:16', 'few:3@4', 'own'):
-        assert read_order(text, 'own') == text
 
 
 def listed(text):
@@ -240,6 +228,7 @@ def test_a_file_has_positions_of_the_model_or_fewer():
 
 def test_a_text_that_is_no_order_is_one_line():
     """Also a file, and a number that a family refuses."""
+    assert [read_order(text, 'own') for text in ('few:3@4', 'own')] == ['few:3@4', 'own']
     for wrong in (
         'own',
         'swaps:',
