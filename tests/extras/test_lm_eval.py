@@ -266,7 +266,8 @@ BAD = [  # (options, what is asked with, a word)
     ({'order': f'margin/{N + 1}'}, {}, f'at most the {N} positions'),
     ({'context': N}, {}, 'context'),
     ({}, {'top_q': 1}, "'top_p'"),
-    ({}, {'max_gen_toks': 0}, 'at least 1'),
+    ({}, {'max_gen_toks': 0}, 'no blank'),
+    ({}, {'num_beams': 2}, 'num_beams'),
     ({'cfg_scale': 3.0}, {'max_gen_toks': N}, 'cfg_scale'),
     ({'order': 'margin'}, {}, 'order=margin'),
 ]

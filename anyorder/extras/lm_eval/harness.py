@@ -247,15 +247,12 @@ class AnyOrderLM(LM):
 
     def read_gen_kwargs(self, gen_kwargs):
         """Return (options of writing, number of new tokens, stops) that a request asks for."""
-        options = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs)
+        options = normalize_gen_kwargs(gen_kwargs)
         is_drawn = options.pop('do_sample')
         n_new = options.pop('max_gen_toks')
-        n_beams = options.pop('num_beams')
         stops = [text for text in options.pop('until') if text] + self.ends()
-        if n_new < 1 or n_beams != 1:
-            raise ValueError(
-                f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}'
-            )
+        if options.pop('num_beams', 1) != 1:
+            raise ValueError(f'gen_kwargs: num_beams must be 1, got {gen_kwargs}')
         if is_drawn and 'temperature' not in gen_kwargs:
             options['temperature'] = self.defaults['temperature'] or 1.0
         return options, n_new, stops

@@ -377,17 +377,18 @@ def load_mlm(config, weights):
 
     config = CONFIG_MAPPING[config['model_type']].from_dict(config)
     kind = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    return filled(kind, config, weights, WRONG[:2])  # its file may have other heads, too
+    return filled(kind, config, weights, MISFITS[:2])  # its file may have other heads, too
 
 
-WRONG = ('missing_keys', 'mismatched_keys', 'unexpected_keys')
+# which weights from_pretrained says not to fit
+MISFITS = ('missing_keys', 'mismatched_keys', 'unexpected_keys')
 
 
-def filled(kind, config, weights, wrong=WRONG):
+def filled(kind, config, weights, misfits=MISFITS):
     """Return a network of transformers with these weights, in which every token sees every token.
 
-    kind   its class, whose config is `config`
-    wrong  what of WRONG must not be. Raises ValueError where it is"""
+    kind     its class, whose config is `config`
+    misfits  those of MISFITS that are an error, a ValueError"""
     config.is_causal = False
     config.use_cache = False
     config._attn_implementation = None  # config.json may name a kernel of the hub, which is code
@@ -401,8 +402,8 @@ def filled(kind, config, weights, wrong=WRONG):
         ignore_mismatched_sizes=True,
     )
     names = set()
-    for found in wrong:
-        names.update(key if isinstance(key, str) else key[0] for key in info[found])
+    for misfit in misfits:  # names, or tuples of a name and shapes
+        names.update(key if isinstance(key, str) else key[0] for key in info[misfit])
     if names:
         raise ValueError(f'{len(names)} weights do not fit config.json, the first is {min(names)}')
     return network
