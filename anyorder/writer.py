@@ -18,7 +18,7 @@ from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import logprobs_of_parts
-from anyorder.likelihood.lengths import Lengths
+from anyorder.likelihood.lengths import choose_lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
@@ -184,7 +184,6 @@ class Writer:
 
         Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
         have a text."""
-        lengths = Lengths(page.blank_length)
         n_row = self.checkpoint.set.row_length
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
@@ -194,7 +193,7 @@ class Writer:
         templates = [templates[i] for i in numbers]
         seeds = seeds_of(seed, len(templates))
         if any(template.unknown for template in templates):
-            chosen = lengths.choose(self.network, templates, seeds)
+            chosen = choose_lengths(self.network, templates, seeds, page.blank_length)
             bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
             with self.autocast():
                 templates = [*bar]

@@ -22,7 +22,7 @@ from anyorder.generation.prompts import parse_prompts
 from anyorder.likelihood import judge, nll, tables
 from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.lengths import Lengths
+from anyorder.likelihood.lengths import choose_lengths, length_probabilities
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, read
 from anyorder.orders import RANDOM, Order, draw_orders
@@ -618,7 +618,7 @@ def test_the_probability_of_a_length_is_that_of_the_text_behind_it(network):
             n_left = len(left.replace('.', ''))
             idx = torch.tensor([[max(0, 'abc'.find(token)) for token in row]])
             want.append(eval_ppl.conditional_logprob(model, idx, known[n_left:], known[:n_left]))
-        n, p = Lengths().probabilities(freeze(model), template, chosen)
+        n, p = length_probabilities(freeze(model), template, chosen)
         assert n == lengths
         close(p, torch.cat(want).softmax(0))
 
@@ -626,16 +626,16 @@ def test_the_probability_of_a_length_is_that_of_the_text_behind_it(network):
 def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
     """One blank after the other; a sample says its probability and the runner-up."""
     model = make_model(5, vocab_size=3)
-    found = [*Lengths('draw').choose(model, 400 * [TWO], range(400))]
-    (alone,) = Lengths('draw').choose(model, [TWO], [7])
+    found = [*choose_lengths(model, 400 * [TWO], range(400), 'draw')]
+    (alone,) = choose_lengths(model, [TWO], [7], 'draw')
     assert found[7].lengths == alone.lengths
     counts = torch.tensor([text.lengths[0]['length'] for text in found]).bincount()[1:]
-    assert chi2_of(counts, Lengths().probabilities(model, TWO, ())[1]) < limit(1)
-    (text,) = Lengths().choose(model, [TWO], [0])
+    assert chi2_of(counts, length_probabilities(model, TWO, ())[1]) < limit(1)
+    (text,) = choose_lengths(model, [TWO], [0])
     chosen = [said['length'] for said in text.lengths]
     assert text.tokens == TWO.with_lengths(chosen).tokens
     for k, length in enumerate(text.lengths):
-        p = Lengths().probabilities(model, TWO, chosen[:k])[1].tolist()
+        p = length_probabilities(model, TWO, chosen[:k])[1].tolist()
         want = [*sorted(zip(p, (1, 2)), reverse=True)]
         assert [*length.values()] == [want[0][1], want[0][0], want[1][1], want[1][0]]
 
@@ -652,7 +652,7 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt):
 
 BAD_PROMPTS = [
     ('a[[3-2]]b', {}, r'\[\[3-2\]\]'),
-    ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens'),
+    ('a[[2-32]]b', {'length': 60}, 'the 0 positions'),
     ('a[[2-31]]b', {}, '30 at most'),
     ('a[[?]]', {}, 'nothing tells'),
     ('a[[?]][[1-2]]b', {}, 'nothing tells'),

@@ -201,7 +201,7 @@ class Text:
         blanks     how many tokens were written, and
         passes     in how many steps
         stretches  [[start, end], ...] where the text did not fit into the model, or has sections
-        lengths    a dict for each blank that found its length, see Lengths.choose
+        lengths    a dict for each blank that found its length, see choose_lengths
         patterns   [[start, end, pattern], ...] of what matches one
         log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
                    and with them: a weight of samples that are drawn by the latter

@@ -9,6 +9,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
 from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import Order, read_order
+from configurator import check_choice
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Page:
     context       tokens that a stretch of a longer text reads before its first blank; 0 is half of
                   block_size
     stop          texts that end a text, or its [[..]], see scroll.Text
-    blank_length  how [[?]] finds its length: not a number, see lengths.Lengths
+    blank_length  how [[?]] finds its length: 'likely' or 'draw', see lengths.py
     allowed       which tokens may stand where, see Constraint; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text
     top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""
@@ -93,6 +94,7 @@ class Page:
     def check(self, block_size, n_tokens):
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
+        check_choice('blank_length', self.blank_length, 'likely', 'draw')
         most = {'length': 2**31 - 1, 'context': block_size - 1, 'top_logprobs': n_tokens}
         for name in most:
             if not 0 <= getattr(self, name) <= most[name]:

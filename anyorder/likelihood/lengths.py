@@ -1,6 +1,5 @@
 """How long is a blank? The likelihood of the text behind it, for each length that it may have."""
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -8,15 +7,41 @@ import torch
 from anyorder.generation.drawing import invert_cdf
 from anyorder.likelihood.nll import read
 from anyorder.seeds import keys_of, uniform
-from configurator import check_choice
 
 LONGEST = 32  # tokens of a [[?]], where nothing says more
 NEAR = 16  # tokens that are read behind the gap: more tell no more, and make small models too sure
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """How the lengths of blanks are chosen, one after another from the left.
+def choose_lengths(network, templates, seeds, rule='likely'):
+    """Yield each Template with the lengths that are found for its blanks, one after another from
+    the left, of row r by seeds[r]. A sample says of each length its probability, and the runner-up.
+
+    rule  'likely': the likeliest length; 'draw': by these probabilities"""
+
+    @cache  # samples of a prompt share its template
+    def probabilities(template, lengths):
+        return length_probabilities(network, template, lengths)
+
+    for template, seed in zip(templates, seeds, strict=True):
+        lengths = ()
+        said = []
+        for k in range(len(template.unknown)):
+            n, p = probabilities(template, lengths)
+            chosen = int(p.argmax())
+            if rule == 'draw':
+                u = uniform(keys_of([seed]), 'length of a blank', k)
+                chosen = int(invert_cdf(p[None], u))
+            entry = {'length': n[chosen], 'p': float(p[chosen])}
+            if len(n) > 1:
+                other = int(p.index_fill(0, torch.tensor(chosen), -1).argmax())
+                entry |= {'runner_up': n[other], 'p_runner_up': float(p[other])}
+            said.append(entry)
+            lengths += (n[chosen],)
+        yield template.with_lengths(lengths, said) if lengths else template
+
+
+def length_probabilities(network, template, lengths=()):
+    """Return the lengths n that the next blank of unknown length may have, and p(n | L, R).
 
         p(n | L, R) = p(R | L, gap of n) / sum_m p(R | L, gap of m)
 
@@ -25,81 +50,35 @@ class Lengths:
     its places behind the gap: what stands in the gap is summed over. A network with a masked loss
     takes a pass for each token of R.
 
-    rule  'likely': the likeliest length; 'draw': by these probabilities"""
-
-    rule: str = 'likely'
-
-    def __post_init__(self):
-        check_choice('blank_length', self.rule, 'likely', 'draw')
-
-    def choose(self, network, templates, seeds):
-        """Yield each Template with the lengths that are found for its blanks, of row r by seeds[r].
-
-        A sample says of each of its blanks the length with its probability, and the runner-up."""
-
-        @cache  # samples of a prompt share its template
-        def probabilities(template, lengths):
-            return self.probabilities(network, template, lengths)
-
-        for template, seed in zip(templates, seeds, strict=True):
-            lengths = ()
-            said = []
-            for k in range(len(template.unknown)):
-                n, p = probabilities(template, lengths)
-                chosen = int(p.argmax())
-                if self.rule == 'draw':
-                    u = uniform(keys_of([seed]), 'length of a blank', k)
-                    chosen = int(invert_cdf(p[None], u))
-                entry = {'length': n[chosen], 'p': float(p[chosen])}
-                if len(n) > 1:
-                    other = int(p.index_fill(0, torch.tensor(chosen), -1).argmax())
-                    entry |= {'runner_up': n[other], 'p_runner_up': float(p[other])}
-                said.append(entry)
-                lengths += (n[chosen],)
-            yield template.with_lengths(lengths, said) if lengths else template
-
-    def probabilities(self, network, template, lengths):
-        """Return the lengths n that the next blank of unknown length may have, and p(n | L, R).
-
-        lengths  of the blanks before it
-        returns  (n [K] increasing, (K,) float64)"""
-        size = network.config.block_size
-        text = template.with_lengths(lengths)
-        piece = text.pieces[text.unknown[0]]
-        most = longest_of(piece, size)
-        most = min(most, piece.least + text.length - text.n_least)
-        n = [m for m in range(piece.least, most + 1) if piece.may_have(m)]
-        room = size - n[-1]
-        texts = [text.with_lengths([m]) for m in n]
-        behind = [places_behind(found, text.unknown[0], room) for found in texts]
-        if not all(behind):
-            raise ValueError(
-                f'nothing tells the length of a [[?]]: there is no text on the {room} positions '
-                f'that its {n[-1]} tokens leave of {size}: give it fewer, as [[2-12]], or write '
-                '[[n]]'
-            )
-        cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
-        rows = []
-        for found, places in zip(texts, behind):
-            known = found.known[cut : places[-1] + 1]
-            order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
-            n_known = sum(known)
-            asked = range(n_known - len(places), n_known)
-            rows.append((found.tokens[cut : places[-1] + 1], order, asked))
-        nll = torch.stack([*read(network, rows)])
-        return n, (-nll.cpu().double().sum(1)).softmax(0)
-
-
-def longest_of(piece, size):
-    """Return the most tokens of a blank that finds its length, for `size` positions."""
+    lengths  of the blanks before it
+    returns  (n [K] increasing, (K,) float64)"""
+    size = network.config.block_size
+    text = template.with_lengths(lengths)
+    i = text.unknown[0]
+    piece = text.pieces[i]
     least = piece.least
-    most = piece.most
-    if (most or least) >= size:
+    most = piece.most or min(least + LONGEST - 1, max(least, size // 2))
+    most = min(most, least + text.length - text.n_least)
+    n = [m for m in range(least, most + 1) if piece.may_have(m)]
+    room = max(0, size - n[-1])
+    texts = [text.with_lengths([m]) for m in n if room]
+    behind = [places_behind(found, i, room) for found in texts]
+    if not texts or not all(behind):
         raise ValueError(
-            f'a blank that finds its length has at most {size - 1} tokens, one less than the '
-            f'model, got {most or least}: choose fewer'
+            f'nothing tells the length of a [[?]]: there is no text on the {room} positions '
+            f'that its {n[-1]} tokens leave of {size}: give it fewer, as [[2-12]], or write '
+            '[[n]]'
         )
-    return most or min(least + LONGEST - 1, max(least, size // 2))
+    cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
+    rows = []
+    for found, places in zip(texts, behind):
+        known = found.known[cut : places[-1] + 1]
+        order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
+        n_known = sum(known)
+        asked = range(n_known - len(places), n_known)
+        rows.append((found.tokens[cut : places[-1] + 1], order, asked))
+    nll = torch.stack([*read(network, rows)])
+    return n, (-nll.cpu().double().sum(1)).softmax(0)
 
 
 def places_behind(text, i, room):
