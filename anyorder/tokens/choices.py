@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from functools import partial
 
 from anyorder.machine.files import asking_hub, read_text, reading
@@ -15,7 +14,6 @@ from anyorder.tokens.tokenizers import TEXT, cut_anew, get_tokenizer, tokenizer_
 from configurator import home, number_in
 
 WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
-ON_HUB = r'\w[\w.-]*/[\w.-]+'  # OWNER/NAME
 MOST = 1 << 20  # tokens of a tokenizer that is trained
 WAY_OUT = 'name another folder'
 GPT2_FILES = ('vocab.json', 'merges.txt')
@@ -133,8 +131,6 @@ def of_gpt2_files(name, paths, end):
 
 def of_hub(name):
     """Return the tokenizer of hf:OWNER/NAME. Only files that say a tokenizer are fetched."""
-    if not re.fullmatch(ON_HUB, name):
-        raise ValueError(f"a tokenizer on the hub is hf:OWNER/NAME, got 'hf:{name}'")
     from huggingface_hub import snapshot_download
 
     with asking_hub(f'hf:{name}'):
