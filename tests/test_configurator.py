@@ -14,7 +14,16 @@ from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
 from anyorder.tokens.mixture import weights_in
 from anyorder.training.start import written_out
-from configurator import configure, help_text, home, names_in, number_in, numbers, options_of
+from configurator import (
+    configure,
+    differing,
+    help_text,
+    home,
+    names_in,
+    number_in,
+    numbers,
+    options_of,
+)
 
 OPTIONS = dict(
     learning_rate=6e-4,
@@ -227,6 +236,11 @@ def test_a_command_without_its_packages_has_help_and_says_how_to_install_them(ty
     assert WITHOUT_PACKAGES[typed] in p.stdout + p.stderr
     assert (p.returncode == 0) == ('--help' in typed) == (p.stderr == '')
     assert p.stderr.count('\n') <= 1
+
+
+def test_what_differs_is_said_of_what_both_have():
+    before, now = {'a': 1, 'b': '', 'c': 2}, {'a': 1, 'b': 'x'}
+    assert differing(before, now) == {'b': "b '' -> x"}
 
 
 def test_a_number_within_an_option_has_digits_alone():

@@ -215,7 +215,7 @@ def lost_reader():
 def full():
     if not os.path.exists('/dev/full'):
         pytest.skip('no device here is always full')
-    return open('/dev/full', 'w', buffering=1)
+    return open('/dev/full', 'w')
 
 
 def ascii_only():

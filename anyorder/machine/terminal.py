@@ -132,7 +132,6 @@ def surviving_streams(holds_results):
             yield out
         finally:
             out.end()
-            err.end()
 
 
 def open_descriptors():
