@@ -23,7 +23,10 @@ def read_prompts(prompt):
     path = prompts_path(prompt)
     if path is None:
         return [typed(prompt)]
-    return read_array(path) if path.endswith('.npy') else read_lines(path)
+    if not path.endswith('.npy'):
+        return read_lines(path)
+    with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
+        return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
 
 
 def prompts_path(prompt):
@@ -38,12 +41,6 @@ def typed(text):
 
     \\n is a line end, of which a shell makes none, and \\\\n are the letters \\n."""
     return re.sub(r'(\\?)\\n', lambda found: r'\n' if found[1] else '\n', text)
-
-
-def read_array(path):
-    """Return the rows of an .npy."""
-    with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
-        return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
 
 
 def read_lines(path):
