@@ -243,7 +243,7 @@ class Writer:
                 )
         rows = []
         for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
-            places = [torch.tensor(flags).nonzero()[:, 0] for flags in (text.known, text.answer)]
+            places = [torch.tensor(flags).nonzero()[:, 0] for flags in (text.given, text.answer)]
             rows.append((torch.tensor(text.tokens), *places, own))
         with self.autocast():
             return [*map(float, logprobs_of_parts(self.network, rows, n_orders))]
@@ -252,7 +252,7 @@ class Writer:
         """Write texts of `read` in batches. Yield the sample of each, see Text.sample.
 
         A Watch is shown the first text of each batch after each of its steps."""
-        n_blanks = sum(text.template.known.count(False) for text in texts)
+        n_blanks = sum(text.template.given.count(False) for text in texts)
         is_seen = watch is not None
         with progress(total=n_blanks, unit='token', leave=False, disable=is_seen) as bar:
             for r in range(0, len(texts), batch_size):
@@ -295,7 +295,7 @@ def check_templates(templates, way, page, config):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    if all(all(template.known) for template in templates):
+    if all(all(template.given) for template in templates):
         raise ValueError('there is no blank to write or score in the prompt')
     for n in {min(len(template.tokens), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
@@ -308,7 +308,7 @@ def check_templates(templates, way, page, config):
 
 def check_template(template, way, page, block_size):
     """Raise ValueError for a Template that cannot be written, or scored, in this way."""
-    if way.drawing.scores and template.answer.count(True) < template.known.count(False):
+    if way.drawing.scores and template.answer.count(True) < template.given.count(False):
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
@@ -353,8 +353,8 @@ def check_places(templates, page, tokenizer, scores):
     check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):
         for start, end, pattern in template.patterns:
-            places = zip(template.tokens[start:end], template.known[start:end])
-            tokens = [token if is_known or scores else -1 for token, is_known in places]
+            places = zip(template.tokens[start:end], template.given[start:end])
+            tokens = [token if is_given or scores else -1 for token, is_given in places]
             pattern.check(tokens, tokenizer, templates.index(template))
 
 

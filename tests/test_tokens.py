@@ -657,8 +657,8 @@ def test_a_prompt_is_laid_out(prompt, laid_out):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
     text = p.parse_prompt(prompt, Bytes(), len(laid_out))
     shown = ''
-    for token, is_known, is_answer in zip(text.tokens, text.known, text.answer):
-        if is_known:
+    for token, is_given, is_answer in zip(text.tokens, text.given, text.answer):
+        if is_given:
             shown += chr(token)
         else:
             shown += chr(token).upper() if is_answer else '_'
@@ -765,7 +765,7 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
-    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).known == [True, False]
+    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).given == [True, False]
 
 
 @pytest.mark.parametrize(

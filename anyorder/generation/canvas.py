@@ -12,7 +12,7 @@ from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
 TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
-BY_ROW = ('known', 'n_prompt', 'n_drafts', 'n_visits', 'n_steps', 'rows')
+BY_ROW = ('known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'rows')
 
 
 class Canvas:
@@ -32,7 +32,7 @@ class Canvas:
     On the host:
 
     known     (B,) visits that are known by now
-    n_prompt  (B,) known at the start
+    n_given   (B,) known from the start
     n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
@@ -55,7 +55,7 @@ class Canvas:
         if n_visits is None:
             n_visits = N
         self.known = torch.as_tensor(n_known).cpu().expand(B)
-        self.n_prompt = self.known
+        self.n_given = self.known
         self.n_visits = torch.as_tensor(n_visits).cpu().expand(B)
         self.seeds = [int(seed) for seed in seeds]  # a stream is named by numbers, not by tensors
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)

@@ -13,7 +13,7 @@ def guided(x, step):
 
         p(v | prompt, written)^(1 + scale)  p(v | written)^(-scale) / Z
 
-    The prompt is the first n_prompt visits. Without it the other visits begin, and it stands behind
+    The prompt is the first n_given visits. Without it the other visits begin, and it stands behind
     them: a masked model sees it as blanks, and a decoder does not come to it. This is the cfg_scale
     of LLaDA (Nie et al. 2025, arXiv 2502.09992; Ho and Salimans 2022, arXiv 2207.12598).
 
@@ -23,15 +23,15 @@ def guided(x, step):
     known, first, last, start, end = step.bounds[:5]
     n_slots, n, n_keys = step.size[:3]
     T = part.order.size(1)
-    n_prompt = step.bounds.n_prompt
+    n_given = step.bounds.n_given
     n_visits = T
     if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
         n_slots = n_keys or n_slots
         n_visits = end.unsqueeze(1)
     visit = torch.arange(T, device=x.device)
-    order = part.order.gather(1, (visit + n_prompt.unsqueeze(1)) % n_visits)
-    start = (start - n_prompt).clamp(min=0)
-    numbers = known - n_prompt, first - n_prompt, last - n_prompt, start, end
+    order = part.order.gather(1, (visit + n_given.unsqueeze(1)) % n_visits)
+    start = (start - n_given).clamp(min=0)
+    numbers = known - n_given, first - n_given, last - n_given, start, end
     caches = step.workspace.caches
     cache = caches[-1] if caches else None
     blank = network.answer(part.idx, order, numbers, (n_slots, n, n_keys), cache)

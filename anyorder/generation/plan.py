@@ -21,7 +21,7 @@ class Bounds(NamedTuple):
     n_targets  how many visits from `first` on are predicted, 0 in a row that is finished
     n_new      how many of these are revealed
     n_steps    the number of the step in its row, from 0
-    n_prompt   how many of the first visits were given"""
+    n_given    how many of the first visits were given"""
 
     known: torch.Tensor
     first: torch.Tensor
@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
     n_targets: torch.Tensor
     n_new: torch.Tensor
     n_steps: torch.Tensor
-    n_prompt: torch.Tensor
+    n_given: torch.Tensor
 
 
 class Size(NamedTuple):
@@ -90,11 +90,11 @@ def planned(step, ends):
 
     # Which slots answer, and how many
     known, n_targets = step.unmasking.asked(part, first, n_new)
-    n_visits, n_prompt = [x.expand_as(known) for x in (part.n_visits, part.n_prompt)]
+    n_visits, n_given = [x.expand_as(known) for x in (part.n_visits, part.n_given)]
     numbers, widths, kept = step.network.slots.plan(
         (known, first, n_targets, n_visits), part.order.size(1), step.cache, step.unmasking.reorders
     )
-    numbers = torch.cat([numbers, torch.stack([n_targets, n_new, n_steps, n_prompt], 1)], 1)
+    numbers = torch.cat([numbers, torch.stack([n_targets, n_new, n_steps, n_given], 1)], 1)
     numbers = numbers.to(part.idx.device, non_blocking=True)
     least = torch.stack([n_targets, n_new], 1).amin(2).tolist()
     sizes = []

@@ -119,7 +119,7 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None, pattern=No
 class Piece(NamedTuple):
     """A piece of a prompt: a text or a blank.
 
-    kind         a 'known' text; the 'answer' of an [[=text]]; a 'blank'; or 'rest', the blanks of
+    kind         a 'given' text; the 'answer' of an [[=text]]; a 'blank'; or 'rest', the blanks of
                  a [[..]], which share equally what is left of the length
     text         the text, or its tokens; of a blank nothing
     least, most  how many tokens it has; `most` is None where that is not said
@@ -135,7 +135,7 @@ class Piece(NamedTuple):
 
     @property
     def is_text(self):
-        return self.kind in ('known', 'answer')
+        return self.kind in ('given', 'answer')
 
     @property
     def finds_length(self):
@@ -147,7 +147,7 @@ class Piece(NamedTuple):
         """What it is to a blank of unknown length, ?, beside it: t a text, . open, else nothing."""
         if self.finds_length:
             return '?'
-        if self.kind == 'known' and self.least:
+        if self.kind == 'given' and self.least:
             return 't'
         return '.' if self.kind == 'rest' else ''
 
@@ -165,7 +165,7 @@ def row_pieces(row, n_tokens):
             f'{row.tolist()!s:.60}'
         )
     blank = Piece('blank', '', 1, 1)
-    return [blank if t < 0 else Piece('known', [t], 1, 1) for t in row.astype(int).tolist()]
+    return [blank if t < 0 else Piece('given', [t], 1, 1) for t in row.astype(int).tolist()]
 
 
 SIZE = r'[1-9]\d{0,17}(?:-\d{1,18})?'
@@ -184,17 +184,17 @@ def split_blanks(prompt):
     if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
     pieces = []
-    known = ''
+    text = ''  # since the last blank
     start = 0
     for found in BLANK.finditer(prompt):
-        known += prompt[start : found.start()]
+        text += prompt[start : found.start()]
         start = found.end()
         if found[0] == PLAIN:
-            known += '[['
+            text += '[['
             continue
-        pieces += [Piece('known', known), read_blank(found)]
-        known = ''
-    pieces.append(Piece('known', known + prompt[start:]))
+        pieces += [Piece('given', text), read_blank(found)]
+        text = ''
+    pieces.append(Piece('given', text + prompt[start:]))
     if len(pieces) == 1:
         pieces.append(Piece('rest'))
     return pieces
@@ -243,7 +243,7 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
     found = []
     before = None  # the text right before a piece; '' behind a blank, None at the start
     space = ''
-    for piece, follows in zip(pieces, [*pieces[1:], Piece('known')]):
+    for piece, follows in zip(pieces, [*pieces[1:], Piece('given')]):
         if not piece.is_text:
             found.append(piece)
             before = ''
@@ -295,7 +295,7 @@ class Template:
     unknown  the numbers of the pieces whose length is unknown
     n_least  tokens without those of [[..]]
     tokens   (N,), 0 in the blanks
-    known    (N,), whether the text stands
+    given    (N,), whether the text stands from the start
     answer   (N,), whether it is the text in [[=text]]
     starts   where each piece begins, and N
     open     the [start, end] of each [[..]]
@@ -332,7 +332,7 @@ class Template:
                 self.patterns.append((start, start + n, piece.pattern))
         if pattern is not None:
             self.patterns = [(0, len(kinds), pattern)]
-        self.known = [kind == 'known' for kind in kinds]
+        self.given = [kind == 'given' for kind in kinds]
         self.answer = [kind == 'answer' for kind in kinds]
 
     @property

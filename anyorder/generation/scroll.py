@@ -85,7 +85,7 @@ class Text:
         """Lay out the section that is to be written."""
         n = len(self.places)
         section = self.sections[0]
-        self.places += map(Place, section.tokens, section.known, count(n))
+        self.places += map(Place, section.tokens, section.given, count(n))
         self.patterns += [[n + start, n + end, pattern] for start, end, pattern in section.patterns]
         self.first = len(self.places)
         if section.open:

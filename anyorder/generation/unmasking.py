@@ -146,7 +146,7 @@ class Reread(Given):
 
     def reveal(self, step):
         cells = super().reveal(step)
-        n_done = cells.visit - step.bounds.n_prompt[cells.row]
+        n_done = cells.visit - step.bounds.n_given[cells.row]
         cells.write(step.part.step, cells.position, n_done)
 
 
@@ -211,7 +211,7 @@ class Adaptive(Given):
     def asked(self, part, first, n_new):
         n_targets = part.n_visits - first
         if self.block_length is not None:
-            n_done = (first - part.n_prompt) % self.block_length  # of the block
+            n_done = (first - part.n_given) % self.block_length  # of the block
             n_targets = n_targets.clamp(max=self.block_length - n_done)
         return first, n_targets
 

@@ -72,10 +72,10 @@ def length_probabilities(network, template, lengths=()):
     cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
     rows = []
     for found, places in zip(texts, behind):
-        known = found.known[cut : places[-1] + 1]
-        order = sorted(range(len(known)), key=lambda p: not known[p])  # known ones, then blanks
-        n_known = sum(known)
-        asked = range(n_known - len(places), n_known)
+        given = found.given[cut : places[-1] + 1]
+        order = sorted(range(len(given)), key=lambda p: not given[p])  # given ones, then blanks
+        n_given = sum(given)
+        asked = range(n_given - len(places), n_given)
         rows.append((found.tokens[cut : places[-1] + 1], order, asked))
     nll = torch.stack([*read(network, rows)])
     return n, (-nll.cpu().double().sum(1)).softmax(0)
@@ -87,7 +87,7 @@ def places_behind(text, i, room):
     room  positions behind the gap that the model has"""
     first = text.starts[i + 1]  # of what follows the gap
     end = min(text.end_of(i), first + room)
-    return [p for p in range(first, end) if text.known[p]][:NEAR]
+    return [p for p in range(first, end) if text.given[p]][:NEAR]
 
 
 def said(length):

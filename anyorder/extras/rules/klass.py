@@ -69,8 +69,8 @@ class Laws:
         for name in ('place', 'n_stable', 'last step'):
             tables.append(workspace.table(name, (n_positions,), torch.long)[:B, :N])
         self.place, self.n_stable, self.step = tables
-        n_prompt = part.n_prompt.to(device, non_blocking=True).unsqueeze(1)
-        place = (torch.arange(N, device=device) - n_prompt) % self.logp.size(1)
+        n_given = part.n_given.to(device, non_blocking=True).unsqueeze(1)
+        place = (torch.arange(N, device=device) - n_given) % self.logp.size(1)
         self.place.scatter_(1, part.order, place)
         self.step.fill_(-1)
 
