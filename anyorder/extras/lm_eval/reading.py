@@ -1,8 +1,8 @@
 """How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of
 any lengths, from left to right or in several orders."""
 
-from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -67,38 +67,39 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     rows    [(context tokens, continuation tokens)], lists; either may be empty
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
-    passes = []
-    for r, row in enumerate(rows):
-        for context, tokens in pieces(*row, length):
-            text = context + tokens
-            found = reading.passes(model.slots, context, tokens)
-            for number, (order, first) in enumerate(found):
+
+    def passes_of(context, continuation):
+        """Return [(text, order, the visits that are asked for, the weight of their nats, whether
+        they say if greedy decoding writes it)]."""
+        found = []
+        for before, tokens in pieces(context, continuation, length):
+            text = before + tokens
+            ways = reading.passes(model.slots, before, tokens)
+            for number, (order, first) in enumerate(ways):
                 asked = range(first, len(text))
                 # what is asked for stands for all tokens, and orders are averaged
-                weight = len(tokens) / len(asked) / len(found)
-                passes.append((text, order, asked, r, weight, number == 0))
-    passes.sort(key=lambda one: -len(one[0]))
+                weight = len(tokens) / len(asked) / len(ways)
+                found.append((text, order, asked, weight, number == 0))
+        return found
 
     def score(x, tokens):
         logits = model.lm_head(x)
         nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
         return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
-    nats = [0.0 for _ in rows]
-    greedy = [True for _ in rows]
-    n_left = Counter(r for *_, r, _, _ in passes)
-    for r in range(len(rows)):
-        if not n_left[r]:  # a row without a continuation costs nothing
-            yield r, nats[r], greedy[r]
+    longest_first = sorted(range(len(rows)), key=lambda r: -sum(map(len, rows[r])))
+    passes = [passes_of(*rows[r]) for r in longest_first]
+    asked = (one[:3] for one in chain(*passes))
     drawn = is_drawn(model.slots, reading.order)
-    found = read(model, (one[:3] for one in passes), batch_size * length, score, at_once=drawn)
-    for (*_, r, weight, decides), scores in zip(passes, found):
-        nll, right = check_finite(scores.cpu().double()).T
-        nats[r] += float(nll.sum()) * weight
-        greedy[r] &= bool(right.all()) or not decides
-        n_left[r] -= 1
-        if not n_left[r]:  # a row is done with its last pass
-            yield r, nats[r], greedy[r]
+    found = read(model, asked, batch_size * length, score, at_once=drawn)
+    for r, of_row in zip(longest_first, passes):
+        nats = 0.0
+        greedy = True
+        for (*_, weight, decides), scores in zip(of_row, found):
+            nll, right = check_finite(scores.cpu().double()).T
+            nats += float(nll.sum()) * weight
+            greedy &= bool(right.all()) or not decides
+        yield r, nats, greedy
 
 
 def pieces(context, continuation, block_size):
