@@ -231,11 +231,21 @@ def names_of_sets(c, checkpoint):
     return names
 
 
-def with_data_of_run(c, run):
-    """Return the options with what they leave open of the data as a run with the options has it."""
-    data_dir = c.data_dir or run.get('data_dir', 'data')
-    documents = c.documents or run.get('documents') or 'together'
-    return Config(c | {'data_dir': data_dir, 'documents': documents})
+def with_run(c, checkpoint):
+    """Return the options with what they leave open as the model and its run have it."""
+    own = checkpoint.config.block_size
+    run = checkpoint.run
+    found = {
+        'block_size': c.block_size or own,
+        'data_dir': c.data_dir or run.get('data_dir', 'data'),
+        'documents': c.documents or run.get('documents') or 'together',
+    }
+    if not min(2, own) <= found['block_size'] <= own:
+        raise ValueError(
+            f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got '
+            f'{c.block_size}'
+        )
+    return Config(c | found)
 
 
 def open_texts(names, c, checkpoint):
@@ -339,19 +349,11 @@ def main(config):
 
     # Open the model, and the texts
     checkpoint = open_checkpoint(config.ckpt)
-    own = checkpoint.config.block_size
-    N = config.block_size or own
-    if not min(2, own) <= N <= own:
-        raise ValueError(
-            f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got '
-            f'{N}'
-        )
-    config = Config(config | {'block_size': N})
+    config = with_run(config, checkpoint)
     datasets = names_of_sets(config, checkpoint)
     estimates = choose_estimates(config, datasets, checkpoint)
     device, dtype = resolve_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
-    config = with_data_of_run(config, checkpoint.run)
     with first_process_first():  # a text that is missing costs nothing before the model is there
         texts = open_texts(datasets, config, checkpoint)
     model = checkpoint.model(config.weights, device)
@@ -370,7 +372,8 @@ def main(config):
         rows = evaluate(model, text, estimates, journal)
         if rank == 0:
             print(report(text, rows, checkpoint.tokenizer), flush=True)
-        origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
+        origin = {'dataset': text.name, 'set': text.label, **text.origin}
+        origin['block_size'] = config.block_size
         results += [origin | row for row in rows]
 
     # Write

@@ -44,10 +44,11 @@ def few(u, n, order):
 @cache
 def few_orders(order, n, device):
     """Return (K, n): left to right, then `fixed` of K - 1 seeds."""
-    rows = [one_order(replace(order, kind='l2r', parameter=None), n, device)]
-    for k in range(1, order.parameter):
-        fixed = replace(order, kind='fixed', parameter=None, seed=order.seed + k)
-        rows.append(one_order(fixed, n, device))
+    rows = []
+    for k in range(order.parameter):
+        kind = 'fixed' if k else 'l2r'
+        one = replace(order, kind=kind, parameter=None, seed=order.seed + k)
+        rows.append(one_order(one, n, device))
     return torch.stack(rows)
 
 

@@ -43,7 +43,7 @@ class Estimate:
     """Nats of blocks, and the rows of a table that they make.
 
     kind       in --estimates, and of its rows
-    name       in the table, where `ending` follows; `text` in its place if others have this name
+    name       in the table, where `ending` follows
     work       the name of its nats in the journal; estimates of the same nats share it
     nats       f(model, blocks, numbers, given) -> (len(numbers), m) float64 of the blocks (n, N) of
                these numbers, in which what is `given` (n, N) costs nothing
@@ -69,7 +69,6 @@ class Estimate:
     gains: bool = False
     one: 'Estimate | None' = None
     told: str = ''
-    text: str = ''
     ending: str = ''
     n_at_once: int = 1
     items: Callable = attrgetter('blocks')
@@ -106,32 +105,32 @@ class Estimate:
         """Return rows of the table from the nats (n, m) of all blocks of a Corpus.
 
         of_one  what `measure` gives of the estimate `one`"""
-        columns = self.columns(nats)
+        counts = text.by_block(text.n_blanks)
+        columns = {n: text.by_block(column) for n, column in self.columns(nats).items()}
         first, *_ = columns.values()
-        n_blanks = text.by_block(text.n_blanks)
         found = []
         for n, column in columns.items():
             label = f'{self.label} x {n}' if self.several else self.label
             row = {'kind': self.kind, 'n': n, 'bound': self.bound}
-            row |= summarize(label, text.by_block(column), n_blanks, text.n_bytes)
+            row |= summarize(label, column, counts, text.n_bytes)
             if self.gains and n > 1:
-                row |= compared('gain', first - column, text)
+                row |= compared('gain', first - column, counts)
             if of_one is not None:
                 (other,) = self.one.columns(of_one).values()
-                row |= compared('cost', column - other, text)
+                row |= compared('cost', column - text.by_block(other), counts)
             found.append(row | self.about(nats, text, row))
         return found
 
 
-def compared(name, difference, text):
-    """Return two fields of a row: the difference (n,) to other nats a token, and its error.
-
-    None where a nat is infinite."""
+def compared(name, difference, counts):
+    """Return two fields of a row: the difference (n,) of blocks to other nats, a token, and its
+    error; none where a nat is infinite."""
     if not difference.isfinite().all():
         return {}
-    sums = text.by_block(difference)
-    counts = text.by_block(text.n_blanks)
-    return {name: float(sums.sum() / counts.sum()), f'{name}_stderr': ratio_error(sums, counts)}
+    return {
+        name: float(difference.sum() / counts.sum()),
+        f'{name}_stderr': ratio_error(difference, counts),
+    }
 
 
 def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None, **fields):
@@ -171,7 +170,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         return (score or score_orders)(model, batch, numbers)
 
     def about(nats, text, row):
-        return {} if order.drawn and drawn else between_orders(order, nats, text)
+        return {} if drawn else between_orders(order, nats, text)
 
     kind = 'drawn ' if drawn else ''
     ending = ', known from left to right' if known_l2r else ''
@@ -251,7 +250,6 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         'work': f'ensemble:{size} at {n_positions}',
         'columns': lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
         'about': nothing,
-        'bound': True,
         'gains': True,
         'told': size,
         'n_at_once': 1,
