@@ -208,9 +208,9 @@ class Group:
 
     def begin_step(self, tokens):
         """Begin a step with the tokens (B, N) that are known, else BLANK."""
-        tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=BLANK)  # the last is for -1
         row = np.arange(len(self.held)) // self.n_slots
-        known = np.maximum(tokens[row[:, None], self.position], self.behind)
+        known = tokens[row[:, None], self.position]
+        known = np.where(self.position >= 0, known, self.behind)
         span, place = np.nonzero(known != self.held)
         self.hold(span, place, known[span, place])
 
