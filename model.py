@@ -28,7 +28,7 @@ D = C / H, V vocabulary, L layers.
 The last section has other networks, which differ in their slots alone."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple
 
@@ -68,10 +68,12 @@ class AOGPTConfig:
     attention: str = 'causal'  # which slots see which: a name of ATTENTION
 
     def __post_init__(self):
-        for name in SIZES:
-            size = getattr(self, name)
-            if type(size) is not int or size < 1:
-                raise ValueError(f'{name} must be a whole number from 1, got {size!r}')
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_kind = isinstance(value, field.type | int)  # an int serves as a float
+            if not is_kind or (field.name in SIZES and value < 1):
+                kind = field.type.__name__
+                raise ValueError(f'{field.name} must be {kind}, a size at least 1, got {value!r}')
         way = self.target_position
         is_decoder = self.attention == 'causal'
         is_even = self.n_embd // self.n_head % 2 == 0

@@ -33,7 +33,7 @@ from anyorder.extras.hub.folders import read_weights
 from anyorder.functions import LOADED, loaded, names_of
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import Adaptive, Given
-from anyorder.generation.way import order_and_unmasking
+from anyorder.generation.way import Way
 from anyorder.orders import (
     ORDERS,
     Family,
@@ -728,10 +728,11 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
     assert (order.kept, order.name) == (kept, 'mine.py:shifted:3')
     plain, digest = kept[:-2], kept[-14:-2]
     assert Order.of(plain, {'order': kept.replace(digest, '0' * 12)}) == order  # of an edited file
-    assert order_and_unmasking('mine.py:shifted:3') == (kept, Given())
-    asked, score = order_and_unmasking('mine.py:gap/8:0.9+2')
+    assert Way.of({}, 'mine.py:shifted:3') == Way(Order.of(kept, {}), Given())
     how = dict(block_length=8, threshold=0.9, noise=2.0)
-    assert (asked, score) == ('l2r', Adaptive(score=f'mine.py:gap@{digest}', **how))
+    way = Way.of({}, 'mine.py:gap/8:0.9+2')  # which runs the file
+    score = Adaptive(score=f'mine.py:gap@{digest}', **how)
+    assert way == Way(Order('l2r'), score)
     assert unmasking_of(f'mine.py:gap@{digest}/8:0.9+2') == score
     with one_line('mine.py:gap is a score'):
         read_order('mine.py:gap')
@@ -757,9 +758,9 @@ WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
 def test_a_function_that_is_none_is_one_line(marker, content, said):
     pathlib.Path('mine.py').write_text(content)
     with one_line(said):
-        order, unmasking = order_and_unmasking('mine.py:f')
-        Order.of(order, {}).check(4)
-        loaded(unmasking.score)(torch.zeros(3, 5))
+        way = Way.of({}, 'mine.py:f')
+        way.order.check(4)
+        loaded(way.unmasking.score)(torch.zeros(3, 5))
 
 
 def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):

@@ -167,10 +167,10 @@ class Step:
         cells.write(part.logprob, cells.position, logprob)
         return logprob
 
-    def put_first(self, cells, best):
-        """Have part.order visit the columns of the Cells as in best (B, targets)."""
+    def put_first(self, cells, columns):
+        """Have part.order visit the Cells as in `columns` (B, targets)."""
         order = self.part.order
-        visit = cells.visit - cells.column + best[cells.row, cells.column]
+        visit = cells.visit - cells.column + columns[cells.row, cells.column]
         cells.write(order, cells.visit, order[cells.row, visit])
 
     def widen(self, n_new):

@@ -219,14 +219,14 @@ class Adaptive(Given):
         if self.threshold is None:
             step.launch(self.reveal)
             return None
-        choice = step.launch(self.choose)
+        choice = step.launch(self.look)
         n_new = choice.n_new.cpu()  # waits for the device
         step.widen(n_new)
         step.launch(self.draw, choice)
         return n_new
 
     def reveal(self, step):
-        self.draw(step, self.choose(step))
+        self.draw(step, self.look(step))
 
     def score_blanks(self, step, cells, logits):
         """Return scores (m,) of the Cells, whose logits are (m, V)."""
@@ -237,21 +237,27 @@ class Adaptive(Given):
         say that their blank is revealed: all of them, and at least the best."""
         return ranked >= self.threshold
 
-    def choose(self, step):
-        """Choose the blanks of a step, which become the next ones in part.order.
+    def choose(self, score, rank, bounds):
+        """Return (columns (B, targets), the best first, and how many of them (B,) are revealed).
 
-        One row of k known visits, n_targets 4 and n_new 2:
+        score  (B, targets) of the blanks, -inf after those of a row
+        rank   the same with noise, by which they are ordered, but the sure ones before all others
 
-            visit      k    k+1  k+2  k+3
-            column     0    1    2    3
-            order      p    q    r    s       as it is given
+        One row of n_new 2 or, with a threshold of .7, of two sure ones:
+
             score      .1   .7   .2   .9
-            best       3    1    2    0       columns, the largest score first
-            order      s    q    r    p       as it is left: s and q are revealed
+            columns    3    1    2    0"""
+        columns = rank.argsort(dim=1, descending=True, stable=True)
+        if self.threshold is None:
+            return columns, bounds.n_new
+        is_sure = self.sure(score.gather(1, columns))
+        columns = columns.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
+        return columns, is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
 
-        Returns a Choice."""
+    def look(self, step):
+        """Run the pass of a Step and choose its blanks, which become the next ones in part.order.
+        Return a Choice."""
         x, cells = step.read()
-        bounds = step.bounds
         found, logits = step.of_each(self.score_blanks, x, cells)
         if step.part.language is not None:
             found = without_rounding(found, cells.row)
@@ -259,25 +265,17 @@ class Adaptive(Given):
         if self.threshold is not None and step.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
-        # A table of the scores, -inf after the blanks of a row
         score = found.new_full((len(step.part), step.size.targets), -torch.inf)
         cells.write(score, cells.column, found)
         rank = score
         if self.noise:
             keys = step.part.keys[cells.row]
-            u = uniform(keys, NOISE, bounds.n_steps[cells.row], cells.position)  # (m,)
+            u = uniform(keys, NOISE, step.bounds.n_steps[cells.row], cells.position)  # (m,)
             rank = score.clone()
             cells.write(rank, cells.column, found + self.noise * gumbel_noise(u))
-
-        # The best come first, and before all others the sure ones
-        best = rank.argsort(dim=1, descending=True, stable=True)  # (B, targets) columns
-        n_new = bounds.n_new
-        if self.threshold is not None:
-            is_sure = self.sure(score.gather(1, best))
-            best = best.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
-            n_new = is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
-        step.put_first(cells, best)
-        return Choice(x, logits, cells.start.unsqueeze(1) + best, n_new)
+        columns, n_new = self.choose(score, rank, step.bounds)
+        step.put_first(cells, columns)
+        return Choice(x, logits, cells.start.unsqueeze(1) + columns, n_new)
 
     def draw(self, step, choice):
         """Draw the tokens of the blanks that are chosen."""

@@ -43,7 +43,6 @@ class Watch:
         self.tokenizer = tokenizer
         self.out = out or sys.stdout
         self.columns = columns
-        self.step = math.inf  # of the last call
         self.shown = -1  # the step of the last frame
         self.frame_at = 0.0
         self.n_lines = 0  # of the last frame
@@ -57,9 +56,8 @@ class Watch:
         logprob   nats of each token"""
         if not self.out.isatty():
             return
-        if step <= self.step:  # another text
+        if step <= self.shown:  # another text
             self.shown = -1
-        self.step = step
         n_blanks = tokens.count(None)
         if n_blanks and time.perf_counter() < self.frame_at + FRAME:
             return

@@ -30,34 +30,26 @@ class Way:
     def of(cls, run, order='own', score=False, **options):
         """Return the way that options of sample.py name, for a model of the options `run`.
 
+        order    a text, or a list of positions. A choice of the model may have numbers in its text:
+                 margin/32 chooses in blocks of 32, margin:0.9 by a threshold, margin+0.5 with noise
+                 of this scale, margin/32:0.9 both
         score    whether the text in the blanks is scored
         options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
         drawing = drawing_in(options, score)
-        order_text, chosen = order_and_unmasking(order, **options)
-        return cls(Order.of(order_text, run), chosen, drawing)
+        if not isinstance(order, str):
+            order = positions_of(order)
+        elif choice_in(order)[0]:
+            unmasking = unmasking_of(order, **options)
+            # blocks of neighbours, from left to right; else a random order decides among equals
+            return cls(Order('l2r' if unmasking.block_length else 'random'), unmasking, drawing)
+        else:
+            order = read_order(order, 'own', *POLICIES)
+        return cls(Order.of(order, run), unmasking_of(**options), drawing)
 
     @property
     def to_score(self):
         """The same way, by which the text that stands in the blanks is scored."""
         return replace(self, drawing=replace(self.drawing, scores=True))
-
-
-def order_and_unmasking(order, **options):
-    """Return (text for Order.of, the Unmasking) of `order`, an option of sample.py or a list of
-    positions, and of the other options of unmasking_of.
-
-    A choice of the model may have numbers in its text: margin/32 chooses in blocks of 32,
-    margin:0.9 by a threshold, margin+0.5 with noise of this scale, margin/32:0.9 both."""
-    if isinstance(order, str):
-        kind, _ = choice_in(order)
-        if kind:
-            unmasking = unmasking_of(order, **options)
-            # blocks of neighbours, from left to right; else a random order decides among equals
-            return 'l2r' if unmasking.block_length else 'random', unmasking
-        order = read_order(order, 'own', *POLICIES)
-    else:
-        order = positions_of(order)
-    return order, unmasking_of(**options)
 
 
 def positions_of(order):

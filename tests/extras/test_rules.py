@@ -18,7 +18,8 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.rules import RULES
-from anyorder.generation.way import order_and_unmasking
+from anyorder.generation.way import Way
+from anyorder.orders import Order
 
 COUNTS = torch.tensor([1, 50, 7, 0, 3, 9, 200, 4, 20, 1, 5])
 SOME = ['decoder']
@@ -192,7 +193,7 @@ NAMED = [
 
 @pytest.mark.parametrize('text, order, noun', NAMED)
 def test_a_rule_is_one_text(text, order, noun):
-    assert order_and_unmasking(text) == (order, noun)
+    assert Way.of({}, text) == Way(Order(order), noun)
 
 
 BAD = {
@@ -210,7 +211,7 @@ BAD = {
 def test_what_is_no_rule_is_one_line(texts):
     for text in texts.split():
         with one_line(BAD[texts]):
-            order_and_unmasking(text)
+            Way.of({}, text)
 
 
 @pytest.mark.parametrize('rule', RULES)

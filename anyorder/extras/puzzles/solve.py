@@ -62,7 +62,7 @@ from anyorder.extras.table import Table
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
-from anyorder.generation.way import Way, order_and_unmasking
+from anyorder.generation.way import Way
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out
@@ -163,9 +163,8 @@ def read_runs(c, trained):
     runs = []
     for text, n_steps in itertools.product(texts, numbers(c, 'n_steps')):
         # more steps than blanks write one blank each
-        order, unmasking = order_and_unmasking(text, n_steps=n_steps or 2**31)
-        way = Way(Order.of(order, trained), unmasking, Drawing(c.temperature))
-        name = text if unmasking.adaptive else way.order.name_as(text)
+        way = Way.of(trained, text, n_steps=n_steps or 2**31, temperature=c.temperature)
+        name = text if way.unmasking.adaptive else way.order.name_as(text)
         runs.append(Run(name, n_steps, way))
     return runs
 
