@@ -17,9 +17,9 @@ from anyorder.generation.way import Way
 from anyorder.likelihood.measured import Cut, open_corpus
 from anyorder.likelihood.nll import blank_nll, draw_known
 from anyorder.orders import Order, draw_orders
-from anyorder.tokens.apart import begins_of
+from anyorder.tokens.apart import begins_of, count
 from anyorder.tokens.arrays import prepare_tokens
-from anyorder.tokens.blocks import Blocks, all_blocks
+from anyorder.tokens.blocks import Blocks, all_blocks, random_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split
@@ -78,16 +78,23 @@ def texts_of(row, begins):
     return [(p, b, e) for p, (b, e) in enumerate(zip(begins.tolist(), ends)) if b < e]
 
 
-def alone(model, tokens, order, first, known):
-    """Nats of the visits of a text by itself, 0 for the first ones, which are given; of a masked
-    loss by a pass at so many known visits."""
-    n = len(order)
-    if first == n:
-        return torch.zeros(n, dtype=torch.float64)
-    nll = model(tokens[None], order[None], known)[0]
-    if known is None:
-        return nll * (torch.arange(n) >= first)
-    return nll * (n - first) / n
+def by_themselves(model, blocks, given, begins, orders, law, known):
+    """Nats (n, N) of the visits of blocks, each text by itself, 0 for what is given or padding.
+
+    A text is read as its block reads its places, or of another law than 'random' as a document of
+    its length, what is given first. Of a masked loss so many visits are known, (n,) or (n, P)."""
+    nats = torch.zeros(blocks.shape, dtype=torch.float64)
+    for r, row in enumerate(blocks):
+        for p, b, e in texts_of(row, None if begins is None else begins[r]):
+            shift = b if law == 'random' else 0
+            own = [d - shift for d in orders[r].tolist() if 0 <= d - shift < e - b]
+            own.sort(key=lambda d: not given[r, b + d])
+            n, first = e - b, int(given[r, b:e].sum())
+            if first < n:
+                at = None if known is None else known[r].view(-1)[p : p + 1]
+                nll = model(row[None, b:e], torch.tensor([own]), at)[0, first:]
+                nats[r, b + first : e] = nll if at is None else nll * (n - first) / n
+    return nats
 
 
 def close(found, want):
@@ -114,48 +121,30 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     model = make_model(**variant)
     sets = [blocks_of(kind)]
     config = options(model, order)
-    torch.manual_seed(2)
     law = Order.of('own', config)
+    torch.manual_seed(2)
     batch = draw_batch(TrainState(model, [], None, law), sets, config)
-    nats = blank_nll(model, batch)
-    padding = torch.arange(9) >= (9 if batch.n_visits is None else batch.n_visits.unsqueeze(1))
-    assert not nats[padding.expand(6, 9)].any()
-    for r, row in enumerate(batch.idx.masked_fill(padding, PADDING)):
-        counts = [batch.n_given, batch.n_blanks, batch.n_known]
-        counts = [None if x is None else x[r].view(-1) for x in counts]
-        for p, b, e in texts_of(row, None if batch.begins is None else batch.begins[r]):
-            first, n_blanks, known = (None if x is None else x[p : p + 1] for x in counts)
-            assert first + n_blanks == e - b
-            own = batch.order[r, b:e] - b
-            close(nats[r, b:e], alone(model, row[b:e], own, first, known))
-            if order == 'block:4@2':
-                rest = own.tolist()[first:]
-                listed = Order('block', 4, seed=2).draw(1, 9)[0].tolist()
-                assert rest in ([p for p in listed if p in rest], sorted(rest))
+    torch.manual_seed(2)
+    blocks, given = random_blocks(sets, 6)
+    orders = law.draw(6, 9, l2r_ratio=config.l2r_ratio)
+    how = sets[0].begins(blocks), orders, law.law, batch.n_known
+    close(blank_nll(model, batch), by_themselves(model, blocks, given, *how))
 
     blocks, given = all_blocks(sets[0])
     begins = sets[0].begins(blocks)
     found = validate(model, blocks, given, law, config, begins)
     assert [*found] == [law.estimate, 'l2r'][: 1 if model.slots.masked_loss else 2]
-    for name, nats in found.items():
-        if name == 'l2r':
-            law = Order('l2r')
-        want = [0.0 for _ in blocks]
-        orders = draw_orders(range(len(blocks)), 9, order=law)[:, 0]
-        for r, row in enumerate(blocks):
-            for p, b, e in texts_of(row, None if begins is None else begins[r]):
-                # a part is read as the block reads its places, or as a document of its length
-                shift = b if law.law == 'random' else 0
-                own = [d - shift for d in orders[r].tolist() if 0 <= d - shift < e - b]
-                own.sort(key=lambda d: not given[r, b + d])
-                first = int(given[r, b:e].sum())
-                known = None
-                if model.slots.masked_loss:
-                    n = 1 if begins is None else begins.size(1)
-                    counts = torch.tensor([first] * n).view(1, n, 1)
-                    known = draw_known([r], e - b - counts, 1, n_given=counts)[0, p]
-                want[r] += alone(model, row[b:e], torch.tensor(own), first, known).sum()
-        close(nats, torch.stack(want))
+    for nats, own in zip(found.values(), (law, Order('l2r'))):
+        known = None
+        if model.slots.masked_loss:
+            counts = torch.stack([(~given).sum(1), given.sum(1) - (blocks == PADDING).sum(1)])
+            if begins is not None:
+                counts = torch.stack([count(~given, begins), count(given, begins)])
+            n_blanks, n_given = counts.unsqueeze(-1)
+            known = draw_known(range(len(blocks)), n_blanks, n_given=n_given)[..., 0]
+        orders = draw_orders(range(len(blocks)), 9, order=own)[:, 0]
+        want = by_themselves(model, blocks, given, begins, orders, own.law, known)
+        close(nats, want.sum(1))
 
 
 @pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
