@@ -200,7 +200,7 @@ class LeftToRight(AOGPT):
                     'past_key_values must be the cache that this model made for '
                     f'{len(input_ids)} texts'
                 )
-            input_ids = cache.text = torch.cat([cache.text, input_ids], 1)
+            input_ids = torch.cat([cache.text, input_ids], 1)
         idx, lengths, place = without_padding(input_ids, attention_mask)
         n = idx.size(1)
         if n > N:
@@ -222,6 +222,8 @@ class LeftToRight(AOGPT):
             first=first[:, 0].cpu() + 1,
             head=torch.nn.Identity(),
         )
+        if cache is not None:
+            cache.text = input_ids
         has_no_next = (place == N - 1).unsqueeze(-1)
         x = take(x, place - first).masked_fill(has_no_next, 0)
         return BaseModelOutputWithPast(last_hidden_state=x, **{CACHE: cache})
