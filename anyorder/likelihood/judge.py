@@ -64,27 +64,20 @@ def text_metrics(samples, counted):
         if len(frequencies):
             entropies.append(entropy(frequencies))
     metrics = {'entropy': statistics.fmean(entropies)}
-    for n in (1, 2, 3):
-        grams = [
-            gram for of_one in n_grams(samples, counted, n) for gram, counts in of_one if counts
-        ]
-        metrics[f'distinct_{n}'] = len({*grams}) / len(grams) if grams else 1.0
-    n_counted = 0
-    n_old = 0
-    for of_one in n_grams(samples, counted, 4):
-        seen = set()
-        for gram, counts in of_one:
-            n_counted += counts
-            n_old += counts and gram in seen
-            seen.add(gram)
-    return metrics | {'repetition': n_old / max(1, n_counted)}
-
-
-def n_grams(samples, counted, n):
-    """Yield [(n-gram, whether it counts)] of each sample."""
-    for tokens, counts in zip(samples, counted):
-        grams = zip(*(tokens[i:] for i in range(n)))
-        yield list(zip(grams, counts[n - 1 :]))
+    for n in (1, 2, 3, 4):
+        grams = []  # that count
+        n_old = 0
+        for tokens, counts in zip(samples, counted):
+            seen = set()
+            of_one = zip(*(tokens[i:] for i in range(n)))
+            for gram, does_count in zip(of_one, counts[n - 1 :]):
+                if does_count:
+                    grams.append(gram)
+                    n_old += gram in seen
+                seen.add(gram)
+        if n < 4:
+            metrics[f'distinct_{n}'] = len({*grams}) / len(grams) if grams else 1.0
+    return metrics | {'repetition': n_old / max(1, len(grams))}
 
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
