@@ -44,7 +44,8 @@ class Canvas:
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
-        n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Constraint."""
+        n_known and n_visits, by default N, are ints or (B,); `allowed` is a Constraint, or what one
+        is made of for texts that begin with the canvas."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -75,18 +76,19 @@ class Canvas:
         self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
-        self.allowed = None
-        if allowed is not None:
-            self.allowed = Constraint(allowed, idx.device, range(B), [0 for _ in range(B)])
+        if allowed is not None and not isinstance(allowed, Constraint):
+            allowed = Constraint(allowed, idx.device, range(B), [0 for _ in range(B)])
+        self.allowed = allowed
         self.language = None
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu'):
+    def of_texts(cls, texts, order, seed, device='cpu', allowed=None, language=None):
         """Return the canvas of texts of any lengths.
 
-        texts  [(tokens, is_known)], two lists each. Known tokens come first, then the blanks, both
-               as the Order has them, but for known tokens as its known_l2r says
-        seed   row r is a function of seed + r, or of seed[r]"""
+        texts     [(tokens, given)], two lists each. Given tokens come first, then the blanks, both
+                  as the Order has them, but for given tokens as its known_l2r says
+        seed      row r is a function of seed + r, or of seed[r]
+        language  a function of the canvas that gives its Language, or None"""
         seeds = seeds_of(seed, len(texts))
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         tokens, given = [pad_sequence([*map(torch.tensor, some)], True) for some in zip(*texts)]
@@ -94,7 +96,9 @@ class Canvas:
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
-        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
+        canvas = cls(tokens.to(device), orders.to(device), n_known, seeds, lengths, allowed)
+        canvas.language = language and language(canvas)
+        return canvas
 
     def __len__(self):
         return len(self.rows)

@@ -1,6 +1,7 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -277,17 +278,18 @@ def next_canvas(texts, checkpoint, order, device):
     page = texts[0].page
     stretches = [text.slide_on(checkpoint.config.block_size) for text in texts]
     seeds = [text.stretch_seed for text in texts]
-    canvas = Canvas.of_texts(stretches, order, seeds, device)
+    allowed = None
     if page.allowed is not None:
         numbers = [text.number for text in texts]
         starts = [text.start for text in texts]
-        canvas.allowed = Constraint(page.allowed, device, numbers, starts)
+        allowed = Constraint(page.allowed, device, numbers, starts)
+    language = None
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns
-        stand_in = stand_in_of(checkpoint)
-        canvas.language = pattern.language(matches, canvas, checkpoint.tokenizer, stand_in)
-    return canvas
+        asked = {'tokenizer': checkpoint.tokenizer, 'stand_in': stand_in_of(checkpoint)}
+        language = partial(pattern.language, matches, **asked)
+    return Canvas.of_texts(stretches, order, seeds, device, allowed, language)
 
 
 def take_down(texts, canvas):
