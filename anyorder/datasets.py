@@ -10,12 +10,10 @@ import numpy as np
 from anyorder.machine.files import check_names
 from anyorder.tokens.meta import meta_path, read_meta
 from anyorder.tokens.mixture import sets_in
-from anyorder.tokens.prepared import DATA_SETS, TRAIN_AND_VAL, prepare
+from anyorder.tokens.prepared import DATA_SETS, SPLITS, TRAIN_AND_VAL, prepare
 from anyorder.tokens.sets import Split, bin_path, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
 from configurator import home
-
-ALL_SPLITS = (*TRAIN_AND_VAL, 'test')
 
 
 def open_splits(data_dir, name, *splits):
@@ -62,7 +60,7 @@ def make_split(data_dir, name, split, meta):
     Raises ValueError with the command that makes any other, or a split of a set with this Meta."""
     if not meta and name in DATA_SETS and DATA_SETS[name].offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)
-    if not meta and name in MAKERS and split in ALL_SPLITS and maker_of(name).task_of(name).quick:
+    if not meta and name in MAKERS and split in SPLITS and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
     path = bin_path(os.path.join(data_dir, name), split)
     command, ending = command_of(name, split, meta)

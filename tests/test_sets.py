@@ -675,8 +675,8 @@ def as_rows(found):
 @pytest.mark.parametrize('piece', [1, 6, 7, 1000])
 @pytest.mark.parametrize('form', FORMS)
 def test_blocks_are_those_of_the_definition(monkeypatch, form, piece):
-    """Also where a document, or a run of given tokens, goes on in the next piece."""
-    monkeypatch.setattr(sets, 'PIECE', piece)
+    """Also where a document, or a run of given tokens, goes on in the next chunk."""
+    monkeypatch.setattr(sets, 'CHUNK', piece)
     torch.manual_seed(0)
     for first in range(0, 500, 100):
         blocks, whole, wanted = set_of(form, first)
@@ -773,7 +773,7 @@ def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypa
     set_shares(both, [0.9, 0.1])
     assert counts_of(both)[:5].tolist() == [162, 18, 20, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
-    monkeypatch.setattr(sets, 'PIECE', 10)
+    monkeypatch.setattr(sets, 'CHUNK', 10)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
     assert (blocks_of(parts).counts[:64] == 10).all()
 

@@ -7,13 +7,11 @@ import numpy as np
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.folder import folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.prepared import DATA_SETS, TRAIN_AND_VAL, draw_val, splits_of
+from anyorder.tokens.prepared import DATA_SETS, SPLITS, TRAIN_AND_VAL, draw_val, splits_of
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
 from configurator import differing, home
-
-SPLITS = ('train', 'val', 'test')
 
 
 def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
@@ -33,10 +31,10 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
             return folder.meta
-        return folder.write(meta, divided(arrays, meta, DATA_SETS['text'].val_ratio))
+        return folder.write(meta, pieces_of_arrays(arrays, meta, DATA_SETS['text'].val_ratio))
 
 
-def divided(arrays, meta, val_ratio):
+def pieces_of_arrays(arrays, meta, val_ratio):
     """Yield the pieces of the arrays of read_arrays for Folder.write. What '' names is divided as
     documents are, of which a stream is one."""
     for split, array in arrays.items():

@@ -26,6 +26,7 @@ from configurator import home
 
 SPLIT_SEED = 2357
 TRAIN_AND_VAL = ('train', 'val')
+SPLITS = (*TRAIN_AND_VAL, 'test')
 
 
 @dataclass
@@ -137,7 +138,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
             print(choice.about_bytes())
         kind = {'given': given, 'prompts': given, 'tokenizer_file': choice.file}
         meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
-        pieces = encoded(documents, is_val, choice, meta)
+        pieces = pieces_of_documents(documents, is_val, choice, meta)
         return folder.write(meta, progress(pieces, desc='texts', unit='text'))
 
 
@@ -187,7 +188,7 @@ def have_prompts(documents, folder):
     return have.pop()
 
 
-def encoded(splits, is_val, tokenizer, meta):
+def pieces_of_documents(splits, is_val, tokenizer, meta):
     """Yield the pieces of {split: documents} for Folder.write. Of '' each document is of train or
     of val, see divide."""
     for split, documents in splits.items():

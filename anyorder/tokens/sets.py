@@ -12,14 +12,14 @@ import numpy as np
 from anyorder.tokens.meta import Meta
 
 PADDING = -1  # in a block, behind a document that is shorter
-PIECE = 1 << 18  # tokens that are looked at together where all are: small beside a set
+CHUNK = 1 << 18  # tokens that are looked at together where all are: small beside a set
 COUNTED = 1 << 26  # tokens of a split that are counted
 
 
-def pieces_of(tokens):
-    """Yield (place of the first token, tokens) of pieces of a stream, PIECE tokens each."""
-    for start in range(0, len(tokens), PIECE):
-        yield start, tokens[start : start + PIECE]
+def chunks_of(tokens):
+    """Yield (place of the first token, tokens) of chunks of a stream, CHUNK tokens each."""
+    for start in range(0, len(tokens), CHUNK):
+        yield start, tokens[start : start + CHUNK]
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Split:
             return 0
         longest = 0
         last = -1  # place of the last token that is not given
-        for start, part in pieces_of(self.packed):
+        for start, part in chunks_of(self.packed):
             _, given = self.meta.unpack(part)
             blanks = np.append(last, np.flatnonzero(~given) + start)
             longest = max(longest, np.diff(blanks).max(initial=1) - 1)
@@ -90,14 +90,14 @@ class Split:
         if self.meta.row_length:
             return np.arange(0, len(self.packed) + 1, self.meta.row_length)
         eos = self.meta.eos
-        ends = [np.flatnonzero(part == eos) + n + 1 for n, part in pieces_of(self.packed)]
+        ends = [np.flatnonzero(part == eos) + n + 1 for n, part in chunks_of(self.packed)]
         return np.concatenate([[0], *ends])
 
     def count(self):
         """Return (n_tokens,) int64: how often each token stands here; of more than COUNTED some
-        pieces are counted, spread evenly. Raises ValueError for a token that the set lacks."""
+        chunks are counted, spread evenly. Raises ValueError for a token that the set lacks."""
         counts = np.zeros(self.meta.n_tokens, np.int64)
-        for n, (_, part) in enumerate(pieces_of(self.packed)):
+        for n, (_, part) in enumerate(chunks_of(self.packed)):
             if n % math.ceil(len(self.packed) / COUNTED) == 0:
                 tokens, _ = self.unpack(part)
                 counts += np.bincount(tokens, minlength=len(counts))

@@ -168,7 +168,7 @@ def texts(paths, by_line):
             if not by_line:
                 yield from parted(iter(partial(f.read, PIECE), ''))
             for line in f:
-                yield from pieces_of(line)
+                yield from parted_text(line)
 
 
 def lines(path):
@@ -177,7 +177,7 @@ def lines(path):
         yield from f
 
 
-def pieces_of(text):
+def parted_text(text):
     """Return the texts in a text, of which a long one comes in pieces."""
     if len(text) <= PIECE and END_OF_TEXT not in text:
         return (text,)
@@ -237,7 +237,7 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
         if isinstance(document, tuple):
             yield document
         else:
-            yield from pieces_of(document)
+            yield from parted_text(document)
 
 
 def document_of(row, text_key, prompt_key):
