@@ -241,16 +241,16 @@ def write_mdlm(folder):
         for line in table.split('\n')[1:-1]:
             name, *shape = line.split()
             p = torch.empty([*map(int, shape)], dtype=torch.float64)
-            w[f'{prefix}{name}'] = drawn(name, p)
-    weights = {f'backbone.{name}': p for name, p in w.items()}
-    weights['backbone.rotary_emb.inv_freq'] = torch.ones(4)
-    write_folder(folder, json.loads(MDLM_CONFIG), weights)
+            w[f'backbone.{prefix}{name}'] = drawn(name, p)
+    write_folder(
+        folder, json.loads(MDLM_CONFIG), w | {'backbone.rotary_emb.inv_freq': torch.ones(4)}
+    )
 
     def linear(x, name):
-        return F.linear(x, w[f'{name}.weight'], w.get(f'{name}.bias'))
+        return F.linear(x, w[f'backbone.{name}.weight'], w.get(f'backbone.{name}.bias'))
 
     def moved(x, name, shift, scale):
-        return F.layer_norm(x, (C,), w[f'{name}.weight']) * (1 + scale) + shift
+        return F.layer_norm(x, (C,), w[f'backbone.{name}.weight']) * (1 + scale) + shift
 
     def attended(qkv):
         """Full attention (S, C) with rotary positions, as complex numbers."""
@@ -263,7 +263,7 @@ def write_mdlm(folder):
     def oracle(tokens):
         of_time = torch.tensor([1.0, 0.0]).double().repeat_interleave(128)
         time = F.silu(linear(F.silu(linear(of_time, 'sigma_map.mlp.0')), 'sigma_map.mlp.2'))
-        x = w['vocab_embed.embedding'][tokens]
+        x = w['backbone.vocab_embed.embedding'][tokens]
         for at in ('blocks.0', 'blocks.1'):
             six = linear(time, f'{at}.adaLN_modulation').split(C)
             y = linear(moved(x, f'{at}.norm1', *six[:2]), f'{at}.attn_qkv')

@@ -160,7 +160,7 @@ def test_a_plan_is_made_of_numbers_alone(script, tmp_path):
     flops = 1e9 * float(*cells['GFLOP a token']) * 1024 * 16 * 64 * 250000
     hours = float(cells['at 40% MFU'][0].replace(',', ''))
     assert hours == pytest.approx(flops / 8 / 989e12 / 0.4 / 3600, rel=1e-3)
-    assert 'gpt2' in script('train.py', 'config/adapt_gpt2.py', '--plan=H100').stdout
+    assert 'shape of gpt2' in script('train.py', 'config/adapt_gpt2.py', '--plan=H100').stdout
     failed = script('train.py', '--plan=3xH100', code=1)
     assert failed.stderr.startswith('error: gradient_accumulation_steps')
     assert os.listdir(tmp_path) == ['config']
