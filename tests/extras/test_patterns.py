@@ -359,6 +359,7 @@ WRONG = [
     ('ab[[2-3]]c', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('a[[=b]]', {'pattern': 'aa', 'score': True}, 'row 0 contradicts'),
     ('[[3/a+/]]', LOSSLESS, 'lossless'),
+    ('[[3/a+/]]', {'order': 'drawn'}, 'drawn'),
     ('[[..]]', {'pattern': 'a+', 'stop': 'b'}, 'leave out stop'),
     ('[[3/a+/]]', {'pattern': 'a+'}, 'leave out pattern'),
     ('[[3/a+/]]', {'score': True}, 'wants the text'),

@@ -168,19 +168,6 @@ def test_drawn_writes_as_often_as_it_scores(network, sizes):
     assert chi2_of(counts, law / law.sum()) < limit(26)
 
 
-@pytest.mark.parametrize('n', [1, 2])
-def test_sets_of_true_tokens_are_drawn_by_their_probability(n):
-    """One or two of three blanks at once, told by the sum of their positions."""
-    model = small('encoder')
-    canvas = by_drawn(model, torch.full((5000, 3), 2), [n, 3 - n], scores=True)
-    p = torch.zeros(4)
-    for (some, tokens), q in outcomes(model, [2, 2, 2], [], n).items():
-        if {*tokens} == {2}:
-            p[sum(some)] = q
-    counts = canvas.order[:, :n].sum(1).bincount(minlength=4)
-    assert chi2_of(counts[p > 0], p[p > 0] / p.sum()) < limit(2)
-
-
 # ---- options
 
 NAMED = [

@@ -43,11 +43,8 @@ class Drawn(Rule):
     def score_blanks(self, step, cells, logits):
         row = cells.row
         position = cells.position
-        part = step.part
-        if step.drawing.scores:
-            return token_logprob(logits, cells.read(part.idx))
-        u = uniform(part.keys[row], DRAWN, step.bounds.n_steps[row], position)
-        part.u[row, position] = u  # by which a blank that is revealed is drawn once more
+        u = uniform(step.part.keys[row], DRAWN, step.bounds.n_steps[row], position)
+        step.part.u[row, position] = u  # by which a blank that is revealed is drawn once more
         return token_logprob(logits, step.drawing.tokens(logits, u))
 
     def reveal(self, step):
