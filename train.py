@@ -121,33 +121,33 @@ def train(config, make_update):
     start_processes()
     rank, world_size = processes()
     lock = lock_first(config.out_dir)  # before anything is read of it
-    start = open_start(config, trained_by(make_update))
-    check_options(start.config, world_size)
-    data = Data(start.config)
-    changed = start.changed + check_data(start.before, data, start.config)
-    order = Order.of('own', start.config | {'shape': data.kind.shape})
-    check_order(order, start.config)
-    device, dtype = start_device(start.config)
-    model = start_model(start, data.tokenizer)
+    config, checkpoint, before, changed = open_start(config, trained_by(make_update))
+    check_options(config, world_size)
+    data = Data(config)
+    changed += check_data(before, data, config)
+    order = Order.of('own', config | {'shape': data.kind.shape})
+    check_order(order, config)
+    device, dtype = start_device(config)
+    model = start_model(config, checkpoint, before, data.tokenizer)
 
-    # Its options are whole when device, data and work are known
-    n_tokens = width_of(data.train)  # of a sequence
-    clock = Clock(model, start.config, peak_flops(device, dtype), n_tokens)
-    n_flops = clock.flops_per_iter * clock.max_iters
-    compiled, why = resolve_compile(start.config.compile, device, n_flops, clock.max_iters)
+    # The options are whole when device, data and work are known
+    N = width_of(data.train)  # tokens of a sequence
+    clock = Clock(model, config, peak_flops(device, dtype), N)
+    n_flops = clock.flops_per_iter * config.max_iters
+    compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
     found = {'dtype': dtype, 'compile': compiled, 'source': data.source, 'shape': data.kind.shape}
-    if start.config.device == 'auto':
+    if config.device == 'auto':
         found['device'] = device.type
-    config = Config(start.config | found)
-    check_processes(start.before, config, model, data)
+    config = Config(config | found)
+    check_processes(before, config, model, data)
 
     # Build what learns, and where the run is kept
-    state = start_state(config, start.before, model, order, device)
+    state = start_state(config, before, model, order, device)
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}
-    best = best_of(config, order, data.hashes, start.before)
-    folder = RunFolder(config, kept, best, start.before.get('iter_num'), lock)
-    del start, model  # the weights are in the state
+    best = best_of(config, order, data.hashes, before)
+    folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
+    del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
     if rank == 0:
         for line in introduction(state, data, clock, folder, config, why, changed):

@@ -25,7 +25,7 @@ from anyorder.weights import (
     read_json,
     unwrapped,
 )
-from configurator import home
+from configurator import check_choice, home
 from model import AOGPT, AOGPTConfig
 
 # what stands before the folder of somebody else's masked model, or before its name on the hub
@@ -161,10 +161,9 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     `path_or_dict` is a path or what load_checkpoint gave. Raises ValueError when the weights do not
     fit their model_args, or the run diverged."""
     checkpoint = path_or_dict
-    if isinstance(path_or_dict, str | os.PathLike):
+    if not isinstance(path_or_dict, dict):
         checkpoint = load_checkpoint(path_or_dict)
-    if weights not in ('ema', 'raw'):
-        raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
+    check_choice('weights', weights, 'ema', 'raw')
     with torch.device(device), WithoutDraws():  # nor do its layers
         model = Unset(config_from_checkpoint(checkpoint))
     load_weights(model, checkpoint, weights)

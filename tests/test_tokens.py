@@ -36,7 +36,7 @@ from anyorder.tokens.tokenizers import (
     get_tokenizer,
     tokenizer_of_set,
 )
-from anyorder.training.start import Start, start_model
+from anyorder.training.start import start_model
 from anyorder.writer import Writer
 from configurator import Config
 from sample import parse_stop
@@ -524,7 +524,7 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     (folder / 'model' / 'config.json').write_text(json.dumps(exported))
     ways = (
         lambda other, name: mixed([meta, other]),
-        lambda other, name: start_model(Start(config, checkpoint), tokenizer_of_set(other)),
+        lambda other, name: start_model(config, checkpoint, {}, tokenizer_of_set(other)),
         lambda other, name: open_corpus(name, Cut(4), tok, '.'),
     )
     other = prepared(of_set, 'b', OTHER * 40)

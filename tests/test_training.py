@@ -844,7 +844,8 @@ def test_a_folder_is_locked_before_it_is_read(data, forked, monkeypatch):
     assert 'out/ckpt.pt is in use by another process' in others[0]
     os.remove('out/.ckpt.pt.lock')
     monkeypatch.setenv('WORLD_SIZE', '2')
-    assert starts.open_start(typed('--init_from=auto', '--plan=H100')).before['iter_num'] == 2
+    _, _, before, _ = starts.open_start(typed('--init_from=auto', '--plan=H100'))
+    assert before['iter_num'] == 2
     assert not os.path.exists('out/.ckpt.pt.lock')
 
 

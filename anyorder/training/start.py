@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from typing import NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -48,22 +47,10 @@ RULES = {
 }
 
 
-class Start(NamedTuple):
-    """What a run begins with.
-
-    config      its options
-    checkpoint  whose weights it takes; None: new ones
-    before      the entries of the run that it goes on with, {} of a new run
-    changed     what the options change in that run, in words"""
-
-    config: Config
-    checkpoint: Checkpoint | None = None
-    before: dict = {}
-    changed: list = []
-
-
 def open_start(config, program='train.py'):
-    """Return the Start of a run that a program makes.
+    """Return what a run that a program makes begins with: its options; the Checkpoint whose weights
+    it takes, None for new ones; the entries of the run that it goes on with, {} of a new run; and
+    what the options change in that run, in words.
 
     A resumed run has the options of its checkpoint, resolved values included, overridden by those
     given now. What the checkpoint fixes stays: a line says which values of a config file are
@@ -92,7 +79,7 @@ def open_start(config, program='train.py'):
     resolved = Config({'started_from': []} | written | saved | given | fixed | place)
     found = differing(saved, resolved)
     changed = [words for option, words in found.items() if option not in WHERE]
-    return Start(resolved, checkpoint, before, changed)
+    return resolved, checkpoint, before, changed
 
 
 def resolve_start(config):
@@ -196,15 +183,15 @@ def start_device(config):
     return device, dtype
 
 
-def start_model(start, tokenizer):
-    """Return the model to train, on the CPU: that of the Start, or a new one.
+def start_model(config, checkpoint, before, tokenizer):
+    """Return the model to train, on the CPU: that of the Checkpoint, raw to go on with the run that
+    has the entries `before`; or a new one.
 
     tokenizer  of the set"""
-    config = start.config
-    if start.checkpoint is None:
+    if checkpoint is None:
         torch.manual_seed(derive_seed(config.seed))
         return AOGPT(model_config(config, tokenizer.n_tokens))
-    theirs = start.checkpoint.tokenizer
+    theirs = checkpoint.tokenizer
     are_texts = is_of_text(theirs.name) and is_of_text(tokenizer.name)
     is_other_text = are_texts and theirs.identity != tokenizer.identity
     if theirs.n_tokens != tokenizer.n_tokens or is_other_text:
@@ -213,10 +200,9 @@ def start_model(start, tokenizer):
             f'{tokenizer.name}, the checkpoint {theirs.n_tokens} of {theirs.name}: prepare the set '
             'with --tokenizer=FOLDER, which is the folder of that model or of its set'
         )
-    entries = start.checkpoint.entries
-    weights = 'raw' if start.before else start.checkpoint.weights
-    sizes = entries['model_args'] | {'dropout': config.dropout}
-    return model_from_checkpoint(entries | {'model_args': sizes}, weights)
+    sizes = checkpoint.entries['model_args'] | {'dropout': config.dropout}
+    weights = 'raw' if before else checkpoint.weights
+    return model_from_checkpoint(checkpoint.entries | {'model_args': sizes}, weights)
 
 
 def check_data(before, data, config):
