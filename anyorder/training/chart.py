@@ -54,9 +54,9 @@ def start_chart(folder, config):
     rank, _ = processes()
     if not config.wandb_log or rank > 0:
         return Chart()
-    import wandb
-
     try:
+        import wandb
+
         wandb.init(
             project=config.wandb_project,
             name=os.environ.get('WANDB_NAME', config.out_dir),

@@ -181,43 +181,36 @@ def load_moments(optimizer, moments):
     optimizer.load_state_dict(optimizer.state_dict() | {'state': own})
 
 
-def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
-    """Return the learning rate of update `it` from 0: a linear rise, then a cosine to min_lr."""
-    if it < warmup_iters:
-        return learning_rate * (it + 1) / (warmup_iters + 1)
-    done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
-    return min_lr + 0.5 * (1 + math.cos(math.pi * done)) * (learning_rate - min_lr)
-
-
-def lr_of(it, config):
-    decay_iters = config['lr_decay_iters'] or config['max_iters']
-    return get_lr(
-        it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters
-    )
+def get_lr(it, config):
+    """Return AdamW's learning rate of update `it` from 0: a linear rise, then a cosine to min_lr at
+    lr_decay_iters, or at the end of the run."""
+    rise = config.warmup_iters
+    if it < rise:
+        return config.learning_rate * (it + 1) / (rise + 1)
+    end = config.lr_decay_iters or config.max_iters
+    done = min(1, (it - rise) / max(1, end - rise))
+    above = config.learning_rate - config.min_lr
+    return config.min_lr + 0.5 * (1 + math.cos(math.pi * done)) * above
 
 
 def make_optimizers(model, config):
     """Return [AdamW], or with the option 'muon' AdamW and Muon; matrices alone decay."""
-    hidden = []
-    matrices = []
-    vectors = []
+    params = {'hidden': [], 'matrices': [], 'vectors': []}
     for name, p in model.named_parameters():
+        kind = 'matrices' if p.dim() > 1 else 'vectors'
         if config.optimizer == 'muon' and is_hidden(name, p):
-            hidden.append(p)
-        elif p.dim() > 1:
-            matrices.append(p)
-        else:
-            vectors.append(p)
+            kind = 'hidden'
+        params[kind].append(p)
     groups = [
-        {'params': matrices, 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
-        {'params': vectors, 'weight_decay': 0.0, 'lr_ratio': 1.0},
+        {'params': params['matrices'], 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
+        {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0},
     ]
     betas = (config.beta1, config.beta2)
     adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
-    if not hidden:
+    if not params['hidden']:
         return [adamw]
     peak = config.muon_learning_rate
-    groups = [{'params': hidden, 'lr_ratio': peak / config.learning_rate}]
+    groups = [{'params': params['hidden'], 'lr_ratio': peak / config.learning_rate}]
     return [adamw, Muon(groups, lr=peak, weight_decay=config.weight_decay)]
 
 
