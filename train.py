@@ -152,7 +152,7 @@ def train(config, make_update):
     if rank == 0:
         for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)
-    chart = start_chart(folder, config)
+    chart = start_chart(where, config)
 
     # Train
     val = loop(make_update, state, data, clock, folder, chart, config)

@@ -926,7 +926,7 @@ def test_a_kill_between_two_files_changes_neither(folder, monkeypatch, k, link):
         go_on(None, Best('val_any', keeps=True))
     if not os.path.exists('out/ckpt.pt'):
         return
-    for name in ('ckpt.pt', 'log.jsonl', 'wandb.txt'):
+    for name in ('ckpt.pt', 'log.jsonl'):
         open(f'out/{name}.12.tmp', 'w').close()
     with open('out/log.jsonl', 'a') as f:
         f.write('{"iter": 5}\n{"iter": 3, "lo')
@@ -964,16 +964,14 @@ def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypat
     _, texts = wandb.Table.call_args.args
     assert [order for order, _ in texts] == ['in random order', 'left to right']
     assert charted(3, 'scratch') != own
-    assert os.path.exists('out/wandb.txt.old-1')
     monkeypatch.setenv('WANDB_RUN_ID', 'b')
     assert charted(4) == 'b'
 
 
 @pytest.mark.parametrize('call', ['log', 'Table', 'finish'])
 @pytest.mark.parametrize('error', [KeyError(), asyncio.CancelledError(), KeyboardInterrupt()])
-def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(folder, wandb, capsys, call, error):
-    config = Config(wandb_log=True, wandb_project='', out_dir='out')
-    chart = start_chart(folder(), config)
+def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(wandb, capsys, call, error):
+    chart = start_chart({}, Config(wandb_log=True, wandb_project='', out_dir='out', wandb_id='a'))
     setattr(wandb, call, Mock(side_effect=error))
     is_ended = isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt) if is_ended else nullcontext():

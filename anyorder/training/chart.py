@@ -1,12 +1,10 @@
 """What does wandb show of a run? Each line of the log, and samples.
 
-A resumed run goes on in its chart, by the id that its folder keeps. Wandb takes no row of an
+A resumed run goes on in its chart, by the id that its options keep. Wandb takes no row of an
 iteration that it has: what a kill undid stays as it was shown."""
 
 import os
-import secrets
 
-from anyorder.machine.files import replace_file
 from anyorder.machine.processes import processes
 from anyorder.machine.terminal import say
 
@@ -47,7 +45,7 @@ class Chart:
             return None
 
 
-def start_chart(folder, config):
+def start_chart(environment, config):
     """Return the Chart of a run, begun in the first process if the run wants one.
 
     Raises ValueError if it cannot begin; nothing is trained yet."""
@@ -60,19 +58,11 @@ def start_chart(folder, config):
         wandb.init(
             project=config.wandb_project,
             name=os.environ.get('WANDB_NAME', config.out_dir),
-            id=os.environ.get('WANDB_RUN_ID') or id_of(folder),
+            id=os.environ.get('WANDB_RUN_ID') or config.wandb_id,
             resume='allow',
-            config={**config, 'environment': folder.kept['environment']},
+            config={**config, 'environment': environment},
             allow_val_change=True,
         )
     except Exception as e:  # a broken package raises anything
         raise ValueError(f'wandb: {e!r:.200}; WANDB_MODE=offline needs no login') from None
     return Chart(wandb)
-
-
-def id_of(folder):
-    """Return the id of the run at wandb, which its folder keeps."""
-    if not os.path.exists(folder.chart_path):
-        replace_file(folder.chart_path, secrets.token_hex(4).encode())
-    with open(folder.chart_path) as f:
-        return f.read()

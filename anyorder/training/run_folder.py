@@ -4,7 +4,6 @@
     ckpt_old.pt   the one before it
     ckpt_best.pt  with keep_best: the checkpoint of the lowest validation loss so far
     log.jsonl     one entry a line
-    wandb.txt     with --wandb_log=True: the id of the run at wandb
     .ckpt.pt.lock locked while a process trains there
 
 The first process writes them."""
@@ -24,7 +23,7 @@ from anyorder.machine.processes import command, first_process_first, processes
 from anyorder.machine.terminal import say
 from anyorder.training.best import Best
 
-FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl', 'wandb.txt')
+FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl')
 
 
 class RunFolder:
@@ -41,7 +40,7 @@ class RunFolder:
         rank, world_size = processes()
         self.out_dir = config.out_dir
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
-        self.ckpt_path, self.old_path, self.best_path, self.log_path, self.chart_path = self.paths
+        self.ckpt_path, self.old_path, self.best_path, self.log_path = self.paths
         self.kept = kept
         self.best = best or Best()
         self.saved = saved

@@ -1,6 +1,7 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another run."""
 
 import os
+import secrets
 from dataclasses import asdict
 
 import torch
@@ -76,7 +77,8 @@ def open_start(config, program='train.py'):
     written = config | written_out(config, saved)
     given = {option: written[option] for option in sorted({*config.given, 'order'})}
     overrule(given, fixed, config.typed)
-    resolved = Config({'started_from': []} | written | saved | given | fixed | place)
+    new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
+    resolved = Config(new | written | saved | given | fixed | place)
     found = differing(saved, resolved)
     changed = [words for option, words in found.items() if option not in WHERE]
     return resolved, checkpoint, before, changed
@@ -227,7 +229,7 @@ def check_processes(before, config, model, data):
         return
     own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
     own |= {'the data': data.hashes, 'the weights': digest(model)} | config
-    for name in ('out_dir', 'data_dir', 'device'):  # of a process alone
+    for name in ('out_dir', 'data_dir', 'device', 'wandb_id'):  # of a process alone
         own.pop(name)
     first, *others = gather(own)
     found = {}
