@@ -178,7 +178,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         'kind': order.estimate,
         'name': LABELS.get(order.kind, order.name),
         'work': f'{kind}{order.name} x {K} {derive_seed(order):x}{ending}',
-        'about': about,
+        'about': nothing if 'columns' in fields else about,  # of the mean
         'bound': order.drawn and has_others or K > 1,
         'several': has_others,
         'told': str(order.kept),
@@ -205,8 +205,7 @@ def importance_weighted(config, checkpoint):
     def columns(nats):
         return {k: ensemble_nll(-nats[:, :k]) for k in powers_of_two(nats.size(1))}
 
-    how = {'kind': 'iw', 'name': 'iw', 'columns': columns, 'about': nothing}
-    return in_orders(config, checkpoint, RANDOM, **how)
+    return in_orders(config, checkpoint, RANDOM, kind='iw', name='iw', columns=columns)
 
 
 def by_contexts(config, checkpoint, n_contexts=16, width=1):
@@ -249,7 +248,6 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         'name': 'ensemble',
         'work': f'ensemble:{size} at {n_positions}',
         'columns': lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
-        'about': nothing,
         'gains': True,
         'told': size,
         'n_at_once': 1,
