@@ -349,10 +349,10 @@ class SelfAttention(nn.Module):
             of_target, of_token = rotary
             q = apply_rotary(q, [take(part, answering) for part in of_target])
             k = apply_rotary(k, of_token)
-        y = self.answer(q, k, v, slots, answering, store).flatten(2)  # (B, n, C)
+        y = self.attend_slots(q, k, v, slots, answering, store).flatten(2)  # (B, n, C)
         return F.dropout(self.c_proj(y), self.dropout, self.training)
 
-    def answer(self, q, k, v, slots, answering, store):
+    def attend_slots(self, q, k, v, slots, answering, store):
         n_content = slots.number.size(1)  # queries of two streams come after it, without keys
         k = k[:, :n_content]
         v = v[:, :n_content]

@@ -141,13 +141,13 @@ class LeanAttention(SelfAttention):
     """Attention with detours round what is slow in PyTorch: bfloat16 on CPUs, cuDNN, and a mask
     that every layer turns into numbers on a GPU."""
 
-    def answer(self, q, k, v, slots, answering, store):
+    def attend_slots(self, q, k, v, slots, answering, store):
         sees = slots.sees
         is_new = sees is not None and sees.dtype == torch.bool and q.device.type != 'cpu'
         if is_new and not torch.is_grad_enabled():
             numbers = torch.zeros_like(sees, dtype=q.dtype)
             slots.sees = numbers.masked_fill_(~sees, -torch.inf)  # the plan is of this pass alone
-        return super().answer(q, k, v, slots, answering, store)
+        return super().attend_slots(q, k, v, slots, answering, store)
 
     def attend(self, q, k, v, mask, causal):
         n = q.size(1)

@@ -45,24 +45,22 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
                        draw, in place of n_steps and schedule, see Lossless
     revise             how many rounds of revision"""
     drafts, window = parsed(unmask, {':': 'window'})
-    is_lossless = drafts == 'lossless'
-    if not is_lossless:
-        check_choice('unmask', unmask, 'fixed', 'binomial', 'lossless')
-    if is_lossless and revise:
-        raise ValueError(f'lossless unmasking wants revise=0, got {revise}')
-    binomial = unmask == 'binomial'
-    how = {'n_steps': n_steps, 'schedule': schedule, 'binomial': binomial, 'revise': revise}
-    if not isinstance(schedule, str):
-        how['binomial'] = False  # listed ends leave nothing to draw
     kind, numbers = choice_in(policy)
     if not kind:
         check_choice('policy', policy, 'given', *POLICIES)
-        return Lossless(**window) if is_lossless else Given(**how)
-    if is_lossless:
-        raise ValueError(
-            f'lossless unmasking wants an order that is given: {policy} would have to score all '
-            'blanks after each draft; choose another order, or unmask=fixed'
-        )
+    if drafts == 'lossless':
+        if kind or revise:
+            raise ValueError(
+                'lossless unmasking wants an order that is given, as a choice would have to score '
+                'all blanks after each draft, and no revision: choose another order, or '
+                f'unmask=fixed; got {policy} and revise={revise}'
+            )
+        return Lossless(**window)
+    check_choice('unmask', unmask, 'fixed', 'binomial', 'lossless')
+    binomial = unmask == 'binomial' and isinstance(schedule, str)  # listed ends leave none to draw
+    how = {'n_steps': n_steps, 'schedule': schedule, 'binomial': binomial, 'revise': revise}
+    if not kind:
+        return Given(**how)
     if kind in RULES:
         return pkgutil.resolve_name(RULES[kind])(**how, **numbers)
     return Adaptive(score=kind, **how, **numbers)

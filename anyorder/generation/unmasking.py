@@ -77,7 +77,8 @@ class Unmasking:
         step.launch(self.reveal)
 
     def reveal(self, step):
-        """Run the pass of a Step and write what it reveals. The host does not wait for it."""
+        """Run the pass of a Step and write what it reveals. The host does not wait for it. Return
+        the Cells, if a subclass wants them."""
         x, cells = step.read()
         step.draw(cells, step.logits(x, cells))
         return cells
