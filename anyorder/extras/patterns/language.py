@@ -1,13 +1,12 @@
 """Which texts match, and what law has a blank among them? The language of a canvas."""
 
-import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from anyorder.extras.patterns.masses import Classes
-from anyorder.extras.patterns.messages import LOWEST, Messages
+from anyorder.extras.patterns.messages import LOWEST, Messages, taken
 from anyorder.fast import split_rows
 from anyorder.machine.devices import widest
 
@@ -106,11 +105,10 @@ class Language:
     def take(self, rows):
         """Return the language of these rows of the canvas, (B',) numbers on the host, which may
         repeat."""
-        taken = copy.copy(self)
         at = rows.to(self.log_weight.device, non_blocking=True)
-        taken.log_weight = self.log_weight[at]
-        taken.groups = [group.take(rows.numpy()) for group in self.groups]
-        return taken
+        part = taken(self, ['log_weight'], at)
+        part.groups = [group.take(rows.numpy()) for group in self.groups]
+        return part
 
     def put(self, rows, part):
         """Write down the weights of rows (B',) that `take` gave back, on the device."""
@@ -249,10 +247,8 @@ class Group:
 
     def take(self, rows):
         """Return the same of these rows of the canvas."""
-        taken = copy.copy(self)
         spans = (rows[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
-        taken.slot = self.slot[rows]
-        for name in ('position', 'behind', 'held', 'stand_in'):
-            setattr(taken, name, getattr(self, name)[spans])
-        taken.messages = self.messages.take(spans)
-        return taken
+        part = taken(self, ('position', 'behind', 'held', 'stand_in'), spans)
+        part.slot = self.slot[rows]
+        part.messages = self.messages.take(spans)
+        return part

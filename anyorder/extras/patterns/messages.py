@@ -71,8 +71,8 @@ class Messages:
         np.maximum.at(last, span, place)
         first = self.known_from.copy()
         np.minimum.at(first, span, place + 1)
-        self.sweep_on(last)
-        self.sweep_back(first)
+        self.sweep(self.onward, self.forward, self.known_to, last, 1)
+        self.sweep(self.back, self.backward, self.known_from, first, -1)
         size = max(1, BLOCK // len(self.between.ends))
         found = []
         for number in range(0, len(span), size):
@@ -85,27 +85,16 @@ class Messages:
 
     def log_z(self):
         """Return log Z (n,), -inf where nothing matches."""
-        self.sweep_back(np.zeros_like(self.known_from))
+        self.sweep(self.back, self.backward, self.known_from, 0, -1)
         return self.backward[np.arange(len(self.states)), 0, self.states]
 
-    def sweep_on(self, last):
-        """Find the forward messages up to the places `last` (n,)."""
-        n_places = last - self.known_to
-        self.sweep(self.onward, self.forward, self.known_to, n_places, 1)
-        self.known_to = last
-
-    def sweep_back(self, first):
-        """Find the backward messages down to the places `first` (n,)."""
-        n_places = self.known_from - first
-        self.sweep(self.back, self.backward, self.known_from, n_places, -1)
-        self.known_from = first
-
-    def sweep(self, sums, messages, place, n_places, step):
-        """Pass n_places (n,) places by steps of 1 or -1 from `place` (n,) on, all spans side by
-        side."""
+    def sweep(self, sums, messages, known, to, step):
+        """Find the messages from the places `known` (n,) on up to or down to places, by steps of 1
+        or -1, all spans side by side. They are known then."""
+        n_places = step * (to - known)
         order = np.argsort(-n_places, kind='stable')
         n_left = n_places[order]
-        here = place[order]
+        here = known[order]
         found = messages[order, here]
         passed = min(step, 0)  # the place between two messages has the number of the first one
         n_spans = (n_left > np.arange(n_left[0])[:, None]).sum(1)
@@ -116,13 +105,20 @@ class Messages:
                 found = sums(found[:n], self.logs[span, here + passed])
                 here = here + step
                 messages[span, here] = found
+        known[:] = to
 
     def take(self, spans):
         """Return the same of these spans (n',), which may repeat."""
-        taken = copy.copy(self)
-        for name in ('states', 'logs', 'forward', 'backward', 'known_to', 'known_from'):
-            setattr(taken, name, getattr(self, name)[spans])
-        return taken
+        names = ('states', 'logs', 'forward', 'backward', 'known_to', 'known_from')
+        return taken(self, names, spans)
+
+
+def taken(some, names, numbers):
+    """Return a copy that has these tables for these numbers alone."""
+    found = copy.copy(some)
+    for name in names:
+        setattr(found, name, getattr(some, name)[numbers])
+    return found
 
 
 class Sums:
