@@ -12,9 +12,6 @@ docs/training.md says what the options mean."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
-# options that stay as typed, see configurator.py
-TEXTS = ('wandb_project',)
-
 # files
 out_dir = 'out'  # where ckpt.pt and log.jsonl go
 init_from = 'scratch'  # 'resume', 'auto' (what is there), WEIGHTS as a path or gpt2, auto:WEIGHTS
@@ -51,11 +48,11 @@ ema_decay = 0.9999  # of the average of the weights, after min(ema_decay, (1 + n
 # watching
 eval_interval = 1000  # iterations between validations of the averaged weights, which save too
 eval_iters = 32  # batches of a validation: a fixed set of blocks and orders
+val_orders = ''  # as for `order`, with commas between; '' is own,l2r, of a masked loss own
 log_interval = 10  # iterations between lines of the log and of the terminal
 keep_best = ''  # 'val_any', 'val_l2r', ...: ckpt_best.pt is kept where it was lowest
 patience = 0  # validations in a row without a new best, after which the run ends; 0 is off
-wandb_log = False  # send the log to wandb, too
-wandb_project = 'ao-gpt'  # at wandb; WANDB_NAME in the environment names the run, else out_dir
+wandb_log = False  # send the log to wandb, too; WANDB_PROJECT and WANDB_NAME name it
 # system
 seed = 1337  # with iteration and micro-batch it fixes every random number
 device = 'auto'  # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
@@ -101,6 +98,7 @@ from anyorder.training.start import (
     start_state,
 )
 from anyorder.training.update import get_lr, update
+from anyorder.training.validation import laws_of
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
 
@@ -125,8 +123,9 @@ def train(config, make_update):
     check_options(config, world_size)
     data = Data(config)
     changed += check_data(before, data, config)
-    order = Order.of('own', config | {'shape': data.kind.shape})
-    check_order(order, config)
+    shaped = Config(config | {'shape': data.kind.shape})
+    order = Order.of('own', shaped)
+    check_order(order, shaped)
     device, dtype = start_device(config)
     model = start_model(config, checkpoint, before, data.tokenizer)
 
@@ -143,9 +142,11 @@ def train(config, make_update):
 
     # Build what learns, and where the run is kept
     state = start_state(config, before, model, order, device)
+    if any(law.sees for law in laws_of(config).values()):
+        validate_sets(state, data, config, n_blocks=1)  # which says what is wrong
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}
-    best = best_of(config, order, data.hashes, before)
+    best = best_of(config, data.hashes, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
     del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)

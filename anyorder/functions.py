@@ -19,8 +19,9 @@ LOADED = {}
 def load(text):
     """Run the file of FILE.py:NAME. Return FILE.py:NAME@DIGEST, for `loaded`.
 
-    A function of u, n, parameter is an order, see orders.py; one of logits alone is a score, by
-    which a model that writes may choose, see scores.py. Raises ValueError for any other."""
+    A function of u, n, parameter is an order, see orders.py, which may ask for more of a run by the
+    names of SEEN; one of logits alone is a score, by which a model that writes may choose, see
+    scores.py. Raises ValueError for any other."""
     if text in LOADED:
         return text
     path, name = home(text).rsplit(':', 1)
@@ -28,7 +29,10 @@ def load(text):
         with open(path, 'rb') as f:
             digest = hashlib.sha256(f.read()).hexdigest()[:12]
         function = names_of(os.path.abspath(path), digest)[name]
-        holds, wanted = KINDS[len(inspect.signature(function).parameters)]
+        names = [*inspect.signature(function).parameters]
+        holds, wanted = KINDS[min(len(names), 3)]
+        if not set(names[3:]) <= set(SEEN):
+            raise TypeError(f'an order asks for {", ".join(SEEN)} alone, not {names[3:]}')
     except (Exception, SystemExit) as e:
         raise ValueError(
             f'{path} has no order {name}, a function of u, n, parameter, and no score, a function '
@@ -36,14 +40,15 @@ def load(text):
         ) from None
 
     @wraps(function)  # with its signature
-    def checked(x, *others):
-        found = function(x, *others)
+    def checked(x, *others, **seen):
+        found = function(x, *others, **seen)
         if not isinstance(found, torch.Tensor) or not holds(found, x):
             got = ' '.join(repr(found).split())
             raise ValueError(f'{path}:{name} must return {wanted}, got {got:.99}')
         return found.to(x.device)
 
     checked.path = path
+    checked.sees = names[3:]
     checked.is_score = holds is holds_scores
     kept = f'{os.path.basename(path)}:{name}@{digest}'
     LOADED[kept] = checked
@@ -62,17 +67,19 @@ def holds_scores(found, logits):
     return is_whole and not found.isnan().any()
 
 
-def holds_orders(found, u):
-    """Return whether it is orders in the shape of u (B, n). The host waits for the device."""
-    is_whole = found.dtype == torch.long and found.shape == u.shape
-    return is_whole and (found.sort(-1).values == torch.arange(u.size(1), device=u.device)).all()
+def looks_like_orders(found, u):
+    """Return whether it is numbers in the shape of u (B, n). The host waits for nothing."""
+    return found.dtype == torch.long and found.shape == u.shape
 
 
-# by how many arguments it has: what holds of its results, and what to say where it does not
+# by how many arguments it has, at least: what holds of its results, and what to say if it does not
 KINDS = {
     1: (holds_scores, 'a float for each row of logits, none of them NaN'),
-    3: (holds_orders, 'int64 in the shape of u, in each row every position from 0 on once'),
+    3: (looks_like_orders, 'int64 in the shape of u'),
 }
+
+# what an order may ask for by these names, see Order.seeing
+SEEN = ('idx', 'given', 'coin', 'step', 'model')
 
 
 def loaded(kept):
@@ -81,7 +88,8 @@ def loaded(kept):
     Raises ValueError unless this process was told to run the file."""
     if kept not in LOADED:
         raise ValueError(
-            f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add '
-            f'--order=PATH/{undigested(kept)} (eval_ppl.py and puzzles solve: --orders=)'
+            f'the checkpoint names the order {kept}, which no checkpoint runs: add '
+            f'--order=PATH/{undigested(kept)} (--val_orders= if it is one of these; eval_ppl.py '
+            'and puzzles solve: --orders=)'
         )
     return LOADED[kept]

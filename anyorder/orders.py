@@ -10,7 +10,7 @@ import math
 import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -20,14 +20,8 @@ from anyorder.functions import load, loaded
 from anyorder.machine.devices import widest
 from anyorder.machine.files import read_text, reading
 from anyorder.names import is_own, parsed, printed, undigested
-from anyorder.seeds import (
-    derive_seed,  # noqa: F401  (for programs)
-    numbered_keys,
-    random_bits,
-    stream,
-    uniform,
-)
-from configurator import home, nearest
+from anyorder.seeds import derive_seed, numbered_keys, random_bits, stream, uniform
+from configurator import home, names_in, nearest
 
 # Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
 # [0, 1). One that calls its second argument `shape` is given the shape (H, W) of a grid.
@@ -115,13 +109,15 @@ class Order:
     parameter  what the family lets one choose; None is its default
     seed       of a family that has one
     length     positions of the stored order, of which those below n stay; None: n
-    shape      (H, W) if the positions are a grid"""
+    shape      (H, W) if the positions are a grid
+    seen       of `seeing`"""
 
     kind: str = 'random'
     parameter: int | tuple | None = None
     seed: int = 0
     length: int | None = None
     shape: tuple | None = None
+    seen: dict | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         if not self.is_function and self.kind != 'listed' and self.kind not in ORDERS:
@@ -166,6 +162,12 @@ class Order:
         """Whether the function of the family is given the shape (H, W) of a grid in place of n."""
         names = [*inspect.signature(opened(self.family.orders)).parameters]
         return names[1:2] == ['shape']
+
+    @property
+    def sees(self):
+        """What its function asks for of the run, names of functions.SEEN: it orders training and
+        measuring alone, where there are tokens."""
+        return getattr(self.family.orders, 'sees', ())
 
     @property
     def law(self):
@@ -214,6 +216,7 @@ class Order:
     def entries(self):
         """What a file of results says, a dict."""
         entries = asdict(self)
+        del entries['seen']
         if self.shape is None:
             del entries['shape']
         return entries
@@ -228,12 +231,28 @@ class Order:
             )
         self.draw(1, n, stream())  # raises where a file or a function is wrong
 
+    def seeing(self, model, step, tokens, given):
+        """Return the order of these rows, which sees what it asks for.
+
+        idx    tokens (B, n) on the model's device, 0 for padding
+        given  (B, n) bool: what is not learned
+        step   updates done
+        model  the run's average: in evaluation, without gradients, not compiled"""
+        if not self.sees:
+            return self
+        idx = tokens.clamp(min=0).to(model.device)
+        seen = {'idx': idx, 'given': given.to(model.device), 'step': step, 'model': model}
+        return replace(self, seen=seen)
+
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
-        A row is drawn by the generator, by default torch's own, or by its own key of `keys`."""
+        A row is drawn by the generator, or by its own key of `keys`, or by torch's own generator,
+        as in training. There a row of a user's function that is no permutation is -1, without a
+        wait; else it raises ValueError."""
         # The last number of a row decides whether it is left to right
         n_numbers = 1 + (self.family.n_numbers(n, self.parameter) if self.drawn else n)
+        n_numbers += len(self.sees) > 0  # the coin
         if keys is not None:
             columns = torch.arange(n_numbers, device=keys.device)
             u = uniform(keys.unsqueeze(1), 'order', columns)
@@ -245,13 +264,22 @@ class Order:
             order = self.of_uniforms(u[:, :-1], n)
         else:
             order = one_order(self, n, str(device or 'cpu')).repeat(batch_size, 1)
+        if self.is_function:
+            positions = torch.arange(n, device=u.device)
+            is_whole = (order.sort(-1).values == positions).all(-1, keepdim=True)
+            waits = keys is not None or generator is not None
+            if waits and not is_whole.all():
+                raise ValueError(f'{self.name} must return every position once in each row')
+            order = order.where(is_whole, -1)
         if not l2r_ratio:
             return order
         is_l2r = u[:, -1:] < l2r_ratio
         return torch.where(is_l2r, torch.arange(n, device=device), order)
 
+    @torch.no_grad()
     def of_uniforms(self, u, n):
-        """Return the orders (B, n) that the family makes of uniform numbers u (B, m)."""
+        """Return the orders (B, n) that the family makes of uniform numbers u (B, m), the last of
+        which is the coin of an order that sees."""
         family = self.family
         size = n
         if self.wants_shape:
@@ -262,7 +290,17 @@ class Order:
                     'order or block_size'
                 )
             size = self.shape
-        return opened(family.orders)(u, size, self if family.is_whole else self.parameter)
+        function = opened(family.orders)
+        if not self.sees:
+            return function(u, size, self if family.is_whole else self.parameter)
+        if self.seen is None:
+            raise ValueError(
+                f'{self.name} is an order of training, as it asks for {", ".join(self.sees)}: '
+                'choose another one by --order'
+            )
+        seen = self.seen | {'coin': u[:, n]}
+        asked = {name: seen[name] for name in self.sees}
+        return function(u[:, :n], size, self.parameter, **asked)
 
 
 def parts_of(text):
@@ -325,11 +363,24 @@ def order_option(options, saved=None):
     saved = saved or {}
     if 'order' not in options.given:  # by a config file or by the command line
         return Order.of(saved.get('order', options.order), saved).kept
-    if is_own(options.order) and 'order' not in options.typed:
+    return Order.of(read_typed(options, 'order', options.order), saved).kept
+
+
+def val_orders_option(options, saved):
+    """Return what the Config `options` says of the orders of validation, in the way of
+    order_option; [] is the default."""
+    if 'val_orders' not in options.given:
+        return saved.get('val_orders', [])
+    return [read_typed(options, 'val_orders', text, 'own') for text in names_in(options.val_orders)]
+
+
+def read_typed(options, name, text, *others):
+    """Return read_order of a text of the option `name`, where a config file names no function."""
+    if is_own(text) and name not in options.typed:
         raise ValueError(
-            f'a config file runs no code: leave out its order, and type --order={options.order}'
+            f'a config file runs no code: leave out its {name}, and type --{name}={options[name]}'
         )
-    return Order.of(read_order(options.order), saved).kept
+    return read_order(text, *others)
 
 
 def opened(name):
@@ -370,11 +421,15 @@ RANDOM = Order()
 def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
     """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    Those of a drawn family are a function of (seed, number). Of another family all blocks have the
-    same, of n_orders seeds."""
+    Those of a drawn family are a function of (seed, number), and of what it has seen of as many
+    rows. Of another family all blocks have the same, of n_orders seeds."""
     if order.drawn:
         keys = random_bits(numbered_keys(seed, numbers).unsqueeze(1), torch.arange(n_orders))
-        return order.draw(keys.numel(), n, keys=keys.flatten()).view(*keys.shape, n)
+        own = keys.flatten()
+        if order.seen:
+            own = own.to(order.seen['idx'].device)
+            torch.manual_seed(derive_seed(seed, 'order', *numbers[:1]))  # it may draw more
+        return order.draw(keys.numel(), n, keys=own).cpu().view(*keys.shape, n)
     shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
     return torch.cat(shared).repeat(len(numbers), 1, 1)
 

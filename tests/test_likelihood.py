@@ -58,6 +58,7 @@ def made(*args, run=None, **network):
         run=run,
         order=Order.of('own', run),
         counts=None,
+        iter_num=0,
     )
     return eval_ppl.choose_estimates(c, ['words'], checkpoint)
 

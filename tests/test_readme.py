@@ -56,7 +56,8 @@ def run_parts(script, tmp_path, monkeypatch):
             Path(file or 'said').write_text(script(name, *args).stdout)
 
     monkeypatch.chdir(tmp_path)
-    os.symlink(f'{ROOT}/config', 'config')
+    for folder in ('config', 'docs'):
+        os.symlink(f'{ROOT}/{folder}', folder)
     return run
 
 

@@ -234,7 +234,7 @@ def test_two_processes_are_one(forked, whole):
     model has as many passes everywhere."""
     config = options(batch_size=2, l2r_ratio=0.0)
     encoder = make_model(attention='bidirectional')
-    val = validate(encoder, BLOCKS[:5], NOTHING[:5], RANDOM, config)
+    val = validate(encoder, BLOCKS[:5], NOTHING[:5], {'any': RANDOM}, config)
 
     def both():
         start_processes()
@@ -243,7 +243,7 @@ def test_two_processes_are_one(forked, whole):
         state = start(learner(attention='bidirectional'), 'muon', 'shard')
         assert is_split(state.model.lm_head.weight)
         for model in (encoder, state.ema.model):
-            close(validate(model, BLOCKS[:5], NOTHING[:5], RANDOM, config), val)
+            close(validate(model, BLOCKS[:5], NOTHING[:5], {'any': RANDOM}, config), val)
 
     for p in forked(both, both):
         assert p.code == 0, p.said
@@ -254,7 +254,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     for dtype in ('float32', 'bfloat16'):
         state = start(learner().float())
         update(state, SETS, 1e-9, options(dtype=dtype))
-        val = validate(state.model, BLOCKS, NOTHING, RANDOM, options(dtype=dtype))
+        val = validate(state.model, BLOCKS, NOTHING, {'any': RANDOM}, options(dtype=dtype))
         found.append(torch.stack([state.totals[0], val['any'].mean() / 9]))
     torch.testing.assert_close(*found, rtol=0.05, atol=0)
     assert (found[0] != found[1]).all()
@@ -264,7 +264,7 @@ def test_averages_run_since_the_last_line_and_are_finite():
     state = start(make_model())
     state.iter_num = 14
     state.logged = 10
-    state.totals[:] = torch.tensor([8.0, 2.0, 4.0])
+    state.totals[:] = torch.tensor([8.0, 2.0, 4.0, 0.0])
     assert state.averages('stop') == (2.0, 0.5)
     with torch.no_grad():
         state.model.lm_head.weight[0, 0] = math.inf
@@ -470,7 +470,7 @@ BAD = {
     '--save_memory=recompute,shrd': 'save_memory',
     '--keep_best=val_ani': 'val_any, val_l2r',
     '--keep_best=val_l2r --network=encoder --l2r_ratio=0': 'val_any',
-    '--keep_best=val_any --order=r2l': 'val_l2r, val_own',
+    '--keep_best=val_any --order=r2l': 'val_own, val_l2r',
     '--patience=-1': 'patience',
     '--wandb_log=True': 'wandb',
 }
@@ -767,13 +767,13 @@ MEASURED = {  # what a resume measures, and the iteration of the best that it kn
 def test_the_best_begins_anew_where_a_resume_measures_another_thing():
     """Patience alone keeps no checkpoint."""
     hashes = {'val': 'a'}
-    kept = best_of(typed('--keep_best=val_any'), RANDOM, hashes, {})
+    kept = best_of(typed('--keep_best=val_any'), hashes, {})
     kept.compare(1, {'val_any': 2.0})
     before = {'best': asdict(kept)}
     for words, found in MEASURED.items():
         config = typed('--keep_best=val_any', words)
-        assert best_of(config, RANDOM, hashes, before).iter_num == found
-    alone = best_of(typed('--patience=2'), RANDOM, hashes, {})
+        assert best_of(config, hashes, before).iter_num == found
+    alone = best_of(typed('--patience=2'), hashes, {})
     assert (alone.loss, alone.keeps) == ('val_any', False)
     with one_line('val_any, val_l2r, val_a_any, val_a_l2r, val_c_any'):
         starts.check_order(RANDOM, typed('--keep_best=val_b_any', '--dataset=a,c'))
@@ -948,8 +948,10 @@ def wandb(monkeypatch):
 
 
 def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypatch):
+    monkeypatch.setenv('WANDB_PROJECT', 'p')
+
     def charted(n, init_from='auto'):
-        options = [f'--max_iters={n}', f'--init_from={init_from}', '--wandb_project=p']
+        options = [f'--max_iters={n}', f'--init_from={init_from}']
         tiny('--wandb_log=True', '--eval_interval=2', *options)
         how = wandb.init.call_args.kwargs
         assert (how['project'], how['name'], 'environment' in how['config']) == ('p', 'out', True)
@@ -971,7 +973,7 @@ def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypat
 @pytest.mark.parametrize('call', ['log', 'Table', 'finish'])
 @pytest.mark.parametrize('error', [KeyError(), asyncio.CancelledError(), KeyboardInterrupt()])
 def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(wandb, capsys, call, error):
-    chart = start_chart({}, Config(wandb_log=True, wandb_project='', out_dir='out', wandb_id='a'))
+    chart = start_chart({}, Config(wandb_log=True, out_dir='out', wandb_id='a'))
     setattr(wandb, call, Mock(side_effect=error))
     is_ended = isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt) if is_ended else nullcontext():

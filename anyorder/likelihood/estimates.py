@@ -144,7 +144,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
     score      f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
                in a row; by default those of the model in the orders
     fields     of the Estimate"""
-    order.check(config.block_size, checkpoint.config.block_size)
+    if not order.sees:  # which comes with the blocks
+        order.check(config.block_size, checkpoint.config.block_size)
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
     # importance weights want the nats of the orders themselves
@@ -160,9 +161,10 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         return block_nll(model, batch.idx, batch.order, config.batch_size, **how).view(-1, K)
 
     def nats(model, blocks, numbers, given):
-        orders = draw_orders(numbers, blocks.size(1), K, config.seed, order).flatten(0, 1)
         rows = torch.tensor(numbers).repeat_interleave(K)
         blocks = blocks[rows]
+        law = order.seeing(model, checkpoint.iter_num, blocks, given[rows])
+        orders = draw_orders(numbers, blocks.size(1), K, config.seed, law).flatten(0, 1)
         what = given[rows], visits_of(blocks)
         if known_l2r:
             orders, _, _ = given_first(orders, *what, left_to_right=True)
@@ -170,6 +172,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         return (score or score_orders)(model, batch, numbers)
 
     def about(nats, text, row):
+        if 'idx' in order.sees:
+            return {'told': ', '.join(order.sees)}
         return {} if drawn else between_orders(order, nats, text)
 
     kind = 'drawn ' if drawn else ''
@@ -179,7 +183,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         'name': LABELS.get(order.kind, order.name),
         'work': f'{kind}{order.name} x {K} {derive_seed(order):x}{ending}',
         'about': nothing if 'columns' in fields else about,  # of the mean
-        'bound': order.drawn and has_others or K > 1,
+        'bound': 'idx' not in order.sees and (order.drawn and has_others or K > 1),
         'several': has_others,
         'told': str(order.kept),
         'n_at_once': max(1, config.batch_size // K),

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from anyorder.training.validation import laws_of
+
 
 @dataclass
 class Best:
@@ -54,19 +56,19 @@ class Best:
         return f'{self.loss} {self.value:.4f} at iteration {self.iter_num}'
 
 
-def best_of(config, order, hashes, before):
+def best_of(config, hashes, before):
     """Return the Best of a run: as of that which it goes on with, or a new one.
 
     The lowest loss counts no more where the run validates otherwise than before.
 
-    order   the Order of the run
     hashes  of its splits
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
     if config.patience and not loss:
-        loss = f'val_{order.estimate}'
+        loss = f'val_{[*laws_of(config)][0]}'
     n_blocks = config.eval_iters * config.batch_size
-    measures = (hashes['val'], n_blocks, config.order, config.dataset, config.documents)
+    of_options = [config[name] for name in ('order', 'val_orders', 'dataset', 'documents')]
+    measures = (hashes['val'], n_blocks, *of_options)
     kept = before.get('best', {})
     if (kept.get('loss'), kept.get('measures')) != (loss, measures):
         kept = {}

@@ -56,7 +56,7 @@ def start_chart(environment, config):
         import wandb
 
         wandb.init(
-            project=config.wandb_project,
+            project=os.environ.get('WANDB_PROJECT', 'ao-gpt'),
             name=os.environ.get('WANDB_NAME', config.out_dir),
             id=os.environ.get('WANDB_RUN_ID') or config.wandb_id,
             resume='allow',

@@ -10,7 +10,7 @@ from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizers import tokenizer_of_set
-from anyorder.training.validation import validate
+from anyorder.training.validation import laws_of, validate
 
 
 class Measured:
@@ -86,10 +86,12 @@ class Data:
         return means | each
 
 
-def validate_sets(state, data, config):
-    """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
+def validate_sets(state, data, config, n_blocks=None):
+    """Return {name of a set: what `validate` gives of it, or of n_blocks}, each as if it were
+    alone."""
+    orders = laws_of(config)
     found = {}
     for val in data.val:
-        how = (val.given, state.order, config, val.begins)
-        found[val.blocks.meta.name] = validate(state.ema.model, val.tokens, *how)
+        how = val.given, orders, config, val.begins, state.iter_num
+        found[val.blocks.meta.name] = validate(state.ema.model, val.tokens[:n_blocks], *how)
     return found

@@ -12,7 +12,7 @@ from anyorder.generation.watch import visible
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import is_split, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import Order
+from anyorder.orders import RANDOM, Order
 from anyorder.seeds import keys_of
 from anyorder.tokens.shown import shown_text
 
@@ -97,12 +97,15 @@ def conclusion(state, data, val, folder, config):
 def validation_table(val, measured, tokenizer, order, config):
     """Return what `validate` gave of a set as a table, for texts with the entropy of single
     tokens."""
-    names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': f'own order ({order.name})'}
+    own = f'own order ({order.name})'
+    titles = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': own}
     blank = ~measured.given
     n_bytes = None
     if tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[measured.tokens[blank]].sum())
-    rows = [summarize(names[name], nats, blank.sum(1), n_bytes) for name, nats in val.items()]
+    rows = []
+    for name, nats in val.items():
+        rows.append(summarize(titles.get(name, name), nats, blank.sum(1), n_bytes))
     if not measured.blocks.meta.given:
         rows.append(unigram_row(measured.blocks.packed, tokenizer, config.block_size))
     return format_table(rows)
@@ -120,7 +123,8 @@ def samples(model, data, order, config):
     _, width = config.shape or (0, 0)  # of a picture
     network = freeze(model)
     texts = []
-    orders = dict.fromkeys([order, Order.of('l2r', config)])  # one, if they are one
+    own = RANDOM if order.sees else order  # which wants the tokens
+    orders = dict.fromkeys([own, Order.of('l2r', config)])  # one, if they are one
     for seed, one in enumerate(orders, config.seed):
         visits = one.draw(1, config.block_size, keys=keys_of([seed])).to(model.device)
         (tokens,) = generate(network, 0 * visits, visits, 0, seeds=[seed]).tolist()
@@ -138,7 +142,9 @@ def commands_to_go_on(data, order, ckpt):
         rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
     for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
         words = [program, f'--ckpt={ckpt}']
-        if order.is_function:  # no checkpoint runs it
+        if order.sees and program != 'eval_ppl.py':  # nothing is written in it
+            words.append(f'--{option}=random')
+        elif order.is_function:  # no checkpoint runs it
             folder = os.path.dirname(order.family.orders.path)
             words.append(f'--{option}={shlex.quote(os.path.join(folder, order.name))}')
         if any('test' not in meta.splits for meta in metas):

@@ -15,7 +15,7 @@ from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import network_fields, network_name
-from anyorder.orders import order_option
+from anyorder.orders import order_option, val_orders_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
@@ -75,7 +75,8 @@ def open_start(config, program='train.py'):
 
     saved = before.get('config', {})
     written = config | written_out(config, saved)
-    given = {option: written[option] for option in sorted({*config.given, 'order'})}
+    of_orders = {'order', 'val_orders'}
+    given = {option: written[option] for option in sorted({*config.given, *of_orders})}
     overrule(given, fixed, config.typed)
     new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
     resolved = Config(new | written | saved | given | fixed | place)
@@ -107,7 +108,11 @@ def written_out(config, saved):
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
     named = AOGPTConfig(**network_fields(config.network))
-    return {'order': order_option(config, saved), 'network': network_name(named)}
+    return {
+        'order': order_option(config, saved),
+        'val_orders': val_orders_option(config, saved),
+        'network': network_name(named),
+    }
 
 
 def overrule(given, fixed, typed):
@@ -154,15 +159,22 @@ def check_order(order, c):
     """Raise ValueError unless a network can be trained in the order of these options, and keep_best
     names a validation loss of that."""
     masked_loss = model_config(c).slots.masked_loss
-    if masked_loss and (c.l2r_ratio or order.law != 'random'):
-        raise ValueError(
-            f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio must be '
-            f"0, got {c.l2r_ratio}, and order must be 'random', got {order.kind!r}"
-        )
-    order.check(c.block_size)
+    kinds = laws_of(c)
+    for one in (order, *kinds.values()):
+        if masked_loss and (c.l2r_ratio or one.law != 'random'):
+            raise ValueError(
+                f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio must '
+                f"be 0, got {c.l2r_ratio}, and order and val_orders 'random', got {one.kind!r}"
+            )
+        if not one.sees:  # which wants tokens
+            one.check(c.block_size)
+        elif 'model' in one.sees and c.save_memory not in ('', 'recompute'):
+            raise ValueError(
+                f'{one.name} asks for the model, which save_memory={c.save_memory} splits: leave '
+                'one of the two out'
+            )
     names = [f'{name}_' for name in weights_in(c.dataset)]
     sets = ['', *names] if len(names) > 1 else ['']
-    kinds = sorted(laws_of(order, masked_loss))
     check_choice('keep_best', c.keep_best, *(f'val_{s}{kind}' for s in sets for kind in kinds), '')
 
 

@@ -21,13 +21,27 @@ def draw_batch(state, sets, config):
     tokens, given = random_blocks(sets, config.batch_size)
     about = given, visits_of(tokens), sets[0].begins(tokens)
     idx, given, n_visits, begins = (send(x, device) for x in (tokens, *about))
-    order = state.order.draw(*tokens.shape, l2r_ratio=config.l2r_ratio, device=device)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
+    order = draw_order(state, idx, given, config)
     batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
     if not state.model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
     return batch._replace(n_known=batch.n_given + (u * batch.n_blanks).long())
+
+
+def draw_order(state, idx, given, config):
+    """Draw the orders (B, N) of a micro-batch.
+
+    Rows of a user's function that are no permutation are counted, without a wait."""
+    how = {'l2r_ratio': config.l2r_ratio, 'device': state.device}
+    if not state.order.is_function:
+        return state.order.draw(*idx.shape, **how)
+    order = state.order.seeing(state.ema.model, state.iter_num, idx, given)
+    with autocast(state.device, config.dtype):
+        drawn = order.draw(*idx.shape, **how)
+    state.totals[3] += (drawn[:, 0] < 0).sum()
+    return drawn.clamp(min=0)  # no position beyond the row
 
 
 def send(x, device):
@@ -113,8 +127,8 @@ class TrainState:
         self.n_seen = 0  # tokens that all processes saw until the last sum_seen
         self.n_since = torch.zeros((), dtype=torch.long, device=self.device)  # by this one since
         self.logged = 0  # iter_num at the last line of the log
-        # sums since that line: mean loss, gradient norm, whether both were finite
-        self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
+        # sums since that line: mean loss, gradient norm, whether both were finite, wrong orders
+        self.totals = torch.zeros(4, device=self.device, dtype=widest(self.device))
 
     def entries(self):
         """Return what a checkpoint holds to go on, beside weights and average."""
@@ -136,7 +150,7 @@ class TrainState:
 
     def count(self, loss, norm, batches):
         """Count an update."""
-        self.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
+        self.totals[:3] += torch.stack([loss, norm, (loss + norm).isfinite()])
         self.iter_num += 1
         self.n_since += sum(batch.count_tokens() for batch in batches)
 
@@ -152,7 +166,12 @@ class TrainState:
         self.sum_seen()
         # in place: a second call before start_line agrees
         means = sum_over_processes(self.totals).div_(processes()[1])
-        loss, norm, n_finite = means.tolist()
+        loss, norm, n_finite, n_wrong = means.tolist()
+        if n_wrong:
+            raise ValueError(
+                f'{self.order.name} has given rows that do not hold every position once, since '
+                f'iteration {self.logged}; what was learned since is not saved'
+            )
         n_iters = self.iter_num - self.logged
         loss = loss / n_iters
         norm = norm / n_iters

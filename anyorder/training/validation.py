@@ -3,39 +3,60 @@
 import torch
 
 from anyorder.likelihood.nll import batch_nll, draw_known
+from anyorder.machine.devices import autocast
 from anyorder.machine.processes import processes, sum_over_processes
+from anyorder.networks import network_fields
 from anyorder.orders import Order, draw_orders
 from anyorder.tokens.blocks import Batch, visits_of
+from model import AOGPTConfig
 
 
-def laws_of(order, masked_loss):
-    """Return {name in the log: Order} of what a run in this order measures: 'any', 'l2r', 'own'."""
-    laws = {order.estimate: order}
-    return laws if masked_loss else laws | {'l2r': Order('l2r')}
+def laws_of(config):
+    """Return {name in the log: Order} of what a run with these options validates.
+
+    Random order is 'any', own order 'any', 'l2r' or 'own', and a function FILE.py:NAME is NAME.
+    Raises ValueError for two orders of one name."""
+    masked_loss = AOGPTConfig(**network_fields(config.network)).slots.masked_loss
+    found = {}
+    for text in config.val_orders or (['own'] if masked_loss else ['own', 'l2r']):
+        order = Order.of(text, config)
+        name = order.estimate
+        if name == 'own' and text != 'own':
+            name = order.name.rpartition('.py:')[2]
+        if found.setdefault(name, order) != order:
+            raise ValueError(f'val_orders must have names of their own, got {name} twice')
+    return found
 
 
-def validate(model, blocks, given, order, config, begins=None):
-    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N), see laws_of.
+def validate(model, blocks, given, orders, config, begins=None, step=0):
+    """Return {name: nats}, (n,) float64 each, of blocks (n, N) in each of the `orders` {name:
+    Order}.
 
     Tokens that are `given` (n, N) come first and cost nothing; of documents apart, which start at
     `begins` (n, P), in each. Each block has a fixed order, and of a masked loss fixed numbers of
-    known visits. Processes share the blocks."""
+    known visits. Processes share the blocks.
+
+    step  updates done, which an order may see"""
     rank, world_size = processes()
     n, N = blocks.shape
     # as many in every process, as a split model wants; places from n on repeat blocks
     n_places = n + -n % world_size
-    places = torch.arange(rank, n_places, world_size)
-    own = places % n
-
     nats = {}
-    for name, law in laws_of(order, model.slots.masked_loss).items():
-        orders = draw_orders(range(n), N, order=law)[:, 0]
-        batch = Batch.of(blocks, orders, given, visits_of(blocks), begins, law.law)
-        if model.slots.masked_loss:
-            n_given = batch.n_given.unsqueeze(-1)
-            known = draw_known(range(n), batch.n_blanks.unsqueeze(-1), n_given=n_given)
-            batch = batch._replace(n_known=known[..., 0])
+    for name, order in orders.items():
         found = torch.zeros(n_places, dtype=torch.float64)
-        found[places] = batch_nll(model, batch.rows(own), config.batch_size, config.dtype)
+        for places in torch.arange(rank, n_places, world_size).split(config.batch_size):
+            numbers = places % n
+            tokens = blocks[numbers]
+            what = given[numbers]
+            seeing = order.seeing(model, step, tokens, what)
+            with autocast(model.device, config.dtype):
+                drawn = draw_orders(numbers.tolist(), N, order=seeing)[:, 0]
+            own_begins = None if begins is None else begins[numbers]
+            batch = Batch.of(tokens, drawn, what, visits_of(tokens), own_begins, order.law)
+            if model.slots.masked_loss:
+                n_given = batch.n_given.unsqueeze(-1)
+                known = draw_known(numbers.tolist(), batch.n_blanks.unsqueeze(-1), n_given=n_given)
+                batch = batch._replace(n_known=known[..., 0])
+            found[places] = batch_nll(model, batch, config.batch_size, config.dtype)
         nats[name] = sum_over_processes(found)[:n]
     return nats

@@ -20,7 +20,7 @@ from anyorder.extras.attention import attention
 from anyorder.machine.files import check_out, replace_file
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import Order, draw_orders
-from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.blocks import Blocks, all_blocks
 from configurator import configure
 
 ckpt = 'out/ckpt.pt'  # checkpoint of a decoder
@@ -67,7 +67,7 @@ def main(config):
     model = Checkpoint(config.ckpt).model()
     block_size = model.config.block_size
     split = open_split(config.data_dir, config.dataset, 'val')
-    idx, _ = all_blocks(split, block_size, config.n_blocks)
+    idx, _ = all_blocks(Blocks(split, block_size), config.n_blocks)
     heads = []
     for layer in range(model.config.n_layer):
         heads += [f'{layer + 1}.{head + 1}' for head in range(model.config.n_head)]

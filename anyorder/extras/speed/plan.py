@@ -36,6 +36,7 @@ from anyorder.training.start import (
     resolve_start,
     written_out,
 )
+from anyorder.training.validation import laws_of
 from anyorder.weights import WithoutDraws, on_hub
 from configurator import Config
 
@@ -154,7 +155,11 @@ def work_lines(config, model, setup, rate):
     length = setup.length
     tokens = config.batch_size * config.gradient_accumulation_steps * length
     of_token = training_flops(model, config.batch_size, length) / config.batch_size / length
-    in_all = of_token * tokens * config.max_iters
+    n_orders = len(laws_of(config))
+    n_validations = -(-config.max_iters // config.eval_interval)
+    measured = config.eval_iters * config.batch_size * length * n_orders * n_validations
+    of_validations = of_token / 3 * measured  # without a backward pass
+    in_all = of_token * tokens * config.max_iters + of_validations
     padded = ''
     if length < config.block_size:
         padded = f'{length} a sequence, as the longest document has, padding included'
@@ -162,6 +167,7 @@ def work_lines(config, model, setup, rate):
     yield row('tokens in all', f'{tokens * config.max_iters:,}')
     yield row('GFLOP a token', f'{of_token / 1e9:,.4g}')
     yield row('TFLOP an update', f'{of_token * tokens / 1e12:,.4g}')
+    yield row('TFLOP of validations', f'{of_validations / 1e12:,.4g}', f'{n_orders} orders')
     yield row('TFLOP in all', f'{in_all / 1e12:,.4g}')
 
     yield '\n' + row('hours of training', 'hours', f'at {rate / 1e12:,.4g} TFLOP/s')

@@ -1,0 +1,202 @@
+"""An order that sees the run: what its function is given, and where it may stand."""
+
+import math
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from conftest import make_model, one_line
+from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
+
+import eval_ppl
+from anyorder.checkpoint import Checkpoint, model_from_checkpoint
+from anyorder.functions import LOADED
+from anyorder.likelihood.estimates import in_orders
+from anyorder.likelihood.nll import block_nll
+from anyorder.orders import Order, draw_orders, read_order
+from anyorder.seeds import stream
+from configurator import configure
+
+POLICY = """
+import torch
+
+def everything(u, n, parameter, model, idx, given, step, coin):
+    B = len(u)
+    assert u.shape == idx.shape == given.shape == (B, n) and coin.shape == (B,)
+    assert idx.min() >= 0 and given.dtype == torch.bool and type(step) is int
+    assert not model.training and not any(p.requires_grad for p in model.parameters())
+    assert not torch.is_grad_enabled()
+    random = u.argsort(1)
+    sure = model.predict(idx, random, n // 2).softmax(-1).amax(-1)
+    rank = (sure + 0.1 * torch.rand(sure.shape)).argsort(1)
+    own = torch.cat([random[:, : n // 2], random[:, n // 2 :].gather(1, rank)], 1)
+    return own.where(coin.unsqueeze(1) < 0.1 * step, random)
+
+def by_token(u, n, parameter, *, idx, step):
+    return (idx + step % 3 + u).argsort(1)
+
+def late(u, n, parameter, step):
+    order = u.argsort(1)
+    order[0, 1] = order[0, int(step < 3)]
+    return order
+
+def short(u, n, parameter, step):
+    return u.argsort(1)[:, 1:]
+
+def curious(u, n, parameter, batch):
+    return u.argsort(1)
+
+def ends(u, n, parameter):
+    return (u * 0 + torch.arange(n)).argsort(1).flip(1)
+
+def coins(u, n, parameter, coin):
+    return (coin.unsqueeze(1) - u).argsort(1)
+"""
+
+
+@pytest.fixture
+def policy(data):
+    """The working folder, in which a run has its set, has policy.py."""
+    Path('policy.py').write_text(POLICY)
+    with mock.patch.dict(LOADED):
+        yield
+
+
+def seeing(name, *how):
+    return Order.of(read_order(f'policy.py:{name}'), {}).seeing(*how)
+
+
+TOKENS = torch.tensor([[3, 1, 2, -1], [5, 6, 0, 7]])
+NOTHING = torch.zeros(2, 4, dtype=torch.bool)
+
+
+def test_a_function_gets_what_it_names(policy):
+    """Padding is token 0; the numbers u are those without it, and the coin is none of them."""
+    model = make_model()
+    by_token = seeing('by_token', model, 4, TOKENS, NOTHING)
+    u = torch.rand(2, 6, dtype=torch.float64, generator=stream(1))[:, :4]
+    order = by_token.draw(2, 4, stream(1))
+    assert torch.equal(order, (TOKENS.clamp(min=0) + 1 + u).argsort(1))
+    coins = seeing('coins', model, 4, TOKENS, NOTHING)
+    u = torch.rand(2, 6, dtype=torch.float64, generator=stream(1))
+    assert torch.equal(coins.draw(2, 4, stream(1)), (u[:, 4:5] - u[:, :4]).argsort(1))
+    every = coins.draw(2, 4, stream(1), l2r_ratio=1.0)
+    assert every.tolist() == [[0, 1, 2, 3]] * 2
+    assert seeing('ends', model, 4, TOKENS, NOTHING).seen is None
+
+    numbers = [2, 5]
+    drawn = draw_orders(numbers, 4, 3, order=seeing('by_token', model, 1, *repeated(3)))
+    for b, number in enumerate(numbers):
+        own = seeing('by_token', model, 1, *repeated(3, slice(b, b + 1)))
+        assert torch.equal(draw_orders([number], 4, 3, order=own)[0], drawn[b])
+
+
+def repeated(k, rows=slice(None)):
+    return [x[rows].repeat_interleave(k, 0) for x in (TOKENS, NOTHING)]
+
+
+@pytest.mark.parametrize('name, options', [('everything', ['--dropout=0.1']), ('by_token', TWO)])
+def test_a_resumed_run_is_the_whole_one(policy, name, options):
+    order = f'--order=policy.py:{name}'
+    run('--max_iters=6', '--lr_decay_iters=6', order, *options, '--out_dir=whole')
+    run('--max_iters=3', '--lr_decay_iters=6', order, *options)
+    LOADED.clear()
+    with one_line('--order=PATH/policy.py'):
+        resume('--max_iters=6')
+    resume('--max_iters=6', order)
+    assert_same_runs('whole', 'out', entries_of_one=[3])
+    assert all(math.isfinite(entry['val_own']) for entry in log() if 'val_own' in entry)
+
+
+def test_two_processes_draw_the_orders_of_one(policy, forked):
+    def train(*more):
+        run(*TWO, '--max_iters=4', '--order=policy.py:by_token', *more)
+
+    train('--out_dir=one')
+    for p in forked(train, train):
+        assert p.code == 0, p.said
+    assert_alike('one', 'out')
+
+
+def test_a_row_that_is_no_permutation_ends_the_run(policy):
+    """Not in the update that has it, as this would wait for the device, and before a save."""
+    with one_line('policy.py:late .* every position once, since iteration 3'):
+        run(
+            *('--max_iters=8', '--order=policy.py:late', '--val_orders=random'),
+            *('--eval_interval=3', '--log_interval=9'),
+        )
+    assert Checkpoint('out/ckpt.pt').iter_num == 3
+    late = seeing('late', make_model(), 3, TOKENS, NOTHING)
+    with one_line('policy.py:late must return every position once'):
+        draw_orders([0, 1], 4, order=late)
+
+
+BAD = {
+    '--order=policy.py:curious': 'batch',
+    '--order=policy.py:short': 'must return int64',
+    '--order=policy.py:late --network=encoder --l2r_ratio=0': "order and val_orders 'random'",
+    '--order=policy.py:everything --save_memory=shard': 'save_memory=shard',
+    '--val_orders=policy.py:everything --save_memory=hybrid': 'save_memory=hybrid',
+    '--val_orders=own,l2r --network=encoder --l2r_ratio=0': 'val_orders',
+    '--val_orders=own,other': "'other' is no order",
+    '--val_orders=policy.py:ends,b.py:ends': 'ends twice',
+    '--val_orders=own,block:8 --keep_best=val_l2r': 'val_any, val_block:8',
+    '--val_orders=policy.py:gone': 'has no order gone',
+}
+
+
+@pytest.mark.parametrize('words', BAD)
+def test_what_cannot_be_is_one_line_and_writes_nothing(policy, words):
+    Path('b.py').write_text(POLICY + '\n')
+    with one_line(BAD[words]):
+        run('--max_iters=2', *words.split())
+    assert not Path('out').exists()
+
+
+def test_nothing_is_written_in_such_an_order(policy, script):
+    run('--max_iters=2', '--order=policy.py:by_token')
+    said = script('sample.py', '--ckpt=out/ckpt.pt', '--order=policy.py:by_token', code=1).stderr
+    assert 'policy.py:by_token is an order of training' in said and said.count('\n') == 1
+    row = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--orders=policy.py:by_token', '--n_blocks=2')
+    assert 'no likelihood' in row.stdout
+
+
+def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):
+    """Each of K orders a block sees the tokens of that block, and the updates of the checkpoint."""
+    model = make_model(block_size=4)
+    config = configure(vars(eval_ppl), ['--n_orders=3', '--block_size=4', '--batch_size=8'])
+    checkpoint = mock.Mock(config=model.config, iter_num=7)
+    order = Order.of(read_order('policy.py:by_token'), {})
+    estimate = in_orders(config, checkpoint, order)
+    found = estimate.nats(model, TOKENS.clamp(min=0), [0, 1], NOTHING)
+    orders = draw_orders([0, 1], 4, 3, config.seed, seeing('by_token', model, 7, *repeated(3)))
+    blocks = TOKENS.clamp(min=0).repeat_interleave(3, 0)
+    want = block_nll(model, blocks, orders.flatten(0, 1), 8).view(2, 3)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+    assert not estimate.bound
+
+
+NAMES = ['any', 'l2r', 'block:8', 'ends', 'own']
+
+
+def test_a_validation_has_the_orders_that_are_named(policy):
+    """The best is one of them, and begins anew where its name means another order."""
+    names = 'random,l2r,block:8,policy.py:ends,own'
+    words = ['--order=block:4', f'--val_orders={names}', '--keep_best=val_ends']
+    run('--max_iters=4', *words)
+    (entry,) = [entry for entry in log() if 'val_any' in entry]
+    assert [name[4:] for name in entry if name.startswith('val_')] == NAMES
+    assert (entry['best'], entry['best_iter']) == (entry['val_ends'], 4)
+    one = Checkpoint('out/ckpt.pt').entries['config']
+    LOADED.clear()
+    with one_line('--val_orders= if'):
+        resume('--max_iters=6')
+    resume('--max_iters=8', f'--val_orders={names}')
+    assert Checkpoint('out/ckpt.pt').entries['config']['val_orders'] == one['val_orders']
+    assert Path('out/ckpt_best.pt').exists()
+
+    run('--max_iters=4', '--order=block:4', '--out_dir=plain')
+    (plain,) = [entry for entry in log('plain') if 'val_own' in entry]
+    assert (plain['val_own'], plain['val_l2r']) == (entry['val_own'], entry['val_l2r'])
+    assert 'val_any' not in plain and model_from_checkpoint('plain/ckpt.pt')
