@@ -133,7 +133,7 @@ def compared(name, difference, counts):
     }
 
 
-def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None, **fields):
+def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=None, **fields):
     """Return the Estimate 1/K sum_k -log p(x | sigma_k) over orders of one family.
 
     Where the family draws its orders, every block has its own; else all share the orders of
@@ -141,7 +141,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
 
     n_orders   K; by default that of the options, if another draw or seed makes another order
     known_l2r  whether what is given is read from left to right, in place of the order
-    score      f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
+    nats_of    f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
                in a row; by default those of the model in the orders
     fields     of the Estimate"""
     if not order.sees:  # which comes with the blocks
@@ -151,7 +151,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
     # importance weights want the nats of the orders themselves
     drawn = is_drawn(checkpoint.config.slots, order) and 'iw' not in names_in(config.estimates)
 
-    def score_orders(model, batch, numbers):
+    def nats_in_orders(model, batch, numbers):
         known = None
         if drawn:
             n_given = batch.n_given[::K].unsqueeze(1)  # (len(numbers), 1)
@@ -169,7 +169,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, score=None
         if known_l2r:
             orders, _, _ = given_first(orders, *what, left_to_right=True)
         batch = Batch.of(blocks, orders, *what)
-        return (score or score_orders)(model, batch, numbers)
+        return (nats_of or nats_in_orders)(model, batch, numbers)
 
     def about(nats, text, row):
         if 'idx' in order.sees:
@@ -220,7 +220,7 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
     n_contexts  M
     width       visits that share a context"""
     if checkpoint.config.slots.masked_loss:
-        raise ValueError("ensemble is a decoder's: others cannot score a part of an order alone")
+        raise ValueError("ensemble is a decoder's: others cannot read a part of an order alone")
     n_positions = config.n_positions
     is_whole = isinstance(n_contexts, int)
     if not is_whole or n_contexts < 1 or width < 1 or n_positions and n_positions < width:
@@ -230,7 +230,7 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
             f'n_positions={n_positions}'
         )
 
-    def score(model, batch, numbers):
+    def nats_of(model, batch, numbers):
         (b,) = numbers  # which fills a batch by itself
         N = batch.idx.size(1)
         n_given = int(batch.n_given)
@@ -256,7 +256,7 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         'told': size,
         'n_at_once': 1,
     }
-    return in_orders(config, checkpoint, RANDOM, 1, score=score, **how)
+    return in_orders(config, checkpoint, RANDOM, 1, nats_of=nats_of, **how)
 
 
 def in_own_order(config, checkpoint):

@@ -40,7 +40,7 @@ def written(config, checkpoint, way, **fields):
     several = drawn or has_orders
     K = config.n_orders if several else 1
 
-    def score(model, batch, numbers):
+    def nats_of(model, batch, numbers):
         seeds = [derive_seed(config.seed, 'written', b, k) for b in numbers for k in range(K)]
         if pattern is not None:
             for number, block in zip(numbers, batch.idx[::K]):
@@ -61,7 +61,7 @@ def written(config, checkpoint, way, **fields):
         return torch.cat(found).view(-1, 3 * K)
 
     def columns(nats):
-        return mean(nats_of(nats))
+        return mean(nats_by_order(nats))
 
     def about(nats, text, row):
         kept, cut, passes = nats.unflatten(1, (-1, 3)).mean(1).T
@@ -70,7 +70,7 @@ def written(config, checkpoint, way, **fields):
             n_kept = max(1, row['tokens'] - cut.sum())
             found |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / n_kept)}
         if has_orders:  # other draws are a block's own
-            found |= between_orders(order, nats_of(nats), text)
+            found |= between_orders(order, nats_by_order(nats), text)
         return found
 
     # no journal of another reading
@@ -79,7 +79,7 @@ def written(config, checkpoint, way, **fields):
         names.append(pattern.text)
     label = fields['name'] + fields.get('ending', '')
     how = {
-        'score': score,
+        'nats_of': nats_of,
         'kind': 'written',
         'work': f'{label} x {K} {derive_seed(*names):x}',
         'columns': columns,
@@ -90,7 +90,7 @@ def written(config, checkpoint, way, **fields):
     return in_orders(config, checkpoint, order, K, order.known_l2r, **how | fields)
 
 
-def nats_of(found):
+def nats_by_order(found):
     """Return nats (n, K) of what is found of blocks, infinite where a token is cut off."""
     kept, cut, _ = found.unflatten(1, (-1, 3)).unbind(2)
     return kept.masked_fill(cut > 0, math.inf)
