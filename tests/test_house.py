@@ -46,10 +46,10 @@ BUDGET = {
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
     'anyorder/extras/masked': 3_830,
-    'anyorder/extras/patterns': 8_600,
+    'anyorder/extras/patterns': 7_520,
     'anyorder/extras/pictures': 2_120,
-    'anyorder/extras/puzzles': 9_980,
-    'anyorder/extras/rules': 3_060,
+    'anyorder/extras/puzzles': 9_870,
+    'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_720,
     'anyorder/generation': 20_700,
     'anyorder/likelihood': 10_970,
@@ -59,7 +59,7 @@ BUDGET = {
     'config': 900,
     'data': 500,
     'docs': 1_320,
-    'results': 4_700,
+    'results': 4_045,
     'tests': 123_700,
 }
 

@@ -219,7 +219,7 @@ def test_what_is_no_pattern_is_one_line(said):
 def test_tokens_that_do_not_serve_are_one_line(monkeypatch):
     with one_line('own'):
         Pattern('[ab]c').table(Symbols('own', 'ab', ' '))
-    monkeypatch.setattr(automaton, 'MOST_CELLS', 9)
+    monkeypatch.setattr(automaton, 'MOST_CELLS', 14)
     with one_line('too large for these tokens'):
         Pattern('abcd').table(Symbols('own', 'abcd'))
     with one_line('BPEDecoder'):

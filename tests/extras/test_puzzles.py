@@ -47,6 +47,12 @@ def rng(seed=0):
 # ---- the rules, by plain search
 
 
+def test_puzzles_have_the_size_that_their_names_say():
+    sizes = {'sudoku4': 4, 'sudoku': 9, 'countdown3': 3, 'countdown4': 4}
+    assert {name: task_of(name).n for name in sizes} == sizes
+    assert [task_of(name).most for name in ('zebra4', 'zebra')] == [4, 6]
+
+
 def test_names_that_begin_with_each_other_have_blanks_between_them():
     assert get_tokenizer('sudoku4').decode([1, 2]) == '23'
     assert get_tokenizer('countdown3').decode([1, 2]) == '+ -'
