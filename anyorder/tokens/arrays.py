@@ -58,17 +58,13 @@ def pieces_of_arrays(arrays, meta, val_ratio):
 def read_arrays(path, split):
     """Return {split: (tokens, given)} of a file, `given` () where nothing is; '' is still to be
     divided."""
-    if not path.lower().endswith(('.npy', '.npz')):
-        raise ValueError(f'{path} must end in .npy or .npz; numpy.save writes the first')
     nothing = np.array(False)
     way_out = 'save an .npy by numpy.save, an .npz by numpy.savez, without pickled objects'
     with reading(path, 'integers', way_out):
-        if path.lower().endswith('.npy'):
-            array = np.load(path, mmap_mode='r', allow_pickle=False)
-            if not isinstance(array, np.ndarray):  # an .npz by this name
-                raise ValueError
-            return {split: (array, nothing)}
-        with np.load(path, allow_pickle=False) as found:
+        found = np.load(path, mmap_mode='r', allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {split: (found, nothing)}
+        with found:
             arrays = dict(found)
     there = [s for s in SPLITS if s in arrays]
     names = {s: f'given_{s}' if f'given_{s}' in arrays else 'given' for s in there}
