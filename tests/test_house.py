@@ -41,7 +41,7 @@ TAKE_MORE = {
 # and for whom.
 BUDGET = {
     '': 13_280,
-    'anyorder': 14_710,
+    'anyorder': 14_490,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/extras/puzzles': 9_870,
     'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_720,
-    'anyorder/generation': 20_700,
+    'anyorder/generation': 19_960,
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 18_330,
