@@ -5,7 +5,6 @@ import contextlib
 import functools
 import glob
 import itertools
-import json
 import math
 import os
 import re
@@ -152,9 +151,9 @@ def test_updates_by_hand(clip):
     state.optimizers[0].param_groups[1]['lr_ratio'] = 3.0
     model = learner()
     params = [*model.parameters()]
-    matrices = [p for p in params if p.dim() == 2]
-    vectors = [p for p in params if p.dim() == 1]
-    groups = [{'params': matrices, 'weight_decay': 0.1}, {'params': vectors, 'weight_decay': 0.0}]
+    groups = [{'params': [], 'weight_decay': 0.1}, {'params': [], 'weight_decay': 0.0}]
+    for p in params:
+        groups[p.dim() == 1]['params'].append(p)
     adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False)
     average = flat(params).detach()
     for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
@@ -408,8 +407,7 @@ def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
 ):
     """Of a config file a checkpoint overrules optimizer and shape, and says so; other weights
     overrule the shape alone."""
-    with open('c.py', 'w') as f:
-        f.write("optimizer = 'adamw'\nn_layer = 12\nn_head = 2\nbatch_size = 5\n")
+    Path('c.py').write_text("optimizer = 'adamw'\nn_layer = 12\nn_head = 2\nbatch_size = 5\n")
     write_run('ckpt.pt', config=saved)
     typed_here = words.split()
     resumed = typed('--init_from=resume', '--out_dir=.', *typed_here)
@@ -479,8 +477,7 @@ BAD = {
 @pytest.mark.parametrize('args', BAD)
 def test_wrong_input_is_one_line_and_writes_nothing(data, monkeypatch, args):
     monkeypatch.setitem(sys.modules, 'wandb', None)
-    with open('short.json', 'w') as f:
-        f.write('[2, 0, 1]')
+    Path('short.json').write_text('[2, 0, 1]')
     with pytest.raises(SystemExit) as e, one_line_errors():
         run(*args.split())
     assert BAD[args] in e.value.code
@@ -570,9 +567,10 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
 
 def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(data, capsys):
     """Validation's are shorter; padding is not read."""
-    for split, lengths in (('train', [9] * 99 + [54]), ('val', [8] * 9)):
-        with open('qa.jsonl', 'w') as f:
-            f.writelines(json.dumps({'prompt': '', 'text': 'x' * n}) + '\n' for n in lengths)
+    row = '{"prompt": "", "text": "%s"}\n'
+    long = row % ('x' * 54)
+    for split, rows in (('train', row % ('x' * 9) * 99 + long), ('val', row % ('x' * 8) * 9)):
+        Path('qa.jsonl').write_text(rows)
         prepared.prepare('text', 'data', 'qa', 'qa.jsonl', split, tokenizer='bytes')
     tiny('--dataset=qa', '--block_size=64', '--max_iters=40')
     said = capsys.readouterr().out
@@ -623,8 +621,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
     """The same command each time. The average loss of a log line too, amid which it stops; and
     blocks that are recomputed."""
     prepare('digits', '3.1415926535 8979323846 ')
-    with open('even.json', 'w') as f:
-        json.dump([0, 2, 4, 6, 1, 3, 5, 7], f)
+    Path('even.json').write_text('[0, 2, 4, 6, 1, 3, 5, 7]')
     command = ['--init_from=auto', '--max_iters=7', '--dropout=0.1', '--eval_interval=100']
     command += options.split()
     tiny(*command, '--out_dir=whole', '--save_memory=')
@@ -927,7 +924,7 @@ def test_a_kill_between_two_files_changes_neither(folder, monkeypatch, k, link):
     if not os.path.exists('out/ckpt.pt'):
         return
     for name in ('ckpt.pt', 'log.jsonl'):
-        open(f'out/{name}.12.tmp', 'w').close()
+        Path(f'out/{name}.12.tmp').touch()
     with open('out/log.jsonl', 'a') as f:
         f.write('{"iter": 5}\n{"iter": 3, "lo')
     kept = load_checkpoint('out/ckpt.pt')
