@@ -156,6 +156,7 @@ def test_updates_by_hand(clip):
         groups[p.dim() == 1]['params'].append(p)
     adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False)
     average = flat(params).detach()
+    total = 0
     for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
         adamw.zero_grad()
         for micro in range(2):
@@ -163,7 +164,9 @@ def test_updates_by_hand(clip):
             starts = uniform_below(len(TOKENS) - 8, 3)
             idx = torch.from_numpy(TOKENS.astype(np.int64))[starts[:, None] + np.arange(9)]
             order = sample_order(3, 9, 'block', l2r_ratio=0.3, seed=7, parameter=3)
-            (model(idx, order).mean() / 2).backward()
+            loss = model(idx, order).mean() / 2
+            loss.backward()
+            total += loss.detach()
         norm = flat(p.grad for p in params).norm()
         for p in params:
             p.grad *= clip / (norm + 1e-6) if clip else 1
@@ -175,6 +178,7 @@ def test_updates_by_hand(clip):
         update(state, SETS, lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), flat(params))
     close(flat(state.ema.model.parameters()), average)
+    close(state.totals[0], total)
     state.sum_seen()
     assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
 
