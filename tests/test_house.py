@@ -55,7 +55,7 @@ BUDGET = {
     'anyorder/likelihood': 10_970,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 18_330,
-    'anyorder/training': 9_690,
+    'anyorder/training': 9_260,
     'config': 900,
     'data': 500,
     'docs': 1_320,
