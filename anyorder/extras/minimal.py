@@ -186,11 +186,11 @@ def main(n_updates=2000, N=48):
     ema = copy.deepcopy(model).requires_grad_(False)
     hidden = [p for p in model.transformer.h.parameters() if p.dim() == 2]
     rest = [*{*model.parameters()} - {*hidden}]
-    optimizers = [torch.optim.Muon(hidden), torch.optim.AdamW(rest)]
+    peaks = {torch.optim.Muon(hidden): 0.04, torch.optim.AdamW(rest): 0.01}
     for n in range(1, n_updates + 1):
-        for optimizer, peak in zip(optimizers, (0.04, 0.01), strict=True):
+        for optimizer, peak in peaks.items():
             optimizer.param_groups[0]['lr'] = peak * min(n / 50, 1 - n / n_updates)
-        loss = update(model, ema, optimizers, text[torch.randint(len(text), (32,))], n, decay=0.99)
+        loss = update(model, ema, peaks, text[torch.randint(len(text), (32,))], n, decay=0.99)
         if n == 1 or n % 250 == 0:
             print(f'update {n}: {loss:.2f} nats a byte', flush=True)
 

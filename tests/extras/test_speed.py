@@ -157,6 +157,8 @@ def test_a_plan_is_made_of_numbers_alone(script, tmp_path):
     assert cells['parameters'] == ['170,605,952']
     assert cells['tokens an update'] == ['1,048,576']
     assert '7,912 TFLOP/s' in said
+    split = script('train.py', 'config/ao_gpt_small.py', *how, '--save_memory=shard').stdout
+    assert cells_of(split.splitlines())['a checkpoint'] == cells['a checkpoint']
     tokens = 1024 * 16 * 64 * 250000 + 2 * 250 * 20 * 16 * 1024 / 3  # in two orders
     flops = 1e9 * float(*cells['GFLOP a token']) * tokens
     hours = float(cells['at 40% MFU'][0].replace(',', ''))
