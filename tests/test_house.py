@@ -52,7 +52,7 @@ BUDGET = {
     'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_720,
     'anyorder/generation': 19_960,
-    'anyorder/likelihood': 10_970,
+    'anyorder/likelihood': 10_400,
     'anyorder/machine': 4_950,
     'anyorder/tokens': 18_330,
     'anyorder/training': 9_260,
