@@ -110,7 +110,7 @@ def main(config):
 def train(config, make_update):
     """Train as the options say; with `plan` only say what that would cost.
 
-    make_update  update.update, or f(state, splits, lr, config) of a program in its place"""
+    make_update  update.update, or f(state, sets, lr, config) of a program in its place"""
     if config.plan:
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return

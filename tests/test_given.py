@@ -128,7 +128,10 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     blocks, given = random_blocks(sets, 6)
     orders = law.draw(6, 9, l2r_ratio=config.l2r_ratio)
     how = sets[0].begins(blocks), orders, law.law, batch.n_known
-    close(blank_nll(model, batch), by_themselves(model, blocks, given, *how))
+    nats = blank_nll(model, batch)
+    close(nats, by_themselves(model, blocks, given, *how))
+    assert batch.is_blank.sum() == batch.n_blanks.sum()
+    assert not nats[~batch.is_blank].any()
 
     blocks, given = all_blocks(sets[0])
     begins = sets[0].begins(blocks)

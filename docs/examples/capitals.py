@@ -26,9 +26,9 @@ def weights_of(batch):
     return WEIGHT.to(batch.idx.device)[batch.idx.gather(1, batch.order)]
 
 
-def draw(state, splits, config):
+def draw(state, sets, config):
     """Draw a Batch that counts its blanks by their weights."""
-    batch = draw_batch(state, splits, config)
+    batch = draw_batch(state, sets, config)
     return batch._replace(n_blanks=(weights_of(batch) * batch.is_blank).sum(1))
 
 
