@@ -93,8 +93,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, 
         )
     if n_likeliest:
         canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * n_likeliest)
-    has_pattern = canvas.language is not None
-    unmasking.check(model.slots, model.config.block_size, drawing, has_pattern)
+    unmasking.check(model.slots, model.config.block_size, drawing, canvas.language is not None)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in rounds_of(unmasking, network, canvas, drawing):
         yield from write(network, canvas, one, drawing, use_cache, with_logprob)
@@ -115,17 +114,14 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
             part = step.part
             rest = known_after[part.rows, min(n_done, last) :]
             n_visits = part.n_visits
-            for number, size, numbers, n_new, n_steps, kept in planned(step, rest):
-                # Reveal, and write down
-                found = step.run(size, numbers, kept)
-                if found is not None:
-                    n_new = found
-                part.n_steps = torch.where(part.n_blanks > 0, n_steps + 1, part.n_steps)
+            for plan in planned(step, rest):
+                n_new = step.run(plan)
+                part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps + 1, part.n_steps)
                 part.known = part.known + n_new
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
-            n_done += number + 1
+            n_done += plan.number + 1
             put_finished(step, canvas)
 
 

@@ -32,8 +32,7 @@ def guided(x, step):
     order = part.order.gather(1, (visit + n_given.unsqueeze(1)) % n_visits)
     start = (start - n_given).clamp(min=0)
     numbers = known - n_given, first - n_given, last - n_given, start, end
-    caches = step.workspace.caches
-    cache = caches[-1] if caches else None
+    cache = step.cache and step.workspace.caches[-1]
     blank = network.answer(part.idx, order, numbers, (n_slots, n, n_keys), cache)
     mixed = blank.lerp(x, 1 + step.drawing.cfg_scale)
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out

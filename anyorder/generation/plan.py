@@ -58,6 +58,24 @@ class Size(NamedTuple):
         return cls(slots, targets, keys, reveals, least == [targets, reveals])
 
 
+class Plan(NamedTuple):
+    """A step before it runs, whose tensors are (B,) on the host, but for `numbers`.
+
+    number   of the step among all
+    size     its Size
+    numbers  (9, B) on the device: its Bounds
+    n_new    how many blanks it reveals, or may reveal
+    n_steps  as in Bounds
+    kept     how many slots a cache keeps after it"""
+
+    number: int
+    size: Size
+    numbers: torch.Tensor
+    n_new: torch.Tensor
+    n_steps: torch.Tensor
+    kept: torch.Tensor
+
+
 def pad_size(n):
     """Return n rounded up to a power of two, above 64 to a multiple of 64."""
     if n > 64:
@@ -73,10 +91,7 @@ def planned(step, ends):
     """Plan the next steps of the rows of a Step, to the one after which rows are to be put away.
 
     ends     (B, steps) the visits that are known after each step, on the host
-    returns  [(number, size, numbers, n_new, n_steps, kept)] of the steps that reveal something: the
-             number of the step among all, its Size and Bounds, the latter as (9, B) on the device;
-             and (B,) each on the host: how many blanks it reveals, or may reveal, n_steps as in
-             Bounds, and how many slots a cache keeps after it"""
+    returns  [Plan of each step that reveals something]"""
     part = step.part
     ends = torch.minimum(ends, part.n_visits.unsqueeze(1)).T  # (steps, B)
     n_new = ends.diff(dim=0, prepend=part.known.unsqueeze(0))
@@ -100,7 +115,7 @@ def planned(step, ends):
     sizes = []
     for own in zip(widths, n_new.amax(1).tolist(), least):
         sizes.append(Size.of(*own, part.is_exact, step.cache))
-    return [*zip(number.tolist(), sizes, numbers, n_new, n_steps, kept)]
+    return [*map(Plan, number.tolist(), sizes, numbers, n_new, n_steps, kept)]
 
 
 def is_due(n_left, part):

@@ -84,8 +84,8 @@ def misfit(network, canvas, drawing):
     part.logprob = torch.zeros_like(part.logprob)
     workspace = Workspace(network, Kind(torch.float32, 0), part.order.shape)
     step = Step(network, workspace, Misfit(), drawing, False, part)
-    for _, size, numbers, *_, kept in planned(step, part.n_visits.unsqueeze(1)):
-        step.run(size, numbers, kept)
+    for plan in planned(step, part.n_visits.unsqueeze(1)):
+        step.run(plan)
     return part.logprob.view(len(canvas), GROUPS, -1).sum(1)
 
 

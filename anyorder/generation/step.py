@@ -39,15 +39,14 @@ class Step:
         self.part = workspace.place(part)
         self.state = unmasking.begin(self)
 
-    def run(self, size, numbers, n_slots):
-        """Make the step of these numbers (9, B), see Bounds, after n_slots (B,) of the cache.
-
-        Return n_new (B,) on the host, or None if it is as planned. What is revealed is left as the
-        next visits in part.order: fill.write counts on it."""
-        self.keep_slots(n_slots)
-        self.size = size
-        self.bounds = self.workspace.bounds(numbers)
-        return self.unmasking.run(self)
+    def run(self, plan):
+        """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host: the
+        next visits in part.order. fill.write counts on that."""
+        self.keep_slots(plan.kept)
+        self.size = plan.size
+        self.bounds = self.workspace.bounds(plan.numbers)
+        n_new = self.unmasking.run(self)
+        return plan.n_new if n_new is None else n_new
 
     def launch(self, function, *found):
         """Return function(self, *found), in one launch if a graph can do it.

@@ -218,8 +218,7 @@ class Adaptive(Given):
 
     def run(self, step):
         if self.threshold is None:
-            step.launch(self.reveal)
-            return None
+            return super().run(step)
         choice = step.launch(self.look)
         n_new = choice.n_new.cpu()  # waits for the device
         step.widen(n_new)
