@@ -130,6 +130,7 @@ def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
             if 'allowed' in how:
                 how['allowed'] = WAYS[3]['allowed'][start:end]
             part = writer.infill(row[start:end], seed=own, **how).samples[0]
+            assert 'stretches' not in part
             whole += [[start + p, n_steps + step, *nats] for p, step, *nats in story(part)]
             n_steps += 1 + max(part['step'])
             row[start:end] = part['tokens']
@@ -367,6 +368,7 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **asked)
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
         assert (text, text.logprob) == (sample['text'], -sample['nats'])
+        assert visible(text) in said
         assert sample == {'prompt': 'ab[[..]]c', 'seed': how.get('seed', 1337) + r} | text.sample
         for place in filter(None, sample.get('top_logprobs', ())):
             assert f'{place["top"][1]["logprob"]:.3f}' in said

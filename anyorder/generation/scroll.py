@@ -139,8 +139,7 @@ class Text:
     @property
     def start(self):
         """Where the last stretch begins."""
-        start, _ = self.spans[-1]
-        return start
+        return self.spans[-1][0]
 
     @property
     def stretch(self):
@@ -218,7 +217,7 @@ class Text:
             'text': tokenizer.decode(tokens),
             'tokens': tokens,
             'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
-            'blanks': sum(s >= 0 for s in step),
+            'blanks': len(step) - step.count(-1),
             'passes': len({*step} - {-1}),
             'order': sorted(range(len(tokens)), key=in_turn.__getitem__),
             'step': step,
@@ -252,7 +251,7 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
     """Write texts of one Page in a Way. Yield after each step the number of tokens that it
     revealed.
 
-    is_seen  write down each step at once, and not each stretch"""
+    is_seen  write down each step of the first text at once, and not each stretch"""
     page = texts[0].page
     while True:
         written = [text for text in texts if text.goes_on(checkpoint.tokenizer)]
@@ -261,8 +260,10 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
         canvas = next_canvas(written, checkpoint, way.order, device)
         how = way.unmasking, way.drawing, use_cache, True, page.top_logprobs
         for n_new, running in steps(network, canvas, *how):
-            if is_seen or page.stop:
+            if page.stop:
                 take_down(written, running)
+            elif is_seen:
+                take_down(written, running, 1)
             yield int(n_new.sum())
             if page.stop:
                 ends = [written[r].end(checkpoint.tokenizer) for r in running.rows.tolist()]
@@ -292,10 +293,10 @@ def next_canvas(texts, checkpoint, order, device):
     return Canvas.of_texts(stretches, order, seeds, device, allowed, language)
 
 
-def take_down(texts, canvas):
-    """Write down what is revealed until now in the rows of the canvas of texts, or those that
-    run."""
-    for r, lists in zip(canvas.rows.tolist(), canvas.lists()):
+def take_down(texts, canvas, n_rows=None):
+    """Write down what is revealed until now in the rows of the canvas of texts, or those that run,
+    or the first n_rows of them."""
+    for r, lists in zip(canvas.rows[:n_rows].tolist(), canvas.lists()):
         texts[r].take_down(*lists)
 
 
