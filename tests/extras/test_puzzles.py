@@ -159,6 +159,15 @@ def test_zebra_sizes_are_mixed_and_padding_is_given():
     assert len(task_of('zebra').symbols) == 3463  # 7 + 36 * 6 + 15 * 36 * 6
 
 
+@pytest.mark.parametrize('n_clues, n', [(9, 24), (5, 0)])
+def test_zebras_that_need_more_clues_than_a_row_has_are_left_out(n_clues, n):
+    rules = Zebra(4)
+    rules.n_clues = n_clues
+    tokens = rules.make_size(40, 4, 4, rng(), every)
+    assert len(tokens) == n
+    assert (tokens[:, 0] > 0).all()
+
+
 NUMBERS = task_of('countdown3').symbols
 
 

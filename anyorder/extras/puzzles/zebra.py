@@ -122,8 +122,8 @@ class Zebra(Puzzle):
 
     def named_clues(self, clues, name):
         """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
-        operands = clues[:, :, 1:].reshape(len(name), -1)
-        operands = np.take_along_axis(name, operands, 1).reshape(len(name), -1, 2)
+        operands = clues[:, :, 1:].reshape(len(name), 2 * self.n_clues)
+        operands = np.take_along_axis(name, operands, 1).reshape(len(name), self.n_clues, 2)
         return self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
 
     def dig(self, clues, n, k):
