@@ -194,6 +194,7 @@ def pieces_of_documents(splits, is_val, tokenizer, meta):
     for split, documents in splits.items():
         number = 0
         for tokens, n_bytes, n_ended in encode_documents(documents, tokenizer, meta):
+            # a document that divide has not seen has no byte, and is refused at the end
             owner = split or TRAIN_AND_VAL[is_val[number : number + 1] == b'\1']
             yield owner, tokens, n_bytes, n_ended
             number += n_ended
@@ -246,6 +247,6 @@ def of_train(documents, is_val):
     """Yield the documents that are not for val."""
     number = 0
     for piece in documents:
-        if not is_val[number]:
+        if is_val[number : number + 1] == b'\0':
             yield piece
         number += not isinstance(piece, Begun)
