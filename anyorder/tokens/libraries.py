@@ -228,10 +228,9 @@ class Library(Tokenizer):
         unknown = [text[start:end] for i, start, end in spans if i == self.unknown]
         written = self.backend.id_to_token(self.unknown or 0)
         found = [part for part in unknown if part != written]
-        if found:
+        if found or not any(map(self.is_left_out, {*text})):
             return found
-        left_out = {*filter(self.is_left_out, {*text})}
-        return [letter for letter in text if letter in left_out]
+        return list(filter(self.is_left_out, text))
 
     def is_left_out(self, letter):
         """Whether a letter makes no token, or tokens of some of its bytes.
