@@ -53,7 +53,7 @@ BUDGET = {
     'anyorder/extras/speed': 5_720,
     'anyorder/generation': 19_990,
     'anyorder/likelihood': 10_400,
-    'anyorder/machine': 4_950,
+    'anyorder/machine': 4_540,
     'anyorder/tokens': 17_320,
     'anyorder/training': 9_260,
     'config': 900,
