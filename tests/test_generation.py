@@ -503,6 +503,7 @@ NAMED = [
 @pytest.mark.parametrize('options, order, noun', NAMED, ids=str)
 def test_options_name_a_way(options, order, noun):
     assert Way.of({}, **options) == Way(Order.of(order, {}), noun)
+    noun.check(make_model().slots, 9, Drawing())  # which can write so
 
 
 def test_a_way_draws_or_scores():
