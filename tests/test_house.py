@@ -55,7 +55,7 @@ BUDGET = {
     'anyorder/likelihood': 10_400,
     'anyorder/machine': 4_540,
     'anyorder/tokens': 17_320,
-    'anyorder/training': 9_260,
+    'anyorder/training': 9_300,
     'config': 900,
     'data': 440,
     'docs': 1_320,
