@@ -320,21 +320,3 @@ def bits_of(model):
 
 
 INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-
-
-class CountedTrunk:
-    """The trunk of a network, and a count of the slots that it has run.
-
-    The padding of short rows is not counted."""
-
-    def __init__(self, trunk):
-        self.trunk = trunk
-        self.n_slots = 0
-
-    def __call__(self, idx, order, slots, cache=None):
-        n_content = slots.number.size(1)  # queries come after the content
-        for visit in slots.visit.tensor_split([n_content], 1):
-            if visit.size(1):  # on the device, without a wait for it
-                n_more = visit.diff(dim=1).count_nonzero()
-                self.n_slots = self.n_slots + (len(visit) + n_more)
-        return self.trunk(idx, order, slots, cache)

@@ -59,7 +59,7 @@ from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.rules import judge_of
 from anyorder.extras.puzzles.sets import SHARES
 from anyorder.extras.table import Table
-from anyorder.fast import CountedTrunk, freeze
+from anyorder.fast import freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
@@ -273,6 +273,24 @@ def solve_all(model, puzzles, runs, c):
             seconds = time.perf_counter() - start
         row = {'order': order, 'n_steps': n_steps} | score(*puzzles.check_answer(idx))
         yield row | {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
+
+
+class CountedTrunk:
+    """The trunk of a network, and a count of the slots that it has run.
+
+    The padding of short rows is not counted."""
+
+    def __init__(self, trunk):
+        self.trunk = trunk
+        self.n_slots = 0
+
+    def __call__(self, idx, order, slots, cache=None):
+        n_content = slots.number.size(1)  # queries come after the content
+        for visit in slots.visit.tensor_split([n_content], 1):
+            if visit.size(1):  # on the device, without a wait for it
+                n_more = visit.diff(dim=1).count_nonzero()
+                self.n_slots = self.n_slots + (len(visit) + n_more)
+        return self.trunk(idx, order, slots, cache)
 
 
 def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
