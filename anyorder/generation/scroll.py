@@ -180,11 +180,13 @@ class Text:
         """Write down what a stretch has revealed until now, in its own positions and steps."""
         for visit, i in enumerate(order):
             p = self.start + i
-            if step[i] >= 0:
-                now = self.n_steps + step[i]
+            now = self.n_steps + step[i]
+            place = self.places[p]
+            if step[i] < 0:
+                if len(self.spans) == 1 and place.visit != visit:  # as it is read
+                    self.places[p] = place._replace(visit=visit)
+            elif place.step != now:  # else it was written down before
                 self.places[p] = Place(tokens[i], True, visit, now, logprob[i], likeliest[i])
-            elif len(self.spans) == 1:  # as it is read
-                self.places[p] = self.places[p]._replace(visit=visit)
 
     def seen(self):
         """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
