@@ -121,12 +121,12 @@ def train(config, make_update):
     lock = lock_first(config.out_dir)  # before anything is read of it
     config, checkpoint, before, changed = open_start(config, trained_by(make_update))
     check_options(config, world_size)
+    device, dtype = start_device(config)
     data = Data(config)
     changed += check_data(before, data, config)
     shaped = Config(config | {'shape': data.kind.shape})
     order = Order.of('own', shaped)
     check_order(order, shaped)
-    device, dtype = start_device(config)
     model = start_model(config, checkpoint, before, data.tokenizer)
 
     # The options are whole when device, data and work are known
