@@ -48,7 +48,7 @@ BUDGET = {
     'anyorder/extras/masked': 3_830,
     'anyorder/extras/patterns': 7_520,
     'anyorder/extras/pictures': 2_120,
-    'anyorder/extras/puzzles': 9_980,
+    'anyorder/extras/puzzles': 10_930,
     'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_720,
     'anyorder/generation': 20_000,

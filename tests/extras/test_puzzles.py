@@ -98,6 +98,75 @@ def test_sudokus_have_one_solution_and_so_have_their_variants(n, low, high):
     assert (rules.key(tokens) == rules.key(names[tokens])).all()  # a split has no other names of it
 
 
+def rounds_of(n, tokens, given):
+    """When singles find the cells of one grid, by the definition, cell by cell."""
+    box = int(n**0.5)
+    units = [[(r, c) for c in range(n)] for r in range(n)] + [
+        [(r, c) for r in range(n)] for c in range(n)
+    ]
+    for r, c in itertools.product(range(0, n, box), repeat=2):
+        units.append([(r + i, c + j) for i in range(box) for j in range(box)])
+    at = {(p // n, p % n): 0 for p in range(n * n) if given[p]}
+    for last in itertools.count(0, 2):
+        can = {}
+        for cell in itertools.product(range(n), repeat=2):
+            if cell not in at:
+                seen = [other for unit in units if cell in unit for other in unit if other in at]
+                can[cell] = {*range(n)} - {tokens[r * n + c] for r, c in seen}
+        found = {}
+        for cell, digits in can.items():
+            if len(digits) == 1:
+                found[cell] = last + 1
+                continue
+            for digit, unit in itertools.product(digits, units):
+                if cell in unit and all(digit not in can.get(o, ()) for o in unit if o != cell):
+                    found[cell] = last + 2
+        if not found:
+            return [at.get((p // n, p % n), -1) for p in range(n * n)]
+        at |= found
+
+
+@pytest.mark.parametrize('name, n', [('sudoku4', 4), ('sudoku', 9)])
+def test_a_row_of_steps_is_a_grid_in_the_order_of_a_solver(name, n):
+    """What is given comes first, in reading order; who needs more than singles is left out."""
+    tokens, given = Sudoku(n).make(12, rng(4), every)
+    solver = task_of(name, steps='solver')
+    found = solver.rounds(tokens, given)
+    assert found.tolist() == [rounds_of(n, *row) for row in zip(tokens.tolist(), given.tolist())]
+    solved = (found >= 0).all(1)
+    assert n == 4 or not solved.all()
+    rows = {'cells': (tokens[solved], given[solved])}
+    for steps in ('solver', 'reading', 'random'):
+        rows[steps] = triples, is_given = task_of(name, steps=steps).make(12, rng(4), every)
+        assert (solver.grids(triples) == tokens[solved]).all()
+        assert (solver.key(triples) == Sudoku(n).key(tokens[solved])).all()
+        assert (is_given.sum(1) == 3 * given[solved].sum(1)).all()
+        assert not (np.diff(is_given.astype(int)) > 0).any()
+        cells = triples[:, ::3] * n + triples[:, 1::3]
+        if steps == 'solver':
+            when = np.take_along_axis(found[solved], cells, 1)
+            assert (np.diff(when * n * n + cells) > 0).all()
+        elif steps == 'reading':
+            assert (np.diff(np.where(is_given[:, ::3], 0, n * n) + cells) > 0).all()
+        judged, right = solver.check_answer(triples, is_given, triples)
+        assert right.all() and (judged == ~is_given).all()
+    plain = task_of(name, steps='cells').make(12, rng(4), every)
+    assert all((a == b).all() for a, b in zip(plain, rows['cells']))
+
+
+def test_a_step_is_right_if_it_fills_a_free_cell_with_its_digit():
+    rules = task_of('sudoku4', steps='solver')
+    tokens, given = rules.make(4, rng(5), every)
+    answer = np.array([row.reshape(16, 3)[::-1].ravel() for row in tokens])  # in another order
+    _, right = rules.check_answer(tokens, given, answer)
+    assert right.all()
+    answer[0, 45:] = answer[0, 42:45]  # a cell that is full
+    answer[1, 47] = (answer[1, 47] + 1) % 4  # another digit
+    answer[2, 45] = -1  # no row
+    _, right = rules.check_answer(tokens, given, answer)
+    assert right[:, :45].all() and right[3].all() and not right[:3, 45:].any()
+
+
 HOLDS = [
     lambda i, j: True,
     operator.eq,
@@ -254,6 +323,7 @@ def test_observations_are_not_all_equal_and_are_judged_by_the_latents_of_the_ans
     'task, options',
     [
         ('sudoku4', {}),
+        ('sudoku4', {'steps': 'solver'}),
         ('zebra4', {'largest': 3}),
         ('countdown3', {'largest': 20}),
         ('nae_sat', {'seed': 5, 'n_latents': 9, 'n_observations': 4}),
@@ -268,7 +338,7 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
     where = [f'--data_dir={tmp_path}', '--name=one', '--n_train=40', '--n_test=9']
     make.main(configure(vars(make), [task, *words, *where]))
     meta = read_meta(tmp_path / 'one')
-    kept = {name: options[name] for name in task_of(task).options}
+    kept = {name: options[name] for name in task_of(task).options if name in options}
     assert meta.puzzle == {'task': task} | kept
     assert meta.made_by.split()[5:] == words
     found = []
@@ -313,6 +383,8 @@ def test_a_set_of_other_puzzles_is_replaced_by_force_alone(sudokus):
 BAD_SETS = [
     (['sudoku4', '--n_val=-1'], 'n_val'),
     (['sudoku4', '--largest=3'], 'largest changes nothing'),
+    (['sudoku4', '--steps=solve'], 'steps'),
+    (['zebra4', '--steps=solver'], 'steps changes nothing'),
     (['zebra', '--largest=2'], 'largest must be 3 to 6'),
     (['countdown3', '--largest=101'], '20 to 100'),
     (['countdown5'], 'countdown4'),

@@ -2,6 +2,7 @@
 
     python -m anyorder.extras.puzzles make sudoku4   # 4 x 4
     python -m anyorder.extras.puzzles make sudoku --n_train=200000   # 9 x 9
+    python -m anyorder.extras.puzzles make sudoku --steps=solver --name=sudoku_steps
     python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
     python -m anyorder.extras.puzzles make countdown3   # numbers, a target; countdown4: one more
@@ -22,7 +23,7 @@ from configurator import at_least, check_choice, configure
 
 WORDS = {name: task_of(name).about for name in TASKS}
 
-OF_SOME = ('n_latents', 'n_observations', 'largest')  # options of some tasks
+OF_SOME = ('n_latents', 'n_observations', 'largest', 'steps')  # options of some tasks
 
 # what is generated
 n_train = 0  # puzzles to train on; 0 is 100,000, for sudoku4 20,000
@@ -32,6 +33,7 @@ seed = 0  # draws the puzzles, and the triples of nae_sat
 n_latents = 25  # nae_sat: coins
 n_observations = 275  # nae_sat: observations of three coins each
 largest = 0  # zebra: houses and attributes at most; countdown: the largest number; 0 is all
+steps = ''  # sudoku: (row, column, digit) in the order of a solver, reading or random; or cells
 # what is written
 split = ''  # make only this one: train, val or test
 name = ''  # folder to write under `data_dir`; '' is the name of the puzzle

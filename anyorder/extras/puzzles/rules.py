@@ -6,13 +6,19 @@ from anyorder.extras.puzzles.countdown import Countdown
 from anyorder.extras.puzzles.nae_sat import NaeSat
 from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.sudoku import Sudoku
+from anyorder.extras.puzzles.sudoku_steps import SudokuSteps
 from anyorder.extras.puzzles.zebra import Zebra
 from configurator import check_choice
 
+
+def sudoku(n, steps=''):
+    return SudokuSteps(n, steps) if steps else Sudoku(n)
+
+
 # {name: what makes a Puzzle of its options}; another puzzle is one class, named here
 TASKS = {
-    'sudoku4': partial(Sudoku, 4),
-    'sudoku': partial(Sudoku, 9),
+    'sudoku4': partial(sudoku, 4),
+    'sudoku': partial(sudoku, 9),
     'zebra4': partial(Zebra, 4),
     'zebra': partial(Zebra, 6),
     'countdown3': partial(Countdown, 3),

@@ -31,7 +31,7 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
     options  of puzzles make that the Puzzle of the task names"""
     options['seed'] = seed
     kind = task_of(task)
-    own = {option: options[option] for option in kind.options}
+    own = {name: options[name] for name in kind.options if options.get(name, '') != ''}
     made = {option: options[option] for option in kind.made if options.get(option)}
     rules = task_of(task, **own, **made)
     puzzle = {'task': task} | own

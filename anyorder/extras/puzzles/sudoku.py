@@ -15,6 +15,8 @@ class Sudoku(Puzzle):
 
     A grid is n n tokens, row by row: 0 is the digit 1."""
 
+    options = ('steps',)  # see SudokuSteps
+
     def __init__(self, n):
         self.n = n
         self.about = f'{n} x {n}'
