@@ -54,7 +54,6 @@ top_logprobs = 0  # of each token so many likeliest of the law that wrote it
 metrics = ''  # 'text': entropy and repetition; a checkpoint or gpt2-large: its perplexity too
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    # ckpt must be a checkpoint that is there
     options = read_options(globals())
 
 import json

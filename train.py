@@ -62,7 +62,6 @@ plan = ''  # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200',
 compile = 'auto'  # True where it pays: there is a compiler and the run is long; False is off
 
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
-    # init_from must be a checkpoint that is there, unless it is one of these words
     options = read_options(globals())
 
 import pkgutil
