@@ -257,7 +257,8 @@ def at_least(config, bound, *names):
 
 def check_choice(option, value, *choices):
     if value not in choices:
-        raise ValueError(f'{option} must be one of {", ".join(map(str, choices))}, got {value!r}')
+        known = ', '.join(str(one) or "''" for one in choices)
+        raise ValueError(f'{option} must be one of {known}, got {value!r}')
 
 
 def differing(before, now):
