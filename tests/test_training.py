@@ -470,7 +470,7 @@ BAD = {
     '--max_iter=3': 'max_iters',
     '--save_memory=shard,hybrid': 'save_memory',
     '--save_memory=recompute,shrd': 'save_memory',
-    '--keep_best=val_ani': 'val_any, val_l2r',
+    '--keep_best=val_ani': "val_any, val_l2r, '', got",
     '--keep_best=val_l2r --network=encoder --l2r_ratio=0': 'val_any',
     '--keep_best=val_any --order=r2l': 'val_own, val_l2r',
     '--patience=-1': 'patience',
@@ -935,7 +935,7 @@ def test_a_kill_between_two_files_changes_neither(folder, monkeypatch, k, link):
     for name in ('ckpt.pt', 'log.jsonl'):
         Path(f'out/{name}.12.tmp').touch()
     with open('out/log.jsonl', 'a') as f:
-        f.write('{"iter": 5}\n{"iter": 3, "lo')
+        f.write('{"iter": 5}\n{"note": 1}\n{"iter": null}\n3\n{"iter": 3, "lo')
     kept = load_checkpoint('out/ckpt.pt')
     go_on(kept['iter_num'], Best(**kept['best']))
     names = ['ckpt.pt', 'ckpt_best.pt', 'ckpt_old.pt']

@@ -189,11 +189,12 @@ def open_newest(out_dir):
 
 
 def cut_log(path, last):
-    """Keep of a log.jsonl the entries up to the iteration `last`, and no half of a line."""
+    """Keep of a log.jsonl the entries up to the iteration `last`, and nothing else: no half of a
+    line, and no line that somebody else has added."""
     kept = []
     with open(path, 'rb') as f:
         for line in f:
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError, KeyError):
                 if json.loads(line)['iter'] <= last:
                     kept.append(line)
     replace_file(path, b''.join(kept))
