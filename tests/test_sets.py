@@ -253,6 +253,8 @@ def test_a_rule_may_fit_across_two_pieces_of_a_row():
 
 # ---- histories of a set
 
+N_ROWS = {'train': 50, 'val': 5, 'test': 5}
+
 
 def state(name='text'):
     """Bytes and times of the files of a set."""
@@ -327,6 +329,13 @@ def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(source
     prepare('other/a.jsonl', split='val', force=True)
     assert os.path.getsize('theirs') == n
     assert (read('val'), len(read('train'))) == (['other', 'texts'], 18)
+
+
+def test_a_set_whose_splits_were_replaced_one_by_one_is_there_already(four, capsys):
+    for split in ('val', ''):
+        how = {'split': split, 'force': bool(split)}
+        prepare_puzzles('nae_sat', '.', n_rows=N_ROWS, **how, n_latents=4, n_observations=4)
+    assert 'there already' in capsys.readouterr().out
 
 
 # ---- data sets of the hub
@@ -528,8 +537,7 @@ def made(tmp_path_factory):
         prepare(write('a.jsonl', lines_of(*pairs)), name='qa')
         names = write('names.txt', LETTERS)
         prepare_tokens('.', 'rows', write('a.npy', GRIDS), shape='2x3', vocabulary=names)
-        n_rows = {'train': 50, 'val': 5, 'test': 5}
-        prepare_puzzles('nae_sat', '.', n_rows=n_rows, n_latents=4, n_observations=4)
+        prepare_puzzles('nae_sat', '.', n_rows=N_ROWS, n_latents=4, n_observations=4)
     return folder
 
 

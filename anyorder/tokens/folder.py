@@ -64,7 +64,7 @@ class Folder:
         there = self.there
         if there and not self.force:
             is_from = all(said['source'] == self.origin for said in there.values())
-            if [*there] == self.wanted and is_from and same and not others:
+            if there.keys() == {*self.wanted} and is_from and same and not others:
                 print('there already (--force replaces it)')
                 return True
             raise ValueError(
