@@ -478,6 +478,7 @@ BAD = [
     ('a.txt --split=', ' ', 'train of a.txt, .* would be empty'),
     ('a.txt', '', 'train of .* would be empty'),
     ('a.jsonl --split=', '{"text": "a"}\n{"text": ""}\n', 'would be empty'),
+    ('a.jsonl --split= --tokenizer=bpe:300', '', 'would be empty'),
     ('a.txt pydocs', 'a', 'no --source'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test$'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),

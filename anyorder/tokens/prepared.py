@@ -132,14 +132,14 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         if '' in documents:
             documents[''], is_val = divide(documents[''], row.val_ratio)
         if isinstance(choice, Untrained):
-            train = of_train(documents[''], is_val) if is_val else documents.get('train')
+            train = of_train(documents[''], is_val) if '' in documents else documents.get('train')
             choice = choice.trained(train)
         if choice.about_bytes():
             print(choice.about_bytes())
         kind = {'given': given, 'prompts': given, 'tokenizer_file': choice.file}
         meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
         pieces = pieces_of_documents(documents, is_val, choice, meta)
-        return folder.write(meta, progress(pieces, desc='texts', unit='text'))
+        return folder.write(meta, progress(pieces, desc='texts', unit=' pieces'))
 
 
 def open_documents(data_set, source, split, **keys):
