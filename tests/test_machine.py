@@ -365,8 +365,9 @@ def test_one_folder_has_one_lock_by_every_name(monkeypatch):
             pass
         with locks.locked(name):  # and it is free
             assert os.listdir('x') == ['val.bin.12.tmp']
+    os.mkdir('x/theirs.12.tmp')
     prepare('text')
-    assert sorted(os.listdir('x')) == ['meta.json', 'train.bin', 'val.bin']
+    assert sorted(os.listdir('x')) == ['meta.json', 'theirs.12.tmp', 'train.bin', 'val.bin']
 
 
 def is_whole(split='val'):

@@ -42,9 +42,10 @@ def whole_files(*paths):
 
 def tidy(folder, kind=''):
     """Remove what killed processes have left of files *`kind` in a folder, which this process has
-    for itself."""
+    for itself. A folder in it is another's."""
     for name in glob.glob(os.path.join(glob.escape(folder), f'*{kind}.*.tmp')):
-        os.remove(name)
+        if not os.path.isdir(name):
+            os.remove(name)
 
 
 def flush(paths):
