@@ -34,7 +34,7 @@ class Untrained(Tokenizer):
                 f'{self.name} is trained on a train split: name the folder of a set that was '
                 'prepared with it, as --tokenizer=data/NAME'
             )
-        bar = progress(texts_of(documents), desc=self.name, unit='text')
+        bar = progress(texts_of(documents), desc=self.name, unit=' pieces')
         return train_bpe(self.name, self.n_tokens, bar)
 
 
