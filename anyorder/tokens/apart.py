@@ -7,7 +7,7 @@ from anyorder.tokens.sets import PADDING
 from configurator import check_choice
 from model import Parts
 
-LENGTH = 32  # tokens of a document, of which a block has room for as many as it is long
+LENGTH = 32  # tokens; for each so many a block has room for a document, for more if it must
 
 
 def keeps_apart(documents):
@@ -17,8 +17,8 @@ def keeps_apart(documents):
 
 
 def are_apart(meta, documents):
-    """Whether the option `documents` keeps the documents in a block of a set apart. Rows are
-    anyway.
+    """Whether the option `documents` keeps the documents in a block of a set apart; never of
+    rows, of which a block has one.
 
     Raises ValueError where nothing says where they end."""
     if not keeps_apart(documents) or not meta.is_stream:

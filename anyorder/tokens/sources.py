@@ -27,7 +27,7 @@ PIECE = 1 << 17  # letters
 
 @dataclass
 class Documents:
-    """What a generator yields, or a function returns, read anew each time."""
+    """What a function returns, or a generator yields, which is called each time they are read."""
 
     read: Callable
 
