@@ -435,6 +435,16 @@ def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, dtype):
         assert given.tolist() == of_rows.tolist()
 
 
+@pytest.mark.parametrize('rows, form', [(GRIDS, {'shape': '2x3'}), (GRIDS[0], {'end': 9})])
+def test_a_split_of_arrays_has_what_is_said_of_the_others(rows, form):
+    first = prepare(
+        write('a.npy', rows), **form, vocabulary=write('names.txt', LETTERS + '\nh\ni\nj')
+    )
+    for how in ({}, form, {}):
+        added = prepare(write('b.npy', rows[:3] % 3), split='test', **how)
+        assert kind_of(added) == kind_of(first)
+
+
 def test_a_split_of_arrays_is_added_only_to_its_kind():
     for name, rows in (('a', GRIDS), ('b', GRIDS[:1] % 3), ('large', GRIDS + 1)):
         write(f'{name}.npy', rows)
@@ -491,9 +501,9 @@ BAD = [
     ('a.npy', b'', 'a.npy cannot be read as integers'),
     ('a.npz', {'train': GRIDS.astype('U')}, 'must hold integers'),
     ('a.npz', b'PK', 'a.npz cannot be read as integers'),
-    ('a.npy --shape=2x4', GRIDS, 'as 8x8, for rows of 6 tokens, got .2x4'),
-    ('a.npy --shape=2x3', GRIDS[0], 'as 8x8, for rows'),
-    ('a.npy --shape=0x6', GRIDS, 'HxW, as 8x8'),
+    ('a.npy --shape=2x4', GRIDS, 'as 8x8, .*, got .2x4. for rows of 6'),
+    ('a.npy --shape=2x3', GRIDS[0], 'as 8x8, .* for a stream'),
+    *[(f'a.npy --shape={s}', GRIDS, 'HxW, as 8x8') for s in ('0x6', '2xx3', '2x3x', '2xox3', '6')],
     ('a.npy --end=9', GRIDS, 'of a stream, got 9 for rows of 6'),
     ('a.npy --end=-1', GRIDS[0], 'got -1 for a stream'),
     ('a.npy', GRIDS[:1], 'train of .* would be empty'),

@@ -96,7 +96,7 @@ def read_names(path):
 def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     """Return the Meta of the arrays of read_arrays.
 
-    kept        the Meta of splits that stay, which have settled the names and the number of tokens
+    kept        the Meta of splits that stay, which has what is not said anew, or None
     end         the token that ends each document of a stream, or None
     vocabulary  path of a file with a name for each token, or ''
     shape       'HxW' where a row is a grid, or ''"""
@@ -111,8 +111,9 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     if end is not None:
         check_end(end, n_row)
         n_tokens = max(n_tokens, end + 1)
-    names = read_names(home(vocabulary)) if vocabulary else kept and kept.vocabulary
-    known = kept.n_tokens if kept else n_tokens
+    kept = kept or Meta('', OWN, n_tokens)
+    names = read_names(home(vocabulary)) if vocabulary else kept.vocabulary
+    known = kept.n_tokens
     if names:
         known = len(names)
     if n_tokens > known:
@@ -124,10 +125,10 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
         '',
         OWN,
         known,
-        end,
+        kept.eos if end is None else end,
         given=any(given.ndim for _, given in arrays.values()),
         row_length=n_row,
-        shape=grid_of(shape, n_row),
+        shape=grid_of(shape, n_row) if shape else kept.shape,
         vocabulary=names,
     )
 
@@ -155,15 +156,21 @@ def check_end(end, n_row):
     if n_row or not 0 <= end < N_IDS:
         raise ValueError(
             f'end must be a token from 0 to {N_IDS - 1:,}, which ends each document of a stream, '
-            f'got {end} for {f"rows of {n_row}" if n_row else "a stream"}'
+            f'got {end} for {said_of(n_row)}'
         )
 
 
 def grid_of(shape, n_row):
-    """Return [H, W] of the option `shape`, None of ''."""
-    if not shape:
-        return None
-    sides = [int(side) for side in shape.split('x') if side.isdecimal()]
-    if len(sides) != 2 or sides[0] * sides[1] != n_row:
-        raise ValueError(f'shape must be HxW, as 8x8, for rows of {n_row} tokens, got {shape!r}')
+    """Return [H, W] of the option `shape`."""
+    fits = re.fullmatch('[0-9]{1,8}x[0-9]{1,8}', shape)
+    sides = [int(side) for side in shape.split('x')] if fits else [0, 0]
+    if sides[0] * sides[1] != n_row:
+        raise ValueError(
+            f'shape must be HxW, as 8x8, for rows of H * W tokens, got {shape!r} for '
+            f'{said_of(n_row)}'
+        )
     return sides
+
+
+def said_of(n_row):
+    return f'rows of {n_row}' if n_row else 'a stream'
