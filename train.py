@@ -141,8 +141,9 @@ def train(config, make_update):
 
     # Build what learns, and where the run is kept
     state = start_state(config, before, model, order, device)
-    if any(law.sees for law in laws_of(config).values()):
-        validate_sets(state, data, config, n_blocks=1)  # which says what is wrong
+    seeing = {name: law for name, law in {'': order, **laws_of(config)}.items() if law.sees}
+    if seeing:
+        validate_sets(state, data, config, seeing, n_blocks=1)  # which says what is wrong
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}
     best = best_of(config, data.hashes, before)

@@ -29,10 +29,12 @@ def load(text):
         with open(path, 'rb') as f:
             digest = hashlib.sha256(f.read()).hexdigest()[:12]
         function = names_of(os.path.abspath(path), digest)[name]
-        names = [*inspect.signature(function).parameters]
+        signature = inspect.signature(function)
+        names = [*signature.parameters]
+        signature.bind(*names[:3], **dict.fromkeys(names[3:]))
         holds, wanted = KINDS[min(len(names), 3)]
-        if not set(names[3:]) <= set(SEEN):
-            raise TypeError(f'an order asks for {", ".join(SEEN)} alone, not {names[3:]}')
+        if not {*names[3:]} <= {*SEEN} or {*names[:3]} & {*SEEN}:
+            raise TypeError(f'behind these it asks for {", ".join(SEEN)} alone, not for {names}')
     except (Exception, SystemExit) as e:
         raise ValueError(
             f'{path} has no order {name}, a function of u, n, parameter, and no score, a function '

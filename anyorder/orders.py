@@ -241,15 +241,16 @@ class Order:
         if not self.sees:
             return self
         idx = tokens.clamp(min=0).to(model.device)
-        seen = {'idx': idx, 'given': given.to(model.device), 'step': step, 'model': model}
+        given = given.to(model.device, copy=True)  # which the function may change
+        seen = {'idx': idx, 'given': given, 'step': step, 'model': model}
         return replace(self, seen=seen)
 
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
-        A row is drawn by the generator, or by its own key of `keys`, or by torch's own generator,
-        as in training. There a row of a user's function that is no permutation is -1, without a
-        wait; else it raises ValueError."""
+        A row is drawn by the generator, by default torch's own, or by its own key of `keys`. Raises
+        ValueError for a row of a user's function that is no permutation; without keys one that has
+        seen the run is -1, without a wait."""
         # The last number of a row decides whether it is left to right
         n_numbers = 1 + (self.family.n_numbers(n, self.parameter) if self.drawn else n)
         n_numbers += len(self.sees) > 0  # the coin
@@ -267,7 +268,7 @@ class Order:
         if self.is_function:
             positions = torch.arange(n, device=u.device)
             is_whole = (order.sort(-1).values == positions).all(-1, keepdim=True)
-            waits = keys is not None or generator is not None
+            waits = keys is not None or self.seen is None
             if waits and not is_whole.all():
                 raise ValueError(f'{self.name} must return every position once in each row')
             order = order.where(is_whole, -1)
@@ -428,7 +429,8 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
         own = keys.flatten()
         if order.seen:
             own = own.to(order.seen['idx'].device)
-            torch.manual_seed(derive_seed(seed, 'order', *numbers[:1]))  # it may draw more
+        if order.is_function:  # it may draw more
+            torch.manual_seed(derive_seed(seed, 'order', *numbers[:1]))
         return order.draw(keys.numel(), n, keys=own).cpu().view(*keys.shape, n)
     shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
     return torch.cat(shared).repeat(len(numbers), 1, 1)

@@ -1,6 +1,7 @@
 """An order that sees the run: what its function is given, and where it may stand."""
 
 import math
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -25,7 +26,7 @@ def everything(u, n, parameter, model, idx, given, step, coin):
     B = len(u)
     assert u.shape == idx.shape == given.shape == (B, n) and coin.shape == (B,)
     assert idx.min() >= 0 and given.dtype == torch.bool and type(step) is int
-    assert not model.training and not any(p.requires_grad for p in model.parameters())
+    assert not model.training and not [p for p in model.parameters() if p.requires_grad]
     assert not torch.is_grad_enabled()
     random = u.argsort(1)
     sure = model.predict(idx, random, n // 2).softmax(-1).amax(-1)
@@ -52,6 +53,26 @@ def ends(u, n, parameter):
 
 def coins(u, n, parameter, coin):
     return (coin.unsqueeze(1) - u).argsort(1)
+
+def greedy(u, n, parameter, idx, given):
+    given[:] = True
+    idx[:] = 0
+    return u.argsort(1)
+
+def early(u, n, step):
+    return u.argsort(1)
+
+def any(u, n, parameter):
+    return u.argsort(1)
+
+def falls(u, n, parameter, step):
+    raise ArithmeticError('a fall')
+
+def same(u, n, parameter):
+    return u.argsort(1) * 0
+
+def drawn(u, n, parameter):
+    return torch.rand(u.shape).argsort(1)
 """
 
 
@@ -132,7 +153,28 @@ def test_a_row_that_is_no_permutation_ends_the_run(policy):
         draw_orders([0, 1], 4, order=late)
 
 
+def test_a_function_may_change_what_it_is_given(policy):
+    given = NOTHING.clone()
+    tokens = TOKENS.clone()
+    seeing('greedy', make_model(), 0, tokens, given).draw(2, 4, stream(1))
+    assert torch.equal(given, NOTHING) and torch.equal(tokens, TOKENS)
+
+
+def test_a_wrong_function_is_told_wherever_it_is_drawn(policy):
+    """That it draws by torch's own generator does not make another validation of it."""
+    same = Order.of(read_order('policy.py:same'), {})
+    for draw in (same.draw, partial(draw_orders, [0, 1], order=same)):
+        with one_line('policy.py:same must return every position once'):
+            draw(*[2, 4][draw != same.draw :])
+    drawn = Order.of(read_order('policy.py:drawn'), {})
+    torch.rand(3)
+    found = [draw_orders([0, 1], 4, order=drawn) for _ in range(2)]
+    assert torch.equal(*found)
+
+
 BAD = {
+    '--order=policy.py:early': 'early',
+    '--val_orders=policy.py:any': 'got any',
     '--order=policy.py:curious': 'batch',
     '--order=policy.py:short': 'must return int64',
     '--order=policy.py:late --network=encoder --l2r_ratio=0': "order and val_orders 'random'",
@@ -140,7 +182,7 @@ BAD = {
     '--val_orders=policy.py:everything --save_memory=hybrid': 'save_memory=hybrid',
     '--val_orders=own,l2r --network=encoder --l2r_ratio=0': 'val_orders',
     '--val_orders=own,other': "'other' is no order",
-    '--val_orders=policy.py:ends,b.py:ends': 'ends twice',
+    '--val_orders=policy.py:ends,b.py:ends': 'got ends',
     '--val_orders=own,block:8 --keep_best=val_l2r': 'val_any, val_block:8',
     '--val_orders=policy.py:gone': 'has no order gone',
 }
@@ -200,3 +242,18 @@ def test_a_validation_has_the_orders_that_are_named(policy):
     (plain,) = [entry for entry in log('plain') if 'val_own' in entry]
     assert (plain['val_own'], plain['val_l2r']) == (entry['val_own'], entry['val_l2r'])
     assert 'val_any' not in plain and model_from_checkpoint('plain/ckpt.pt')
+
+
+def test_the_best_stays_where_another_order_is_validated_too(policy):
+    run('--max_iters=4', '--keep_best=val_l2r')
+    (entry,) = [entry for entry in log() if 'best' in entry]
+    ruined = ['--max_iters=8', '--learning_rate=50', '--min_lr=50', '--lr_decay_iters=1']
+    resume(*ruined, '--val_orders=l2r,r2l', '--muon_learning_rate=9')
+    last = log()[-1]
+    assert last['val_l2r'] > entry['best'] == last['best']
+
+
+def test_an_order_that_fails_does_so_before_anything_is_written(policy):
+    with pytest.raises(ArithmeticError):
+        run('--max_iters=2', '--order=policy.py:falls', '--val_orders=random')
+    assert not Path('out').exists()

@@ -64,11 +64,12 @@ def best_of(config, hashes, before):
     hashes  of its splits
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
+    laws = laws_of(config)
     if config.patience and not loss:
-        loss = f'val_{[*laws_of(config)][0]}'
+        loss = f'val_{[*laws][0]}'
     n_blocks = config.eval_iters * config.batch_size
-    of_options = [config[name] for name in ('order', 'val_orders', 'dataset', 'documents')]
-    measures = (hashes['val'], n_blocks, *of_options)
+    watched = [law.kept for name, law in laws.items() if loss.endswith(f'_{name}')]
+    measures = (hashes['val'], n_blocks, watched, config.dataset, config.documents)
     kept = before.get('best', {})
     if (kept.get('loss'), kept.get('measures')) != (loss, measures):
         kept = {}

@@ -86,10 +86,12 @@ class Data:
         return means | each
 
 
-def validate_sets(state, data, config, n_blocks=None):
-    """Return {name of a set: what `validate` gives of it, or of n_blocks}, each as if it were
-    alone."""
-    orders = laws_of(config)
+def validate_sets(state, data, config, laws=None, n_blocks=None):
+    """Return {name of a set: what `validate` gives of it}, each as if it were alone.
+
+    laws      by default those of the options
+    n_blocks  of each set, by default all"""
+    orders = laws or laws_of(config)
     found = {}
     for val in data.val:
         how = val.given, orders, config, val.begins, state.iter_num

@@ -35,7 +35,7 @@ def draw_order(state, idx, given, config):
 
     Rows of a user's function that are no permutation are counted, without a wait."""
     how = {'l2r_ratio': config.l2r_ratio, 'device': state.device}
-    if not state.order.is_function:
+    if not state.order.sees:
         return state.order.draw(*idx.shape, **how)
     order = state.order.seeing(state.ema.model, state.iter_num, idx, given)
     with autocast(state.device, config.dtype):

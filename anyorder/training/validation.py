@@ -23,8 +23,11 @@ def laws_of(config):
         name = order.estimate
         if name == 'own' and text != 'own':
             name = order.name.rpartition('.py:')[2]
-        if found.setdefault(name, order) != order:
-            raise ValueError(f'val_orders must have names of their own, got {name} twice')
+        is_taken = name in ('any', 'l2r', 'own') and order.is_function and text != 'own'
+        if is_taken or found.setdefault(name, order) != order:
+            raise ValueError(
+                f'val_orders must have names of their own, any, l2r and own have one: got {name}'
+            )
     return found
 
 
@@ -49,7 +52,7 @@ def validate(model, blocks, given, orders, config, begins=None, step=0):
             tokens = blocks[numbers]
             what = given[numbers]
             seeing = order.seeing(model, step, tokens, what)
-            with autocast(model.device, config.dtype):
+            with autocast(model.device, config.dtype if order.sees else 'float32'):
                 drawn = draw_orders(numbers.tolist(), N, order=seeing)[:, 0]
             own_begins = None if begins is None else begins[numbers]
             batch = Batch.of(tokens, drawn, what, visits_of(tokens), own_begins, order.law)

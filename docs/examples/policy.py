@@ -26,8 +26,10 @@ def surest_first(model, idx, order, parts):
 def confident(u, n, parameter, idx, coin, step, model):
     random = u.argsort(1)
     share = 0.5 * min(1, step / WARM_UP)
-    own = surest_first(model, idx, random, PARTS)
-    return own.where(coin.unsqueeze(1) < share, random)
+    rows = (coin < share).nonzero()[:, 0]  # these alone cost passes
+    if len(rows):
+        random[rows] = surest_first(model, idx[rows], random[rows], PARTS)
+    return random
 
 
 def surest(u, n, parameter, idx, model):

@@ -157,7 +157,8 @@ def work_lines(config, model, setup, rate):
     of_token = training_flops(model, config.batch_size, length) / config.batch_size / length
     n_orders = len(laws_of(config))
     n_validations = -(-config.max_iters // config.eval_interval)
-    measured = config.eval_iters * config.batch_size * length * n_orders * n_validations
+    n_blocks = config.eval_iters * config.batch_size * len(weights_in(config.dataset))
+    measured = n_blocks * length * n_orders * n_validations
     of_validations = of_token / 3 * measured  # without a backward pass
     in_all = of_token * tokens * config.max_iters + of_validations
     padded = ''
