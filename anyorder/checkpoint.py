@@ -39,6 +39,18 @@ FORMATS = {
     MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
 }
 
+# what entries of a file must be; all but the first two may be left out, or None
+ENTRIES = {
+    'model': dict,
+    'model_args': dict,
+    'ema_model': dict,
+    'config': dict,
+    'set': dict,
+    'sets': dict,
+    'tokenizer': str,
+    'counts': torch.Tensor,
+}
+
 
 def entries_of(model, ema=None, **entries):
     """Return the dict of a checkpoint in the published format.
@@ -88,8 +100,8 @@ def load_checkpoint(name, lazily=False):
     lazily  whether what the file of a run holds is read only as far as it is used, and as long as
             it is: tensors are mapped from the file
 
-    No code of the file is run (weights_only). Raises ValueError when the file is missing, not
-    whole, or not a checkpoint."""
+    No code of the file is run (weights_only), and what it says to be None is left out. Raises
+    ValueError when the file is missing, not whole, or not a checkpoint."""
     name = home(name)
     if name.startswith(MASKED):
         raise ValueError(f'{name} is a masked model of others: name a checkpoint of ours')
@@ -97,12 +109,20 @@ def load_checkpoint(name, lazily=False):
     if os.path.isdir(path):
         return load_folder(path)
     checkpoint = load_pickle(path, 'a checkpoint', 'name another, or copy it again', lazily)
-    if not isinstance(checkpoint, dict) or not {'model', 'model_args'} <= checkpoint.keys():
+    held = checkpoint.items() if isinstance(checkpoint, dict) else ()
+    found = {name: value for name, value in held if value is not None}
+    if not {'model', 'model_args'} <= found.keys():
         raise ValueError(
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
-    return checkpoint
+    for name, kind in ENTRIES.items():
+        if not isinstance(found.get(name, kind()), kind):
+            raise ValueError(
+                f'{path} is not a checkpoint: {name} must be a {kind.__name__}, got '
+                f'{type(found[name]).__name__}: name another, or copy it again'
+            )
+    return found
 
 
 def load_folder(path):
@@ -125,7 +145,7 @@ def ema_weights(checkpoint, names):
     if isinstance(weights, list | tuple):
         by_length = {len(own): own for own in (list(unwrapped(checkpoint['model'])), names)}
         weights = dict(zip(by_length.get(len(weights), ()), weights))
-    if not weights:
+    if not weights or not isinstance(weights, dict):
         raise ValueError(
             f"the checkpoint holds no EMA of its {len(names)} weights: ask for weights='raw'"
         )
@@ -234,13 +254,14 @@ class Checkpoint:
         self.entries = load_checkpoint(name, lazily)
         self.config = config_from_checkpoint(self.entries)
         self.run = self.entries.get('config', {})
-        self.order = Order.of('own', self.run)
         self.iter_num = self.entries.get('iter_num', '?')
-        self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
+        self.weights = 'ema' if self.entries.get('ema_model') else 'raw'
         self.counts = self.entries.get('counts')
         # published ones have GPT-2's tokens
         said = {'tokenizer': self.entries.get('tokenizer', 'gpt2')}
-        with reading(name, 'a checkpoint of this version', 'use the version that saved it'):
+        what = 'a checkpoint whose config and set are of this version'
+        with reading(name, what, 'use the version that saved it'):
+            self.order = Order.of('own', self.run)
             self.set = Meta(**self.entries.get('set', said))
 
     @cached_property
@@ -248,7 +269,8 @@ class Checkpoint:
         """The tokenizer of its data. Raises ValueError unless it fits the model."""
         called = self.set.tokenizer
         if called not in KNOWN and self.set.tokenizer_file is None:
-            raise ValueError(f'{self.name} has the tokenizer {called!r}, and known are {KNOWN}')
+            known = ', '.join(KNOWN)
+            raise ValueError(f'{self.name} has the tokenizer {called!r}, and known are {known}')
         found = tokenizer_of_set(self.set)
         if found.n_tokens != self.config.n_real:
             raise ValueError(
@@ -274,7 +296,7 @@ def set_exempt(model, tokenizer):
     """Have the model know as `exempt` (k,) the tokens that no presence_penalty is for: the end of
     a document, and special tokens. They are no words that a text repeats, and may have to stand in
     it often."""
-    special = {*getattr(tokenizer, 'special', {}).values(), tokenizer.eos} - {None}
+    special = {*tokenizer.special.values(), tokenizer.eos} - {None}
     tokens = torch.tensor(sorted(special), dtype=torch.long, device=model.device)
     model.register_buffer('exempt', tokens, persistent=False)
 

@@ -405,15 +405,32 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     opened = Checkpoint('c.pt')
     assert (opened.weights, opened.counts) == ('raw', None)
     assert opened.about('raw') == 'c.pt: raw weights, iteration ?'
-    for entries, said in (
-        ({}, '257 tokens, gpt2 has 50257'),  # as published: GPT-2's tokens
-        ({'tokenizer': 'other'}, 'other'),
-        ({'set': {'tokenizer': 'bytes', 'more': 1}}, 'c.pt .*version'),
-        ({'set': None}, 'c.pt .*version'),
-    ):
-        save_checkpoint('c.pt', model, **entries)
-        with one_line(said):
-            print(Checkpoint('c.pt').tokenizer)
+    save_checkpoint('c.pt', model, ema_model=None, config=None)  # as if neither was there
+    opened = Checkpoint('c.pt')
+    assert (opened.weights, opened.run, opened.order) == ('raw', {}, Order())
+
+
+OWN = {'tokenizer': 'own', 'n_tokens': 7}
+WRONG = [  # (entries of a checkpoint, what is said)
+    ({}, '11 tokens, gpt2 has 50257'),  # as published: GPT-2's tokens
+    ({'tokenizer': 'other'}, "other', and known are bytes, gpt2, "),
+    ({'tokenizer': 5}, 'c.pt .*tokenizer must be a str, got int'),
+    ({'config': [1]}, 'c.pt .*config must be a dict'),
+    ({'ema_model': [1]}, 'c.pt .*ema_model must be a dict'),
+    ({'counts': [1]}, 'c.pt .*counts must be a Tensor'),
+    ({'sets': 'a'}, 'c.pt .*sets must be a dict'),
+    *(({'config': {'order': order}}, 'c.pt .*config and .*version') for order in (5, None, 'l2')),
+    ({'config': {'shape': 3}}, 'c.pt .*config and .*version'),
+]
+for more in ('more', 'vocabulary', 'eos', 'n_tokens', 'tokenizer', 'given'):
+    WRONG.append(({'set': OWN | {more: [1, 2]}}, 'c.pt .*set are'))
+
+
+@pytest.mark.parametrize('entries, said', WRONG)
+def test_an_entry_of_a_checkpoint_that_is_wrong_is_one_line(model, entries, said):
+    save_checkpoint('c.pt', model, **entries)
+    with one_line(said):
+        print(Checkpoint('c.pt').tokenizer)
 
 
 def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
@@ -452,6 +469,9 @@ FILES = [  # (what a file holds, what is said)
     (Bomb(), 'cannot be read'),
     ([], 'is not a checkpoint'),
     ({'model': {}}, 'is not a checkpoint'),
+    ({'model': None, 'model_args': {}}, 'is not a checkpoint'),
+    ({'model': [], 'model_args': {}}, 'model must be a dict'),
+    ({'model': {}, 'model_args': [1]}, 'model_args must be a dict'),
 ]
 for value, name in (
     (np.datetime64('2020-01-01'), 'numpy'),
@@ -513,6 +533,7 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
     [
         ('ema', {}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
+        ('ema', {'ema_model': {'shadow_params': 3}}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
         ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'differ in name'),
         ('raw', {'model_args': {'n_layer': 1}}, 'differ .*h.1'),

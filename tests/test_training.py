@@ -381,7 +381,7 @@ SAVED = {
     'order': 'few:8@3',
     'documents': 'together',
 }
-RESUMED = dict(totals=None, tokenizer='bytes', config=SAVED)
+RESUMED = dict(totals=0, tokenizer='bytes', config=SAVED)
 MODEL = make_model(n_layer=1, vocab_size=320, n_tokens=257)
 AVERAGE = EMA(MODEL, 0.9)
 

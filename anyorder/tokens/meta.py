@@ -26,7 +26,7 @@ it, and a file that was changed since is refused."""
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -57,6 +57,13 @@ class Meta:
     puzzle: dict | None = None
     made_by: str | None = None
     tokenizer_file: str | None = None
+
+    def __post_init__(self):
+        """Raise TypeError for a field of another type: a file may be damaged."""
+        for one in fields(self):
+            if not isinstance(getattr(self, one.name), one.type):
+                raise TypeError(one.name)
+        ''.join(self.vocabulary or ())  # of texts alone
 
     @property
     def dtype(self):
