@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
-from anyorder.tokens.folder import folder_to_write
+from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.prepared import DATA_SETS, SPLITS, TRAIN_AND_VAL, draw_val, splits_of
 from anyorder.tokens.sources import name_source
@@ -24,9 +24,11 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     if not source:
         raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
     source = home(source)
+    name = name or 'tokens'
+    place_of(data_dir, name, split)
     arrays = read_arrays(source, split)
-    made = data_dir, name or 'tokens', splits_of(arrays), name_source(source), force
-    with folder_to_write(*made) as folder:
+    made = splits_of(arrays), name_source(source), force
+    with folder_to_write(data_dir, name, *made) as folder:
         meta = describe(arrays, source, folder.meta if folder.kept else None, **form)
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):

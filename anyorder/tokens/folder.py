@@ -18,15 +18,22 @@ from configurator import home
 @contextlib.contextmanager
 def folder_to_write(data_dir, name, wanted, origin, force):
     """Yield the Folder data_dir/name, for the body alone: another command that writes the set waits
-    and finds what the body has made. Raises ValueError where a name or the path is none."""
-    for split in wanted:
-        check_names(name=name, split=split)
-    data_dir = home(data_dir)
-    path = os.path.join(data_dir, name)
-    check_folder('--data_dir', data_dir and path)
+    and finds what the body has made. See place_of."""
+    path = place_of(data_dir, name, *wanted)
     with locked(path):
         tidy(path)
         yield Folder(path, name, wanted, origin, force)
+
+
+def place_of(data_dir, name, *splits):
+    """Return the path of a set to be written. Raises ValueError where a name or the path is none:
+    ask before a source is fetched or read, where a split may be '' still."""
+    for split in splits:
+        check_names(name=name, split=split or 'train')
+    data_dir = home(data_dir)
+    path = os.path.join(data_dir, name)
+    check_folder('--data_dir', data_dir and path)
+    return path
 
 
 class Folder:

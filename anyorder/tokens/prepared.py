@@ -10,7 +10,7 @@ from functools import partial
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import Untrained, choose
-from anyorder.tokens.folder import folder_to_write
+from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import (
     Documents,
@@ -111,10 +111,11 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
     row = DATA_SETS[data_set]
+    name = name or data_set
+    place_of(data_dir, name, split)
+    choice = choose(tokenizer)
     origin, documents = open_documents(data_set, home(source or ''), split, **keys)
-    made = data_dir, name or data_set, splits_of(documents), origin, force
-    with folder_to_write(*made) as folder:
-        choice = choose(tokenizer)
+    with folder_to_write(data_dir, name, splits_of(documents), origin, force) as folder:
         there = tokenizer_of_set(folder.meta) if folder.meta else None
         others = []
         if choice and there and choice.identity not in (there.identity, (there.name, None)):
@@ -124,7 +125,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         if folder.kept:
             choice = there
         choice = choice or choose(row.tokenizer)
-        choice.about_bytes()  # which opens what is opened at first use, before what is a download
+        choice.about_bytes()  # what is opened at first use, before documents are
 
         # Look at the documents, and write what they become
         given = have_prompts(documents, folder)

@@ -55,7 +55,8 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
         name = plain_name(source)
         sets = load_saved(source)
     else:
-        return name_source(source, said), {split: open_texts(source, **keys)}
+        documents = {split: open_texts(source, **keys)}  # else refused before it is hashed
+        return name_source(source, said), documents
 
     # A data set of the library `datasets`, and its splits
     if not isinstance(sets, dict):
