@@ -43,7 +43,7 @@ class Folder:
     name    of the set
     wanted  [names] of the splits that are made
     origin  what meta.json says of their source
-    force   whether they replace what is there
+    force   whether they replace what is there, and all of a set that is damaged
     meta    the Meta of what is there, or None
     there   {split: what is said of it} of those that are wanted and there, whole
     kept    {split: what is said of it} of those that stay beside them"""
@@ -54,7 +54,7 @@ class Folder:
         self.wanted = wanted
         self.origin = origin
         self.force = force
-        self.meta = read_meta(path)
+        self.meta = read_meta(path, force)
         self.there = {}
         self.kept = {}
         for split, said in whole_splits(path, self.meta).items():

@@ -114,10 +114,11 @@ def tokenizer_path(directory):
     return os.path.join(directory, 'tokenizer.json')
 
 
-def read_meta(directory):
+def read_meta(directory, force=False):
     """Return the Meta of a prepared set, None where there is none.
 
-    Raises ValueError for a file of another kind, and for one that was changed."""
+    Raises ValueError for a file of another kind, and for one that was changed, which by `force` is
+    none."""
     path = meta_path(directory)
     if not os.path.exists(path):
         return None
@@ -130,9 +131,11 @@ def read_meta(directory):
             with open(kept, encoding='utf-8', newline='') as f:
                 file = f.read()
     if check_of(entries, file) != check:
+        if force:
+            return None
         raise ValueError(
-            f'{path} or the tokenizer beside it is damaged: copy the folder again, or remove it '
-            'and prepare the set again'
+            f'{path} or the tokenizer beside it is damaged: copy the folder again, or prepare the '
+            'set again with --force'
         )
     return Meta(**entries, tokenizer_file=file)
 
