@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 20_000,
     'anyorder/likelihood': 10_400,
     'anyorder/machine': 4_545,
-    'anyorder/tokens': 17_448,
+    'anyorder/tokens': 17_523,
     'anyorder/training': 9_300,
     'config': 900,
     'data': 440,

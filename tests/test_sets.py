@@ -307,17 +307,23 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
 
 
 @pytest.mark.parametrize('n', [5, 25])
-def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch, n):
-    divide = p.divide
+@pytest.mark.parametrize('step', ['have_prompts', 'encode_documents'])
+@pytest.mark.parametrize(
+    'typed', ['a.jsonl', 'a.jsonl train', 'other/a.txt', 'other/a.txt val', 'other test']
+)
+def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch, typed, step, n):
+    write('other/a.txt', 'a lone text')
+    source, *split = typed.split()
+    done = getattr(p, step)
 
-    def divide_and_change(*args):
-        found = divide(*args)
-        write('a.jsonl', lines_of(*({'text': f'{i}'} for i in range(n))))
-        return found
+    def change_and_do(*args):
+        for name in ('a.jsonl', 'other/a.txt'):
+            write(name, lines_of(*({'text': f'{i}'} for i in range(n))))
+        return done(*args)
 
-    monkeypatch.setattr(p, 'divide', divide_and_change)
+    monkeypatch.setattr(p, step, change_and_do)
     with one_line('has changed'):
-        prepare('a.jsonl')
+        prepare(source, split=''.join(split))
     assert not os.path.exists('text')
 
 

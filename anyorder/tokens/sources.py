@@ -105,21 +105,31 @@ def open_texts(path, by_line=False, **keys):
     """Return the Documents of a file or a folder of texts.
 
     by_line  whether a .txt has a document a line, as a .raw has
-    keys     text_key and prompt_key of a file with rows"""
-    paths = files_of(path)
+    keys     text_key and prompt_key of a file with rows
+
+    From now on the files stay as they are, or to read them raises ValueError."""
+    state = state_of(path)
     found = ENDING.search('.txt' if os.path.isdir(path) else path)
     if not found:
         raise ValueError(f'{path} must end in {KINDS}')
     kind = found[1].lower()
     if kind in ROWS:
-        rows = partial(ROWS[kind], path)
-        return Documents(partial(documents_of, rows, path, **keys))
-    if not {*keys.values()} <= {'text', 'auto', ''}:
+        read = partial(documents_of, partial(ROWS[kind], path), path, **keys)
+    elif not {*keys.values()} <= {'text', 'auto', ''}:
         raise ValueError(
             f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a '
             '.jsonl'
         )
-    return Documents(partial(texts, paths, by_line or kind == 'raw'))
+    else:
+        read = partial(texts, [*state], by_line or kind == 'raw')
+    return Documents(partial(unchanged, path, state, read))
+
+
+def unchanged(path, state, read):
+    """Yield what read() yields of a source, whose state_of is this one still at the end."""
+    yield from read()
+    if state_of(path) != state:
+        raise ValueError(f'{path} has changed while it was read: start again')
 
 
 # --------------------------------------------------------------------------------------------------
@@ -136,6 +146,12 @@ def files_of(path):
             f'no file {path}, and no folder in which there is a .txt or which `datasets` saved'
         )
     return files
+
+
+def state_of(path):
+    """Return {file: what changes whenever it is written} of a source."""
+    infos = {file: os.stat(file) for file in files_of(path)}
+    return {file: (info.st_size, info.st_mtime_ns) for file, info in infos.items()}
 
 
 def texts_in(folder):
