@@ -202,6 +202,10 @@ def test_nothing_is_written_in_such_an_order(policy, script):
     assert 'policy.py:by_token is an order of training' in said and said.count('\n') == 1
     row = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--orders=policy.py:by_token', '--n_blocks=2')
     assert 'no likelihood' in row.stdout
+    for how in ('--n_steps=0,4', '--temperature=.9'):
+        words = ['--ckpt=out/ckpt.pt', '--orders=policy.py:by_token', how]
+        said = script('eval_ppl.py', *words, code=1).stderr
+        assert 'nothing is written' in said and said.count('\n') == 1
 
 
 def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):

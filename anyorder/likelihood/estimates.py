@@ -173,7 +173,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
 
     def about(nats, text, row):
         if 'idx' in order.sees:
-            return {'told': ', '.join(order.sees)}
+            return {'sees': ', '.join(order.sees)}
         return {} if drawn else between_orders(order, nats, text)
 
     kind = 'drawn ' if drawn else ''

@@ -114,8 +114,7 @@ REMARKS = {
     'orders_stderr': '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± '
     'above leaves out',
     'spread': '{estimate}: standard deviation over the orders of a block {spread:.2f} nats',
-    'told': '{estimate}: no likelihood, as an order that asks for {told} may tell of the tokens',
-    'visits': 'ensemble on {visits} of {of_visits} visits a block',
+    'sees': '{estimate}: no likelihood, as an order that asks for {sees} may tell of the tokens',
     'gain_stderr': 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} '
     'nats/token',
     'cut': '{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
