@@ -129,6 +129,11 @@ def choose_estimates(c, datasets, checkpoint):
                 f'{estimate.kind} is measured on {estimate.dataset}, which is not among '
                 f'{", ".join(datasets)}'
             )
+    if c.n_positions and all(estimate.kind != 'ensemble' for estimate, _ in found):
+        raise ValueError(
+            'n_positions says how many visits an ensemble evaluates, and there is none: add '
+            f'--estimates=ensemble, or leave out n_positions={c.n_positions}'
+        )
 
     return told_apart(found + estimates_of_orders(c, checkpoint))
 

@@ -147,7 +147,7 @@ def ema_weights(checkpoint, names):
         weights = dict(zip(by_length.get(len(weights), ()), weights))
     if not weights or not isinstance(weights, dict):
         raise ValueError(
-            f"the checkpoint holds no EMA of its {len(names)} weights: ask for weights='raw'"
+            f'the checkpoint holds no EMA of its {len(names)} weights: take --weights=raw'
         )
     return unwrapped(weights)
 

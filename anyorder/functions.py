@@ -32,6 +32,8 @@ def load(text):
         signature = inspect.signature(function)
         names = [*signature.parameters]
         signature.bind(*names[:3], **dict.fromkeys(names[3:]))
+        if len(names) not in KINDS and len(names) < 3:
+            raise TypeError(f'an order has three arguments or more, a score one, not {len(names)}')
         holds, wanted = KINDS[min(len(names), 3)]
         if not {*names[3:]} <= {*SEEN} or {*names[:3]} & {*SEEN}:
             raise TypeError(f'behind these it asks for {", ".join(SEEN)} alone, not for {names}')

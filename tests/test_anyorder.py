@@ -770,6 +770,7 @@ WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
     ('def f(logits): return logits[:, 0].tolist()', 'must return a float'),
     ('def f(logits): return logits[:, 0] * float("nan")', 'none of them NaN, got t'),
     ('def f(): return 1', 'mine.py has no order f.*no score'),
+    ('def f(u, n): return u', 'has no order f.*not 2'),
     ('x = 3', "KeyError.*'f'"),
     ('def f(:', 'SyntaxError'),
 ]

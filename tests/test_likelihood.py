@@ -261,7 +261,9 @@ ORDERS_OF = {'left to right': 'l2r', 'own order (block:4@3)': 'block:4@3'}
 def test_an_estimate_is_its_definition(network, names):
     """The bound of a masked loss alone is drawn: importance weights want the nats of orders."""
     model = make_model(**NETWORKS[network])
-    options = '--orders=r2l,swaps:2', '--n_orders=2', '--n_positions=4', '--batch_size=2'
+    options = ['--orders=r2l,swaps:2', '--n_orders=2', '--batch_size=2']
+    if 'ensemble' in names:
+        options.append('--n_positions=4')
     run = {'order': 'block:4@3'}
     for it in made(f'--estimates={names}', *options, run=run, **NETWORKS[network]):
         found = it.measure(model, text_of(BLOCKS, GIVEN), Journal('', {}))
@@ -378,7 +380,7 @@ ROWS = [
     ('', '', 'decoder', 'l2r left to right, any any order'),
     ('', 'r2l', 'mixed', 'own own order (r2l)'),
     ('', '', 'encoder', 'any any order'),
-    ('--estimates=iw,l2r --n_positions=1', '', 'decoder', 'iw iw, l2r left to right'),
+    ('--estimates=iw,l2r --n_positions=1', '', 'decoder', 'there is none'),
     (
         '--orders=l2r,swaps,random',
         'block:2@3',
@@ -922,6 +924,9 @@ BAD = {
     '--estimates=ensemble:2.0/2': 'whole numbers',
     '--estimates=ensemble:8/1.5': "'ensemble:8/1.5'",
     '--n_positions=-1': 'n_positions=-1',
+    '--n_positions=-1 --estimates=l2r': 'there is none',
+    '--estimates=any': 'there is none',
+    '--n_positions=8 --estimates= --orders=margin': 'there is none',
     '--n_positions=1 --estimates=ensemble/2': 'n_positions=1',
     '--estimates=accuracy': 'lambada',
     '--orders=l2r,up': "'up' is no order",
@@ -964,9 +969,9 @@ BAD = {
     '--ckpt=no.pt': 'no.pt',
     '--device=tpu': 'device',
     '--out=data': '--out=data',
-    '--ckpt={folder}/large.pt --weights=ema': "weights='raw'",
+    '--ckpt={folder}/large.pt --weights=ema': '--weights=raw',
     '--n_blocks=3 --ckpt={folder}/large.pt': 'not finite',
-    '--ckpt={folder}/large.pt --datasets=lambada --estimates=accuracy': 'not finite',
+    '--n_positions=0 --ckpt={folder}/large.pt --datasets=lambada --estimates=accuracy': 'finite',
     # of another evaluation than the one that is there
     '--seed=1': '(seed differ)',
     '--dtype=bfloat16': '(dtype differ)',
