@@ -558,7 +558,7 @@ BAD = [
     ("unmasking_of(unmask='lossless:2147483648')", 'unmask'),
     ("unmasking_of(unmask='lossless/4')", 'unmask'),
     ("unmasking_of(unmask='fixed:4')", 'unmask'),
-    ("unmasking_of(unmask='lossless', revise=1)", 'revise'),
+    ("unmasking_of(unmask='lossless', revise=1)", 'leave out revise=1'),
     ('unmasking_of(schedule=[2, 4], revise=1)', 'revise'),
     ('unmasking_of(revise=-1)', 'revise'),
     ('unmasking_of(revise=1.5)', 'revise'),

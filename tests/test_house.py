@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_100,
-    'anyorder': 14_594,
+    '': 13_124,
+    'anyorder': 14_613,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
@@ -51,14 +51,14 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_930,
     'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_730,
-    'anyorder/generation': 20_000,
-    'anyorder/likelihood': 10_400,
+    'anyorder/generation': 20_108,
+    'anyorder/likelihood': 10_439,
     'anyorder/machine': 4_545,
     'anyorder/tokens': 17_523,
     'anyorder/training': 9_300,
     'config': 900,
     'data': 440,
-    'docs': 1_340,
+    'docs': 1_348,
     'results': 4_045,
     'tests': 123_700,
 }

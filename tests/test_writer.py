@@ -526,6 +526,36 @@ def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(letters, how)
     assert len(shown) == text.sample['passes']
 
 
+@pytest.mark.parametrize(
+    'how',
+    [
+        dict(cfg_scale=1.0),
+        dict(n_steps=3, cfg_scale=1.0, order='margin'),
+        dict(n_steps=1, revise=3),
+        dict(n_steps=16, revise=3),
+        dict(n_steps=9, revise=9, temperature=0.0),  # until all fits
+        dict(unmask='binomial', n_steps=5, revise=1),
+        dict(unmask='lossless:3'),
+        dict(order='random', stop=['a', 'e', 'i']),
+        dict(length=40, n_steps=4),
+    ],
+)
+def test_the_passes_of_a_text_are_those_that_ran_for_it(letters, monkeypatch, how):
+    writer = letters()
+    kind = type(writer.network)
+    ran = []
+    answer = kind.answer
+    monkeypatch.setattr(kind, 'answer', lambda self, *args: ran.append(1) or answer(self, *args))
+    n_passes = []
+    for seed in (1, 2, 3):
+        ran.clear()
+        text = writer.infill('ab[[1]]c[[..]]', seed=seed, **how)
+        n_passes.append(text.sample['passes'])
+        assert n_passes[-1] == len(ran)
+    together = writer.infill('ab[[1]]c[[..]]', n=3, seed=1, **how)
+    assert [text.sample['passes'] for text in together] == n_passes
+
+
 def test_no_answer_depends_on_others(grids):
     """Two streams go on by turns, and in bfloat16 nothing depends on what was asked before."""
     writer, _ = grids
@@ -598,7 +628,8 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', 'length=HUGE', 'length'),
     ('a', "order='margins'", "nearest is 'margin'"),
     ('a[[3]]', "order='margin/5'", '4 positions'),
-    ('a', "unmask='lossless', order='margin'", 'order that is given'),
+    ('a', "unmask='lossless', order='margin'", 'leave out order=margin'),
+    ('a', "unmask='lossless', revise=1", 'leave out revise=1'),
     ('a[[0]]', '', 'a blank is'),
     ('[[33]]', '', '33 tokens'),
     ('ab', 'length=2', 'no blank'),

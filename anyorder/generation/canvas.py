@@ -12,7 +12,7 @@ from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
 TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
-BY_ROW = ('known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'rows')
+BY_ROW = ('known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'n_passes', 'rows')
 
 
 class Canvas:
@@ -37,6 +37,7 @@ class Canvas:
     n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
     n_steps   (B,) steps that each row has run
+    n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take
     allowed   the Constraint on its tokens, or None
     language  the Language of its texts, or None"""
@@ -75,6 +76,7 @@ class Canvas:
         self.logprob = torch.zeros_like(self.u)
         self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = torch.zeros_like(self.n_visits)
+        self.n_passes = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
         if allowed is not None and not isinstance(allowed, Constraint):
             allowed = Constraint(allowed, idx.device, range(B), [0 for _ in range(B)])
@@ -164,8 +166,8 @@ class Canvas:
         N = self.idx.size(1)
         for name in TABLES:
             getattr(self, name)[at] = getattr(part, name)[:, :N]
-        self.known = self.known.index_put((part.rows,), part.known)
-        self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
+        for name in ('known', 'n_steps', 'n_passes'):
+            setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
         if self.language is not None:
             self.language.put(at, part.language)
 

@@ -118,6 +118,8 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
                 n_new = step.run(plan)
                 part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps + 1, part.n_steps)
                 part.known = part.known + n_new
+                n_ran = n_new if unmasking.rereads else n_new > 0
+                part.n_passes = part.n_passes + drawing.n_passes * n_ran
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break

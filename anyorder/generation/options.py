@@ -51,9 +51,9 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
     if drafts == 'lossless':
         if kind or revise:
             raise ValueError(
-                'lossless unmasking wants an order that is given, as a choice would have to score '
-                'all blanks after each draft, and no revision: choose another order, or '
-                f'unmask=fixed; got {policy} and revise={revise}'
+                'lossless unmasking wants no revision, and no order that the model chooses, as it '
+                'would have to score all blanks after each draft: leave out '
+                f'{f"order={policy}" if kind else f"revise={revise}"}, or take unmask=fixed'
             )
         return Lossless(**window)
     check_choice('unmask', unmask, 'fixed', 'binomial', 'lossless')

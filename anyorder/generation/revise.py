@@ -21,6 +21,9 @@ def rounds_of(unmasking, network, canvas, drawing):
     yield unmasking.first_round(network, canvas, drawing)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(unmasking.revise):
+        if not changed.any():
+            return
+        canvas.n_passes = canvas.n_passes + changed[:, 0].cpu()  # of misfit
         unfit = misfit(network, canvas, drawing)
         blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
         if not canvas.n_blanks.any():

@@ -61,6 +61,7 @@ class Text:
     patterns    [[start, end, Pattern], ...] of what matches one, within a section
     spans       [[start, end], ...] of its stretches
     n_steps     steps of the stretches that are written
+    n_passes    passes of the network that they took
     log_weight  see sample"""
 
     def __init__(self, template, page, seed, number=0):
@@ -79,6 +80,7 @@ class Text:
         self.patterns = []
         self.spans = []
         self.n_steps = 0
+        self.n_passes = 0
         self.log_weight = 0.0
         self.begin_section()
 
@@ -201,7 +203,8 @@ class Text:
         text, tokens, order, step, logprob
         nats       the sum of -log p
         blanks     how many tokens were written, and
-        passes     in how many steps
+        passes     by how many passes: of a step one, with guidance two, and one of each round of
+                   revision; those that find a length do not count
         stretches  [[start, end], ...] where the text did not fit into the model, or has sections
         lengths    a dict for each blank that found its length, see choose_lengths
         patterns   [[start, end, pattern], ...] of what matches one
@@ -220,7 +223,7 @@ class Text:
             'tokens': tokens,
             'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
             'blanks': len(step) - step.count(-1),
-            'passes': len({*step} - {-1}),
+            'passes': self.n_passes,
             'order': sorted(range(len(tokens)), key=in_turn.__getitem__),
             'step': step,
             'logprob': logprob,
@@ -271,6 +274,8 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
                 ends = [written[r].end(checkpoint.tokenizer) for r in running.rows.tolist()]
                 running.stop_rows(torch.tensor([end is not None for end in ends]))
         take_down(written, canvas)
+        for text, n in zip(written, canvas.n_passes.tolist()):
+            text.n_passes += n
         if canvas.language is not None:
             for text, nats in zip(written, canvas.language.log_weight.tolist()):
                 text.log_weight += nats

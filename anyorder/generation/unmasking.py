@@ -30,6 +30,7 @@ class Unmasking:
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     by_noise = False  # whether tokens are drawn by noise, so that close laws draw alike
     asks_host = False  # whether a step does, so that no graph records it
+    rereads = False  # whether a pass stands for one of each token, see Reread
     has_bound = False  # whether the probability of a text is known as a bound alone
 
     def check(self, slots, n, drawing, matches=False, scores=False):
@@ -141,6 +142,8 @@ class Reread(Given):
     A pass reads all tokens to the next one of the listed ends, and each is answered given all
     before it: a text that is there already is a draft that is right. A decoder alone has the law
     so."""
+
+    rereads = True
 
     def asked(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
