@@ -56,6 +56,11 @@ def network_fields(text):
     return found
 
 
+def named_network(text):
+    """Return the AOGPTConfig of these words, in the default sizes."""
+    return AOGPTConfig(**network_fields(text))
+
+
 def network_name(config):
     """Return the words of an AOGPTConfig, which network_fields reads; 'decoder' is the default."""
     others = asdict(config).items() - asdict(AOGPTConfig()).items()  # (field, value)

@@ -804,8 +804,8 @@ def folder(tmp_path, monkeypatch):
     folder(saved=4) that of a resumed one."""
     monkeypatch.chdir(tmp_path)
 
-    def opened(*iterations, **how):
-        found = RunFolder(HERE, {'environment': {}}, **how)
+    def opened(*iterations, best=None, **how):
+        found = RunFolder(HERE, {'environment': {}}, best or Best(), **how)
         for it in iterations:
             found.log({'iter': it})
             save(found, it)
@@ -865,7 +865,7 @@ def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forke
     assert 'out/ckpt.pt is in use by another process' in finished.said
     monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('RANK', '1')
-    other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}})
+    other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}}, Best())
     assert other.way_on() == 'start again, nothing was saved yet'
     save(other, 3)
     assert not os.path.exists('my runs')

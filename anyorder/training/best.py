@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from anyorder.training.validation import laws_of
+from anyorder.training.validation import laws_of, n_blocks_of
 
 
 @dataclass
@@ -67,7 +67,7 @@ def best_of(config, hashes, before):
     laws = laws_of(config)
     if config.patience and not loss:
         loss = f'val_{[*laws][0]}'
-    n_blocks = config.eval_iters * config.batch_size
+    n_blocks = n_blocks_of(config)
     watched = [law.kept for name, law in laws.items() if loss.endswith(f'_{name}')]
     measures = (hashes['val'], n_blocks, watched, config.dataset, config.documents)
     kept = before.get('best', {})

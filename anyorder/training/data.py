@@ -10,7 +10,7 @@ from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizers import tokenizer_of_set
-from anyorder.training.validation import laws_of, validate
+from anyorder.training.validation import laws_of, n_blocks_of, validate
 
 
 class Measured:
@@ -45,8 +45,7 @@ class Data:
         self.tokenizer = tokenizer_of_set(self.kind)
         how = config.block_size, config.documents
         self.train = [Blocks(train, *how) for train, _ in pairs]
-        n_blocks = config.eval_iters * config.batch_size
-        self.val = [Measured(Blocks(val, *how), n_blocks) for _, val in pairs]
+        self.val = [Measured(Blocks(val, *how), n_blocks_of(config)) for _, val in pairs]
         set_shares(self.train, [*weights.values()])
         self.source = ', '.join(split.said['source'] for split in self.train)
         self.counts = torch.from_numpy(counts_of(self.train))

@@ -21,7 +21,6 @@ from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import command, first_process_first, processes
 from anyorder.machine.terminal import say
-from anyorder.training.best import Best
 
 FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl')
 
@@ -32,7 +31,7 @@ class RunFolder:
     best   the Best of the run so far
     saved  iteration of ckpt.pt; None before there is one"""
 
-    def __init__(self, config, kept, best=None, saved=None, lock=None):
+    def __init__(self, config, kept, best, saved=None, lock=None):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
                tells of code and machine, is in the next line of the log, too
         saved  the iteration from which the run goes on; None: it is a new run
@@ -42,7 +41,7 @@ class RunFolder:
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
         self.ckpt_path, self.old_path, self.best_path, self.log_path = self.paths
         self.kept = kept
-        self.best = best or Best()
+        self.best = best
         self.saved = saved
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program, world_size)

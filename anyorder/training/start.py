@@ -14,7 +14,7 @@ from anyorder.machine.devices import keep_freed_memory, resolve_device
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
-from anyorder.networks import network_fields, network_name
+from anyorder.networks import named_network, network_fields, network_name
 from anyorder.orders import order_option, val_orders_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
@@ -107,11 +107,10 @@ def written_out(config, saved):
     """Return the options that a short text may name, written out as a checkpoint keeps them.
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    named = AOGPTConfig(**network_fields(config.network))
     return {
         'order': order_option(config, saved),
         'val_orders': val_orders_option(config, saved),
-        'network': network_name(named),
+        'network': network_name(named_network(config.network)),
     }
 
 
@@ -158,7 +157,7 @@ def check_options(c, world_size):
 def check_order(order, c):
     """Raise ValueError unless a network can be trained in the order of these options, and keep_best
     names a validation loss of that."""
-    masked_loss = model_config(c).slots.masked_loss
+    masked_loss = named_network(c.network).slots.masked_loss
     kinds = laws_of(c)
     for one in (order, *kinds.values()):
         if masked_loss and (c.l2r_ratio or one.law != 'random'):
@@ -168,7 +167,7 @@ def check_order(order, c):
             )
         if not one.sees:  # which wants tokens
             one.check(c.block_size)
-        elif 'model' in one.sees and c.save_memory not in ('', 'recompute'):
+        elif 'model' in one.sees and (saves_by('shard', c) or saves_by('hybrid', c)):
             raise ValueError(
                 f'{one.name} asks for the model, which save_memory={c.save_memory} splits: leave '
                 'one of the two out'

@@ -5,10 +5,14 @@ import torch
 from anyorder.likelihood.nll import batch_nll, draw_known
 from anyorder.machine.devices import autocast
 from anyorder.machine.processes import processes, sum_over_processes
-from anyorder.networks import network_fields
+from anyorder.networks import named_network
 from anyorder.orders import Order, draw_orders
 from anyorder.tokens.blocks import Batch, visits_of
-from model import AOGPTConfig
+
+
+def n_blocks_of(config):
+    """Return how many blocks of each set a validation of a run measures, if there are as many."""
+    return config.eval_iters * config.batch_size
 
 
 def laws_of(config):
@@ -16,7 +20,7 @@ def laws_of(config):
 
     Random order is 'any', own order 'any', 'l2r' or 'own', and a function FILE.py:NAME is NAME.
     Raises ValueError for two orders of one name."""
-    masked_loss = AOGPTConfig(**network_fields(config.network)).slots.masked_loss
+    masked_loss = named_network(config.network).slots.masked_loss
     found = {}
     for text in config.val_orders or (['own'] if masked_loss else ['own', 'l2r']):
         order = Order.of(text, config)
