@@ -62,8 +62,15 @@ def make_split(data_dir, name, split, meta):
         return prepare(name, data_dir)
     if not meta and name in MAKERS and split in SPLITS and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
-    path = bin_path(os.path.join(data_dir, name), split)
+    directory = os.path.join(data_dir, name)
+    path = bin_path(directory, split)
     command, ending = command_of(name, split, meta)
+    sources = {one: said['source'] for one, said in meta.splits.items()} if meta else {}
+    is_part = [*sources.values()].count(sources.get(split)) > 1  # of a source that was divided
+    if is_part and command.endswith('FILE'):
+        ending = f' --force --tokenizer={shlex.quote(directory)}'
+        if meta.tokenizer == OWN:
+            ending = ' --force, and --shape, --end and --vocabulary as before'
     data_dir = shlex.quote(str(data_dir))
     raise ValueError(f'no whole {path}; make it with: {command} --data_dir={data_dir}{ending}')
 

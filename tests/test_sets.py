@@ -613,12 +613,16 @@ DAMAGED = [
     (':', 'pydocs test', 'prepare.py text --name=pydocs --source=FILE .* --split=test'),
     (':', 'openwebtext test', 'prepare.py text --name=openwebtext --source=FILE .* --split=test'),
     ('mv text pydocs; rm pydocs/val.bin', 'pydocs val', 'pydocs --data_dir=. --force$'),
-    ('rm text/val.bin', 'text val', 'prepare.py text --name=text --source=FILE .* --split=val'),
+    (
+        'rm text/val.bin',
+        'text val',
+        'text --name=text --source=FILE .* --force --tokenizer=./text$',
+    ),
     (':', '../x val', 'plain name'),
-    ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine .* --split=val'),
-    ('mv rows mine; rm mine/val.bin', 'mine val', 'tokens --name=mine --source=FILE'),
+    ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine .*=./mine$'),
+    ('mv rows mine; rm mine/val.bin', 'mine val', 'tokens --name=mine .* --force, and --shape'),
     ('rm nae_sat/val.bin', 'nae_sat val', 'nae_sat --seed=0 --n_latents=4 --n_observations=4 '),
-    ('printf x >> text/val.bin', 'text val', 'no whole .*/val.bin; .* --split=val'),
+    ('printf x >> text/val.bin', 'text val', 'no whole .*/val.bin; .* --force'),
     ('echo [] > text/meta.json', 'text val', 'cannot be read'),
     ("""printf '{"tokenizer": "by' > text/meta.json""", 'text val', 'cannot be read'),
     (r"printf '\377' > text/meta.json", 'text val', 'cannot be read'),
@@ -635,6 +639,16 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
         refused(('a.txt', 'text/meta.json', {'force': True}))
     if line.endswith('text/val.bin'):
         open_split('.', 'text', 'train')
+
+
+@pytest.mark.parametrize('name, source', [('text', 'a.txt'), ('qa', 'a.jsonl')])
+def test_the_command_that_is_said_mends_a_set_of_ones_own(four, script, name, source):
+    whole = Path(name, 'train.bin').read_bytes()
+    os.remove(f'{name}/train.bin')
+    with pytest.raises(ValueError) as e:
+        open_split('.', name, 'train')
+    script(*str(e.value).replace('=FILE', f'={source}').partition('python ')[2].split())
+    assert Path(name, 'train.bin').read_bytes() == whole
 
 
 WRONG = [('text', -1, 257), ('text', 0, 9999), ('nae_sat', 0, 2), ('nae_sat', 9, 2 + (1 << 15))]
