@@ -16,7 +16,7 @@ from anyorder.fast import freeze
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
-from anyorder.generation.way import Page, Way
+from anyorder.generation.way import Page, Way, check_kinds
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import choose_lengths
 from anyorder.machine.devices import autocast, resolve_device
@@ -111,10 +111,11 @@ class Writer:
                    top_logprobs of the Filled or the Rows
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.asked(way, page, options)
+        check_kinds({'n': 1 if n is None else n, 'batch_size': batch_size})
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
-        is_text = isinstance(prompts[0], str)
+        is_text = any(isinstance(one, str) for one in prompts)
         numbers = np.tile(range(len(prompts)), n or 1).tolist()
         if is_text:
             numbers.sort()
@@ -214,6 +215,7 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
+        check_kinds({'n_orders': n_orders})
         is_l2r = isinstance(order, str) and order == 'l2r'
         is_plain = is_l2r and not options
         if n_orders < 0 or n_orders and not is_plain:
@@ -365,7 +367,16 @@ def prompts_of(prompt):
         return [prompt]
     if isinstance(prompt, Collection) and any(isinstance(one, str) for one in prompt):
         return [*prompt]
-    return [*np.atleast_2d(prompt)]
+    try:
+        prompts = [*np.atleast_2d(prompt)]
+    except ValueError:  # rows of several lengths
+        prompts = []
+    if not prompts:
+        raise ValueError(
+            'there must be a prompt: a text, a list of texts, or rows (rows, N) of one length, got '
+            f'{prompt!r:.60}'
+        )
+    return prompts
 
 
 class Rows(np.ndarray):

@@ -676,7 +676,9 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         ('--prompt=FILE:none.npy', 'none.npy'),
         ('--prompt=FILE:pickled.npy', 'rows of integers'),
         ('--prompt=FILE:table.npy --out=table.npy', 'no file of this run'),
-        (f'--prompt=FILE:{os.devnull}', 'no blank'),
+        (f'--prompt=FILE:{os.devnull}', 'no prompt in'),
+        ('--prompt=FILE:empty.npy', 'no prompt in'),
+        ('--prompt=FILE:rows.jsonl', 'line 1 of rows.jsonl'),
         ('--prompt=FILE:p.jsonl --order=order.json', 'from 0 to 3, once; got 3'),
         ('--allowed=pickled.npy', 'pickled.npy'),
         ('--allowed=several.npz', 'several.npz'),
@@ -698,6 +700,8 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
     np.savez('several.npz', np.ones((32, 257), bool))
     put('p.jsonl', {'prompt': '[[3]]'}, {'prompt': '[[4]]'})
     put('order.json', [0, 2, 1])
+    put('rows.jsonl', [[1, 2], [3]])
+    np.save('empty.npy', np.ones((0, 3), int))
     options = re.split(' (?=--)', options)
     assert word in refused(f'--ckpt={ckpt}', '--weights=raw', '--out=o.json', *options)
 
@@ -713,13 +717,29 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("infill('a', way=Way.of({}), order='l2r')", 'leave out order'),
         ("logprob('[[=a]]', way=Way.of({}), order='random')", 'leave out order'),
         ("infill(['a', 1])", 'prompt 2 of 2: a row'),
+        ('infill([[1, -1], [2, -1, -1]])', 'of one length, got'),
+        ('infill(np.zeros((0, 3), int))', 'must be a prompt'),
+        ("infill('a', seed='x')", 'seed must be a whole'),
+        ("infill('a', seed=(1,))", 'seed must be a whole'),
+        ("infill('a', seed=[1.5])", 'seed must be a whole'),
+        ("infill('a', n_steps=2.5)", 'n_steps must be a whole'),
+        ("infill('a', top_k='3')", 'top_k must be a whole'),
+        ("infill('a', length=None)", 'length must be a whole'),
+        ("infill('a', n=1.5)", 'n must be a whole'),
+        ("infill('a', temperature='1')", 'temperature must be a number'),
+        ("infill('a', schedule=None)", 'schedule must be a name'),
+        ("infill('a', schedule=[1, 'b'])", 'schedule must be a name'),
+        ("infill('a', unmask=None)", 'unmask must be a text'),
+        ("infill('a', stop=None)", 'stop must be a text'),
+        ("infill('a', pattern=5)", 'a regular expression'),
+        ("logprob('[[=a]]', n_orders='2')", 'n_orders must be a whole'),
         ("infill(['a', '[[0]]'])", 'prompt 2 of 2'),
         ("infill(['a', 33 * 'a'], cfg_scale=1, length=40)", 'prompt 1 of 2: cfg_scale'),
         ("infill(['a', 'b'], seed=[1])", '2 texts, got 1'),
         ("infill('a', allowed=np.ones((32, 256), bool))", r'got bool \(32, 256\)'),
         ("infill('a', allowed=np.ones((9, 257), bool))", '32 positions or more'),
         ("infill('a', allowed=[[True]])", 'got list'),
-        ("infill('a[[2]]', order=np.array([[0, 2, 1]]))", 'list of positions, whole numbers'),
+        ("infill('a[[2]]', order=np.array([[0, 2, 1]]))", 'list of whole numbers'),
         ("[*stream(['a'])]", 'one text'),
         ("logprob(['[[=a]]', 'b'])", r'\[\[=text\]\]'),
         ("logprob('[[=a]][[?]]b')", 'known lengths'),
@@ -752,6 +772,13 @@ def test_wrong_input_of_a_program_is_one_line(ckpt, grids, what, said):
         call(writer, what)
     assert '\n' not in str(e.value)
     assert 'model' not in vars(writer)
+
+
+def test_a_list_may_have_texts_and_rows(ckpt):
+    writer = Writer(ckpt)
+    row = [*b'ab', -1]
+    mixed = writer.infill([row, 'ab[[1]]'], length=9)
+    assert mixed == [writer.infill('ab[[1]]', seed=seed) for seed in (1337, 1338)]
 
 
 def test_a_model_that_is_not_there_is_one_line(ckpt):

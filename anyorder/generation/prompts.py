@@ -24,9 +24,13 @@ def read_prompts(prompt):
     if path is None:
         return [typed(prompt)]
     if not path.endswith('.npy'):
-        return read_lines(path)
-    with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
-        return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
+        prompts = read_lines(path)
+    else:
+        with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
+            prompts = np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
+    if not prompts:
+        raise ValueError(f'there is no prompt in {path}: a line of a .jsonl, or a row, is one')
+    return prompts
 
 
 def prompts_path(prompt):
@@ -49,19 +53,20 @@ def read_lines(path):
     for n, line in enumerate(read_text(path).split('\n'), 1):
         if not line.strip():
             continue
-        with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."} in UTF-8'):
+        with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."}, or integers'):
             value = json.loads(line)
             if not isinstance(value, list):
                 value = value['prompt'] + ''  # which must be a text
+            np.array(value)  # of rows of several lengths there is none
             prompts.append(value)
     return prompts
 
 
 def read_pattern(pattern):
     """Return the Pattern of a regular expression, None for '' and None. A Pattern stays one."""
-    if isinstance(pattern, str):
-        return anyorder.Pattern(pattern) if pattern else None
-    return pattern
+    if not pattern:
+        return None
+    return pattern if isinstance(pattern, anyorder.Pattern) else anyorder.Pattern(pattern)
 
 
 def behind_beginning(found, prefix):

@@ -1,8 +1,8 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from anyorder.generation.drawing import Drawing
@@ -10,6 +10,21 @@ from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmaski
 from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import Order, read_order
 from configurator import check_choice
+
+# of what a program may ask for: what it must be
+WHOLE = 'n n_orders batch_size n_steps top_k length context top_logprobs'
+NUMBERS = 'temperature top_p min_p presence_penalty cfg_scale'
+KINDS = {'unmask': (str, 'a text'), 'stop': (Collection, 'a text or a list of texts')}
+KINDS |= dict.fromkeys(WHOLE.split(), (Integral, 'a whole number'))
+KINDS |= dict.fromkeys(NUMBERS.split(), (Real, 'a number'))
+
+
+def check_kinds(options):
+    """Raise ValueError for a value that is not of its kind in KINDS."""
+    for name, value in options.items():
+        kind, what = KINDS.get(name, (object, ''))
+        if not isinstance(value, kind):
+            raise ValueError(f'{name} must be {what}, got {value!r:.60}')
 
 
 @dataclass(frozen=True)
@@ -35,9 +50,13 @@ class Way:
                  of this scale, margin/32:0.9 both
         score    whether the text in the blanks is scored
         options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
+        check_kinds(options)
         drawing = drawing_in(options, score)
+        schedule = options.get('schedule', '')
+        if not isinstance(schedule, str):
+            options['schedule'] = whole_numbers('schedule', schedule)
         if not isinstance(order, str):
-            order = positions_of(order)
+            order = whole_numbers('order', order)
         elif choice_in(order)[0]:
             unmasking = unmasking_of(order, **options)
             # blocks of neighbours, from left to right; else a random order decides among equals
@@ -52,13 +71,11 @@ class Way:
         return replace(self, drawing=replace(self.drawing, scores=True))
 
 
-def positions_of(order):
-    """Return the list of positions in a sequence, an array or a tensor of whole numbers."""
-    found = order.tolist() if hasattr(order, 'tolist') else order
+def whole_numbers(name, value):
+    """Return the list of the whole numbers in a sequence, an array or a tensor."""
+    found = value.tolist() if hasattr(value, 'tolist') else value
     if not isinstance(found, Sequence) or not all(isinstance(p, Integral) for p in found):
-        raise ValueError(
-            f'order must be a name, or a list of positions, whole numbers, got {found!r:.60}'
-        )
+        raise ValueError(f'{name} must be a name, or a list of whole numbers, got {found!r:.60}')
     return [*map(int, found)]
 
 
@@ -86,6 +103,7 @@ class Page:
     def check(self, block_size, n_tokens):
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
+        check_kinds(vars(self))
         check_choice('blank_length', self.blank_length, 'likely', 'draw')
         most = {'length': 2**31 - 1, 'context': block_size - 1, 'top_logprobs': n_tokens}
         for name in most:
