@@ -259,7 +259,7 @@ class AnyOrderLM(LM):
 
     def ends(self):
         """Return the texts of the tokens with which a text ends, whatever a request says."""
-        special = list(getattr(self.writer.tokenizer, 'special', {}))
+        special = list(self.writer.tokenizer.special)
         if self.writer.tokenizer.eos is None:
             return special
         return [END_OF_TEXT, *special]
