@@ -41,7 +41,7 @@ TAKE_MORE = {
 # and for whom.
 BUDGET = {
     '': 13_124,
-    'anyorder': 14_832,
+    'anyorder': 14_840,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
@@ -58,9 +58,9 @@ BUDGET = {
     'anyorder/training': 9_300,
     'config': 900,
     'data': 440,
-    'docs': 1_348,
+    'docs': 1_350,
     'results': 4_045,
-    'tests': 123_947,
+    'tests': 124_000,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -945,7 +945,7 @@ BAD = {
     '--orders=klass:2': 'from 0 to 1',
     '--orders=dilated/8': 'dilated:BLOCK_LENGTH',
     '--orders=drawn:.5': 'no number',
-    '--datasets=no.txt --orders=l2r,drawn --pattern=.*': 'order=drawn',
+    '--datasets=no.txt --orders=drawn,l2r --pattern=.*': 'order=drawn',
     '--orders=margin --unmask=lossless': 'one token a step',
     '--orders=margin --unmask=binomial': 'n_steps from 1',
     '--orders=margin --n_steps=-1': 'n_steps',
