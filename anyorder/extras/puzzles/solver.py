@@ -26,9 +26,7 @@ def propagate(can, units, narrow=None, owner=None):
         now = before if narrow is None else narrow(before, owner[active])
         single = now & (now.sum(2, keepdims=True) == 1)
         now = now & (np.matmul(peers, single.astype(np.float32)) == 0)  # what a peer has is taken
-        alone = np.matmul(units, now.astype(np.float32)) == 1
-        only = now & (np.matmul(units.T, alone.astype(np.float32)) > 0)
-        # the only variable of a unit for that value
+        only = hidden_singles(now, units)
         now = np.where(only.any(2, keepdims=True), only, now)
         can[active] = now
         changed = (now != before).any((1, 2))
@@ -36,6 +34,12 @@ def propagate(can, units, narrow=None, owner=None):
         active = active[changed & possible]
     has_place = np.matmul(units, can.astype(np.float32)) > 0  # saves branches
     return can, can.any(2).all(1) & has_place.all((1, 2))
+
+
+def hidden_singles(can, units):
+    """Return (B, variables, values) bool: the only variable of a unit that can be a value."""
+    alone = np.matmul(units, can.astype(np.float32)) == 1
+    return can & (np.matmul(units.T, alone.astype(np.float32)) > 0)
 
 
 def count_solutions(can, units, narrow=None):

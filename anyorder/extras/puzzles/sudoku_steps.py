@@ -6,6 +6,7 @@ capabilities on logic puzzles", arXiv 2409.10502, whose solver knows more rules.
 
 import numpy as np
 
+from anyorder.extras.puzzles.solver import hidden_singles
 from anyorder.extras.puzzles.sudoku import Sudoku
 from configurator import check_choice
 
@@ -51,18 +52,17 @@ class SudokuSteps(Sudoku):
 
         A round is the naked singles, then the hidden ones, of what was known before it: the even
         numbers are those of hidden singles."""
-        shares = self.units.T @ self.units > 0  # (cells, cells), each with itself
+        share_a_unit = self.units.T @ self.units > 0  # (cells, cells), each with itself
+        peers = share_a_unit.astype(np.float32)
         digit = np.eye(self.n, dtype=np.float32)[tokens]  # (B, cells, n)
         round_of = np.where(given, 0, -1)
         last = 0
         while True:
             known = round_of >= 0
-            taken = np.matmul(shares.astype(np.float32), digit * known[:, :, None]) > 0
+            taken = np.matmul(peers, digit * known[:, :, None]) > 0
             can = ~taken & ~known[:, :, None]
-            places = np.matmul(self.units, can.astype(np.float32))  # (B, units, n)
-            is_hidden = can & (np.matmul(self.units.T, (places == 1).astype(np.float32)) > 0)
             naked = can.sum(2) == 1
-            hidden = is_hidden.any(2) & ~naked
+            hidden = hidden_singles(can, self.units).any(2) & ~naked
             if not (naked | hidden).any():
                 return round_of
             round_of[naked] = last + 1
