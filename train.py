@@ -96,7 +96,7 @@ from anyorder.training.start import (
     start_model,
     start_state,
 )
-from anyorder.training.update import get_lr, update
+from anyorder.training.update import get_lr, lr_of, update  # noqa: F401  (for programs)
 from anyorder.training.validation import laws_of
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
@@ -178,7 +178,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
     clock.start(state)
     with bar_of(state, config) as bar, stop_requests() as stop_requested:
         while not (stopping or is_over(state, folder, config)):
-            lr = get_lr(state.iter_num, config)
+            lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)
             bar.update()
             stopping = stop_requested()

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_124,
+    '': 13_130,
     'anyorder': 14_840,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
@@ -60,7 +60,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 4_045,
-    'tests': 124_000,
+    'tests': 124_010,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -45,7 +45,7 @@ from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder, open_newest
-from anyorder.training.update import TrainState, draw_batch, get_lr, make_optimizers, update
+from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
 from anyorder.training.validation import validate
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
@@ -110,9 +110,9 @@ def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine():
         rate = Config(
             learning_rate=1.0, min_lr=0.1, warmup_iters=4, lr_decay_iters=decay, max_iters=n
         )
-        found = [get_lr(it, rate) for it in range(16)]
+        found = [lr_of(it, rate) for it in range(16)]
         assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, *down, 0.1], rel=1e-12)
-    assert get_lr(5, Config(rate | {'lr_decay_iters': 4})) == 0.1
+    assert lr_of(5, Config(rate | {'lr_decay_iters': 4})) == get_lr(5, 1.0, 0.1, 4, 4) == 0.1
 
 
 def test_muon_has_the_matrices_of_blocks_alone():
@@ -531,7 +531,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     torch.set_num_threads.assert_called_once_with(1)
     every = log('all')
     assert [entry['iter'] for entry in every if 'val_any' in entry] == [4, 8, 10]
-    rates = [get_lr(it, typed(*TOY, '--max_iters=10')) for it in range(10)]
+    rates = [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
     assert [entry['lr'] for entry in every] == rates
     assert [entry['tokens'] for entry in every] == [*range(64, 641, 64)]
     assert {'mfu', 'val_l2r'} <= every[-1].keys()

@@ -200,16 +200,18 @@ def load_moments(optimizer, moments):
     optimizer.load_state_dict(optimizer.state_dict() | {'state': own})
 
 
-def get_lr(it, config):
-    """Return AdamW's learning rate of update `it` from 0: a linear rise, then a cosine to min_lr at
-    lr_decay_iters, or at the end of the run."""
-    rise = config.warmup_iters
-    if it < rise:
-        return config.learning_rate * (it + 1) / (rise + 1)
+def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
+    """Return the learning rate of update `it` from 0: a linear rise, then a cosine to min_lr."""
+    if it < warmup_iters:
+        return learning_rate * (it + 1) / (warmup_iters + 1)
+    done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
+    return min_lr + 0.5 * (1 + math.cos(math.pi * done)) * (learning_rate - min_lr)
+
+
+def lr_of(it, config):
+    """Return AdamW's learning rate of update `it` of a run."""
     end = config.lr_decay_iters or config.max_iters
-    done = min(1, (it - rise) / max(1, end - rise))
-    above = config.learning_rate - config.min_lr
-    return config.min_lr + 0.5 * (1 + math.cos(math.pi * done)) * above
+    return get_lr(it, config.learning_rate, config.min_lr, config.warmup_iters, end)
 
 
 def make_optimizers(model, config):
