@@ -123,9 +123,9 @@ def train(config, make_update):
     device, dtype = start_device(config)
     data = Data(config)
     changed += check_data(before, data, config)
-    shaped = Config(config | {'shape': data.kind.shape})
-    order = Order.of('own', shaped)
-    check_order(order, shaped)
+    config = Config(config | {'source': data.source, 'shape': data.kind.shape})
+    order = Order.of('own', config)
+    check_order(order, config)
     model = start_model(config, checkpoint, before, data.tokenizer)
 
     # The options are whole when device, data and work are known
@@ -133,7 +133,7 @@ def train(config, make_update):
     clock = Clock(model, config, peak_flops(device, dtype), N)
     n_flops = clock.flops_per_iter * config.max_iters
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-    found = {'dtype': dtype, 'compile': compiled, 'source': data.source, 'shape': data.kind.shape}
+    found = {'dtype': dtype, 'compile': compiled}
     if config.device == 'auto':
         found['device'] = device.type
     config = Config(config | found)
