@@ -131,7 +131,7 @@ def train(config, make_update):
     # The options are whole when device, data and work are known
     N = width_of(data.train)  # tokens of a sequence
     clock = Clock(model, config, peak_flops(device, dtype), N)
-    n_flops = clock.flops_per_iter * config.max_iters
+    n_flops = clock.flops_per_iter * config.max_iters / world_size
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
     found = {'dtype': dtype, 'compile': compiled}
     if config.device == 'auto':
@@ -180,6 +180,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
         while not (stopping or is_over(state, folder, config)):
             lr = lr_of(state.iter_num, config)
             make_update(state, data.train, lr, config)
+            state.flops += clock.flops_per_iter
             bar.update()
             stopping = stop_requested()
 
@@ -196,7 +197,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
 
             # Validate the average, and tell
             if logs:
-                entry = {'iter': state.iter_num, 'tokens': state.n_seen}
+                entry = {'iter': state.iter_num, 'tokens': state.n_seen, 'flops': state.flops}
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
                 if validates:

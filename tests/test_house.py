@@ -40,14 +40,14 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_130,
+    '': 13_140,
     'anyorder': 14_840,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
     'anyorder/extras/masked': 3_830,
     'anyorder/extras/patterns': 7_520,
-    'anyorder/extras/pictures': 2_120,
+    'anyorder/extras/pictures': 2_130,
     'anyorder/extras/puzzles': 10_930,
     'anyorder/extras/rules': 2_960,
     'anyorder/extras/speed': 5_730,
@@ -60,7 +60,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 4_045,
-    'tests': 124_010,
+    'tests': 124_060,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

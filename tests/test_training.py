@@ -42,7 +42,7 @@ from anyorder.training import run_folder, sharding
 from anyorder.training import start as starts
 from anyorder.training.best import Best, best_of
 from anyorder.training.chart import start_chart
-from anyorder.training.clock import Clock
+from anyorder.training.clock import Clock, training_flops
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
@@ -672,6 +672,8 @@ def test_the_history_of_a_folder(data, capsys):
     found = said('--max_iters=3', '--init_from=resume', *betas)
     assert found.splitlines()[3].endswith('beta1 0.9 -> 0.5, train and val of pydocs')
     checkpoint = load_checkpoint('out/ckpt.pt')
+    small, large = (training_flops(model_from_checkpoint(checkpoint), n) for n in (8, 16))
+    assert [entry['flops'] for entry in log()] == [small, small + large, 2 * small + large]
     matrices, _ = checkpoint['optimizer'][0]['param_groups']
     assert (matrices['betas'][0], matrices['weight_decay']) == (0.5, 0.3)
     assert checkpoint['model_args']['dropout'] == checkpoint['config']['dropout'] == 0.2

@@ -35,7 +35,7 @@ TOY = [
 ]
 TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']  # what two processes can share
 CLOCK = ('tokens_per_sec', 'mfu', 'seconds_left', 'environment')
-EXACT = ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own')
+EXACT = ('iter', 'tokens', 'flops', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own')
 
 
 def run(*args):

@@ -10,15 +10,14 @@ from anyorder.machine.processes import processes
 class Clock:
     """A clock of updates.
 
-    `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one. Both count the
-    padding of documents, which is computed as tokens are; the log does not."""
+    `tokens_per_iter` and `flops_per_iter` count all processes together, `peak` one. Both count the
+    padding of documents, which is computed as tokens are; the tokens of the log do not."""
 
     def __init__(self, model, config, peak, N):
         """Take N tokens of a sequence, and the device's peak in FLOP/s."""
         steps = config.gradient_accumulation_steps
-        _, world_size = processes()
         self.tokens_per_iter = config.batch_size * steps * N
-        self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
+        self.flops_per_iter = training_flops(model, config.batch_size, N) * steps
         self.peak = peak
         self.max_iters = config.max_iters
 
@@ -33,10 +32,11 @@ class Clock:
         seconds = time.perf_counter() - self.began
         tokens_per_sec = (state.n_seen - self.began_seen) / seconds
         flops_per_token = self.flops_per_iter / self.tokens_per_iter
+        _, world_size = processes()
         left = (self.max_iters - state.iter_num) / (state.iter_num - self.began_iter)
         return {
             'tokens_per_sec': round(tokens_per_sec, 1),
-            'mfu': round(flops_per_token * tokens_per_sec / self.peak, 4),
+            'mfu': round(flops_per_token * tokens_per_sec / world_size / self.peak, 4),
             'seconds_left': round(left * seconds, 1),
         }
 

@@ -113,7 +113,7 @@ def step(optimizers, lr):
 class TrainState:
     """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it."""
 
-    COUNTED = ('iter_num', 'n_seen', 'logged', 'totals')  # what tells how far
+    COUNTED = ('iter_num', 'n_seen', 'flops', 'logged', 'totals')  # what tells how far
 
     def __init__(self, model, optimizers, ema, order=RANDOM):
         """order  the Order of the run"""
@@ -125,6 +125,7 @@ class TrainState:
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.iter_num = 0  # updates done
         self.n_seen = 0  # tokens that all processes saw until the last sum_seen
+        self.flops = 0.0  # of the updates done, in all processes; the Clock of a run says them
         self.n_since = torch.zeros((), dtype=torch.long, device=self.device)  # by this one since
         self.logged = 0  # iter_num at the last line of the log
         # sums since that line: mean loss, gradient norm, whether both were finite, wrong orders

@@ -13,8 +13,8 @@ from anyorder.extras.pictures.replay import kendall_tau, write_replay
 from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
 
-LOG = """{"iter": 10, "tokens": 600, "loss": %s}
-{"iter": 30, "tokens": 1800, "loss": %s, "val_any": 2.5}
+LOG = """{"iter": 10, "tokens": 600, "flops": 3e15, "loss": %s}
+{"iter": 30, "tokens": 1800, "flops": 9e15, "loss": %s, "val_any": 2.5}
 """
 FILES = {
     'a_seed1/log.jsonl': LOG % (3.0, 2.0) + '{"tokens": 2400, "loss": 9.0}\n{"iter": 40, "lo',
@@ -46,6 +46,7 @@ def plot(tmp_path, monkeypatch):
 ENDS = [  # a line by its name, mean, error, number of runs and place
     ('b b/log.jsonl ./b/ --y=loss', ['b 4.0000 1 1800']),
     ('b --x=iter --y=val_any', ['b 2.5000 1 30']),
+    ('b --x=flops --y=loss', ['b 4.0000 1 9000000000000000.0']),
     (
         'a_seed1 a_seed22 b --y=loss --labels=_1,$x^$',
         ['_1 2.5000 0.5000 2 1800', '$x^$ 4.0000 1 1800'],
@@ -67,11 +68,12 @@ def test_a_line_is_a_run_and_ends_in_the_table(plot, tmp_path, capsys, words, en
     names = [*{end.split()[0]: None for end in ends}]
     texts = re.findall('<!-- (.*) -->', (tmp_path / 'b/x.svg').read_text())
     assert texts[-len(names) :] == names
+    assert ('training FLOPs' in texts) == ('flops' in words)
 
 
 BAD = {
     'cut.json': 'cut.json cannot be read',
-    'b --y=val_l2r': 'they have: iter, loss',
+    'b --y=val_l2r': 'they have: flops, iter, loss',
     'ways.json': 'they have: nats, passes, way',
     '': 'name the runs',
     'b --labels=x,y': 'must name 1: b; got x,y',

@@ -26,9 +26,11 @@ INPUTS = 'runs: folders of train.py, log.jsonl files, or JSON files that command
 TEXTS = ('labels',)
 STYLE = Path(__file__).with_name('curves.mplstyle')
 LOSSES = ('val_any', 'val_l2r')
+# the label of an axis that says how far a run is
+HOW_FAR = {'tokens': 'tokens', 'iter': 'updates', 'flops': 'training FLOPs'}
 
 out = 'loss.png'  # picture to write: .png, .svg or .pdf
-x = 'tokens'  # what the axis is: tokens or iter of a log, or a name in the rows of a JSON file
+x = 'tokens'  # what the axis is: tokens, iter or flops of a log, or a name in rows of a JSON file
 y = ''  # names with commas between, a panel each; '' is the losses of a log
 by = ''  # names in the rows of a JSON file, with commas between: a line for each of their values
 labels = ''  # what to call the runs, with commas between; '' is names of folders and files
@@ -143,7 +145,7 @@ def picture(x, panels, form):
         figure, axes = plt.subplots(1, n, figsize=(1 + 4.4 * n, 5), squeeze=False)
         handles = {}
         for axis, (y, panel) in zip(axes[0], panels.items()):
-            axis.set(title=y, xlabel=x)
+            axis.set(title=y, xlabel=HOW_FAR.get(x, x))
             for number, (label, curve) in enumerate(panel.items()):
                 if curve:
                     handles[label] = draw(axis, curve, number)
@@ -168,11 +170,11 @@ def draw(axis, curve, number):
 
 
 def set_scale(axis, x, panel):
-    """Count tokens and updates by thousands; other numbers have powers of two as their ticks."""
+    """Count what is in HOW_FAR by thousands; other numbers have powers of two as their ticks."""
     from matplotlib.ticker import EngFormatter
 
     places = set().union(*panel.values())
-    if x in ('tokens', 'iter'):
+    if x in HOW_FAR:
         axis.xaxis.set_major_formatter(EngFormatter(sep=''))
     elif has_names(places):
         axis.tick_params('x', rotation=20)
