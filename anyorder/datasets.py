@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 
 from anyorder.machine.files import check_names
-from anyorder.tokens.meta import meta_path, read_meta
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, SPLITS, TRAIN_AND_VAL, prepare
 from anyorder.tokens.sets import Split, bin_path, whole_splits
@@ -25,12 +25,11 @@ def open_splits(data_dir, name, *splits):
     check_names(dataset=name)
     data_dir = home(data_dir)
     directory = os.path.join(data_dir, name)
-    before = state_of(directory)
     meta = read_meta(directory)
     whole = whole_splits(directory, meta)
     there = [split for split in splits if split in whole]
     files = [np.memmap(bin_path(directory, split), np.uint8, 'r') for split in there]
-    is_same = state_of(directory) == before  # else another command has replaced a file meanwhile
+    is_same = read_meta(directory) == meta  # else another command has replaced a file meanwhile
     if is_same and len(there) == len(splits):
         return [Split(file.view(meta.dtype), meta, split) for split, file in zip(splits, files)]
     if is_same:
@@ -42,16 +41,6 @@ def open_split(data_dir, name, split):
     """Return one Split of a prepared set. See open_splits."""
     (found,) = open_splits(data_dir, name, split)
     return found
-
-
-def state_of(directory):
-    """Return what changes whenever a set is written: who writes it writes meta.json before and
-    after all else. None: there is no set."""
-    path = meta_path(directory)
-    if not os.path.exists(path):
-        return None
-    info = os.stat(path)
-    return info.st_ino, info.st_mtime_ns
 
 
 def make_split(data_dir, name, split, meta):
