@@ -662,7 +662,7 @@ def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token):
     tokens[place] = token
     tokens.tofile(f'{name}/val.bin')
     split = open_split('.', name, 'val')
-    for look in (partial(split.unpack, split.packed), partial(Blocks, split, 8)):
+    for look in (partial(split.unpack, split.packed), Blocks(split, 8).count):
         with one_line(f'{name}/val.bin is damaged: .* token {token % (1 << 15)}, .*--force'):
             look()
 
@@ -822,7 +822,7 @@ def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypa
     monkeypatch.setattr(sets, 'COUNTED', 640)
     monkeypatch.setattr(sets, 'CHUNK', 10)
     parts = np.arange(64_000) // 1000  # one tenth of the places in each
-    assert (blocks_of(parts).counts[:64] == 10).all()
+    assert (blocks_of(parts).count()[:64] == 10).all()
 
 
 def prepare_digits(digits, **options):

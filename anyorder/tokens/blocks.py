@@ -16,7 +16,6 @@ from model import Parts
 class Blocks(Split):
     """A split cut into blocks, and the part that it has in a run.
 
-    counts       of Split.count
     n            how many blocks there are, of a stream one from each token on
     step         from a block to the next one that it does not overlap
     n_apart      blocks that do not overlap, of a stream maybe no whole number
@@ -29,12 +28,11 @@ class Blocks(Split):
     def __init__(self, split, block_size, documents='together'):
         """documents  an option, see apart.py
 
-        Raises ValueError for a split without such blocks, or with a token that its set lacks."""
+        Raises ValueError for a split without such blocks."""
         super().__init__(split.packed, split.meta, split.name, split.find_starts())
         self.check_length(block_size)
         self.block_size = block_size
         self.are_apart = are_apart(self.meta, documents)
-        self.counts = self.count()
         if self.starts is None:
             lengths = np.array([block_size])
             self.step = block_size

@@ -104,7 +104,7 @@ def set_shares(sets, weights):
 def counts_of(sets):
     """Return (n_tokens,) int64: how often each token would stand in as many tokens as there are,
     read by the shares of the Blocks; what stands in one of them counts once at least."""
-    each = [blocks.counts for blocks in sets]
+    each = [blocks.count() for blocks in sets]
     n = sum(counts.sum() for counts in each)
     expected = sum(blocks.share * n * c / c.sum() for blocks, c in zip(sets, each))
     is_there = sum(each) > 0
