@@ -16,7 +16,6 @@ from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.devices import widest
 from anyorder.machine.terminal import progress
 from anyorder.tokens.shown import token_texts
-from anyorder.tokens.tokenizers import Symbols
 
 
 def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
@@ -150,7 +149,7 @@ def open_judge(name, tokenizer):
     never read left to right, or has other tokens of its own than `tokenizer`."""
     checkpoint = Checkpoint(name)
     own = checkpoint.tokenizer
-    if isinstance(own, Symbols) and own.identity != tokenizer.identity:
+    if own.texts and own.identity != tokenizer.identity:
         raise ValueError(
             f'{name} reads other tokens than the samples have, and no text: choose another judge'
         )

@@ -18,7 +18,6 @@ from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import (
     OWN,
     TEXT,
-    Symbols,
     encode_documents,
     split_documents,
     tokenizer_of_set,
@@ -147,7 +146,7 @@ def is_zero_shot(name):
 
 def read_file(path, tokenizer):
     """Return (Split, origin, sizes) of a Corpus from a text file, see encoded."""
-    if isinstance(tokenizer, Symbols):
+    if tokenizer.texts:
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: name its set'
         )
@@ -163,8 +162,7 @@ def read_set(name, split, data_dir, tokenizer):
     meta = tokens.meta
     of_set = tokenizer_of_set(meta)
     is_same = of_set.identity == tokenizer.identity
-    is_text = not isinstance(tokenizer, Symbols)
-    if not is_same and is_text and is_zero_shot(name) and meta.tokenizer in TEXT:
+    if not is_same and not tokenizer.texts and is_zero_shot(name) and meta.tokenizer in TEXT:
         texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
         return encoded(texts, tokenizer, f'{tokens.said["source"]}, in {tokenizer.name} tokens')
     has_own = tokenizer.name == OWN or of_set.file is not None

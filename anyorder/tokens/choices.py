@@ -9,7 +9,7 @@ from anyorder.machine.terminal import progress
 from anyorder.tokens.libraries import Library, cut_of_words, encoding, split_in_words, train_bpe
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
-from anyorder.tokens.tokenizer import Symbols, Tokenizer
+from anyorder.tokens.tokenizer import Tokenizer
 from anyorder.tokens.tokenizers import TEXT, cut_anew, get_tokenizer, tokenizer_of_set
 from configurator import home, number_in
 
@@ -104,7 +104,7 @@ def of_training(folder):
         return None
     with reading(folder, 'a set or a model of ours', WAY_OUT):
         found = tokenizer_of_set(meta or Meta(**said.get('set', {'tokenizer': said['tokenizer']})))
-    if isinstance(found, Symbols):
+    if found.texts:
         raise ValueError(f'{folder} has {found.name} tokens, which are no text')
     return found
 

@@ -11,7 +11,7 @@ from anyorder.machine.files import check_folder, check_names, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.tokens.meta import meta_path, read_meta, write_meta
 from anyorder.tokens.sets import bin_path, whole_splits
-from anyorder.tokens.tokenizers import is_of_text
+from anyorder.tokens.tokenizers import OWN
 from configurator import home
 
 
@@ -104,7 +104,7 @@ class Folder:
         try:
             with whole_files(*(bin_path(self.path, split) for split in self.wanted)) as paths:
                 new = write_pieces(dict(zip(self.wanted, paths)), self.origin, pieces)
-                size = 'text_bytes' if is_of_text(meta.tokenizer) else 'tokens'
+                size = 'tokens' if meta.tokenizer == OWN else 'text_bytes'
                 empty = [split for split, said in new.items() if not said[size]]
                 if empty:
                     raise ValueError(

@@ -64,7 +64,7 @@ class Tokenizer:
                    None where that cannot be said
     n_bytes        (n_tokens,) how many they are of the text that was read, or None
     is_bytes       whether the tokens of a text are pieces of its bytes, of a tokenizer of texts
-    texts          the text of each id, or None
+    texts          the text of each id, of tokens that are symbols and no pieces of texts; else None
     special        {text that shows a special token: id} of those that are read where they are shown
     unknown        the id that stands for what the vocabulary lacks, or None
     is_checked     whether a text that its tokens do not spell is refused

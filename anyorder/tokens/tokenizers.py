@@ -57,11 +57,6 @@ def get_tokenizer(name, file=None, eos=None, texts=(), n_tokens=0):
     return Symbols(name, texts, separator, eos)
 
 
-def is_of_text(name):
-    """Whether the tokens of this tokenizer are pieces of a text."""
-    return name not in (*MAKERS, OWN)
-
-
 class Begun(str):
     """A piece of a text that goes on in the next one."""
 

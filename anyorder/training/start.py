@@ -19,7 +19,6 @@ from anyorder.orders import order_option, val_orders_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.mixture import weights_in
-from anyorder.tokens.tokenizers import is_of_text
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
@@ -205,8 +204,8 @@ def start_model(config, checkpoint, before, tokenizer):
         torch.manual_seed(derive_seed(config.seed))
         return AOGPT(model_config(config, tokenizer.n_tokens))
     theirs = checkpoint.tokenizer
-    are_texts = is_of_text(theirs.name) and is_of_text(tokenizer.name)
-    is_other_text = are_texts and theirs.identity != tokenizer.identity
+    are_symbols = theirs.texts or tokenizer.texts
+    is_other_text = not are_symbols and theirs.identity != tokenizer.identity
     if theirs.n_tokens != tokenizer.n_tokens or is_other_text:
         raise ValueError(
             f'the data set {config.dataset} has {tokenizer.n_tokens} tokens of the tokenizer '

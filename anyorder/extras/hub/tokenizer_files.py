@@ -6,7 +6,7 @@ what is padding out of the loss."""
 import json
 
 from anyorder.tokens.libraries import BYTE_OF
-from anyorder.tokens.tokenizer import END_OF_TEXT, Symbols, one_of
+from anyorder.tokens.tokenizer import END_OF_TEXT, one_of
 
 MASK = '<|mask|>'
 PAD = '<|pad|>'
@@ -32,7 +32,7 @@ def tokenizer_files(tokenizer, n_read):
     n_read  how many tokens the model reads at most"""
     from tokenizers import Tokenizer
 
-    if isinstance(tokenizer, Symbols):
+    if tokenizer.texts:
         backend = word_level(tokenizer)
         end = end_of_symbols(tokenizer)
     elif tokenizer.file is None:

@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass
 
 from anyorder.tokens.tokenizer import PART
-from anyorder.tokens.tokenizers import Symbols
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ def spelled(tokenizer):
     tokens = tokenizer.pieces
     if tokens is not None:
         return Spelled(tokens, tokens, tokens)
-    if isinstance(tokenizer, Symbols):
+    if tokenizer.texts:
         first = [text.encode() for text in tokenizer.texts]
         if tokenizer.eos is not None:
             first[tokenizer.eos] = None

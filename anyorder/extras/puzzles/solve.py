@@ -71,7 +71,7 @@ from anyorder.orders import Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
 from anyorder.tokens.sets import PADDING
-from anyorder.tokens.tokenizers import KNOWN, is_of_text, tokenizer_of_set
+from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
 
 COLUMNS = {
     'order': ('order', ''),
@@ -184,9 +184,10 @@ def open_puzzles(checkpoint, c):
     check_choice('split', c.split, *SHARES)
     split = open_split(data_dir, name, c.split)
     meta = split.meta
-    if is_of_text(meta.tokenizer) and not meta.prompts:
+    of_set = tokenizer_of_set(meta)
+    if not of_set.texts and not meta.prompts:
         raise ValueError(f'{name} is text without prompts, which eval_ppl.py measures')
-    ids = ids_of(tokenizer_of_set(meta), tokenizer)
+    ids = ids_of(of_set, tokenizer)
     if ids is None or checkpoint.set.puzzle not in (None, meta.puzzle):
         raise ValueError(
             f'{name} has other puzzles or symbols than a checkpoint of {tokenizer.name} tokens '
