@@ -46,7 +46,7 @@ from anyorder.tokens.meta import Meta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, shares_of, weights_in
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.sources import name_source, open_source, pydocs
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Begun, Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
 TEXTS += [f'document {i}' for i in range(16)]
@@ -120,9 +120,10 @@ def test_all_kinds_of_rows_are_the_same_documents(text, prompt):
     keys = {'text_key': text, 'prompt_key': 'auto' if prompt == 'prompt' else prompt}
     wanted = [(row[prompt], row[text]) if prompt else row[text] for row in ROWS]
     for name in NAMES.split():
-        origin, documents = open_source(write_rows(name), '', **keys)
-        assert origin != open_source(name, '', 'prompt', 'text')[0]
-        found = documents['']
+        found = open_source(write_rows(name), '', **keys)
+        other = open_source(name, '', text_key='prompt', prompt_key='text')
+        assert found.origin != other.origin
+        (found,) = found.parts.values()
         assert [*found] == [*found] == wanted  # read anew
         if not prompt:
             prepare(name, split='train', force=True, **keys).splits['train']['source'].encode()
@@ -247,7 +248,7 @@ def test_zero_shot_rows_are_detokenized(name, rows, end):
 
 
 def test_a_rule_may_fit_across_two_pieces_of_a_row():
-    pieces = [p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e']
+    pieces = [Begun('a @-'), Begun('@ b '), ', c', 'd @,@ e']
     assert [*p.detokenized(pieces, WIKITEXT)] == ['a-b, c', 'd,e']
 
 
@@ -352,10 +353,10 @@ def texts_of(name):
 
 
 SPLITS = {  # those of a data set, the one that is asked for, and ours
-    'train test': {'': 'train'},
+    'train test': {'train val': 'train'},
     'train validation test': {'train': 'train', 'val': 'validation'},
     'train validation=val': {'val': 'validation'},
-    'extra': {'': 'extra'},
+    'extra': {'train val': 'extra'},
     'train test=val': {},
     'test validation': {},
 }
@@ -377,12 +378,11 @@ def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
             with one_line(f'{source} has the splits .*: name one of them by --split'):
                 open_source(source, split)
             continue
-        origin, found = open_source(source, split)
-        assert origin.startswith(f'{source}, fingerprint ')
-        assert found.keys() == wanted.keys()
-        for s, name in wanted.items():
-            assert [*found[s]] == texts_of(name)
-    with one_line('cannot load owner/set'):
+        found = open_source(source, split)
+        assert found.origin.startswith(f'{source}, fingerprint ')
+        texts = {' '.join(names): [*documents] for names, documents in found.parts.items()}
+        assert texts == {names: texts_of(name) for names, name in wanted.items()}
+    with one_line('owner/set cannot be read as what the hub has'):
         open_source('hf:owner/set/other', '')  # which has no such configuration
 
 
@@ -409,7 +409,7 @@ def test_named_sets_go_through_datasets(monkeypatch):
     assert read('train', 'wikitext2') == ['', ' = train =\n']
     found = read('train', 'openwebtext'), read('val', 'openwebtext')
     assert (sorted(sum(found, [])), len(found[1])) == (sorted(TEXTS), 1)
-    with one_line('python data/prepare.py wikitext2 --split=train, or'):
+    with one_line('Salesforce/wikitext cannot be read as what the hub has: check name and network'):
         prepare('', 'wikitext2', split='train', force=True)
 
 
@@ -486,7 +486,7 @@ BAD = [
     ('a.jsonl.xz', lzma.compress(os.urandom(30000))[:9000], 'cannot be read'),
     ('a.parquet', 'PAR1 and no more', 'a.parquet cannot be read as a .parquet'),
     ('a.yaml', '', 'must end in .txt'),
-    ('a.txt --source=hf:owner/none', '', 'cannot load owner/none'),
+    ('a.txt --source=hf:owner/none', '', 'owner/none cannot be read'),
     ('a.txt --split=../x', 'a', 'plain name'),
     ('a.txt --data_dir=', 'a', '--data_dir must name a folder'),
     ('a.txt --source=hf:owner/none --name=x/y', '', 'plain name'),
@@ -501,8 +501,7 @@ BAD = [
     ('a.txt', '', 'train of .* would be empty'),
     ('a.jsonl --split=', '{"text": "a"}\n{"text": ""}\n', 'would be empty'),
     ('a.jsonl --split= --tokenizer=bpe:300', '', 'would be empty'),
-    ('a.txt pydocs', 'a', 'no --source'),
-    ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test$'),
+    ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),
     ('a.npy', GRIDS - 1, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS + 2**24 - 6, 'integers from 0 to 16,777,215'),

@@ -194,17 +194,13 @@ def check_out(option, path, endings, *others):
         )
 
 
-def quiet_hub():
-    """Silence the hub's own retries and warnings, which would bury our one line."""
+@contextlib.contextmanager
+def asking_hub(name):
+    """Let the body get what the hub has under a name, see `reading`, without the hub's own retries
+    and warnings, which would bury our one line."""
     from huggingface_hub import logging
 
     logging.set_verbosity_error()
-
-
-@contextlib.contextmanager
-def asking_hub(name):
-    """Let the body get what the hub has under a name, see `reading`."""
-    quiet_hub()
     way_out = 'check name and network, or download it and give its path'
     with reading(name, 'what the hub has', way_out):
         yield

@@ -5,9 +5,10 @@ import re
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
+from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, Source, draw_val, names_of
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.prepared import DATA_SETS, SPLITS, TRAIN_AND_VAL, draw_val, splits_of
+from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
@@ -27,8 +28,8 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     name = name or 'tokens'
     place_of(data_dir, name, split)
     arrays = read_arrays(source, split)
-    made = splits_of(arrays), name_source(source), force
-    with folder_to_write(data_dir, name, *made) as folder:
+    found = Source(name_source(source), arrays)
+    with folder_to_write(data_dir, name, found.splits, found.origin, force) as folder:
         meta = describe(arrays, source, folder.meta if folder.kept else None, **form)
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
@@ -37,16 +38,16 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
 
 
 def pieces_of_arrays(arrays, meta, val_ratio):
-    """Yield the pieces of the arrays of read_arrays for Folder.write. What '' names is divided as
-    documents are, of which a stream is one."""
-    for split, array in arrays.items():
+    """Yield the pieces of the arrays of read_arrays for Folder.write. They are divided as documents
+    are, of which a stream is one."""
+    for names, array in arrays.items():
         packed = meta.pack(*array)
         n_rows = len(packed) if meta.row_length else 1
-        if split:
-            yield split, packed, 0, n_rows
+        if names != TRAIN_AND_VAL:
+            yield *names, packed, 0, n_rows
         elif meta.row_length:
             for is_val, row in zip(draw_val(n_rows, val_ratio), packed):
-                yield TRAIN_AND_VAL[is_val], row, 0, 1
+                yield names[is_val], row, 0, 1
         else:
             cut = int(len(packed) * (1 - val_ratio))
             yield 'train', packed[:cut], 0, 1
@@ -58,14 +59,14 @@ def pieces_of_arrays(arrays, meta, val_ratio):
 
 
 def read_arrays(path, split):
-    """Return {split: (tokens, given)} of a file, `given` () where nothing is; '' is still to be
-    divided."""
+    """Return {names of splits: (tokens, given)} of a file, as a Source has them, `given` () where
+    nothing is."""
     nothing = np.array(False)
     way_out = 'save an .npy by numpy.save, an .npz by numpy.savez, without pickled objects'
     with reading(path, 'integers', way_out):
         found = np.load(path, mmap_mode='r', allow_pickle=False)
         if isinstance(found, np.ndarray):
-            return {split: (found, nothing)}
+            return {names_of(split): (found, nothing)}
         with found:
             arrays = dict(found)
     there = [s for s in SPLITS if s in arrays]
@@ -76,7 +77,7 @@ def read_arrays(path, split):
             f'what is given in all of them as given, or given_train, ...; {path} has '
             f'{", ".join(arrays)}'
         )
-    return {s: (arrays[s], arrays.get(name, nothing)) for s, name in names.items()}
+    return {(s,): (arrays[s], arrays.get(name, nothing)) for s, name in names.items()}
 
 
 def read_names(path):

@@ -85,7 +85,7 @@ BENCHMARKS = {
         'wikitext-2-raw-v1',
         'text',
         WIKITEXT,
-        ('train', 'test'),
+        ('test', 'train'),
         'WikiText-2 raw, one row a line',
     ),
     'wikitext103': (

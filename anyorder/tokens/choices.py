@@ -27,14 +27,14 @@ class Untrained(Tokenizer):
         self.name = name
         self.n_tokens = n_tokens
 
-    def trained(self, documents):
-        """Return the tokenizer, of the documents of a train split; None: there is none."""
-        if documents is None:
+    def trained(self, source):
+        """Return the tokenizer, of the train split of a Source."""
+        if 'train' not in source.splits:
             raise ValueError(
                 f'{self.name} is trained on a train split: name the folder of a set that was '
                 'prepared with it, as --tokenizer=data/NAME'
             )
-        bar = progress(texts_of(documents), desc=self.name, unit=' pieces')
+        bar = progress(texts_of(source.of_train()), desc=self.name, unit=' pieces')
         return train_bpe(self.name, self.n_tokens, bar)
 
 

@@ -1,7 +1,6 @@
 """Which data sets of text are there, and how is one prepared? Documents become token files."""
 
 import functools
-import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +9,12 @@ from functools import partial
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import Untrained, choose
+from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sources import (
-    Documents,
-    from_hub,
-    name_source,
-    open_source,
-    open_texts,
-    openwebtext,
-    pydocs,
-)
+from anyorder.tokens.sources import from_hub, open_source, openwebtext, pydocs
 from anyorder.tokens.tokenizers import Begun, encode_documents, tokenizer_of_set
 from configurator import home
-
-SPLIT_SEED = 2357
-TRAIN_AND_VAL = ('train', 'val')
-SPLITS = (*TRAIN_AND_VAL, 'test')
 
 
 @dataclass
@@ -51,12 +39,12 @@ class DataSet:
     rules: tuple = ()
 
 
-def benchmark(name, repository, config, field, rules, splits, about):
+def benchmark(repository, config, field, rules, splits, about):
     """Return a set for zero-shot perplexity: rows of the hub, or of a local file in the original
     form, detokenized."""
 
     def documents(split):
-        return from_hub(repository, config, split, f'{name} --split={split}')[field]
+        return from_hub(repository, config, split)[field]
 
     return DataSet(documents, 'gpt2', 0, about, splits=splits, rules=rules)
 
@@ -98,7 +86,7 @@ DATA_SETS = {
     'openwebtext': DataSet(
         openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'
     ),
-    **{name: benchmark(name, *row) for name, row in BENCHMARKS.items()},
+    **{name: benchmark(*row) for name, row in BENCHMARKS.items()},
 }
 
 
@@ -114,8 +102,8 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     name = name or data_set
     place_of(data_dir, name, split)
     choice = choose(tokenizer)
-    origin, documents = open_documents(data_set, home(source or ''), split, **keys)
-    with folder_to_write(data_dir, name, splits_of(documents), origin, force) as folder:
+    found = open_documents(data_set, home(source or ''), split, **keys)
+    with folder_to_write(data_dir, name, found.splits, found.origin, force) as folder:
         there = tokenizer_of_set(folder.meta) if folder.meta else None
         others = []
         if choice and there and choice.identity not in (there.identity, (there.name, None)):
@@ -125,61 +113,48 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         if folder.kept:
             choice = there
         choice = choice or choose(row.tokenizer)
-        choice.about_bytes()  # what is opened at first use, before documents are
+        about_bytes = choice.about_bytes()  # opens what is opened at first use, before documents
+        if about_bytes:
+            print(about_bytes)
 
         # Look at the documents, and write what they become
-        given = have_prompts(documents, folder)
-        is_val = None
-        if '' in documents:
-            documents[''], is_val = divide(documents[''], row.val_ratio)
+        given = have_prompts(found, folder)
+        found.divide(row.val_ratio)
         if isinstance(choice, Untrained):
-            train = of_train(documents[''], is_val) if '' in documents else documents.get('train')
-            choice = choice.trained(train)
-        if choice.about_bytes():
-            print(choice.about_bytes())
+            choice = choice.trained(found)
         kind = {'given': given, 'prompts': given, 'tokenizer_file': choice.file}
         meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
-        pieces = pieces_of_documents(documents, is_val, choice, meta)
+        pieces = pieces_of_documents(found, choice, meta)
         return folder.write(meta, progress(pieces, desc='texts', unit=' pieces'))
 
 
 def open_documents(data_set, source, split, **keys):
-    """Return (what meta.json says of the documents, {split: documents}) of a row of DATA_SETS; ''
-    is still to be divided.
+    """Return the Source of a row of DATA_SETS.
 
     Its own documents, which may be a download, are only read where they are iterated."""
     row = DATA_SETS[data_set]
-    if row.splits and source:
-        rows = {split or 'test': open_texts(source, by_line=True)}
-        origin = name_source(source)
+    if source or not row.documents:
+        if row.splits:
+            split = split or 'test'
+        found = open_source(source, split, bool(row.splits), **keys)
     elif row.splits:
-        named = [split] if split else sorted(row.splits)
-        rows = {s: Documents(functools.cache(partial(row.documents, s))) for s in named}
-        origin = data_set
-    elif source and row.offline:
-        raise ValueError(
-            f'{data_set} has no --source; of your own: python data/prepare.py text '
-            f'--source={source}'
-        )
-    elif source or not row.documents:
-        return open_source(source, split, **keys)
+        named = [split] if split else row.splits
+        own = {(s,): Documents(functools.cache(partial(row.documents, s))) for s in named}
+        found = Source(data_set, own)
     elif split:
-        way_out = '' if row.offline else ', or name a --source'
-        raise ValueError(f'{data_set} is whole: leave out --split={split}{way_out}')
+        raise ValueError(f'{data_set} is whole: name a --source, or leave out --split={split}')
     else:
-        return data_set, {'': Documents(functools.cache(row.documents))}
-    return origin, {s: Documents(partial(detokenized, r, row.rules)) for s, r in rows.items()}
+        found = Source(data_set, {TRAIN_AND_VAL: Documents(functools.cache(row.documents))})
+    if row.splits:
+        for names, rows in found.parts.items():
+            found.parts[names] = Documents(partial(detokenized, rows, row.rules))
+    return found
 
 
-def splits_of(found):
-    """Return the names of the splits that become of {split: ...}, of which '' is divided."""
-    return [*TRAIN_AND_VAL] if '' in found else sorted(found)
-
-
-def have_prompts(documents, folder):
+def have_prompts(source, folder):
     """Return whether the documents of all splits have prompts, also those that stay in the folder.
     Raises ValueError where only some have."""
-    have = {isinstance(next(iter(texts), None), tuple) for texts in documents.values()}
+    have = {documents.have_prompts for documents in source.parts.values()}
     if folder.kept:
         have.add(folder.meta.prompts)
     if len(have) > 1:
@@ -189,63 +164,10 @@ def have_prompts(documents, folder):
     return have.pop()
 
 
-def pieces_of_documents(splits, is_val, tokenizer, meta):
-    """Yield the pieces of {split: documents} for Folder.write. Of '' each document is of train or
-    of val, see divide."""
-    for split, documents in splits.items():
+def pieces_of_documents(source, tokenizer, meta):
+    """Yield the pieces of a Source for Folder.write."""
+    for names, documents in source.parts.items():
         number = 0
         for tokens, n_bytes, n_ended in encode_documents(documents, tokenizer, meta):
-            # a document that divide has not seen has no byte; `unchanged` refuses it at the end
-            owner = split or TRAIN_AND_VAL[is_val[number : number + 1] == b'\1']
-            yield owner, tokens, n_bytes, n_ended
+            yield source.split_of(names, number), tokens, n_bytes, n_ended
             number += n_ended
-
-
-# --------------------------------------------------------------------------------------------------
-# Dividing
-
-
-def divide(documents, val_ratio):
-    """Return (documents, (n,) bytes, 0 for train and 1 for val), of which val has a share
-    `val_ratio`.
-
-    A lone text becomes two, the end of it is val."""
-    n = 0
-    length = 0
-    for piece in documents:
-        n += not isinstance(piece, Begun)
-        length += len(piece)
-    if n == 1 and isinstance(piece, str):
-        cut = int(length * (1 - val_ratio))
-        return Documents(partial(cut_in_two, documents, cut)), b'\0\1'
-    return documents, draw_val(n, val_ratio)
-
-
-def draw_val(n, val_ratio):
-    """Return (n,) bytes, 1 for a share `val_ratio` of n documents, of which one at least, and 0 for
-    the others."""
-    is_val = bytearray(n)
-    n_val = min(n, max(1, round(n * val_ratio)))
-    for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
-        is_val[number] = 1
-    return is_val
-
-
-def cut_in_two(pieces, cut):
-    """Yield the pieces of one document as those of two, the first of which has `cut` letters."""
-    for piece in pieces:
-        if 0 <= cut <= len(piece):
-            yield piece[:cut]
-            piece = type(piece)(piece[cut:])
-            cut = -1
-        yield piece
-        cut -= len(piece)
-
-
-def of_train(documents, is_val):
-    """Yield the documents that are not for val."""
-    number = 0
-    for piece in documents:
-        if is_val[number : number + 1] == b'\0':
-            yield piece
-        number += not isinstance(piece, Begun)

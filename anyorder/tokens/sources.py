@@ -11,12 +11,11 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
 
-from anyorder.machine.files import quiet_hub, reading, reading_text
+from anyorder.machine.files import asking_hub, reading, reading_text
+from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source, names_of
 from anyorder.tokens.tokenizer import END_OF_TEXT
 from anyorder.tokens.tokenizers import Begun
 
@@ -25,21 +24,11 @@ ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$', re.IGNORE
 PIECE = 1 << 17  # letters
 
 
-@dataclass
-class Documents:
-    """What a function returns, or a generator yields, which is called each time they are read."""
+def open_source(source, split, by_line=False, text_key='text', prompt_key='auto'):
+    """Return the Source of documents of one's own, see open_texts.
 
-    read: Callable
-
-    def __iter__(self):
-        return iter(self.read())
-
-
-def open_source(source, split, text_key='text', prompt_key='auto'):
-    """Return (what meta.json says of it, {split: Documents}) of a source of one's own.
-
-    '' is still to be divided. A data set on the hub, or a DatasetDict in a folder, has splits of
-    its own."""
+    split  of which all are; '' divides them. A data set on the hub, or a DatasetDict in a folder,
+           has splits of its own"""
     if not source:
         raise ValueError(
             f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME'
@@ -48,38 +37,32 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     said = '' if text_key == 'text' else f', text_key {text_key!r}'
     if prompt_key != 'auto':
         said += f', prompt_key {prompt_key!r}'
-    if source.startswith('hf:'):
-        name = source
-        sets = load_from_hub(source)
-    elif is_saved(source):
-        name = plain_name(source)
-        sets = load_saved(source)
-    else:
-        documents = {split: open_texts(source, **keys)}  # else refused before it is hashed
-        return name_source(source, said), documents
+    if not source.startswith('hf:') and not is_saved(source):
+        parts = {names_of(split): open_texts(source, by_line, **keys)}  # else hashed in vain
+        return Source(name_source(source, said), parts)
+    sets = own_splits(load(source), split, source)
+    name = source if source.startswith('hf:') else plain_name(source)
+    fingerprints = '+'.join(rows._fingerprint for rows in sets.values())
+    parts = {names: dataset_documents(rows, source, **keys) for names, rows in sets.items()}
+    return Source(f'{name}{said}, fingerprint {fingerprints}', parts)
 
-    # A data set of the library `datasets`, and its splits
+
+def own_splits(sets, split, source):
+    """Return {names of splits: Dataset} of a DatasetDict, or of a Dataset.
+
+    Without a `split` these are its train and its validation, or its train or only split alone,
+    which is divided."""
     if not isinstance(sets, dict):
         sets = {split: sets}
-    theirs = own_splits([*sets], split, source)
-    fingerprints = '+'.join(sets[its]._fingerprint for its in theirs.values())
-    documents = {s: dataset_documents(sets[its], source, **keys) for s, its in theirs.items()}
-    return f'{name}{said}, fingerprint {fingerprints}', documents
-
-
-def own_splits(names, split, source):
-    """Return {split: its name in the data set `source`}; '' is still to be divided.
-
-    Without a `split` these are its train and its validation, or its train or only split alone."""
-    val = 'val' if 'val' in names else 'validation'
-    theirs = {'val': val, '': names[0] if len(names) == 1 else 'train'}
+    val = 'val' if 'val' in sets else 'validation'
+    theirs = {'val': val, '': min(sets) if len(sets) == 1 else 'train'}
     wanted = [split]
-    if not split and {'train', val} <= {*names}:
-        wanted = ['train', 'val']
-    found = {s: theirs.get(s, s) for s in wanted}
-    if not {*found.values()} <= {*names}:
-        raise ValueError(f'{source} has the splits {", ".join(names)}: name one of them by --split')
-    return found
+    if not split and {'train', val} <= sets.keys():
+        wanted = TRAIN_AND_VAL
+    found = {names_of(s): theirs.get(s, s) for s in wanted}
+    if not {*found.values()} <= sets.keys():
+        raise ValueError(f'{source} has the splits {", ".join(sets)}: name one of them by --split')
+    return {names: sets[its] for names, its in found.items()}
 
 
 def name_source(path, said=''):
@@ -326,49 +309,36 @@ def is_saved(folder):
     return any(os.path.isfile(os.path.join(folder, mark)) for mark in marks)
 
 
-def load_saved(folder):
-    """Return the Dataset or the DatasetDict in a folder."""
+def load(source):
+    """Return the Dataset or DatasetDict in a folder, or of hf:OWNER/NAME or
+    hf:OWNER/NAME/CONFIG."""
+    if source.startswith('hf:'):
+        owner, _, name = source.removeprefix('hf:').partition('/')
+        name, _, config = name.partition('/')
+        return from_hub(f'{owner}/{name}', config or None)
     from datasets import load_from_disk
 
-    with reading(folder, 'a folder that `datasets` saved', 'fetch or save it again'):
-        return load_from_disk(folder)
+    with reading(source, 'a folder that `datasets` saved', 'fetch or save it again'):
+        return load_from_disk(source)
 
 
-def load_from_hub(source):
-    """Return the DatasetDict of hf:OWNER/NAME or hf:OWNER/NAME/CONFIG."""
-    owner, _, name = source.removeprefix('hf:').partition('/')
-    name, _, config = name.partition('/')
-    return from_hub(f'{owner}/{name}', config or None, None, f'text --source={source}')
-
-
-def from_hub(repository, name, split, command):
-    """Return a data set on the Hugging Face hub.
-
-    name     its configuration, or None
-    split    its split; None is all of them
-    command  of data/prepare.py that fetches it, for an error"""
+def from_hub(repository, config, split=None):
+    """Return a data set on the Hugging Face hub, as one of its configurations or None has it; by
+    default all of its splits."""
     from datasets import load_dataset
 
-    quiet_hub()
     n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
-    load = partial(load_dataset, repository, name, split=split, num_proc=n_proc)
-    try:
+    load = partial(load_dataset, repository, config, split=split, num_proc=n_proc)
+    with asking_hub(repository):
         try:
             return load()
         except RuntimeError:  # a repository that is still a script: the hub's own conversion of it
             return load(revision='refs/convert/parquet')
-    except Exception as e:  # the hub's errors have many classes; most mean that it was not reached
-        said = ' '.join(str(e).split())[:200]
-        raise ValueError(
-            f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}: {said}); on '
-            f'a machine with a network: python data/prepare.py {command}, or --source=FILE'
-        ) from None
 
 
 def openwebtext():
     """Return OpenWebText, 8,013,769 documents. `datasets` downloads and caches about 25 GB."""
-    found = from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext')
-    return dataset_documents(found, 'openwebtext')
+    return dataset_documents(from_hub('Skylion007/openwebtext', None, 'train'), 'openwebtext')
 
 
 # --------------------------------------------------------------------------------------------------

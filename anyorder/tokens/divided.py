@@ -1,0 +1,105 @@
+"""What is a set made of, and how do documents become splits? By their own, or drawn by a seed."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from anyorder.tokens.tokenizers import Begun
+
+SPLIT_SEED = 2357
+TRAIN_AND_VAL = ('train', 'val')
+SPLITS = (*TRAIN_AND_VAL, 'test')
+
+
+@dataclass
+class Documents:
+    """What a function returns, or a generator yields, which is called each time they are read."""
+
+    read: Callable
+
+    def __iter__(self):
+        return iter(self.read())
+
+    @property
+    def have_prompts(self):
+        """Whether they are pairs (prompt, text)."""
+        return isinstance(next(iter(self), None), tuple)
+
+
+@dataclass
+class Source:
+    """What a set is made of.
+
+    origin  what meta.json says of it
+    parts   {names of splits: Documents, or an array}; of ('train', 'val') each document is of one
+            of the two
+    is_val  (n,) bytes, 0 for train and 1 for val, of the documents of ('train', 'val')"""
+
+    origin: str
+    parts: dict
+    is_val: bytes = b''
+
+    @property
+    def splits(self):
+        """The names of all splits."""
+        return sorted(split for names in self.parts for split in names)
+
+    def divide(self, val_ratio):
+        """Draw the documents of val, of which it has a share `val_ratio`.
+
+        A lone text becomes two, the end of it is val."""
+        if TRAIN_AND_VAL not in self.parts:
+            return
+        documents = self.parts[TRAIN_AND_VAL]
+        n = 0
+        length = 0
+        for piece in documents:
+            n += not isinstance(piece, Begun)
+            length += len(piece)
+        self.is_val = draw_val(n, val_ratio)
+        if n == 1 and isinstance(piece, str):
+            cut = int(length * (1 - val_ratio))
+            self.parts[TRAIN_AND_VAL] = Documents(partial(cut_in_two, documents, cut))
+            self.is_val = b'\0\1'
+
+    def split_of(self, names, number):
+        """Return the split of a document of the part with these `names`.
+
+        One that `divide` has not seen has no byte: `unchanged` refuses it at the end."""
+        return names[self.is_val[number : number + 1] == b'\1']
+
+    def of_train(self):
+        """Yield the documents of the train split."""
+        for names, documents in self.parts.items():
+            number = 0
+            for piece in documents:
+                if self.split_of(names, number) == 'train':
+                    yield piece
+                number += not isinstance(piece, Begun)
+
+
+def names_of(split):
+    """Return the names of the splits that become of documents: one, or '' divides them."""
+    return (split,) if split else TRAIN_AND_VAL
+
+
+def draw_val(n, val_ratio):
+    """Return (n,) bytes, 1 for a share `val_ratio` of n documents, of which one at least, and 0 for
+    the others."""
+    is_val = bytearray(n)
+    n_val = min(n, max(1, round(n * val_ratio)))
+    for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
+        is_val[number] = 1
+    return is_val
+
+
+def cut_in_two(pieces, cut):
+    """Yield the pieces of one document as those of two, the first of which has `cut` letters."""
+    for piece in pieces:
+        if 0 <= cut <= len(piece):
+            yield piece[:cut]
+            piece = type(piece)(piece[cut:])
+            cut = -1
+        yield piece
+        cut -= len(piece)
