@@ -802,14 +802,6 @@ def test_without_weights_sets_are_read_as_if_they_were_one():
     assert chi2_of(np.bincount(owner), np.array([3, 5, 7]) / 15) < limit(2)
 
 
-def test_a_large_vocabulary_has_room_for_what_is_given():
-    """40,000 is an id of the first set, and the mark and an id of the second."""
-    large = Blocks(Split(np.full(N, 40_000, '<u2'), Meta(n_tokens=50_000)), N)
-    small = blocks_of(np.full(N, 7), np.full(N, True), row_length=N)
-    tokens, given, _ = drawn_from([large, small], [1, 1])
-    assert [tokens[given].unique(), tokens[~given].unique()] == [7, 40_000]
-
-
 def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypatch):
     both = [
         blocks_of(np.repeat([0, 1], [90, 10])),
