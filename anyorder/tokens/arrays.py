@@ -1,5 +1,6 @@
 """How do arrays of integers become a set? Rows of one length, or a stream, checked."""
 
+import math
 import re
 
 import numpy as np
@@ -111,8 +112,8 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     (of_row,) = shapes
     n_row = of_row[0] if of_row else None
     n_tokens = 1 + max(int(tokens.max()) for tokens, _ in arrays.values())
+    sides = grid_of(shape, end, n_row)
     if end is not None:
-        check_end(end, n_row)
         n_tokens = max(n_tokens, end + 1)
     kept = kept or Meta('', OWN, n_tokens)
     names = read_names(home(vocabulary)) if vocabulary else kept.vocabulary
@@ -131,7 +132,7 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
         kept.eos if end is None else end,
         given=any(given.ndim for _, given in arrays.values()),
         row_length=n_row,
-        shape=grid_of(shape, n_row) if shape else kept.shape,
+        shape=sides or kept.shape,
         vocabulary=names,
     )
 
@@ -154,26 +155,20 @@ def check_array(tokens, given, source):
         )
 
 
-def check_end(end, n_row):
-    """Raise ValueError unless `end` may be the token that ends each document of a stream."""
-    if n_row or not 0 <= end < N_IDS:
+def grid_of(shape, end, n_row):
+    """Return [H, W] of the option `shape`, None of ''.
+
+    Raises ValueError unless it fits rows of n_row tokens, and `end` may be the token that ends each
+    document of a stream, where n_row is None."""
+    is_typed = re.fullmatch('[0-9]+x[0-9]+', shape)
+    sides = [int(side) for side in shape.split('x')] if is_typed else [0]
+    is_grid = not shape or math.prod(sides) == n_row
+    is_end = end is None or (n_row is None and 0 <= end < N_IDS)
+    if not (is_grid and is_end):
+        said = f'rows of {n_row}' if n_row else 'a stream'
         raise ValueError(
-            f'end must be a token from 0 to {N_IDS - 1:,}, which ends each document of a stream, '
-            f'got {end} for {said_of(n_row)}'
+            'shape is HxW, as 8x8, for rows of H * W tokens, and end a token from 0 to '
+            f'{N_IDS - 1:,}, which ends each document of a stream: got {shape!r} and {end} for '
+            f'{said}'
         )
-
-
-def grid_of(shape, n_row):
-    """Return [H, W] of the option `shape`."""
-    fits = re.fullmatch('[0-9]{1,8}x[0-9]{1,8}', shape)
-    sides = [int(side) for side in shape.split('x')] if fits else [0, 0]
-    if sides[0] * sides[1] != n_row:
-        raise ValueError(
-            f'shape must be HxW, as 8x8, for rows of H * W tokens, got {shape!r} for '
-            f'{said_of(n_row)}'
-        )
-    return sides
-
-
-def said_of(n_row):
-    return f'rows of {n_row}' if n_row else 'a stream'
+    return sides if shape else None
