@@ -105,12 +105,12 @@ class Folder:
             with whole_files(*(bin_path(self.path, split) for split in self.wanted)) as paths:
                 new = write_pieces(dict(zip(self.wanted, paths)), self.origin, pieces)
                 size = 'tokens' if meta.tokenizer == OWN else 'text_bytes'
-                empty = [split for split, said in new.items() if not said[size]]
-                if empty:
-                    raise ValueError(
-                        f'{empty[0]} of {self.origin} would be empty: name its --split, or a '
-                        'longer source'
-                    )
+                for split, entry in new.items():
+                    if not entry[size]:
+                        raise ValueError(
+                            f'{split} of {self.origin} would be empty: name its --split, or a '
+                            'longer source'
+                        )
                 if os.path.exists(meta_path(self.path)):
                     # who is killed from here on leaves no entry of another file
                     write_meta(self.path, meta)
@@ -123,31 +123,35 @@ class Folder:
 
 
 def write_pieces(paths, origin, pieces):
-    """Write pieces into the files of {split: path}; return {split: what is said of it}. See
+    """Write pieces into the files of {split: path}; return {split: its entry in meta.json}. See
     Folder.write."""
-    hashes = {split: hashlib.sha256() for split in paths}
-    new = {split: {'rows': 0, 'tokens': 0, 'text_bytes': 0} for split in paths}
+    new = {}
+    for split in paths:
+        counts = {'rows': 0, 'tokens': 0, 'text_bytes': 0}
+        new[split] = counts | {'sha256': hashlib.sha256(), 'source': origin}
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(open(path, 'wb')) for split, path in paths.items()}
         for split, tokens, n_bytes, n_rows in pieces:
             written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
             files[split].write(written)
-            hashes[split].update(written)
-            said = new[split]
-            said['rows'] += n_rows
-            said['tokens'] += written.size
-            said['text_bytes'] += n_bytes
-    for split, said in new.items():
-        said |= {'sha256': hashes[split].hexdigest(), 'source': origin}
+            entry = new[split]
+            entry['sha256'].update(written)
+            entry['rows'] += n_rows
+            entry['tokens'] += written.size
+            entry['text_bytes'] += n_bytes
+    for entry in new.values():
+        entry['sha256'] = entry['sha256'].hexdigest()
     return new
+
+
+ENTRY = (
+    '{}: {rows:,} rows, {tokens:,} tokens, {text_bytes:,} bytes of text, sha256 {sha256:.16}..., '
+    'from {source}'
+)
 
 
 def print_meta(out, meta):
     """Print what is in the folder now."""
     print(f'{os.path.join(out, meta.name)}: tokenizer {meta.tokenizer}')
-    for name, said in meta.splits.items():
-        print(
-            f'{name}: {said["rows"]:,} rows, {said["tokens"]:,} tokens, '
-            f'{said["text_bytes"]:,} bytes of text, sha256 {said["sha256"][:16]}..., '
-            f'from {said["source"]}'
-        )
+    for split, entry in meta.splits.items():
+        print(ENTRY.format(split, **entry))
