@@ -23,8 +23,6 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     split   what all of it is; '' divides it, or leaves it to an .npz
     force   replace what is there
     form    end, vocabulary and shape, see describe"""
-    if not source:
-        raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
     source = home(source)
     name = name or 'tokens'
     place_of(data_dir, name, split)
@@ -70,15 +68,16 @@ def read_arrays(path, split):
             return {names_of(split): (found, nothing)}
         with found:
             arrays = dict(found)
-    there = [s for s in SPLITS if s in arrays]
-    names = {s: f'given_{s}' if f'given_{s}' in arrays else 'given' for s in there}
-    if split or not there or arrays.keys() - {*there, *names.values(), 'given'}:
+    given = arrays.pop('given', nothing)
+    named = [s for s in SPLITS if s in arrays]
+    parts = {(s,): (arrays.pop(s), arrays.pop(f'given_{s}', given)) for s in named}
+    if split or not parts or arrays:
         raise ValueError(
             f'an .npz names its splits itself, without --split, as arrays {", ".join(SPLITS)}, and '
             f'what is given in all of them as given, or given_train, ...; {path} has '
-            f'{", ".join(arrays)}'
+            f'{", ".join(found.files)}'
         )
-    return {(s,): (arrays[s], arrays.get(name, nothing)) for s, name in names.items()}
+    return parts
 
 
 def read_names(path):
@@ -104,13 +103,10 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     end         the token that ends each document of a stream, or None
     vocabulary  path of a file with a name for each token, or ''
     shape       'HxW' where a row is a grid, or ''"""
+    first, _ = next(iter(arrays.values()))
     for tokens, given in arrays.values():
-        check_array(tokens, given, source)
-    shapes = {tokens.shape[1:] for tokens, _ in arrays.values()}
-    if len(shapes) > 1:
-        raise ValueError(f'{source} must hold rows of one length, got {shapes}')
-    (of_row,) = shapes
-    n_row = of_row[0] if of_row else None
+        check_array(tokens, given, first.shape[1:], source)
+    n_row = first.shape[1] if first.ndim > 1 else None
     n_tokens = 1 + max(int(tokens.max()) for tokens, _ in arrays.values())
     sides = grid_of(shape, end, n_row)
     if end is not None:
@@ -137,11 +133,12 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     )
 
 
-def check_array(tokens, given, source):
-    """Raise ValueError unless tokens are rows or a stream of integers, and `given` bools for these
-    which leave something to learn of each row."""
+def check_array(tokens, given, of_row, source):
+    """Raise ValueError unless tokens are rows of a shape or a stream of integers, and `given` bools
+    for these which leave something to learn of each row."""
     shape = tokens.shape
-    is_whole = tokens.dtype.kind in 'iu' and tokens.ndim in (1, 2) and tokens.size
+    is_stack = tokens.ndim in (1, 2) and shape[1:] == of_row
+    is_whole = tokens.dtype.kind in 'iu' and is_stack and tokens.size
     if not is_whole or tokens.min() < 0 or tokens.max() >= N_IDS:
         raise ValueError(
             f'{source} must hold integers from 0 to {N_IDS - 1:,}, as rows of one length (rows, N) '

@@ -2,11 +2,10 @@
 
 import json
 import os
-from functools import partial
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, cut_of_words, encoding, split_in_words, train_bpe
+from anyorder.tokens.libraries import Library, encoding, last_cut, train_bpe
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
@@ -40,7 +39,7 @@ class Untrained(Tokenizer):
 
 def texts_of(documents):
     """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, partial(cut_of_words, split_in_words())):
+    for document in cut_anew(documents, last_cut):
         if isinstance(document, tuple):
             yield from document
         else:
@@ -69,8 +68,6 @@ def choose(name):
 
 def of_tiktoken(name):
     """Return the tokenizer of tiktoken:NAME."""
-    if name == 'gpt2':
-        return get_tokenizer(name)
     return Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name)))
 
 

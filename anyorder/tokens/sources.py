@@ -29,10 +29,6 @@ def open_source(source, split, by_line=False, text_key='text', prompt_key='auto'
 
     split  of which all are; '' divides them. A data set on the hub, or a DatasetDict in a folder,
            has splits of its own"""
-    if not source:
-        raise ValueError(
-            f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME'
-        )
     keys = {'text_key': text_key, 'prompt_key': prompt_key}
     said = '' if text_key == 'text' else f', text_key {text_key!r}'
     if prompt_key != 'auto':
@@ -126,7 +122,8 @@ def files_of(path):
     files = texts_in(path) if os.path.isdir(path) else []
     if not files:
         raise ValueError(
-            f'no file {path}, and no folder in which there is a .txt or which `datasets` saved'
+            f'no file {path}: name a file ({KINDS}), a folder in which there is a .txt or which '
+            '`datasets` saved, or hf:OWNER/NAME'
         )
     return files
 
