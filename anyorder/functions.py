@@ -31,17 +31,16 @@ def load(text):
         function = names_of(os.path.abspath(path), digest)[name]
         signature = inspect.signature(function)
         names = [*signature.parameters]
-        signature.bind(*names[:3], **dict.fromkeys(names[3:]))
-        if len(names) not in KINDS and len(names) < 3:
-            raise TypeError(f'an order has three arguments or more, a score one, not {len(names)}')
-        holds, wanted = KINDS[min(len(names), 3)]
-        if not {*names[3:]} <= {*SEEN} or {*names[:3]} & {*SEEN}:
-            raise TypeError(f'behind these it asks for {", ".join(SEEN)} alone, not for {names}')
+        sees = [name for name in SEEN if name in names]
+        is_score = len(names) == 1
+        places = names if is_score else 'unp'  # u, n and the parameter, whatever they are called
+        signature.bind(*places, **dict.fromkeys(sees))
     except (Exception, SystemExit) as e:
         raise ValueError(
-            f'{path} has no order {name}, a function of u, n, parameter, and no score, a function '
-            f'of logits alone: {e!r}'
+            f'{path} has no order {name}, a function of u, n, parameter and maybe '
+            f'{", ".join(SEEN)}, and no score, a function of logits alone: {e!r}'
         ) from None
+    holds, wanted = KINDS[is_score]
 
     @wraps(function)  # with its signature
     def checked(x, *others, **seen):
@@ -52,8 +51,8 @@ def load(text):
         return found.to(x.device)
 
     checked.path = path
-    checked.sees = names[3:]
-    checked.is_score = holds is holds_scores
+    checked.sees = sees
+    checked.is_score = is_score
     kept = f'{os.path.basename(path)}:{name}@{digest}'
     LOADED[kept] = checked
     return kept
@@ -76,13 +75,13 @@ def looks_like_orders(found, u):
     return found.dtype == torch.long and found.shape == u.shape
 
 
-# by how many arguments it has, at least: what holds of its results, and what to say if it does not
+# by whether it is a score: what holds of its results, and what to say if it does not
 KINDS = {
-    1: (holds_scores, 'a float for each row of logits, none of them NaN'),
-    3: (looks_like_orders, 'int64 in the shape of u'),
+    True: (holds_scores, 'a float for each row of logits, none of them NaN'),
+    False: (looks_like_orders, 'int64 in the shape of u'),
 }
 
-# what an order may ask for by these names, see Order.seeing
+# what an order may ask for by these names, see Order.sight
 SEEN = ('idx', 'given', 'coin', 'step', 'model')
 
 

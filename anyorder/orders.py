@@ -10,7 +10,7 @@ import math
 import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -109,15 +109,13 @@ class Order:
     parameter  what the family lets one choose; None is its default
     seed       of a family that has one
     length     positions of the stored order, of which those below n stay; None: n
-    shape      (H, W) if the positions are a grid
-    seen       of `seeing`"""
+    shape      (H, W) if the positions are a grid"""
 
     kind: str = 'random'
     parameter: int | tuple | None = None
     seed: int = 0
     length: int | None = None
     shape: tuple | None = None
-    seen: dict | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         if not self.is_function and self.kind != 'listed' and self.kind not in ORDERS:
@@ -147,7 +145,9 @@ class Order:
     def family(self):
         """The Family. Raises ValueError for a function whose file was not run."""
         if self.is_function:
-            return Family(loaded(self.kind), drawn=True)
+            function = loaded(self.kind)
+            n_coins = 1 if function.sees else 0
+            return Family(function, drawn=True, n_numbers=lambda n, _: n + n_coins)
         if self.kind == 'listed':
             return LISTED
         return ORDERS[self.kind]
@@ -216,7 +216,6 @@ class Order:
     def entries(self):
         """What a file of results says, a dict."""
         entries = asdict(self)
-        del entries['seen']
         if self.shape is None:
             del entries['shape']
         return entries
@@ -229,31 +228,30 @@ class Order:
                 f'an order must hold at most the {most} positions of the model, got '
                 f'{len(self.parameter)}'
             )
-        self.draw(1, n, stream())  # raises where a file or a function is wrong
+        check_orders(self.draw(1, n, stream()), n, self.name)  # of a function, or of a short file
 
-    def seeing(self, model, step, tokens, given):
-        """Return the order of these rows, which sees what it asks for.
+    def sight(self, model, step, tokens, given):
+        """Return what the function may ask for of these rows by name; {}: it asks for nothing.
 
         idx    tokens (B, n) on the model's device, 0 for padding
         given  (B, n) bool: what is not learned
         step   updates done
         model  the run's average: in evaluation, without gradients, not compiled"""
         if not self.sees:
-            return self
+            return {}
         idx = tokens.clamp(min=0).to(model.device)
         given = given.to(model.device, copy=True)  # which the function may change
-        seen = {'idx': idx, 'given': given, 'step': step, 'model': model}
-        return replace(self, seen=seen)
+        return {'idx': idx, 'given': given, 'step': step, 'model': model}
 
-    def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
+    def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None, **seen):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
-        A row is drawn by the generator, by default torch's own, or by its own key of `keys`. Raises
-        ValueError for a row of a user's function that is no permutation; without keys one that has
-        seen the run is -1, without a wait."""
+        A row is drawn by the generator, by default torch's own, or by its own key of `keys`. What a
+        user's function returns may be no permutation, see check_orders.
+
+        seen  of `sight`"""
         # The last number of a row decides whether it is left to right
         n_numbers = 1 + (self.family.n_numbers(n, self.parameter) if self.drawn else n)
-        n_numbers += len(self.sees) > 0  # the coin
         if keys is not None:
             columns = torch.arange(n_numbers, device=keys.device)
             u = uniform(keys.unsqueeze(1), 'order', columns)
@@ -262,25 +260,18 @@ class Order:
             shape = batch_size, n_numbers
             u = torch.rand(shape, device=device, dtype=dtype, generator=generator)
         if self.drawn:
-            order = self.of_uniforms(u[:, :-1], n)
+            order = self.of_uniforms(u[:, :-1], n, **seen)
         else:
             order = one_order(self, n, str(device or 'cpu')).repeat(batch_size, 1)
-        if self.is_function:
-            positions = torch.arange(n, device=u.device)
-            is_whole = (order.sort(-1).values == positions).all(-1, keepdim=True)
-            waits = keys is not None or self.seen is None
-            if waits and not is_whole.all():
-                raise ValueError(f'{self.name} must return every position once in each row')
-            order = order.where(is_whole, -1)
         if not l2r_ratio:
             return order
         is_l2r = u[:, -1:] < l2r_ratio
         return torch.where(is_l2r, torch.arange(n, device=device), order)
 
     @torch.no_grad()
-    def of_uniforms(self, u, n):
-        """Return the orders (B, n) that the family makes of uniform numbers u (B, m), the last of
-        which is the coin of an order that sees."""
+    def of_uniforms(self, u, n, **seen):
+        """Return the orders (B, n) that the family makes of uniform numbers u (B, m), of which the
+        last is the coin of a function to which `seen` is shown."""
         family = self.family
         size = n
         if self.wants_shape:
@@ -294,12 +285,12 @@ class Order:
         function = opened(family.orders)
         if not self.sees:
             return function(u, size, self if family.is_whole else self.parameter)
-        if self.seen is None:
+        if not seen:
             raise ValueError(
                 f'{self.name} is an order of training, as it asks for {", ".join(self.sees)}: '
-                'choose another one by --order'
+                'nothing is written in it, choose another one'
             )
-        seen = self.seen | {'coin': u[:, n]}
+        seen['coin'] = u[:, n]
         asked = {name: seen[name] for name in self.sees}
         return function(u[:, :n], size, self.parameter, **asked)
 
@@ -400,11 +391,25 @@ def one_order(order, n, device):
     u = torch.rand(1, n_numbers, dtype=torch.float64, generator=stream(order.seed, 'order'))
     positions = order.of_uniforms(u, length)[0]
     below_n = positions[positions < n]
-    if sorted(below_n.tolist()) != [*range(n)]:
-        raise ValueError(
-            f'an order must hold every position, from 0 to {n - 1}, once; got {len(positions)}'
-        )
+    check_orders(below_n, n, f'{order.name} of {len(positions)} positions')
     return below_n.to(device)
+
+
+def check_orders(orders, n, name):
+    """Raise ValueError unless each row of orders (..., n) is a permutation, in the order of this
+    name. The host waits for the device."""
+    if not are_permutations(orders, n).all():
+        raise ValueError(
+            f'an order must hold every position from 0 to {n - 1} once, and {name} does not'
+        )
+
+
+def are_permutations(orders, n):
+    """Return (...), whether each row of orders (..., n) is a permutation, without a wait."""
+    positions = torch.arange(n, device=orders.device)
+    if orders.size(-1) != n:
+        return torch.tensor(False)
+    return (orders.sort(-1).values == positions).all(-1)
 
 
 def sample_order(
@@ -419,19 +424,21 @@ def sample_order(
 RANDOM = Order()
 
 
-def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
+def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM, **seen):
     """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    Those of a drawn family are a function of (seed, number), and of what it has seen of as many
-    rows. Of another family all blocks have the same, of n_orders seeds."""
+    Those of a drawn family are a function of (seed, number), and of what is `seen` of as many rows,
+    see Order.sight. Of another family all blocks have the same, of n_orders seeds."""
     if order.drawn:
         keys = random_bits(numbered_keys(seed, numbers).unsqueeze(1), torch.arange(n_orders))
         own = keys.flatten()
-        if order.seen:
-            own = own.to(order.seen['idx'].device)
+        if seen:
+            own = own.to(seen['idx'].device)
         if order.is_function:  # it may draw more
             torch.manual_seed(derive_seed(seed, 'order', *numbers[:1]))
-        return order.draw(keys.numel(), n, keys=own).cpu().view(*keys.shape, n)
+        orders = order.draw(len(own), n, keys=own, **seen).cpu()
+        check_orders(orders, n, order.name)
+        return orders.view(*keys.shape, n)
     shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
     return torch.cat(shared).repeat(len(numbers), 1, 1)
 

@@ -221,7 +221,7 @@ def test_a_file_has_positions_of_the_model_or_fewer():
     assert Order.of([3, 2, 0, 1, 4], {'block_size': 9}).draw(2, 3).tolist() == [[2, 0, 1]] * 2
     order = Order('listed', (3, 2, 0, 1))
     order.check(3, 4)
-    for asked, said in (((2, 3), 'at most the 3'), ((5,), '0 to 4, once')):
+    for asked, said in (((2, 3), 'at most the 3'), ((5,), '0 to 4 once')):
         with one_line(said):
             order.check(*asked)
 
@@ -255,7 +255,7 @@ def test_a_text_that_is_no_order_is_one_line():
     with one_line("order must be random, l2r, .*, got 'rl'"):
         Order('rl')
     for positions in ([0, 1, 1], [3, 1, 2], []):
-        with one_line(f'from 0 to 2, once; got {len(positions)}'):
+        with one_line(f'from 0 to 2 once, and listed of {len(positions)}'):
             Order.of(positions, {}).draw(1, 3)
 
 
@@ -762,7 +762,7 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
 
 WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
     ('def f(u, n, by): return u', 'must return int64 in .*, got t'),
-    ('def f(u, n, by): return (u * 0).long()', 'every position once'),
+    ('def f(u, n, by): return (u * 0).long()', 'every position'),
     ('def f(u, n, by): return u.argsort(-1)[:, 1:]', 'return int64'),
     ('def f(u, n, by): return None', 'got None'),
     ('def f(logits): return logits', 'a float for each row of logits'),
@@ -770,7 +770,7 @@ WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
     ('def f(logits): return logits[:, 0].tolist()', 'must return a float'),
     ('def f(logits): return logits[:, 0] * float("nan")', 'none of them NaN, got t'),
     ('def f(): return 1', 'mine.py has no order f.*no score'),
-    ('def f(u, n): return u', 'has no order f.*not 2'),
+    ('def f(u, n): return u', 'has no order f.*too many positional'),
     ('x = 3', "KeyError.*'f'"),
     ('def f(:', 'SyntaxError'),
 ]

@@ -24,7 +24,7 @@ from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import choose_lengths, length_probabilities
 from anyorder.likelihood.measured import Corpus, Cut, open_corpus
-from anyorder.likelihood.nll import block_nll, draw_known, read
+from anyorder.likelihood.nll import block_nll, known_shares, read
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.arrays import prepare_tokens
@@ -130,12 +130,10 @@ def test_the_bound_of_a_masked_loss_is_drawn_without_bias(network):
 
 
 def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block():
-    first = torch.tensor([[2], [0], [8]])
-    known = draw_known([4, 0, 9], 9 - first, 3, 7, first)
-    size = 9 - first
-    part = 3 * (known - first) - torch.arange(3) * size
-    assert ((part > -3) & (part < size)).all()
-    assert draw_known([0], 9, 3, 7).equal(known[1:2])
+    share = known_shares([4, 0, 9], 6, 3, 7)
+    part = 3 * share - torch.arange(3).repeat(2)
+    assert ((part >= 0) & (part < 1)).all() and len(part.unique()) == 18
+    assert known_shares([0], 6, 3, 7).equal(share[1:2])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -278,8 +276,8 @@ def test_an_estimate_is_its_definition(network, names):
                 continue
             known = None
             if it.kind == 'any' and names == 'own,any':
-                first = N_GIVEN[b].view(1, 1)
-                known = draw_known([b], N_VISITS[b] - first, K, SEED, first)[0]
+                share = known_shares([b], K, K, SEED)[0]
+                known = N_GIVEN[b] + (share * (N_VISITS[b] - N_GIVEN[b])).long()
             rows = [b] * len(orders)
             how = {'n_known': known, 'n_given': N_GIVEN[rows]}
             close(nats, block_nll(model, BLOCKS[rows], orders, 9, **how))

@@ -84,8 +84,20 @@ def policy(data):
         yield
 
 
+def order_of(name):
+    return Order.of(read_order(f'policy.py:{name}'), {})
+
+
 def seeing(name, *how):
-    return Order.of(read_order(f'policy.py:{name}'), {}).seeing(*how)
+    """Return what draws of such an order want: it, and what it is shown."""
+    order = order_of(name)
+    return {'order': order, **order.sight(*how)}
+
+
+def drawn_by(name, step, l2r_ratio=0.0):
+    order = order_of(name)
+    seen = order.sight(make_model(), step, TOKENS, NOTHING)
+    return order.draw(2, 4, stream(1), l2r_ratio, **seen)
 
 
 TOKENS = torch.tensor([[3, 1, 2, -1], [5, 6, 0, 7]])
@@ -94,23 +106,19 @@ NOTHING = torch.zeros(2, 4, dtype=torch.bool)
 
 def test_a_function_gets_what_it_names(policy):
     """Padding is token 0; the numbers u are those without it, and the coin is none of them."""
-    model = make_model()
-    by_token = seeing('by_token', model, 4, TOKENS, NOTHING)
-    u = torch.rand(2, 6, dtype=torch.float64, generator=stream(1))[:, :4]
-    order = by_token.draw(2, 4, stream(1))
-    assert torch.equal(order, (TOKENS.clamp(min=0) + 1 + u).argsort(1))
-    coins = seeing('coins', model, 4, TOKENS, NOTHING)
     u = torch.rand(2, 6, dtype=torch.float64, generator=stream(1))
-    assert torch.equal(coins.draw(2, 4, stream(1)), (u[:, 4:5] - u[:, :4]).argsort(1))
-    every = coins.draw(2, 4, stream(1), l2r_ratio=1.0)
-    assert every.tolist() == [[0, 1, 2, 3]] * 2
-    assert seeing('ends', model, 4, TOKENS, NOTHING).seen is None
+    order = drawn_by('by_token', 4)
+    assert torch.equal(order, (TOKENS.clamp(min=0) + 1 + u[:, :4]).argsort(1))
+    assert torch.equal(drawn_by('coins', 4), (u[:, 4:5] - u[:, :4]).argsort(1))
+    assert drawn_by('coins', 4, l2r_ratio=1.0).tolist() == [[0, 1, 2, 3]] * 2
+    assert order_of('ends').sight(make_model(), 4, TOKENS, NOTHING) == {}
 
+    model = make_model()
     numbers = [2, 5]
-    drawn = draw_orders(numbers, 4, 3, order=seeing('by_token', model, 1, *repeated(3)))
+    drawn = draw_orders(numbers, 4, 3, **seeing('by_token', model, 1, *repeated(3)))
     for b, number in enumerate(numbers):
         own = seeing('by_token', model, 1, *repeated(3, slice(b, b + 1)))
-        assert torch.equal(draw_orders([number], 4, 3, order=own)[0], drawn[b])
+        assert torch.equal(draw_orders([number], 4, 3, **own)[0], drawn[b])
 
 
 def repeated(k, rows=slice(None)):
@@ -149,26 +157,25 @@ def test_a_row_that_is_no_permutation_ends_the_run(policy):
         )
     assert Checkpoint('out/ckpt.pt').iter_num == 3
     late = seeing('late', make_model(), 3, TOKENS, NOTHING)
-    with one_line('policy.py:late must return every position once'):
-        draw_orders([0, 1], 4, order=late)
+    with one_line('every position .* policy.py:late'):
+        draw_orders([0, 1], 4, **late)
 
 
 def test_a_function_may_change_what_it_is_given(policy):
     given = NOTHING.clone()
     tokens = TOKENS.clone()
-    seeing('greedy', make_model(), 0, tokens, given).draw(2, 4, stream(1))
+    draw_orders([0, 1], 4, **seeing('greedy', make_model(), 0, tokens, given))
     assert torch.equal(given, NOTHING) and torch.equal(tokens, TOKENS)
 
 
 def test_a_wrong_function_is_told_wherever_it_is_drawn(policy):
     """That it draws by torch's own generator does not make another validation of it."""
-    same = Order.of(read_order('policy.py:same'), {})
-    for draw in (same.draw, partial(draw_orders, [0, 1], order=same)):
-        with one_line('policy.py:same must return every position once'):
-            draw(*[2, 4][draw != same.draw :])
-    drawn = Order.of(read_order('policy.py:drawn'), {})
+    same = order_of('same')
+    for draw in (same.check, partial(draw_orders, [0, 1], order=same)):
+        with one_line('every position .* policy.py:same'):
+            draw(4)
     torch.rand(3)
-    found = [draw_orders([0, 1], 4, order=drawn) for _ in range(2)]
+    found = [draw_orders([0, 1], 4, order=order_of('drawn')) for _ in range(2)]
     assert torch.equal(*found)
 
 
@@ -213,10 +220,9 @@ def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):
     model = make_model(block_size=4)
     config = configure(vars(eval_ppl), ['--n_orders=3', '--block_size=4', '--batch_size=8'])
     checkpoint = mock.Mock(config=model.config, iter_num=7)
-    order = Order.of(read_order('policy.py:by_token'), {})
-    estimate = in_orders(config, checkpoint, order)
+    estimate = in_orders(config, checkpoint, order_of('by_token'))
     found = estimate.nats(model, TOKENS.clamp(min=0), [0, 1], NOTHING)
-    orders = draw_orders([0, 1], 4, 3, config.seed, seeing('by_token', model, 7, *repeated(3)))
+    orders = draw_orders([0, 1], 4, 3, config.seed, **seeing('by_token', model, 7, *repeated(3)))
     blocks = TOKENS.clamp(min=0).repeat_interleave(3, 0)
     want = block_nll(model, blocks, orders.flatten(0, 1), 8).view(2, 3)
     torch.testing.assert_close(found, want, rtol=0, atol=1e-12)

@@ -17,13 +17,12 @@ from anyorder.likelihood.ensemble import (
     powers_of_two,
     sample_groups,
 )
-from anyorder.likelihood.nll import block_nll, check_finite, draw_known, is_drawn
+from anyorder.likelihood.nll import block_nll, check_finite, is_drawn, measured_batch
 from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import RANDOM, Order, draw_orders, given_first
+from anyorder.orders import RANDOM, Order
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import Batch, visits_of
 from configurator import names_in
 
 # what a table calls these kinds of orders; the others have a name of their own
@@ -144,7 +143,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     nats_of    f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
                in a row; by default those of the model in the orders
     fields     of the Estimate"""
-    if not order.sees:  # which comes with the blocks
+    if nats_of or not order.sees:  # which comes with the blocks
         order.check(config.block_size, checkpoint.config.block_size)
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
@@ -152,23 +151,13 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     drawn = is_drawn(checkpoint.config.slots, order) and 'iw' not in names_in(config.estimates)
 
     def nats_in_orders(model, batch, numbers):
-        known = None
-        if drawn:
-            n_given = batch.n_given[::K].unsqueeze(1)  # (len(numbers), 1)
-            n_blanks = batch.n_blanks[::K].unsqueeze(1)
-            known = draw_known(numbers, n_blanks, K, config.seed, n_given).flatten()
-        how = {'n_known': known, 'n_given': batch.n_given}
+        how = {'n_known': batch.n_known if drawn else None, 'n_given': batch.n_given}
         return block_nll(model, batch.idx, batch.order, config.batch_size, **how).view(-1, K)
 
     def nats(model, blocks, numbers, given):
-        rows = torch.tensor(numbers).repeat_interleave(K)
-        blocks = blocks[rows]
-        law = order.seeing(model, checkpoint.iter_num, blocks, given[rows])
-        orders = draw_orders(numbers, blocks.size(1), K, config.seed, law).flatten(0, 1)
-        what = given[rows], visits_of(blocks)
-        if known_l2r:
-            orders, _, _ = given_first(orders, *what, left_to_right=True)
-        batch = Batch.of(blocks, orders, *what)
+        rows = numbers, blocks[numbers], given[numbers]
+        how = {'step': checkpoint.iter_num, 'left_to_right': known_l2r}
+        batch = measured_batch(model, rows, order, K, config.seed, **how)
         return (nats_of or nats_in_orders)(model, batch, numbers)
 
     def about(nats, text, row):

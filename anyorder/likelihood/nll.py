@@ -1,6 +1,5 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
-import math
 from itertools import chain
 
 import torch
@@ -8,11 +7,33 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
+from anyorder.orders import RANDOM, draw_orders
 from anyorder.seeds import numbered_keys, uniform
 from anyorder.tokens.blocks import PADDING, Batch, visits_of
 from model import KVCache, Parts
 
 N_LOGITS = 2**12  # rows of logits in memory
+
+
+def measured_batch(model, rows, order=RANDOM, n_orders=1, seed=0, step=0, **how):
+    """Return the Batch by which blocks are measured: K = n_orders rows of each, in its own orders.
+
+    What is given comes first, and costs nothing. Where a pass draws the bound of a masked loss,
+    numbers of known visits are drawn, too.
+
+    rows  (numbers [M] of the blocks, of which all draws are a function; tokens and given, (M, N))
+    step  updates of the model, which an order may see
+    how   of Batch.of"""
+    numbers, tokens, given = rows
+    tokens = tokens.repeat_interleave(n_orders, 0)
+    given = given.repeat_interleave(n_orders, 0)
+    seen = order.sight(model, step, tokens, given)
+    orders = draw_orders(numbers, tokens.size(1), n_orders, seed, order, **seen).flatten(0, 1)
+    batch = Batch.of(tokens, orders, given, visits_of(tokens), law=order.law, **how)
+    if not is_drawn(model.slots, order):
+        return batch
+    n = batch.n_blanks.numel() // len(numbers)
+    return with_known(batch, known_shares(numbers, n, n_orders, seed))
 
 
 @torch.no_grad()
@@ -180,15 +201,17 @@ def is_drawn(slots, order):
     return slots.masked_loss and order.law == 'random'
 
 
-def draw_known(block_numbers, n_blanks, n_orders=1, seed=0, n_given=0):
-    """Return how many visits are known, (M, K), in each of the K = n_orders passes of M blocks.
+def with_known(batch, share):
+    """Return the Batch in which so large a share (...) of the blanks of each text is known."""
+    n_new = (share.view_as(batch.n_blanks) * batch.n_blanks).long()
+    return batch._replace(n_known=batch.n_given + n_new)
 
-    The K counts of a block, a function of seed and number, are a stratified sample: one is uniform
-    in each of K equal parts of the n_blanks, (M, 1) or an int, counts from n_given on. Counts
-    (M, P, 1) of P texts in a block give (M, P, K)."""
-    n_blanks = torch.as_tensor(n_blanks)
-    keys = numbered_keys(seed, block_numbers).unsqueeze(1)
-    shape = (len(keys), *n_blanks.shape[1:-1], n_orders)
-    u = uniform(keys, 'known', torch.arange(math.prod(shape[1:]))).view(shape)
-    share = (torch.arange(n_orders) + u) / n_orders
-    return n_given + (share * n_blanks).long()
+
+def known_shares(numbers, n, n_orders=1, seed=0):
+    """Return shares (M, n) in [0, 1) of the blanks that are known in n passes of M blocks.
+
+    Those of a block are a function of seed and number. K = n_orders that follow each other are a
+    stratified sample: one is uniform in each of K equal parts."""
+    number = torch.arange(n)
+    u = uniform(numbered_keys(seed, numbers).unsqueeze(1), 'known', number)
+    return (number % n_orders + u) / n_orders

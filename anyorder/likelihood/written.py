@@ -29,16 +29,9 @@ def written(config, checkpoint, way, **fields):
     each it has three columns: nats of the tokens whose probability is not 0, the number of the
     others, passes. What is given is not written.
 
-    fields  of the Estimate
-
-    Raises ValueError for an order that asks for more of a run, in which nothing is written."""
+    fields  of the Estimate"""
     unmasking = way.unmasking
     order = way.order
-    if order.sees:
-        raise ValueError(
-            f'{order.name} asks for {", ".join(order.sees)}, and nothing is written in such an '
-            'order: leave out n_steps, temperature and pattern, or name another order'
-        )
     pattern = read_pattern(config.pattern)
     slots = checkpoint.config.slots
     unmasking.check(slots, config.block_size, way.drawing, pattern is not None)

@@ -144,11 +144,11 @@ class Batch(NamedTuple):
     begins: torch.Tensor | None = None  # (B, P) first visits of packed texts, see apart.py
 
     @classmethod
-    def of(cls, blocks, order, given, n_visits=None, begins=None, law=''):
+    def of(cls, blocks, order, given, n_visits=None, begins=None, law='', **how):
         """Make a batch of blocks (B, N) in orders (B, N) of which in each text what is given comes
-        first, see given_first; of documents that are apart, see apart_first."""
+        first, see given_first, also for `how`; of documents that are apart, see apart_first."""
         if begins is None:
-            order, n_given, n_blanks = given_first(order, given, n_visits)
+            order, n_given, n_blanks = given_first(order, given, n_visits, **how)
         else:
             order, n_given, n_blanks = apart_first(order, given, begins, law)
         return cls(blocks, order, None, n_visits, n_given, n_blanks, begins)

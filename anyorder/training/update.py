@@ -6,10 +6,10 @@ from contextlib import nullcontext
 import torch
 
 from anyorder.checkpoint import load_weights
-from anyorder.likelihood.nll import blank_nll
+from anyorder.likelihood.nll import blank_nll, with_known
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import own_part, processes, sum_over_processes, whole
-from anyorder.orders import RANDOM
+from anyorder.orders import RANDOM, are_permutations
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
@@ -27,21 +27,22 @@ def draw_batch(state, sets, config):
     if not state.model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
-    return batch._replace(n_known=batch.n_given + (u * batch.n_blanks).long())
+    return with_known(batch, u)
 
 
 def draw_order(state, idx, given, config):
     """Draw the orders (B, N) of a micro-batch.
 
     Rows of a user's function that are no permutation are counted, without a wait."""
-    how = {'l2r_ratio': config.l2r_ratio, 'device': state.device}
-    if not state.order.sees:
-        return state.order.draw(*idx.shape, **how)
-    order = state.order.seeing(state.ema.model, state.iter_num, idx, given)
+    order = state.order
+    B, N = idx.shape
+    seen = order.sight(state.ema.model, state.iter_num, idx, given)
     with autocast(state.device, config.dtype):
-        drawn = order.draw(*idx.shape, **how)
-    state.totals[3] += (drawn[:, 0] < 0).sum()
-    return drawn.clamp(min=0)  # no position beyond the row
+        drawn = order.draw(B, N, None, config.l2r_ratio, state.device, **seen)
+    if not order.is_function:
+        return drawn
+    state.totals[3] += B - are_permutations(drawn, N).sum()
+    return drawn.clamp(0, N - 1)
 
 
 def send(x, device):

@@ -2,12 +2,11 @@
 
 import torch
 
-from anyorder.likelihood.nll import batch_nll, draw_known
+from anyorder.likelihood.nll import batch_nll, measured_batch
 from anyorder.machine.devices import autocast
 from anyorder.machine.processes import processes, sum_over_processes
 from anyorder.networks import named_network
-from anyorder.orders import Order, draw_orders
-from anyorder.tokens.blocks import Batch, visits_of
+from anyorder.orders import Order
 
 
 def n_blocks_of(config):
@@ -45,7 +44,7 @@ def validate(model, blocks, given, orders, config, begins=None, step=0):
 
     step  updates done, which an order may see"""
     rank, world_size = processes()
-    n, N = blocks.shape
+    n = len(blocks)
     # as many in every process, as a split model wants; places from n on repeat blocks
     n_places = n + -n % world_size
     nats = {}
@@ -53,17 +52,10 @@ def validate(model, blocks, given, orders, config, begins=None, step=0):
         found = torch.zeros(n_places, dtype=torch.float64)
         for places in torch.arange(rank, n_places, world_size).split(config.batch_size):
             numbers = places % n
-            tokens = blocks[numbers]
-            what = given[numbers]
-            seeing = order.seeing(model, step, tokens, what)
-            with autocast(model.device, config.dtype if order.sees else 'float32'):
-                drawn = draw_orders(numbers.tolist(), N, order=seeing)[:, 0]
-            own_begins = None if begins is None else begins[numbers]
-            batch = Batch.of(tokens, drawn, what, visits_of(tokens), own_begins, order.law)
-            if model.slots.masked_loss:
-                n_given = batch.n_given.unsqueeze(-1)
-                known = draw_known(numbers.tolist(), batch.n_blanks.unsqueeze(-1), n_given=n_given)
-                batch = batch._replace(n_known=known[..., 0])
+            how = {'step': step, 'begins': None if begins is None else begins[numbers]}
+            with autocast(model.device, config.dtype):
+                rows = numbers.tolist(), blocks[numbers], given[numbers]
+                batch = measured_batch(model, rows, order, **how)
             found[places] = batch_nll(model, batch, config.batch_size, config.dtype)
         nats[name] = sum_over_processes(found)[:n]
     return nats

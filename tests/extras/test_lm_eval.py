@@ -64,7 +64,7 @@ def test_rows_of_all_lengths_are_what_each_is_alone_in_orders_that_begin_with_th
     reading = Reading(Order.of(order, {}), 1 if order[1:] == '2l' else 5)
     want = [(0.0, True)]
     for context, tokens in ROWS[1:]:
-        orders, _ = zip(*reading.passes(model.slots, context, tokens))
+        orders, _ = zip(*reading.passes(model, context, tokens))
         assert len(orders) == (1 if order[1:] in ('2r', '2l') else 5)
         n = len(context)
         assert all(sorted(order[:n]) == [*range(n)] for order in orders)
@@ -82,7 +82,7 @@ def test_a_masked_loss_is_drawn_for_the_bound():
     want = []
     for context, tokens in ROWS[1:]:
         text = torch.tensor([context + tokens])
-        drawn = reading.passes(model.slots, context, tokens)
+        drawn = reading.passes(model, context, tokens)
         nats = [model(text, order[None], torch.tensor([known])).mean() for order, known in drawn]
         want.append(pytest.approx(len(tokens) * float(sum(nats)) / 3, abs=1e-9))
     assert [nats for nats, _ in scores(model, ROWS[1:], reading, 4)] == want

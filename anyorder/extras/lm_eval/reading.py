@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.generation.drawing import argmax
-from anyorder.likelihood.nll import check_finite, draw_known, is_drawn, read
-from anyorder.orders import Order, draw_orders, given_first
+from anyorder.likelihood.nll import check_finite, is_drawn, measured_batch, read
+from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from model import float32_or_better
 
@@ -40,20 +40,17 @@ class Reading:
             )
         self.order.check(config.block_size)
 
-    def passes(self, slots, context, tokens):
+    def passes(self, model, context, tokens):
         """Return [(order (T,), visit from which tokens are asked for)] of a row, its context first.
 
-        slots  the class of those of the network: of a masked loss an order asks for a part"""
-        n = len(context)
-        T = n + len(tokens)
+        Of a masked loss an order asks for a part."""
+        text = torch.tensor([context + tokens])
+        given = torch.arange(text.size(1)).unsqueeze(0) < len(context)
         K = 1 if self.order.law == 'one' else self.n_orders
-        row = derive_seed(context, tokens)
-        orders = draw_orders([row], T, K, self.seed, self.order)[0]
-        orders, _, _ = given_first(orders, (torch.arange(T) < n).expand(K, T))
-        firsts = torch.full((K,), n)
-        if is_drawn(slots, self.order):
-            firsts = draw_known([row], len(tokens), K, self.seed, n)[0]
-        return [*zip(orders, firsts.tolist())]
+        rows = [derive_seed(context, tokens)], text, given
+        batch = measured_batch(model, rows, self.order, K, self.seed)
+        firsts = batch.n_given if batch.n_known is None else batch.n_known
+        return [*zip(batch.order, firsts.tolist())]
 
 
 LEFT_TO_RIGHT = Reading(Order('l2r'))
@@ -74,7 +71,7 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
         found = []
         for before, tokens in pieces(context, continuation, length):
             text = before + tokens
-            ways = reading.passes(model.slots, before, tokens)
+            ways = reading.passes(model, before, tokens)
             for number, (order, first) in enumerate(ways):
                 asked = range(first, len(text))
                 # what is asked for stands for all tokens, and orders are averaged
