@@ -1,5 +1,6 @@
 """Puzzles: their rules against plain search, their sets, and how many of them a model solves."""
 
+import functools
 import itertools
 import json
 import operator
@@ -16,6 +17,7 @@ from anyorder.extras.puzzles import make, sets, solve
 from anyorder.extras.puzzles.rules import TASKS, judge_of, task_of
 from anyorder.extras.puzzles.sets import make_puzzles, prepare_puzzles
 from anyorder.extras.puzzles.solve import Puzzles, only_blank, read_runs, score
+from anyorder.extras.puzzles.solver import rounds
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.extras.puzzles.zebra import Zebra, random_houses, true_clues, zebra_names
 from anyorder.generation import SCORES, generate
@@ -35,9 +37,9 @@ SOLVED = '1835246975478691236293174582356987144712538698967412353541769829624853
 FEW = {'train': 60, 'val': 40, 'test': 10}
 
 
-def every(tokens):
-    """All solutions are wanted."""
-    return np.ones(len(tokens), bool)
+def every(keys):
+    """All puzzles are wanted."""
+    return np.ones(len(keys), bool)
 
 
 def rng(seed=0):
@@ -98,75 +100,6 @@ def test_sudokus_have_one_solution_and_so_have_their_variants(n, low, high):
     assert (rules.key(tokens) == rules.key(names[tokens])).all()  # a split has no other names of it
 
 
-def rounds_of(n, tokens, given):
-    """When singles find the cells of one grid, by the definition, cell by cell."""
-    box = int(n**0.5)
-    units = [[(r, c) for c in range(n)] for r in range(n)] + [
-        [(r, c) for r in range(n)] for c in range(n)
-    ]
-    for r, c in itertools.product(range(0, n, box), repeat=2):
-        units.append([(r + i, c + j) for i in range(box) for j in range(box)])
-    at = {(p // n, p % n): 0 for p in range(n * n) if given[p]}
-    for last in itertools.count(0, 2):
-        can = {}
-        for cell in itertools.product(range(n), repeat=2):
-            if cell not in at:
-                seen = [other for unit in units if cell in unit for other in unit if other in at]
-                can[cell] = {*range(n)} - {tokens[r * n + c] for r, c in seen}
-        found = {}
-        for cell, digits in can.items():
-            if len(digits) == 1:
-                found[cell] = last + 1
-                continue
-            for digit, unit in itertools.product(digits, units):
-                if cell in unit and all(digit not in can.get(o, ()) for o in unit if o != cell):
-                    found[cell] = last + 2
-        if not found:
-            return [at.get((p // n, p % n), -1) for p in range(n * n)]
-        at |= found
-
-
-@pytest.mark.parametrize('name, n', [('sudoku4', 4), ('sudoku', 9)])
-def test_a_row_of_steps_is_a_grid_in_the_order_of_a_solver(name, n):
-    """What is given comes first, in reading order; who needs more than singles is left out."""
-    tokens, given = Sudoku(n).make(12, rng(4), every)
-    solver = task_of(name, steps='solver')
-    found = solver.rounds(tokens, given)
-    assert found.tolist() == [rounds_of(n, *row) for row in zip(tokens.tolist(), given.tolist())]
-    solved = (found >= 0).all(1)
-    assert n == 4 or not solved.all()
-    rows = {'cells': (tokens[solved], given[solved])}
-    for steps in ('solver', 'reading', 'random'):
-        rows[steps] = triples, is_given = task_of(name, steps=steps).make(12, rng(4), every)
-        assert (solver.grids(triples) == tokens[solved]).all()
-        assert (solver.key(triples) == Sudoku(n).key(tokens[solved])).all()
-        assert (is_given.sum(1) == 3 * given[solved].sum(1)).all()
-        assert not (np.diff(is_given.astype(int)) > 0).any()
-        cells = triples[:, ::3] * n + triples[:, 1::3]
-        if steps == 'solver':
-            when = np.take_along_axis(found[solved], cells, 1)
-            assert (np.diff(when * n * n + cells) > 0).all()
-        elif steps == 'reading':
-            assert (np.diff(np.where(is_given[:, ::3], 0, n * n) + cells) > 0).all()
-        judged, right = solver.check_answer(triples, is_given, triples)
-        assert right.all() and (judged == ~is_given).all()
-    plain = task_of(name, steps='cells').make(12, rng(4), every)
-    assert all((a == b).all() for a, b in zip(plain, rows['cells']))
-
-
-def test_a_step_is_right_if_it_fills_a_free_cell_with_its_digit():
-    rules = task_of('sudoku4', steps='solver')
-    tokens, given = rules.make(4, rng(5), every)
-    answer = np.array([row.reshape(16, 3)[::-1].ravel() for row in tokens])  # in another order
-    _, right = rules.check_answer(tokens, given, answer)
-    assert right.all()
-    answer[0, 45:] = answer[0, 42:45]  # a cell that is full
-    answer[1, 47] = (answer[1, 47] + 1) % 4  # another digit
-    answer[2, 45] = -1  # no row
-    _, right = rules.check_answer(tokens, given, answer)
-    assert right[:, :45].all() and right[3].all() and not right[:3, 45:].any()
-
-
 HOLDS = [
     lambda i, j: True,
     operator.eq,
@@ -194,11 +127,11 @@ def test_the_zebra_solver_counts_what_every_arrangement_counts(n):
     compare(truth, *Zebra(6).solve(both, n, 3))
 
 
-def read_clue(text, n):
+def read_clue(text, n, most=6):
     """(relation, item, item) of the text of a clue."""
     a, sign, b = text
-    items = [zebra_names(6).index(name) for name in (a, b)]
-    return ' =<~-'.index(sign), *[item // 6 * n + item % 6 for item in items]
+    items = [zebra_names(most).index(name) for name in (a, b)]
+    return ' =<~-'.index(sign), *[item // most * n + item % most for item in items]
 
 
 @pytest.mark.parametrize('n, k', [(3, 4), (4, 3), (5, 3), (6, 6)])
@@ -235,6 +168,149 @@ def test_zebras_that_need_more_clues_than_a_row_has_are_left_out(n_clues, n):
     tokens = rules.make_size(40, 4, 4, rng(), every)
     assert len(tokens) == n
     assert (tokens[:, 0] > 0).all()
+
+
+# ---- their steps
+
+
+def rounds_of(can, units, clues=()):
+    """When rounds find each variable of {variable: values}, by their definition, one by one."""
+
+    def by_clues(x):
+        left = [v for v in can[x] if all(fits(v, can[b], r) for r, a, b in clues if a == x)]
+        return {v for v in left if all(fits(v, can[a], r, -1) for r, a, b in clues if b == x)}
+
+    def fits(v, others, relation, turn=1):
+        return any(HOLDS[relation](*(v, w)[::turn]) for w in others)
+
+    def naked(x):
+        peers = {y for unit in units if x in unit for y in unit if y != x}
+        return {v for v in can[x] if all(can[y] != {v} for y in peers)}
+
+    def hidden(x):
+        alone = set()
+        for unit in units:
+            if x in unit:
+                alone |= can[x].difference(*(can[y] for y in unit if y != x))
+        return alone or can[x]
+
+    found = {x: 0 for x in can if len(can[x]) == 1}
+    last = 0
+    before = None
+    while can != before:
+        before = can
+        for step in (by_clues, naked, hidden):
+            last += 1
+            can = {x: step(x) for x in can}
+            found = {x: last for x in can if len(can[x]) == 1} | found
+    return found
+
+
+def sudoku_rounds(n, tokens, given):
+    """The round of every cell of one grid, -1 for none."""
+    box = int(n**0.5)
+    kinds = [[], [], []]
+    for p in range(n * n):
+        row, column = divmod(p, n)
+        for kind, which in zip(kinds, (row, column, row // box * box + column // box)):
+            kind.append(which)
+    units = [[p for p in range(n * n) if kind[p] == i] for kind in kinds for i in range(n)]
+    can = {p: {tokens[p]} if given[p] else {*range(n)} for p in range(n * n)}
+    found = rounds_of(can, units)
+    return [found.get(p, -1) for p in range(n * n)]
+
+
+def zebra_rounds(most, tokens, given):
+    """The round of every item of one row, -1 for none; items that are not there are given."""
+    texts = task_of(f'zebra{most}').symbols
+    house = tokens[-most * most :]
+    n = max(house)
+    k = sum(h > 0 for h in house) // n
+    clues = [read_clue(texts[i], n, most) for i in tokens[: -most * most] if i]
+    units = [[*range(a * n, a * n + n)] for a in range(k + 1)]
+    found = rounds_of({x: {x} if x < n else {*range(n)} for x in range((k + 1) * n)}, units, clues)
+    rounds = [[0] * most for _ in range(most)]
+    for x in range(n, (k + 1) * n):
+        rounds[x // n - 1][x % n] = found.get(x, -1)
+    return sum(rounds, [])
+
+
+# a kind of puzzles, its options, tokens of a step, the round of each cell, share that rounds solve
+STEPS = [
+    ('sudoku4', {}, 3, functools.partial(sudoku_rounds, 4), (1, 1)),
+    ('sudoku', {}, 3, functools.partial(sudoku_rounds, 9), (0.5, 0.95)),
+    ('zebra4', {}, 2, functools.partial(zebra_rounds, 4), (0.3, 0.7)),
+    ('zebra4', {'largest': 3}, 2, functools.partial(zebra_rounds, 4), (0.4, 0.8)),
+]
+
+
+@pytest.mark.parametrize('name, options, width, plain, share', STEPS)
+def test_a_row_of_steps_is_a_puzzle_in_the_order_of_a_solver(name, options, width, plain, share):
+    """What is given comes first, in reading order; who needs more than singles is left out."""
+    kind = task_of(name, **options)
+    tokens, given = kind.make(24, rng(4), every)
+    n = len(kind.cells)
+    found = rounds(*kind.state(tokens, given))[:, -n:]
+    assert found.tolist() == [plain(*row) for row in zip(tokens.tolist(), given.tolist())]
+    assert ((found == 0) == given[:, -n:]).all()
+    solved = (found >= 0).all(1)
+    assert share[0] <= solved.mean() <= share[1]
+    tokens, given, found = tokens[solved], given[solved], found[solved]
+    by = {'solver': found * n + np.arange(n), 'reading': (found > 0) * n + np.arange(n)}
+    for steps in ('solver', 'reading', 'random', 'cells'):
+        task = task_of(name, steps=steps, **options)
+        rows, is_given = task.make(24, rng(4), every)
+        counts, right = task.check_answer(rows, is_given, rows)
+        assert right.all() and (counts == ~is_given).all()
+        assert (task.key(rows) == kind.key(tokens)).all()
+        if steps == 'cells':
+            assert (rows == tokens).all() and (is_given == given).all()
+            continue
+        assert (task.in_cells(rows) == tokens).all()
+        head = tokens.shape[1] - n
+        assert (rows[:, :head] == tokens[:, :head]).all() and is_given[:, :head].all()
+        said = np.array(task.symbols)[rows[:, head:]].reshape(-1, n, width)
+        cells = [[[*kind.cells].index(''.join(cell)) for cell in row] for row in said[:, :, :-1]]
+        when = np.take_along_axis(given[:, head:], np.array(cells), 1)
+        assert (is_given[:, head:] == when.repeat(width, 1)).all()
+        assert not (np.diff(when.astype(int)) > 0).any()
+        if steps in by:
+            assert (np.diff(np.take_along_axis(by[steps], np.array(cells), 1)) > 0).all()
+
+
+def test_a_zebra_by_hand():
+    """Clues leave c one house, then B, C, b and H; who has no other is A and a; G; and I."""
+    task = task_of('zebra4', steps='solver', largest=3)
+    clues = 'c<C B~G b=H B=c H<c . . . . . . .'
+    cells = '1 2 3 . 3 1 2 . 3 1 2 . . . . .'
+    tokens = np.array([[task.symbols.index(text) for text in f'{clues} {cells}'.split()]])
+    task.puzzle.make = lambda *_: (tokens, (tokens == 0) | (np.arange(28) < 12))
+    ((row,), (given,)) = task.make(1, rng(), every)
+    said = ' '.join(task.symbols[i] for i in row)
+    absent = 'D . d . J . g . h . i . j .'
+    assert said == f'{clues} {absent} c 2 B 2 C 3 b 1 H 1 A 1 a 3 G 3 I 2'
+    assert given.tolist() == [True] * 26 + [False] * 18
+
+
+@pytest.mark.parametrize('name, width', [('sudoku4', 3), ('zebra4', 2)])
+def test_a_step_is_right_if_it_names_a_free_cell_and_its_value(name, width):
+    task = task_of(name, steps='solver')
+    tokens, given = task.make(24, rng(5), every)
+    n = tokens.shape[1] - 16 * width
+    answer = tokens.copy()
+    steps = answer[:, n:].reshape(-1, 16, width)
+    steps[:] = steps[:, ::-1].copy()  # in another order
+    _, right = task.check_answer(tokens, given, answer)
+    assert right.all()
+    steps[0, 5] = steps[0, 2]  # a cell that is full
+    steps[1, 5, -1] = steps[1, 5, -1] % 3 + 1  # another value, then the cell is full
+    steps[1, 6] = [*steps[1, 5, :-1], *tokens[1, n:].reshape(16, width)[10, -1:]]
+    steps[2, 5, 0] = -1  # no cell
+    _, right = task.check_answer(tokens, given, answer)
+    wrong = np.zeros(tokens.shape, bool)
+    wrong[:3, n + 5 * width : n + 6 * width] = True
+    wrong[1, n + 6 * width : n + 7 * width] = True
+    assert (right == ~wrong).all()
 
 
 NUMBERS = task_of('countdown3').symbols
@@ -325,6 +401,7 @@ def test_observations_are_not_all_equal_and_are_judged_by_the_latents_of_the_ans
         ('sudoku4', {}),
         ('sudoku4', {'steps': 'solver'}),
         ('zebra4', {'largest': 3}),
+        ('zebra4', {'steps': 'random', 'largest': 3}),
         ('countdown3', {'largest': 20}),
         ('nae_sat', {'seed': 5, 'n_latents': 9, 'n_observations': 4}),
     ],
@@ -384,7 +461,7 @@ BAD_SETS = [
     (['sudoku4', '--n_val=-1'], 'n_val'),
     (['sudoku4', '--largest=3'], 'largest changes nothing'),
     (['sudoku4', '--steps=solve'], 'steps'),
-    (['zebra4', '--steps=solver'], 'steps changes nothing'),
+    (['countdown3', '--steps=solver'], 'steps changes nothing'),
     (['zebra', '--largest=2'], 'largest must be 3 to 6'),
     (['countdown3', '--largest=101'], '20 to 100'),
     (['countdown5'], 'countdown4'),

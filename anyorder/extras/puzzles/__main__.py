@@ -3,8 +3,8 @@
     python -m anyorder.extras.puzzles make sudoku4
     python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
 
-make    Sudoku, Zebra puzzles, Countdown, latents and observations: from a seed or read from a file,
-        every one checked by an exact solver
+make    Sudoku, Zebra puzzles, Countdown, latents and observations, from a seed, each checked by an
+        exact solver
 solve   lets a model write the blanks of a set's rows, in any order or by its own choice, and counts
         the rows and the blanks that are right
 

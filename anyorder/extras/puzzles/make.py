@@ -2,8 +2,8 @@
 
     python -m anyorder.extras.puzzles make sudoku4   # 4 x 4
     python -m anyorder.extras.puzzles make sudoku --n_train=200000   # 9 x 9
-    python -m anyorder.extras.puzzles make sudoku --steps=solver --name=sudoku_steps
     python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
+    python -m anyorder.extras.puzzles make zebra4 --largest=3 --steps=solver --name=zebra3_steps
     python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
     python -m anyorder.extras.puzzles make countdown3   # numbers, a target; countdown4: one more
 
@@ -11,7 +11,11 @@ A row is a puzzle with its solution: row_length tokens, little-endian uint16; bi
 that it is given. No two splits of a folder share a solution; two Sudokus share one if only the
 names of digits differ, two Countdowns if they have the same numbers and target. Sudoku and Zebra
 have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless
---force."""
+--force.
+
+With --steps a row of Sudoku or Zebra is a step for each cell: row, column and digit, or item and
+house, each a token; the clues and what is given come first. Puzzles that take a guess are left out,
+so that solver, reading, random and cells, which are rows as without --steps, have the same ones."""
 
 import signal
 
@@ -33,7 +37,7 @@ seed = 0  # draws the puzzles, and the triples of nae_sat
 n_latents = 25  # nae_sat: coins
 n_observations = 275  # nae_sat: observations of three coins each
 largest = 0  # zebra: houses and attributes at most; countdown: the largest number; 0 is all
-steps = ''  # sudoku: (row, column, digit) in the order of a solver, reading or random; or cells
+steps = ''  # sudoku, zebra: steps in the order of a solver, reading or random; or cells
 # what is written
 split = ''  # make only this one: train, val or test
 name = ''  # folder to write under `data_dir`; '' is the name of the puzzle

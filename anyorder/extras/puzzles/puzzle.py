@@ -26,7 +26,7 @@ class Puzzle:
         """Return (tokens, given), both (n, N), of about n_rows puzzles that have one solution.
 
         n_variants  of a puzzle there may be so many, renamed and turned
-        wanted      (B, N) -> (B,) bool says of which tokens more than the solution is needed"""
+        wanted      of keys, as of key below, (B, ...) -> (B,) bool: which puzzles are needed"""
         raise NotImplementedError
 
     def key(self, tokens):

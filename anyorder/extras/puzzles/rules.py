@@ -5,20 +5,15 @@ from functools import partial
 from anyorder.extras.puzzles.countdown import Countdown
 from anyorder.extras.puzzles.nae_sat import NaeSat
 from anyorder.extras.puzzles.puzzle import Puzzle
+from anyorder.extras.puzzles.steps import in_steps
 from anyorder.extras.puzzles.sudoku import Sudoku
-from anyorder.extras.puzzles.sudoku_steps import SudokuSteps
 from anyorder.extras.puzzles.zebra import Zebra
 from configurator import check_choice
 
-
-def sudoku(n, steps=''):
-    return SudokuSteps(n, steps) if steps else Sudoku(n)
-
-
 # {name: what makes a Puzzle of its options}; another puzzle is one class, named here
 TASKS = {
-    'sudoku4': partial(sudoku, 4),
-    'sudoku': partial(sudoku, 9),
+    'sudoku4': partial(Sudoku, 4),
+    'sudoku': partial(Sudoku, 9),
     'zebra4': partial(Zebra, 4),
     'zebra': partial(Zebra, 6),
     'countdown3': partial(Countdown, 3),
@@ -27,10 +22,11 @@ TASKS = {
 }
 
 
-def task_of(name, **options):
+def task_of(name, steps='', **options):
     """Return the Puzzle of a name and of its options."""
     check_choice('a puzzle', name, *TASKS)
-    return TASKS[name](**options)
+    puzzle = TASKS[name](**options)
+    return in_steps(puzzle, steps) if steps else puzzle
 
 
 def judge_of(meta):

@@ -51,12 +51,12 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
         meta = Meta(
             folder.name,
             task,
-            len(kind.symbols),
+            len(rules.symbols),
             given=True,
             row_length=tokens.shape[1],
             shape=rules.shape,
             puzzle=puzzle,
-            vocabulary=list(kind.symbols),
+            vocabulary=list(rules.symbols),
             made_by=' '.join([MADE_BY, task, *words]),
         )
         pieces = []
@@ -99,14 +99,14 @@ def make_part(task, split, seed, part):
     split, part)."""
     low, high = SHARES[split]
 
-    def wanted(tokens):
-        u = fractions(task.key(tokens))
+    def wanted(keys):
+        u = fractions(keys)
         return (u >= low) & (u < high)
 
     rng = np.random.default_rng([seed, list(SHARES).index(split), part])
     n_variants = 10 if split == 'train' else 1
     tokens, given = task.make(PART, rng, wanted, n_variants)
-    keep = wanted(tokens)
+    keep = wanted(task.key(tokens))
     return tokens[keep], given[keep]
 
 

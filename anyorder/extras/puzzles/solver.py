@@ -18,22 +18,46 @@ def propagate(can, units, narrow=None, owner=None):
     narrow   other rules: (can, owner) -> narrower can; row i descends from puzzle owner[i]"""
     can = can.copy()
     active = np.arange(len(can))
-    share_a_unit = units.T @ units > 0
-    others = ~np.eye(units.shape[1], dtype=bool)
-    peers = (share_a_unit & others).astype(np.float32)  # (variables, variables)
     while len(active):
         before = can[active]
-        now = before if narrow is None else narrow(before, owner[active])
-        single = now & (now.sum(2, keepdims=True) == 1)
-        now = now & (np.matmul(peers, single.astype(np.float32)) == 0)  # what a peer has is taken
-        only = hidden_singles(now, units)
-        now = np.where(only.any(2, keepdims=True), only, now)
+        *_, now = stages(before, units, narrow, owner if narrow is None else owner[active])
         can[active] = now
         changed = (now != before).any((1, 2))
         possible = now.any(2).all(1)
         active = active[changed & possible]
     has_place = np.matmul(units, can.astype(np.float32)) > 0  # saves branches
     return can, can.any(2).all(1) & has_place.all((1, 2))
+
+
+def rounds(can, units, narrow=None):
+    """Return in which round each variable is found (B, variables), of puzzles as in propagate.
+
+    They are numbered from 1 on; 0 is what is known before, -1 what takes a guess. Three rounds take
+    turns: what each rule of `narrow` leaves alone, naked singles, and hidden ones. Each sees what
+    the one before it left, all variables at once."""
+    found = np.where(can.sum(2) == 1, 0, -1)
+    last = 0
+    before = None
+    while not np.array_equal(can, before):
+        before = can
+        for can in stages(before, units, narrow):
+            last += 1
+            found[(can.sum(2) == 1) & (found < 0)] = last
+    return found
+
+
+def stages(can, units, narrow, owner=slice(None)):
+    """Yield what the variables can be after other rules, naked singles and hidden ones."""
+    if narrow is not None:
+        can = narrow(can, owner)
+    yield can
+    single = can & (can.sum(2, keepdims=True) == 1)
+    n_single = np.matmul(units, single.astype(np.float32))  # (B, units, values)
+    n_seen = np.matmul(units.T, n_single)  # a single sees itself once in each unit
+    can = can & (n_seen == single * units.sum(0)[:, None])
+    yield can
+    only = hidden_singles(can, units)
+    yield np.where(only.any(2, keepdims=True), only, can)
 
 
 def hidden_singles(can, units):

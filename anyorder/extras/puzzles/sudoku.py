@@ -15,12 +15,13 @@ class Sudoku(Puzzle):
 
     A grid is n n tokens, row by row: 0 is the digit 1."""
 
-    options = ('steps',)  # see SudokuSteps
+    options = ('steps',)
 
     def __init__(self, n):
         self.n = n
         self.about = f'{n} x {n}'
         self.symbols = '123456789'[:n]
+        self.cells = [row + column for row in self.symbols for column in self.symbols]
         self.quick = n == 4
         if self.quick:
             self.n_train = 20000
@@ -43,14 +44,18 @@ class Sudoku(Puzzle):
 
     def solve(self, tokens, given):
         """Return (number of solutions, counted up to 2, one solution) of grids (B, cells)."""
+        return count_solutions(*self.state(tokens, given))
+
+    def state(self, tokens, given):
+        """Return what each cell can be (B, cells, n), and the units, as the solver takes them."""
         can = tokens[:, :, None] == np.arange(self.n)
-        return count_solutions(can | ~given[:, :, None], self.units)
+        return can | ~given[:, :, None], self.units
 
     def make(self, n_rows, rng, wanted, n_variants=1):
         """Return (tokens, given), each (n, cells). About 24 to 36 cells are given, in 4 x 4 about 4
         to 8."""
         tokens = self.random_grids(-(-n_rows // n_variants), rng)
-        tokens = tokens[wanted(tokens)]
+        tokens = tokens[wanted(self.key(tokens))]
         low, high = (24, 37) if self.n == 9 else (4, 9)
         given = self.dig(tokens, rng.integers(low, high, len(tokens)), rng)
         if n_variants > 1:

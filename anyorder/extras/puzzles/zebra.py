@@ -15,7 +15,6 @@ BEFORE = 2
 NEXT = 3
 SOMEWHERE = 4
 SIGNS = ' =<~-'
-BOTH_WAYS = '=~'  # a=b is b=a
 
 
 def zebra_names(n):
@@ -30,8 +29,7 @@ def zebra_clues(n):
     for a, house in itertools.product(items, range(n)):
         yield SAME, a, house
     for relation, a, b in itertools.product(range(SAME, len(SIGNS)), items, items):
-        is_turned = a // n > b // n and SIGNS[relation] not in BOTH_WAYS
-        if a // n < b // n or is_turned:
+        if a // n < b // n or (a // n > b // n and relation in (BEFORE, SOMEWHERE)):
             yield relation, a, b
 
 
@@ -45,8 +43,10 @@ class Zebra(Puzzle):
     come all clues there are. Puzzles have up to `largest` houses and attributes, by default `most`.
 
     symbols  A=3 and A=b say the same house, A<b right before, A~b next to, A-b somewhere before
-    clue     (relations, items, items) the token of every clue; 0 is none"""
+    clue     (relations, items, items) the token of every clue; 0 is none
+    said     (tokens, 3) relation, item, item of every token; relation 0 is no clue"""
 
+    options = ('steps',)
     made = {'largest': 'up to {} houses'}
 
     def __init__(self, most, largest=None):
@@ -57,14 +57,16 @@ class Zebra(Puzzle):
         if not 3 <= self.largest <= most:
             raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
         names = zebra_names(most)
+        self.cells = names[most:]  # the items
         self.symbols = ['.', *names[:most]]
+        clues = [*zebra_clues(most)]
+        self.said = np.pad(clues, ((len(self.symbols), 0), (0, 0)))
+        self.symbols += [names[a] + SIGNS[relation] + names[b] for relation, a, b in clues]
+        relation, a, b = self.said.T
         self.clue = np.zeros((len(SIGNS), len(names), len(names)), int)
-        for relation, a, b in zebra_clues(most):
-            of_sign = self.clue[relation]
-            of_sign[a, b] = len(self.symbols)
-            if SIGNS[relation] in BOTH_WAYS:
-                of_sign[b, a] = len(self.symbols)
-            self.symbols.append(names[a] + SIGNS[relation] + names[b])
+        self.clue[relation, b, a] = np.arange(len(self.said))  # a~b is b~a; a<b goes first below
+        self.clue[relation, a, b] = np.arange(len(self.said))
+        self.clue[0] = 0
 
     def key(self, tokens):
         """Return what two splits may not share: the houses of all items."""
@@ -93,7 +95,7 @@ class Zebra(Puzzle):
         house = random_houses(n_puzzles, n, k, rng)  # (puzzles, (k + 1) n)
         name = self.random_names(len(base), n, k, rng)  # (rows, (k + 1) n)
         tokens = self.solution_tokens(house[base, n:], name[:, n:])
-        keep = wanted(tokens)
+        keep = wanted(self.key(tokens))
 
         # Clues of the puzzles of which a variant is wanted; a puzzle without is not good
         needed = np.unique(base[keep])
@@ -166,26 +168,45 @@ class Zebra(Puzzle):
         is no clue."""
         can = np.ones((len(clues), (k + 1) * n, n), bool)
         can[:, :n] = np.eye(n, dtype=bool)
-        relation = clues[:, :, 0]
-        a = clues[:, :, 1]
-        b = clues[:, :, 2]
-        holds = relations(n)[relation]  # (B, M, n, n)
-        item = np.arange(can.shape[1])[:, None]
-        of_a = (a[:, None, :] == item).astype(np.float32)  # (B, items, M)
-        of_b = (b[:, None, :] == item).astype(np.float32)
+        return count_solutions(can, *constraints(clues, n, k))
 
-        def narrow(can, who):
-            here = np.take_along_axis(can, a[who, :, None], 1).astype(np.float32)
-            there = np.take_along_axis(can, b[who, :, None], 1).astype(np.float32)
-            # houses that an item of a clue cannot have: no house of the other item goes with them
-            lone_a = (holds[who] @ there[..., None])[..., 0] == 0
-            lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
-            n_against = of_a[who] @ lone_a.astype(np.float32)
-            n_against = n_against + of_b[who] @ lone_b.astype(np.float32)
-            return can & (n_against == 0)
+    def state(self, tokens, given):
+        """Return which houses each item can have (B, items, most), and constraints, as the solver
+        takes them.
 
-        units = np.kron(np.eye(k + 1), np.ones(n)).astype(np.float32)
-        return count_solutions(can, units, narrow)
+        Houses and items that a puzzle does not use are where their numbers say."""
+        house = tokens[:, self.n_clues :]
+        exists = np.arange(self.most) < house.max(1)[:, None]  # (B, most)
+        is_blank = np.pad(~given[:, self.n_clues :], ((0, 0), (self.most, 0)))  # (B, items)
+        number = np.tile(np.eye(self.most, dtype=bool), (self.most + 1, 1))  # (items, most)
+        can = np.where(is_blank[:, :, None], exists[:, None], number)
+        clues = self.said[tokens[:, : self.n_clues]]
+        return can, *constraints(clues, self.most, self.most)
+
+
+def constraints(clues, n, k):
+    """Return the units of n houses and k attributes, and what narrows by clues (B, M, 3), see
+    propagate."""
+    relation = clues[:, :, 0]
+    a = clues[:, :, 1]
+    b = clues[:, :, 2]
+    holds = relations(n)[relation]  # (B, M, n, n)
+    item = np.arange((k + 1) * n)[:, None]
+    of_a = (a[:, None, :] == item).astype(np.float32)  # (B, items, M)
+    of_b = (b[:, None, :] == item).astype(np.float32)
+
+    def narrow(can, who):
+        here = np.take_along_axis(can, a[who, :, None], 1).astype(np.float32)
+        there = np.take_along_axis(can, b[who, :, None], 1).astype(np.float32)
+        # houses that an item of a clue cannot have: no house of the other item goes with them
+        lone_a = (holds[who] @ there[..., None])[..., 0] == 0
+        lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
+        n_against = of_a[who] @ lone_a.astype(np.float32)
+        n_against = n_against + of_b[who] @ lone_b.astype(np.float32)
+        return can & (n_against == 0)
+
+    units = np.kron(np.eye(k + 1), np.ones(n)).astype(np.float32)
+    return units, narrow
 
 
 def relations(n):
