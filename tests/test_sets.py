@@ -248,8 +248,8 @@ def test_zero_shot_rows_are_detokenized(name, rows, end):
 
 
 def test_a_rule_may_fit_across_two_pieces_of_a_row():
-    pieces = [Begun('a @-'), Begun('@ b '), ', c', 'd @,@ e']
-    assert [*p.detokenized(pieces, WIKITEXT)] == ['a-b, c', 'd,e']
+    rows = [Begun('a @-'), Begun('@ b '), ', c', 'd @,@ e']
+    assert [*p.detokenized(rows, WIKITEXT)] == ['a-b, c', 'd,e']
 
 
 # ---- histories of a set
@@ -758,8 +758,8 @@ def test_rows_of_a_batch_keep_their_padding():
 @pytest.mark.parametrize(
     'kind, fits, other, said',
     [
-        ({}, 9, 10, 'block_size=10 is beyond the data: mine/val takes --block_size=9 or less'),
-        ({'row_length': 3}, 3, 8, 'rows of mine/val .* block_size must be 3'),
+        ({}, 9, 10, 'block_size=10 does not fit: mine/val takes --block_size=9 or less'),
+        ({'row_length': 3}, 3, 8, 'mine/val takes --block_size=3$'),
     ],
 )
 def test_a_block_is_as_long_as_its_set_wants(kind, fits, other, said):

@@ -432,7 +432,7 @@ BAD = {
     '--learning_rate=1e-6': 'min_lr',
     '--learning_rate=0': 'learning_rate',
     '--n_embd=15': 'n_head',
-    '--block_size=100000': 'beyond the data',
+    '--block_size=100000': 'block_size=100000 does not fit',
     '--block_size=0': 'block_size',
     '--dataset=books': 'prepare.py',
     '--dataset=pydocs:0.7,digits:0.3': 'digits',

@@ -13,7 +13,7 @@ from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import from_hub, open_source, openwebtext, pydocs
-from anyorder.tokens.tokenizers import Begun, encode_documents, tokenizer_of_set
+from anyorder.tokens.tokenizers import cut_anew, encode_documents, tokenizer_of_set
 from configurator import home
 
 
@@ -52,13 +52,8 @@ def benchmark(repository, config, field, rules, splits, about):
 def detokenized(rows, rules):
     """Yield rows after these rules, one at a time: a training split of WikiText is half a
     gigabyte."""
-    begun = ''
-    for piece in rows:
-        begun += piece
-        if isinstance(piece, Begun):
-            continue  # a rule may fit across two pieces of a row
-        yield detokenize(begun, rules)
-        begun = ''
+    for row in cut_anew(rows, lambda row: 0):  # whole, as a rule may fit across two pieces
+        yield detokenize(row, rules)
 
 
 def detokenize(text, rules):

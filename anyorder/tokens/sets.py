@@ -49,32 +49,27 @@ class Split:
     def check_length(self, block_size):
         """Raise ValueError unless there is a block of this size, and each has a token that is not
         given."""
-        called = self.called
         n_row = self.meta.row_length
-        if n_row and n_row != block_size:
+        n = n_row or len(self.packed)
+        is_beyond = self.meta.is_stream and n < block_size
+        if is_beyond or n_row not in (None, block_size):
+            less = '' if n_row else ' or less'
             raise ValueError(
-                f'the rows of {called} are {n_row} tokens: block_size must be {n_row}, got '
-                f'{block_size}'
+                f'block_size={block_size} does not fit: {self.called} takes --block_size={n}{less}'
             )
-        n = len(self.packed)
-        if self.meta.is_stream and n < block_size:
-            raise ValueError(
-                f'block_size={block_size} is beyond the data: {called} takes --block_size={n} or '
-                'less'
-            )
-        # a row of one length has a token that is not given; a prompt stands before its text
-        longest = 0 if n_row else self.longest_given()
+        longest = self.longest_given()
         if longest >= block_size:
             raise ValueError(
-                f'{called} has {longest} given tokens in a row: leave this prompt out, or take a '
-                f'larger block_size, got {block_size}'
+                f'{self.called} has {longest} given tokens in a row: leave this prompt out, or '
+                f'take a larger block_size, got {block_size}'
             )
 
     def longest_given(self):
-        """Return how many given tokens stand in a row, at most."""
-        if not self.meta.given:
-            return 0
+        """Return how many given tokens stand in a row, at most. Rows of one length have one that is
+        not."""
         longest = 0
+        if self.meta.row_length or not self.meta.given:
+            return longest
         last = -1  # place of the last token that is not given
         for start, part in chunks_of(self.packed):
             _, given = self.meta.unpack(part)
@@ -123,11 +118,9 @@ def whole_splits(directory, meta):
     """Return {split: what is said of it} for the splits whose files have the size that it says.
 
     Of no Meta there are none."""
-    if meta is None:
-        return {}
     whole = {}
-    for name, said in meta.splits.items():
-        path = bin_path(directory, name)
-        if os.path.exists(path) and os.path.getsize(path) == meta.n_bytes(name):
-            whole[name] = said
+    for split, entry in meta.splits.items() if meta else ():
+        path = bin_path(directory, split)
+        if os.path.exists(path) and os.path.getsize(path) == meta.n_bytes(split):
+            whole[split] = entry
     return whole

@@ -130,8 +130,7 @@ def files_of(path):
 
 def state_of(path):
     """Return {file: what changes whenever it is written} of a source."""
-    infos = {file: os.stat(file) for file in files_of(path)}
-    return {file: (info.st_size, info.st_mtime_ns) for file, info in infos.items()}
+    return {file: (os.path.getsize(file), os.path.getmtime(file)) for file in files_of(path)}
 
 
 def texts_in(folder):
@@ -310,16 +309,15 @@ def load(source):
     """Return the Dataset or DatasetDict in a folder, or of hf:OWNER/NAME or
     hf:OWNER/NAME/CONFIG."""
     if source.startswith('hf:'):
-        owner, _, name = source.removeprefix('hf:').partition('/')
-        name, _, config = name.partition('/')
-        return from_hub(f'{owner}/{name}', config or None)
+        names = source.removeprefix('hf:').split('/', 2)
+        return from_hub('/'.join(names[:2]), *names[2:])
     from datasets import load_from_disk
 
     with reading(source, 'a folder that `datasets` saved', 'fetch or save it again'):
         return load_from_disk(source)
 
 
-def from_hub(repository, config, split=None):
+def from_hub(repository, config=None, split=None):
     """Return a data set on the Hugging Face hub, as one of its configurations or None has it; by
     default all of its splits."""
     from datasets import load_dataset

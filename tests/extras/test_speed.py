@@ -209,7 +209,7 @@ def test_rows_cost_as_with_a_block_of_their_length(plan_of):
 def test_a_set_that_a_run_refuses_has_no_plan(plan_of):
     np.save('mine.npy', np.arange(80).reshape(20, 4))
     prepare_tokens('.', 'mine', 'mine.npy', shape='2x2')
-    with one_line('block_size must be 4'):
+    with one_line('takes --block_size=4'):
         plan_of('mine', '--block_size=8')
     np.save('text.npy', np.arange(3000) % 7)
     prepare_tokens('.', 'text', 'text.npy')
