@@ -55,7 +55,7 @@ def make_split(data_dir, name, split, meta):
     directory = os.path.join(data_dir, name)
     path = bin_path(directory, split)
     command, ending = command_of(name, split, meta)
-    sources = {one: said['source'] for one, said in meta.splits.items()} if meta else {}
+    sources = {s: entry['source'] for s, entry in meta.splits.items()} if meta else {}
     is_part = [*sources.values()].count(sources.get(split)) > 1  # of a source that was divided
     if is_part and command.endswith('FILE'):
         ending = f' --force --tokenizer={shlex.quote(directory)}'

@@ -373,7 +373,7 @@ def test_one_folder_has_one_lock_by_every_name(monkeypatch):
 def is_whole(split='val'):
     """The file of a split is as its entry in meta.json says."""
     found = datasets.open_split('.', 'x', split)
-    assert hashlib.sha256(found.packed.tobytes()).hexdigest() == found.said['sha256']
+    assert hashlib.sha256(found.packed.tobytes()).hexdigest() == found.entry['sha256']
 
 
 @pytest.mark.parametrize('text', ['a longer text', 'other'])  # of another size, and of the same

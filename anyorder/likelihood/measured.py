@@ -164,7 +164,7 @@ def read_set(name, split, data_dir, tokenizer):
     is_same = of_set.identity == tokenizer.identity
     if not is_same and not tokenizer.texts and is_zero_shot(name) and meta.tokenizer in TEXT:
         texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
-        return encoded(texts, tokenizer, f'{tokens.said["source"]}, in {tokenizer.name} tokens')
+        return encoded(texts, tokenizer, f'{tokens.entry["source"]}, in {tokenizer.name} tokens')
     has_own = tokenizer.name == OWN or of_set.file is not None
     if not is_same and (has_own or meta.tokenizer != tokenizer.name):
         raise ValueError(
@@ -172,7 +172,7 @@ def read_set(name, split, data_dir, tokenizer):
             f'{tokenizer.name} tokens that the model reads: prepare it with '
             f'--tokenizer={tokenizer.name}, or with the FOLDER of its set, or name a file of text'
         )
-    return tokens, {field: tokens.said[field] for field in ('source', 'sha256')}, None
+    return tokens, {field: tokens.entry[field] for field in ('source', 'sha256')}, None
 
 
 def encoded(texts, tokenizer, source):

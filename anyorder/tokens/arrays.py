@@ -33,11 +33,11 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
             return folder.meta
-        return folder.write(meta, pieces_of_arrays(arrays, meta, DATA_SETS['text'].val_ratio))
+        return folder.write(meta, encode_arrays(arrays, meta, DATA_SETS['text'].val_ratio))
 
 
-def pieces_of_arrays(arrays, meta, val_ratio):
-    """Yield the pieces of the arrays of read_arrays for Folder.write. They are divided as documents
+def encode_arrays(arrays, meta, val_ratio):
+    """Yield what Folder.write wants of the arrays of read_arrays. They are divided as documents
     are, of which a stream is one."""
     for names, array in arrays.items():
         packed = meta.pack(*array)
@@ -96,10 +96,10 @@ def read_names(path):
 # What they are
 
 
-def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
+def describe(arrays, source, before, end=None, vocabulary='', shape=''):
     """Return the Meta of the arrays of read_arrays.
 
-    kept        the Meta of splits that stay, which has what is not said anew, or None
+    before      the Meta of splits that stay, which has what is not said anew, or None
     end         the token that ends each document of a stream, or None
     vocabulary  path of a file with a name for each token, or ''
     shape       'HxW' where a row is a grid, or ''"""
@@ -111,9 +111,9 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
     sides = grid_of(shape, end, n_row)
     if end is not None:
         n_tokens = max(n_tokens, end + 1)
-    kept = kept or Meta('', OWN, n_tokens)
-    names = read_names(home(vocabulary)) if vocabulary else kept.vocabulary
-    known = kept.n_tokens
+    before = before or Meta('', OWN, n_tokens)
+    names = read_names(home(vocabulary)) if vocabulary else before.vocabulary
+    known = before.n_tokens
     if names:
         known = len(names)
     if n_tokens > known:
@@ -125,10 +125,10 @@ def describe(arrays, source, kept, end=None, vocabulary='', shape=''):
         '',
         OWN,
         known,
-        kept.eos if end is None else end,
+        before.eos if end is None else end,
         given=any(given.ndim for _, given in arrays.values()),
         row_length=n_row,
-        shape=sides or kept.shape,
+        shape=sides or before.shape,
         vocabulary=names,
     )
 

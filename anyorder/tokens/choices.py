@@ -27,7 +27,6 @@ class Untrained(Tokenizer):
         self.n_tokens = n_tokens
 
     def trained(self, source):
-        """Return the tokenizer, of the train split of a Source."""
         if 'train' not in source.splits:
             raise ValueError(
                 f'{self.name} is trained on a train split: name the folder of a set that was '
@@ -96,11 +95,13 @@ def of_training(folder):
     """Return the tokenizer of a prepared set, or of the set on which an exported model was trained;
     None of another folder."""
     meta = read_meta(folder)
-    said = said_in(folder, 'config.json')
-    if not meta and said.get('model_type') != 'aogpt':
+    config = said_in(folder, 'config.json')
+    if not meta and config.get('model_type') != 'aogpt':
         return None
     with reading(folder, 'a set or a model of ours', WAY_OUT):
-        found = tokenizer_of_set(meta or Meta(**said.get('set', {'tokenizer': said['tokenizer']})))
+        if not meta:
+            meta = Meta(**config.get('set', {'tokenizer': config['tokenizer']}))
+        found = tokenizer_of_set(meta)
     if found.texts:
         raise ValueError(f'{folder} has {found.name} tokens, which are no text')
     return found

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -45,8 +46,8 @@ class Folder:
     origin  what meta.json says of their source
     force   whether they replace what is there, and all of a set that is damaged
     meta    the Meta of what is there, or None
-    there   {split: what is said of it} of those that are wanted and there, whole
-    kept    {split: what is said of it} of those that stay beside them"""
+    there   {split: its entry in meta.json} of those that are wanted and there, whole
+    kept    {split: its entry} of those that stay beside them"""
 
     def __init__(self, path, name, wanted, origin, force):
         self.path = path
@@ -55,10 +56,8 @@ class Folder:
         self.origin = origin
         self.force = force
         self.meta = read_meta(path, force)
-        self.there = {}
-        self.kept = {}
-        for split, said in whole_splits(path, self.meta).items():
-            (self.there if split in wanted else self.kept)[split] = said
+        self.kept = whole_splits(path, self.meta)
+        self.there = {split: self.kept.pop(split) for split in wanted if split in self.kept}
 
     def is_done(self, others, same=True):
         """Whether all splits are there, of this kind, from this origin and the `same`.
@@ -68,42 +67,40 @@ class Folder:
         may share text.
 
         others  what differs in the kind of what is there"""
-        there = self.there
-        if there and not self.force:
-            is_from = all(said['source'] == self.origin for said in there.values())
-            if there.keys() == {*self.wanted} and is_from and same and not others:
+        origins = [entry['source'] for entry in self.there.values()]
+        if origins and not self.force:
+            are_all = len(origins) == len(self.wanted) and {*origins} == {self.origin}
+            if are_all and same and not others:
                 print('there already (--force replaces it)')
                 return True
             raise ValueError(
-                f'{self.path} holds {", ".join(there)} already, from '
-                f'{[*there.values()][0]["source"]} with the tokenizer {self.meta.tokenizer}: '
-                '--force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split of '
-                'another source'
+                f'{self.path} holds {", ".join(self.there)} already, from {origins[0]} with the '
+                f'tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER writes '
+                'elsewhere, --split=NAME adds a split of another source'
             )
         if self.kept and others:
             raise ValueError(
                 f'{self.path} holds {", ".join(self.kept)} of another kind ({", ".join(others)}), '
                 'and one folder has one kind: use another --name'
             )
-        content = self.origin.rpartition(', ')[2]
-        for split, said in self.kept.items():
-            is_own = content.startswith(('sha256 ', 'fingerprint '))
-            if is_own and said['source'].endswith(content):
-                raise ValueError(
-                    f'{self.origin} is the source of {split} already, and no two splits may share '
-                    'text: name another file, or divide this one by --force without --split'
-                )
+        content = re.search(r', (sha256|fingerprint) [\w+]+$|$', self.origin)[0]
+        shared = [s for s in self.kept if content and content in self.kept[s]['source']]
+        if shared:
+            raise ValueError(
+                f'{self.origin} is the source of {shared[0]} already, and no two splits may share '
+                'text: name another file, or divide this one by --force without --split'
+            )
         return False
 
-    def write(self, meta, pieces):
+    def write(self, meta, encoded):
         """Write splits of a set of the kind of a Meta; return the Meta of all that are there then.
 
-        pieces  (split, tokens as on disk, bytes of text, rows that end here) each"""
+        encoded  (split, tokens as on disk, bytes of text, rows that end here) each"""
         meta = replace(meta, name=self.name, splits=self.kept)
         os.makedirs(self.path, exist_ok=True)
         try:
             with whole_files(*(bin_path(self.path, split) for split in self.wanted)) as paths:
-                new = write_pieces(dict(zip(self.wanted, paths)), self.origin, pieces)
+                new = write_splits(dict(zip(self.wanted, paths)), self.origin, encoded)
                 size = 'tokens' if meta.tokenizer == OWN else 'text_bytes'
                 for split, entry in new.items():
                     if not entry[size]:
@@ -122,8 +119,8 @@ class Folder:
         return meta
 
 
-def write_pieces(paths, origin, pieces):
-    """Write pieces into the files of {split: path}; return {split: its entry in meta.json}. See
+def write_splits(paths, origin, encoded):
+    """Write tokens into the files of {split: path}; return {split: its entry in meta.json}. See
     Folder.write."""
     new = {}
     for split in paths:
@@ -131,7 +128,7 @@ def write_pieces(paths, origin, pieces):
         new[split] = counts | {'sha256': hashlib.sha256(), 'source': origin}
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(open(path, 'wb')) for split, path in paths.items()}
-        for split, tokens, n_bytes, n_rows in pieces:
+        for split, tokens, n_bytes, n_rows in encoded:
             written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
             files[split].write(written)
             entry = new[split]

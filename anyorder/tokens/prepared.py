@@ -8,7 +8,7 @@ from functools import partial
 
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
-from anyorder.tokens.choices import Untrained, choose
+from anyorder.tokens.choices import choose
 from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
@@ -93,57 +93,55 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     tokenizer  '' is the one of the folder, or of the data set
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
-    row = DATA_SETS[data_set]
+    known = DATA_SETS[data_set]
     name = name or data_set
     place_of(data_dir, name, split)
     choice = choose(tokenizer)
-    found = open_documents(data_set, home(source or ''), split, **keys)
-    with folder_to_write(data_dir, name, found.splits, found.origin, force) as folder:
-        there = tokenizer_of_set(folder.meta) if folder.meta else None
+    made_of = open_documents(data_set, home(source or ''), split, **keys)
+    with folder_to_write(data_dir, name, made_of.splits, made_of.origin, force) as folder:
+        of_set = tokenizer_of_set(folder.meta) if folder.meta else None
         others = []
-        if choice and there and choice.identity not in (there.identity, (there.name, None)):
+        if choice and of_set and choice.identity not in (of_set.identity, (of_set.name, None)):
             others.append('tokenizer')
         if folder.is_done(others):
             return folder.meta
         if folder.kept:
-            choice = there
-        choice = choice or choose(row.tokenizer)
+            choice = of_set
+        choice = choice or choose(known.tokenizer)
         about_bytes = choice.about_bytes()  # opens what is opened at first use, before documents
         if about_bytes:
             print(about_bytes)
 
         # Look at the documents, and write what they become
-        given = have_prompts(found, folder)
-        found.divide(row.val_ratio)
-        if isinstance(choice, Untrained):
-            choice = choice.trained(found)
+        given = have_prompts(made_of, folder)
+        made_of.divide(known.val_ratio)
+        choice = choice.trained(made_of)
         kind = {'given': given, 'prompts': given, 'tokenizer_file': choice.file}
         meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
-        pieces = pieces_of_documents(found, choice, meta)
-        return folder.write(meta, progress(pieces, desc='texts', unit=' pieces'))
+        encoded = encode_source(made_of, choice, meta)
+        return folder.write(meta, progress(encoded, desc='texts', unit=' pieces'))
 
 
 def open_documents(data_set, source, split, **keys):
     """Return the Source of a row of DATA_SETS.
 
     Its own documents, which may be a download, are only read where they are iterated."""
-    row = DATA_SETS[data_set]
-    if source or not row.documents:
-        if row.splits:
-            split = split or 'test'
-        found = open_source(source, split, bool(row.splits), **keys)
-    elif row.splits:
-        named = [split] if split else row.splits
-        own = {(s,): Documents(functools.cache(partial(row.documents, s))) for s in named}
-        found = Source(data_set, own)
+    known = DATA_SETS[data_set]
+    if source or not known.documents:
+        named = split or 'test' if known.splits else split
+        made_of = open_source(source, named, bool(known.splits), **keys)
+    elif known.splits:
+        named = [split] if split else known.splits
+        own = {(s,): Documents(functools.cache(partial(known.documents, s))) for s in named}
+        made_of = Source(data_set, own)
     elif split:
         raise ValueError(f'{data_set} is whole: name a --source, or leave out --split={split}')
     else:
-        found = Source(data_set, {TRAIN_AND_VAL: Documents(functools.cache(row.documents))})
-    if row.splits:
-        for names, rows in found.parts.items():
-            found.parts[names] = Documents(partial(detokenized, rows, row.rules))
-    return found
+        made_of = Source(data_set, {TRAIN_AND_VAL: Documents(functools.cache(known.documents))})
+    if known.splits:
+        for names, rows in made_of.parts.items():
+            made_of.parts[names] = Documents(partial(detokenized, rows, known.rules))
+    return made_of
 
 
 def have_prompts(source, folder):
@@ -159,8 +157,8 @@ def have_prompts(source, folder):
     return have.pop()
 
 
-def pieces_of_documents(source, tokenizer, meta):
-    """Yield the pieces of a Source for Folder.write."""
+def encode_source(source, tokenizer, meta):
+    """Yield what Folder.write wants of a Source."""
     for names, documents in source.parts.items():
         number = 0
         for tokens, n_bytes, n_ended in encode_documents(documents, tokenizer, meta):

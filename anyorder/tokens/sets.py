@@ -37,7 +37,7 @@ class Split:
     starts: np.ndarray | None = None
 
     @property
-    def said(self):
+    def entry(self):
         """What meta.json says of this split."""
         return self.meta.splits[self.name]
 
@@ -115,7 +115,7 @@ def bin_path(directory, split):
 
 
 def whole_splits(directory, meta):
-    """Return {split: what is said of it} for the splits whose files have the size that it says.
+    """Return {split: its entry in meta.json} for the splits whose files have the size that it says.
 
     Of no Meta there are none."""
     whole = {}

@@ -30,17 +30,17 @@ def open_source(source, split, by_line=False, text_key='text', prompt_key='auto'
     split  of which all are; '' divides them. A data set on the hub, or a DatasetDict in a folder,
            has splits of its own"""
     keys = {'text_key': text_key, 'prompt_key': prompt_key}
-    said = '' if text_key == 'text' else f', text_key {text_key!r}'
+    about_keys = '' if text_key == 'text' else f', text_key {text_key!r}'
     if prompt_key != 'auto':
-        said += f', prompt_key {prompt_key!r}'
+        about_keys += f', prompt_key {prompt_key!r}'
     if not source.startswith('hf:') and not is_saved(source):
         parts = {names_of(split): open_texts(source, by_line, **keys)}  # else hashed in vain
-        return Source(name_source(source, said), parts)
+        return Source(name_source(source, about_keys), parts)
     sets = own_splits(load(source), split, source)
     name = source if source.startswith('hf:') else plain_name(source)
     fingerprints = '+'.join(rows._fingerprint for rows in sets.values())
     parts = {names: dataset_documents(rows, source, **keys) for names, rows in sets.items()}
-    return Source(f'{name}{said}, fingerprint {fingerprints}', parts)
+    return Source(f'{name}{about_keys}, fingerprint {fingerprints}', parts)
 
 
 def own_splits(sets, split, source):
@@ -61,8 +61,8 @@ def own_splits(sets, split, source):
     return {names: sets[its] for names, its in found.items()}
 
 
-def name_source(path, said=''):
-    """Return what meta.json says of a local source: its name, what is `said` of it, and the
+def name_source(path, about=''):
+    """Return what meta.json says of a local source: its name, what `about` says, and the
     beginning of its hash."""
     sha = hashlib.sha256()
     for file in files_of(path):
@@ -71,7 +71,7 @@ def name_source(path, said=''):
         with open(file, 'rb') as f:
             while chunk := f.read(2**20):
                 sha.update(chunk)
-    return f'{plain_name(path)}{said}, sha256 {sha.hexdigest()[:12]}'
+    return f'{plain_name(path)}{about}, sha256 {sha.hexdigest()[:12]}'
 
 
 def plain_name(path):

@@ -104,6 +104,10 @@ class Tokenizer:
             return ''
         return f'bits a byte are not known of {self.name}, whose tokens are no bytes of a text'
 
+    def trained(self, source):
+        """Return the tokenizer itself, or what bpe:N becomes by the train split of a Source."""
+        return self
+
     def encode(self, text):
         """Return the ids of a text, of which a special token is no part."""
         return self.encode_batch([text])[0]

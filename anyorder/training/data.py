@@ -47,7 +47,7 @@ class Data:
         self.train = [Blocks(train, *how) for train, _ in pairs]
         self.val = [Measured(Blocks(val, *how), n_blocks_of(config)) for _, val in pairs]
         set_shares(self.train, [*weights.values()])
-        self.source = ', '.join(split.said['source'] for split in self.train)
+        self.source = ', '.join(split.entry['source'] for split in self.train)
         self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
