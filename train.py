@@ -77,18 +77,16 @@ from anyorder.machine.processes import (
     stop_requests,
 )
 from anyorder.machine.terminal import say
-from anyorder.orders import Order
 from anyorder.tokens.blocks import width_of
 from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
-from anyorder.training.data import Data, validate_sets
+from anyorder.training.data import Data
 from anyorder.training.report import bar_of, conclusion, introduction, samples, show
 from anyorder.training.run_folder import RunFolder, lock_first
 from anyorder.training.start import (
     check_data,
     check_options,
-    check_order,
     check_processes,
     make_run_model,
     open_start,
@@ -97,7 +95,6 @@ from anyorder.training.start import (
     start_state,
 )
 from anyorder.training.update import get_lr, lr_of, update  # noqa: F401  (for programs)
-from anyorder.training.validation import laws_of
 
 PLAN = 'anyorder.extras.speed.plan:lines_of'  # imported where --plan asks for it
 
@@ -123,9 +120,7 @@ def train(config, make_update):
     device, dtype = start_device(config)
     data = Data(config)
     changed += check_data(before, data, config)
-    config = Config(config | {'source': data.source, 'shape': data.kind.shape})
-    order = Order.of('own', config)
-    check_order(order, config)
+    data.validation.check(config)
     model = start_model(config, checkpoint, before, data.tokenizer)
 
     # The options are whole when device, data and work are known
@@ -136,17 +131,15 @@ def train(config, make_update):
     found = {'dtype': dtype, 'compile': compiled}
     if config.device == 'auto':
         found['device'] = device.type
-    config = Config(config | found)
+    config = Config(config | data.said | found)
     check_processes(before, config, model, data)
 
     # Build what learns, and where the run is kept
-    state = start_state(config, before, model, order, device)
-    seeing = {name: law for name, law in {'': order, **laws_of(config)}.items() if law.sees}
-    if seeing:
-        validate_sets(state, data, config, seeing, n_blocks=1)  # which says what is wrong
+    state = start_state(config, before, model, data.validation.own, device)
+    data.validation.try_orders(state, data.val[0])
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}
-    best = best_of(config, data.hashes, before)
+    best = best_of(config, data.validation, data.sets, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
     del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
@@ -201,7 +194,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
                 if validates:
-                    val = validate_sets(state, data, config)
+                    val = data.validate(state, config)
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 folder.log(entry)
@@ -232,7 +225,7 @@ def finish(state, data, val, folder, config):
     if folder.saved is None:  # nothing was left to train
         folder.save(state)
     if not val:
-        val = validate_sets(state, data, config)
+        val = data.validate(state, config)
     if rank == 0:
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()

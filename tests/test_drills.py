@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torture
 from conftest import HANGS, ROOT
-from test_training import BLOCKS, NOTHING, SETS, learner, options, start
+from test_training import FIVE, SETS, learner, options, start
 from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
 
 import train
@@ -123,7 +123,7 @@ def after_updates(network, optimizer, way='', n=2, **more):
     config = options(l2r_ratio=0.0, **more)
     for _ in range(n):
         update(state, SETS, 1e-2, config)
-    val = validate(state.ema.model, BLOCKS[:5], NOTHING[:5], {'any': state.order}, config)
+    val = validate(state.ema.model, FIVE, {'any': state.order}, config)
     entries = entries_of(state.model, state.ema, **state.entries())
     return state, entries, val
 

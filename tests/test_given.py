@@ -24,6 +24,7 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.training.data import Measured
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from anyorder.training.validation import validate
 from configurator import Config
@@ -136,7 +137,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     blocks, given = all_blocks(sets[0])
     begins = sets[0].begins(blocks)
     laws = {'any': RANDOM} if model.slots.masked_loss else {'own': law, 'l2r': Order('l2r')}
-    found = validate(model, blocks, given, laws, config, begins)
+    found = validate(model, Measured(sets[0], 0), laws, config)
     for name, own in laws.items():
         known = None
         if model.slots.masked_loss:

@@ -43,17 +43,18 @@ from anyorder.training import start as starts
 from anyorder.training.best import Best, best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock, training_flops
+from anyorder.training.data import Measured
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
-from anyorder.training.validation import validate
+from anyorder.training.validation import Validation, validate
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
 SETS = [Blocks(Split(TOKENS, Meta(n_tokens=11)), 9)]
 BLOCKS = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-NOTHING = torch.zeros(20, 9, dtype=torch.bool)  # is given
+FIVE = Measured(SETS[0], 5)
 CPU = torch.device('cpu')
 OPTIONS = Config(
     seed=5,
@@ -237,7 +238,7 @@ def test_two_processes_are_one(forked, whole):
     model has as many passes everywhere."""
     config = options(batch_size=2, l2r_ratio=0.0)
     encoder = make_model(attention='bidirectional')
-    val = validate(encoder, BLOCKS[:5], NOTHING[:5], {'any': RANDOM}, config)
+    val = validate(encoder, FIVE, {'any': RANDOM}, config)
 
     def both():
         start_processes()
@@ -246,7 +247,7 @@ def test_two_processes_are_one(forked, whole):
         state = start(learner(attention='bidirectional'), 'muon', 'shard')
         assert is_split(state.model.lm_head.weight)
         for model in (encoder, state.ema.model):
-            close(validate(model, BLOCKS[:5], NOTHING[:5], {'any': RANDOM}, config), val)
+            close(validate(model, FIVE, {'any': RANDOM}, config), val)
 
     for p in forked(both, both):
         assert p.code == 0, p.said
@@ -257,7 +258,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     for dtype in ('float32', 'bfloat16'):
         state = start(learner().float())
         update(state, SETS, 1e-9, options(dtype=dtype))
-        val = validate(state.model, BLOCKS, NOTHING, {'any': RANDOM}, options(dtype=dtype))
+        val = validate(state.model, FIVE, {'any': RANDOM}, options(dtype=dtype))
         found.append(torch.stack([state.totals[0], val['any'].mean() / 9]))
     torch.testing.assert_close(*found, rtol=0.05, atol=0)
     assert (found[0] != found[1]).all()
@@ -363,7 +364,7 @@ def test_every_config_is_a_run_and_those_of_the_papers_have_their_sizes(path):
     name = os.path.basename(path)[:-3]
     config = typed(path)
     starts.check_options(config, 1)
-    starts.check_order(Order.of('own', config | {'shape': (2, 8)}), config)
+    Validation(Config(config | {'shape': (2, 8)})).check(config)
     if name not in PAPERS:
         return
     millions, rate = PAPERS[name]
@@ -731,8 +732,10 @@ def scripted(data, monkeypatch):
         state.count(torch.tensor(2.0), torch.tensor(1.0), [])
         done[0] = state.iter_num
 
-    def validate(model, blocks, *_):
-        nats = torch.full((len(blocks),), 8.0 * losses[max(0, done[0] - 1)], dtype=torch.float64)
+    def validate(model, measured, *_):
+        nats = torch.full(
+            (len(measured.tokens),), 8.0 * losses[max(0, done[0] - 1)], dtype=torch.float64
+        )
         return {'any': nats, 'l2r': -nats}
 
     monkeypatch.setattr(train, 'update', count)
@@ -772,19 +775,24 @@ MEASURED = {  # what a resume measures, and the iteration of the best that it kn
 }
 
 
+def best(config, before):
+    sets = {'pydocs': {'val': {'sha256': 'a'}}}
+    return best_of(config, Validation(config), sets, before)
+
+
 def test_the_best_begins_anew_where_a_resume_measures_another_thing():
     """Patience alone keeps no checkpoint."""
-    hashes = {'val': 'a'}
-    kept = best_of(typed('--keep_best=val_any'), hashes, {})
+    kept = best(typed('--keep_best=val_any'), {})
     kept.compare(1, {'val_any': 2.0})
     before = {'best': asdict(kept)}
     for words, found in MEASURED.items():
         config = typed('--keep_best=val_any', words)
-        assert best_of(config, hashes, before).iter_num == found
-    alone = best_of(typed('--patience=2'), hashes, {})
+        assert best(config, before).iter_num == found
+    alone = best(typed('--patience=2'), {})
     assert (alone.loss, alone.keeps) == ('val_any', False)
     with one_line('val_any, val_l2r, val_a_any, val_a_l2r, val_c_any'):
-        starts.check_order(RANDOM, typed('--keep_best=val_b_any', '--dataset=a,c'))
+        config = typed('--keep_best=val_b_any', '--dataset=a,c')
+        Validation(config).check(config)
     waited = [Best('val_any', patience=n, n_waited=1).is_over for n in range(3)]
     assert waited == [False, True, False]
 

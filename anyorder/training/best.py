@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from anyorder.training.validation import laws_of, n_blocks_of
-
 
 @dataclass
 class Best:
@@ -56,20 +54,20 @@ class Best:
         return f'{self.loss} {self.value:.4f} at iteration {self.iter_num}'
 
 
-def best_of(config, hashes, before):
+def best_of(config, validation, sets, before):
     """Return the Best of a run: as of that which it goes on with, or a new one.
 
     The lowest loss counts no more where the run validates otherwise than before.
 
-    hashes  of its splits
+    sets    {name: what meta.json says of its splits}
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
-    laws = laws_of(config)
+    orders = validation.orders
     if config.patience and not loss:
-        loss = f'val_{[*laws][0]}'
-    n_blocks = n_blocks_of(config)
-    watched = [law.kept for name, law in laws.items() if loss.endswith(f'_{name}')]
-    measures = (hashes['val'], n_blocks, watched, config.dataset, config.documents)
+        loss = f'val_{[*orders][0]}'
+    watched = [order.kept for name, order in orders.items() if loss.endswith(f'_{name}')]
+    hashes = {name: splits['val']['sha256'] for name, splits in sets.items()}
+    measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
     kept = before.get('best', {})
     if (kept.get('loss'), kept.get('measures')) != (loss, measures):
         kept = {}

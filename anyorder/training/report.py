@@ -75,7 +75,7 @@ def show(bar, entry):
 
 
 def conclusion(state, data, val, folder, config):
-    """Yield the lines on what came out, and on what to do next; `val` is of validate_sets."""
+    """Yield the lines on what came out, and on what to do next; `val` is of Data.validate."""
     for measured in data.val:
         name = measured.blocks.meta.name
         yield f'\nvalidation of the EMA weights on {name}'

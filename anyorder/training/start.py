@@ -18,11 +18,9 @@ from anyorder.networks import named_network, network_fields, network_name
 from anyorder.orders import order_option, val_orders_option
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
-from anyorder.tokens.mixture import weights_in
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
-from anyorder.training.validation import laws_of
 from anyorder.weights import GPT2_N_TOKENS, embedding_rows
 from configurator import Config, check_choice, differing
 from model import AOGPT, EMA, AOGPTConfig
@@ -153,29 +151,6 @@ def check_options(c, world_size):
     model_config(c)
 
 
-def check_order(order, c):
-    """Raise ValueError unless a network can be trained in the order of these options, and keep_best
-    names a validation loss of that."""
-    masked_loss = named_network(c.network).slots.masked_loss
-    kinds = laws_of(c)
-    for one in (order, *kinds.values()):
-        if masked_loss and (c.l2r_ratio or one.law != 'random'):
-            raise ValueError(
-                f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio must '
-                f"be 0, got {c.l2r_ratio}, and order and val_orders 'random', got {one.kind!r}"
-            )
-        if not one.sees:  # which wants tokens
-            one.check(c.block_size)
-        elif 'model' in one.sees and (saves_by('shard', c) or saves_by('hybrid', c)):
-            raise ValueError(
-                f'{one.name} asks for the model, which save_memory={c.save_memory} splits: leave '
-                'one of the two out'
-            )
-    names = [f'{name}_' for name in weights_in(c.dataset)]
-    sets = ['', *names] if len(names) > 1 else ['']
-    check_choice('keep_best', c.keep_best, *(f'val_{s}{kind}' for s in sets for kind in kinds), '')
-
-
 def model_config(config, n_tokens=GPT2_N_TOKENS):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
     sizes = {name: config[name] for name in SIZES} | network_fields(config.network)
@@ -238,7 +213,7 @@ def check_processes(before, config, model, data):
     if world_size == 1:
         return
     own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
-    own |= {'the data': data.hashes, 'the weights': digest(model)} | config
+    own |= {'the data': data.sets, 'the weights': digest(model)} | config
     for name in ('out_dir', 'data_dir', 'device', 'wandb_id'):  # of a process alone
         own.pop(name)
     first, *others = gather(own)

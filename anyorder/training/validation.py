@@ -1,4 +1,4 @@
-"""How is a run validated? Nats of fixed blocks in fixed orders."""
+"""How is a run validated? By the nats of fixed blocks in fixed orders."""
 
 import torch
 
@@ -7,44 +7,77 @@ from anyorder.machine.devices import autocast
 from anyorder.machine.processes import processes, sum_over_processes
 from anyorder.networks import named_network
 from anyorder.orders import Order
+from anyorder.tokens.mixture import weights_in
+from anyorder.training.sharding import saves_by
+from configurator import check_choice
 
 
-def n_blocks_of(config):
-    """Return how many blocks of each set a validation of a run measures, if there are as many."""
-    return config.eval_iters * config.batch_size
+class Validation:
+    """What a run validates: some blocks of each of its sets, in some orders.
+
+    n_blocks  of a set, if there are as many
+    own       the Order in which the run trains
+    orders    {name in the log: Order}: random order is 'any', own order 'any', 'l2r' or 'own', and
+              a function FILE.py:NAME is NAME"""
+
+    def __init__(self, config):
+        """Raises ValueError for two orders of one name."""
+        self.n_blocks = config.eval_iters * config.batch_size
+        self.own = Order.of('own', config)
+        self.orders = {}
+        self.masked_loss = named_network(config.network).slots.masked_loss
+        for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
+            order = Order.of(text, config)
+            name = order.estimate
+            if name == 'own' and text != 'own':
+                name = order.name.rpartition('.py:')[2]
+            is_taken = name in ('any', 'l2r', 'own') and order.is_function and text != 'own'
+            if is_taken or self.orders.setdefault(name, order) != order:
+                raise ValueError(
+                    'val_orders must have names of their own, any, l2r and own have one: got '
+                    f'{name}'
+                )
+
+    def check(self, c):
+        """Raise ValueError unless a network can be trained and validated in the orders of these
+        options, and keep_best names one of the losses."""
+        for order in (self.own, *self.orders.values()):
+            if self.masked_loss and (c.l2r_ratio or order.law != 'random'):
+                raise ValueError(
+                    f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio '
+                    f"must be 0, got {c.l2r_ratio}, and order and val_orders 'random', got "
+                    f'{order.kind!r}'
+                )
+            if not order.sees:  # which wants tokens
+                order.check(c.block_size)
+            elif 'model' in order.sees and (saves_by('shard', c) or saves_by('hybrid', c)):
+                raise ValueError(
+                    f'{order.name} asks for the model, which save_memory={c.save_memory} splits: '
+                    'leave one of the two out'
+                )
+        names = [f'{name}_' for name in weights_in(c.dataset)]
+        sets = ['', *names] if len(names) > 1 else ['']
+        losses = [f'val_{name}{order}' for name in sets for order in self.orders]
+        check_choice('keep_best', c.keep_best, *losses, '')
+
+    def try_orders(self, state, measured):
+        """Draw each order of the run once, for the first block that is Measured: a function that
+        sees the run raises here what it raises, before anything is written."""
+        rows = [0], measured.tokens[:1], measured.given[:1]
+        for order in (self.own, *self.orders.values()):
+            measured_batch(state.ema.model, rows, order, step=state.iter_num)
 
 
-def laws_of(config):
-    """Return {name in the log: Order} of what a run with these options validates.
+def validate(model, measured, orders, config, step=0):
+    """Return {name: nats}, (n,) float64 each, of the n blocks that are Measured, in each of the
+    `orders` {name: Order}.
 
-    Random order is 'any', own order 'any', 'l2r' or 'own', and a function FILE.py:NAME is NAME.
-    Raises ValueError for two orders of one name."""
-    masked_loss = named_network(config.network).slots.masked_loss
-    found = {}
-    for text in config.val_orders or (['own'] if masked_loss else ['own', 'l2r']):
-        order = Order.of(text, config)
-        name = order.estimate
-        if name == 'own' and text != 'own':
-            name = order.name.rpartition('.py:')[2]
-        is_taken = name in ('any', 'l2r', 'own') and order.is_function and text != 'own'
-        if is_taken or found.setdefault(name, order) != order:
-            raise ValueError(
-                f'val_orders must have names of their own, any, l2r and own have one: got {name}'
-            )
-    return found
-
-
-def validate(model, blocks, given, orders, config, begins=None, step=0):
-    """Return {name: nats}, (n,) float64 each, of blocks (n, N) in each of the `orders` {name:
-    Order}.
-
-    Tokens that are `given` (n, N) come first and cost nothing; of documents apart, which start at
-    `begins` (n, P), in each. Each block has a fixed order, and of a masked loss fixed numbers of
-    known visits. Processes share the blocks.
+    What is given comes first and costs nothing; of documents apart, in each. Each block has a fixed
+    order, and of a masked loss fixed numbers of known visits. Processes share the blocks.
 
     step  updates done, which an order may see"""
     rank, world_size = processes()
-    n = len(blocks)
+    n = len(measured.tokens)
     # as many in every process, as a split model wants; places from n on repeat blocks
     n_places = n + -n % world_size
     nats = {}
@@ -52,9 +85,10 @@ def validate(model, blocks, given, orders, config, begins=None, step=0):
         found = torch.zeros(n_places, dtype=torch.float64)
         for places in torch.arange(rank, n_places, world_size).split(config.batch_size):
             numbers = places % n
-            how = {'step': step, 'begins': None if begins is None else begins[numbers]}
+            tokens = measured.tokens[numbers]
+            rows = numbers.tolist(), tokens, measured.given[numbers]
+            how = {'step': step, 'begins': measured.blocks.begins(tokens)}
             with autocast(model.device, config.dtype):
-                rows = numbers.tolist(), blocks[numbers], given[numbers]
                 batch = measured_batch(model, rows, order, **how)
             found[places] = batch_nll(model, batch, config.batch_size, config.dtype)
         nats[name] = sum_over_processes(found)[:n]

@@ -36,7 +36,7 @@ from anyorder.training.start import (
     resolve_start,
     written_out,
 )
-from anyorder.training.validation import laws_of, n_blocks_of
+from anyorder.training.validation import Validation
 from anyorder.weights import WithoutDraws, on_hub
 from configurator import Config
 
@@ -155,9 +155,10 @@ def work_lines(config, model, setup, rate):
     length = setup.length
     tokens = config.batch_size * config.gradient_accumulation_steps * length
     of_token = training_flops(model, config.batch_size, length) / config.batch_size / length
-    n_orders = len(laws_of(config))
+    validation = Validation(config)
+    n_orders = len(validation.orders)
     n_validations = -(-config.max_iters // config.eval_interval)
-    n_blocks = n_blocks_of(config) * len(weights_in(config.dataset))
+    n_blocks = validation.n_blocks * len(weights_in(config.dataset))
     measured = n_blocks * length * n_orders * n_validations
     of_validations = of_token / 3 * measured  # without a backward pass
     in_all = of_token * tokens * config.max_iters + of_validations
@@ -238,7 +239,7 @@ def same_update(c, world_size, largest):
     if not batch_size:
         return ''
     n_micro = each * world_size // batch_size
-    eval_iters = -(-n_blocks_of(c) // batch_size)
+    eval_iters = -(-Validation(c).n_blocks // batch_size)
     return (
         f'--batch_size={batch_size} --gradient_accumulation_steps={n_micro} '
         f'--eval_iters={eval_iters}'
