@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze
-from anyorder.generation.constraint import check_allowed
+from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way, check_kinds

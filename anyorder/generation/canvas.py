@@ -5,7 +5,7 @@ import copy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.generation.constraint import Constraint
+from anyorder.generation.limits import Limits
 from anyorder.generation.plan import Cells, is_exact
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
@@ -39,14 +39,13 @@ class Canvas:
     n_steps   (B,) steps that each row has run
     n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take
-    allowed   the Constraint on its tokens, or None
-    language  the Language of its texts, or None"""
+    limits    the Limits of its texts, or a Language, which are limits, too"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
-        n_known and n_visits, by default N, are ints or (B,); `allowed` is a Constraint, or what one
-        is made of for texts that begin with the canvas."""
+        n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Limits, of texts
+        that begin with the canvas."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -78,19 +77,15 @@ class Canvas:
         self.n_steps = torch.zeros_like(self.n_visits)
         self.n_passes = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
-        if allowed is not None and not isinstance(allowed, Constraint):
-            allowed = Constraint(allowed, idx.device, range(B), [0 for _ in range(B)])
-        self.allowed = allowed
-        self.language = None
+        self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu', allowed=None, language=None):
+    def of_texts(cls, texts, order, seed, device='cpu'):
         """Return the canvas of texts of any lengths.
 
-        texts     [(tokens, given)], two lists each. Given tokens come first, then the blanks, both
-                  as the Order has them, but for given tokens as its known_l2r says
-        seed      row r is a function of seed + r, or of seed[r]
-        language  a function of the canvas that gives its Language, or None"""
+        texts  [(tokens, given)], two lists each. Given tokens come first, then the blanks, both as
+               the Order has them, but for given tokens as its known_l2r says
+        seed   row r is a function of seed + r, or of seed[r]"""
         seeds = seeds_of(seed, len(texts))
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         tokens, given = [pad_sequence([*map(torch.tensor, some)], True) for some in zip(*texts)]
@@ -98,9 +93,7 @@ class Canvas:
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
-        canvas = cls(tokens.to(device), orders.to(device), n_known, seeds, lengths, allowed)
-        canvas.language = language and language(canvas)
-        return canvas
+        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
 
     def __len__(self):
         return len(self.rows)
@@ -119,15 +112,10 @@ class Canvas:
         return self.n_visits - self.known
 
     @property
-    def asks_host(self):
-        """Whether a step asks the host what a blank may be."""
-        return self.allowed is not None or self.language is not None
-
-    @property
     def is_exact(self):
         """Whether steps run exactly what is planned: on a CPU, and where they ask the host
         anyway."""
-        return self.asks_host or is_exact(self.idx.device)
+        return self.limits.ask_host or is_exact(self.idx.device)
 
     def blanks(self):
         """Return the Cells of all blanks."""
@@ -152,8 +140,7 @@ class Canvas:
         for name in BY_ROW:
             setattr(part, name, getattr(self, name)[chosen])
         part.seeds = [self.seeds[r] for r in chosen.tolist()]
-        if self.language is not None:
-            part.language = self.language.take(chosen)
+        part.limits = self.limits.take(chosen)
         return part
 
     def stop_rows(self, done):
@@ -168,8 +155,6 @@ class Canvas:
             getattr(self, name)[at] = getattr(part, name)[:, :N]
         for name in ('known', 'n_steps', 'n_passes'):
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
-        if self.language is not None:
-            self.language.put(at, part.language)
 
     def lists(self):
         """Return lists [tokens, order, step, logprob, likeliest] of each row: by position, but the

@@ -10,7 +10,7 @@ import torch
 
 from anyorder.fast import kept_frozen
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.constraint import check_allowed
+from anyorder.generation.limits import check_allowed
 from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
 from anyorder.generation.revise import rounds_of
@@ -46,7 +46,7 @@ def generate(
     order      (B, N) in each row a permutation of the positions
     n_known    int or (B,): the first n_known visits are the prompt
     seeds      (B,) ints, else drawn by `generator`
-    allowed    which tokens may stand where, see Constraint
+    allowed    which tokens may stand where, see Limits
     n_steps, policy, schedule and other options as in unmasking_of; temperature, top_k, top_p and
                other options are fields of Drawing
     returns    idx (B, N), and with return_trace {order, step, logprob} of Canvas"""
@@ -93,7 +93,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, 
         )
     if n_likeliest:
         canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * n_likeliest)
-    unmasking.check(model.slots, model.config.block_size, drawing, canvas.language is not None)
+    unmasking.check(model.slots, model.config.block_size, drawing, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in rounds_of(unmasking, network, canvas, drawing):
         yield from write(network, canvas, one, drawing, use_cache, with_logprob)

@@ -1,30 +1,18 @@
 """Which law has a blank? A chain of links, each of which changes what the one before it gives.
 
     guidance     of the network's hidden states, see guidance.py
-    penalty      of tokens that stand in the text already
-    allowed      -inf for all others, see constraint.py
+    penalty      of tokens that stand in the text already, below
+    allowed      -inf for all others, see limits.py
     pattern      of the texts that match, see Language in extras/patterns
     temperature  and then cuts, see Drawing
 
 The law of a text, which weighs the tokens that are written and by which a score chooses, ends
 before the temperature. The order of the links stands here and in Step alone, which reads the
-network, and asks the pattern once it knows the laws of all blanks of a step."""
+network, and asks the limits once more when they know the laws of all blanks of a step."""
 
 import torch
 
 from model import float32_or_better
-
-
-def law(network, drawing, part, cells, known, logits):
-    """Return the logits (m, V) of Cells after the links of a blank by itself: penalty and allowed.
-
-    known  (B,) visits that are known, on the host or the device"""
-    if drawing.presence_penalty:
-        exempt = getattr(network, 'exempt', None)
-        logits = penalize(logits, drawing.presence_penalty, part, cells, known, exempt)
-    if part.allowed is not None:
-        part.allowed.mask(logits, part, cells, network.config.n_real, drawing.scores)  # in place
-    return logits
 
 
 def penalize(logits, penalty, part, cells, known, exempt):

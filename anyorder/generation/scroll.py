@@ -1,7 +1,6 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
-from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -9,9 +8,9 @@ import torch
 
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import said_of
+from anyorder.generation.limits import Limits
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
@@ -274,11 +273,10 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
                 ends = [written[r].end(checkpoint.tokenizer) for r in running.rows.tolist()]
                 running.stop_rows(torch.tensor([end is not None for end in ends]))
         take_down(written, canvas)
-        for text, n in zip(written, canvas.n_passes.tolist()):
-            text.n_passes += n
-        if canvas.language is not None:
-            for text, nats in zip(written, canvas.language.log_weight.tolist()):
-                text.log_weight += nats
+        found = canvas.n_passes.tolist(), canvas.limits.log_weight.tolist()
+        for text, n_passes, log_weight in zip(written, *found):
+            text.n_passes += n_passes
+            text.log_weight += log_weight
 
 
 def next_canvas(texts, checkpoint, order, device):
@@ -286,18 +284,16 @@ def next_canvas(texts, checkpoint, order, device):
     page = texts[0].page
     stretches = [text.slide_on(checkpoint.config.block_size) for text in texts]
     seeds = [text.stretch_seed for text in texts]
-    allowed = None
-    if page.allowed is not None:
-        numbers = [text.number for text in texts]
-        starts = [text.start for text in texts]
-        allowed = Constraint(page.allowed, device, numbers, starts)
-    language = None
+    canvas = Canvas.of_texts(stretches, order, seeds, device)
+    numbers = [text.number for text in texts]
+    starts = [text.start for text in texts]
+    canvas.limits = Limits(page.allowed, device, numbers, starts)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns
-        asked = {'tokenizer': checkpoint.tokenizer, 'stand_in': stand_in_of(checkpoint)}
-        language = partial(pattern.language, matches, **asked)
-    return Canvas.of_texts(stretches, order, seeds, device, allowed, language)
+        stand_in = stand_in_of(checkpoint)
+        canvas.limits = pattern.language(matches, canvas, checkpoint.tokenizer, stand_in)
+    return canvas
 
 
 def take_down(texts, canvas, n_rows=None):

@@ -7,7 +7,7 @@ import torch
 from anyorder.fast import split_rows
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.guidance import guided
-from anyorder.generation.law import law
+from anyorder.generation.law import penalize
 from anyorder.generation.likeliest import likeliest
 from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Cells, pad_size
@@ -67,8 +67,7 @@ class Step:
         part = self.part
         bounds = self.bounds
         size = self.size
-        if part.language is not None:
-            part.language.begin_step(part, bounds.first)
+        part.limits.begin_step(part, bounds.first)
         x = self.network.answer(part.idx, part.order, bounds[:5], size[:3], self.cache)
         if self.drawing.cfg_scale:
             x = guided(x, self)
@@ -83,13 +82,16 @@ class Step:
         return Cells.of(part.order, self.bounds.first, count, n, self.size.even, part.is_exact)
 
     def logits(self, x, cells):
-        """Return the logits (m, V) of hidden states (m, C), by the law of each by itself, which a
-        language sees, too."""
+        """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
+        part = self.part
+        drawing = self.drawing
         logits = self.network.lm_head(x)
-        logits = law(self.network, self.drawing, self.part, cells, self.bounds.known, logits)
-        if self.part.language is not None:
-            self.part.language.observe(cells, logits)
-        return logits
+        if drawing.presence_penalty:
+            exempt = getattr(self.network, 'exempt', None)
+            known = self.bounds.known
+            logits = penalize(logits, drawing.presence_penalty, part, cells, known, exempt)
+        n_tokens = self.network.config.n_real
+        return part.limits.alone(logits, part, cells, n_tokens, drawing.scores)
 
     def in_parts(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""
@@ -99,11 +101,11 @@ class Step:
             yield own, self.logits(x[some], own)
 
     def of_each(self, function, x, cells):
-        """Return function(self, cells, logits) (m, ...) of all cells, by their law in a language;
-        and the logits (m, V) without it, or None where they are many."""
-        language = self.part.language
+        """Return function(self, cells, logits) (m, ...) of all cells, by their law within all
+        limits; and the logits (m, V) of each by itself, or None where they are many."""
+        limits = self.part.limits
         parts = self.in_parts(x, cells)
-        if language is not None:  # whose law of a blank depends on all that are answered
+        if limits.joint:  # the law of a blank depends on all that are answered
             if len(x) * self.network.config.vocab_size <= KEPT:
                 parts = [*parts]
             else:
@@ -112,17 +114,16 @@ class Step:
                 parts = self.in_parts(x, cells)
         found = []
         for own, logits in parts:
-            law = logits if language is None else language.law(own, logits)
-            found.append(function(self, own, law))
+            found.append(function(self, own, limits.law(own, logits)))
         if len(found) > 1:
             logits = None
         return torch.cat(found), logits
 
     def draw(self, cells, logits):
-        """Draw the tokens of cells, and write them. Under a language one after the other of a row:
-        each given the ones before it, they have their joint law."""
-        language = self.part.language
-        if language is None:
+        """Draw the tokens of cells, and write them. Where blanks decide each other one after the
+        other of a row: each given the ones before it, they have their joint law."""
+        limits = self.part.limits
+        if not limits.joint:
             self.write(cells, self.tokens(cells, logits), logits)
             return
         in_row = cells.row * self.part.order.size(1) + cells.position
@@ -131,12 +132,12 @@ class Step:
             number = from_left[cells.column == column]
             one = cells.at(number)
             own = logits[number]
-            law = language.law(one, own)
+            law = limits.law(one, own)
             token = self.tokens(one, law)
             logprob = self.write(one, token, law)
-            language.reveal(one, token)
+            limits.reveal(one, token)
             if self.with_logprob:
-                language.weigh(one.row, token_logprob(own, token) - logprob)
+                limits.weigh(self.part, one, token_logprob(own, token) - logprob)
 
     def tokens(self, cells, logits):
         """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its

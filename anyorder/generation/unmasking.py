@@ -130,7 +130,7 @@ class Given(Unmasking):
 
     def is_one_by_one(self, slots, canvas):
         """Return whether a decoder writes one token a step, and no pattern looks at each."""
-        if self.adaptive or self.binomial or slots.masked_loss or canvas.language is not None:
+        if self.adaptive or self.binomial or slots.masked_loss or canvas.limits.joint:
             return False
         return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
 
@@ -262,7 +262,7 @@ class Adaptive(Given):
         Return a Choice."""
         x, cells = step.read()
         found, logits = step.of_each(self.score_blanks, x, cells)
-        if step.part.language is not None:
+        if step.part.limits.joint:
             found = without_rounding(found, cells.row)
         found = found.to(widest(x.device))
         if self.threshold is not None and step.workspace.graphs is not None:

@@ -88,7 +88,7 @@ class Page:
                   block_size
     stop          texts that end a text, or its [[..]], see scroll.Text
     blank_length  how [[?]] finds its length: 'likely' or 'draw', see lengths.py
-    allowed       which tokens may stand where, see Constraint; None: all
+    allowed       which tokens may stand where, see Limits; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text
     top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""
 

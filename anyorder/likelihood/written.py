@@ -53,7 +53,7 @@ def written(config, checkpoint, way, **fields):
             own_seeds = [seeds[r] for r in rows.tolist()]
             canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
             if pattern is not None:
-                canvas.language = language_of(pattern, canvas, checkpoint)
+                canvas.limits = language_of(pattern, canvas, checkpoint)
             fill(model, canvas, unmasking, way.drawing)
             is_cut = canvas.logprob == -torch.inf
             nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)

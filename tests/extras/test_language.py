@@ -41,7 +41,7 @@ def canvas_of(idx, order=ORDER, known=0, parts=None, seeds=None, stand_in=None, 
     canvas = Canvas(idx, order.expand(idx.shape), known, seeds, allowed=allowed)
     if parts is None:
         parts = [(r, 0, [-1] * N, PATTERN) for r in range(len(idx))]
-    canvas.language = Pattern.language(parts, canvas, TOKENS, stand_in)
+    canvas.limits = Pattern.language(parts, canvas, TOKENS, stand_in)
     return canvas
 
 
@@ -127,7 +127,7 @@ def test_the_law_of_a_run(network, how, before, after):
         whole[start : start + n] = texts[r]
         q, p = by_all_texts(model, whole, how, fits, start, **asked)
         close(logq[r], q)
-        close(canvas.language.log_weight[r], p - q)
+        close(canvas.limits.log_weight[r], p - q)
 
 
 ROWS = TEXTS[MATCHES][[3, 60, 3, 90, 120]]
@@ -143,7 +143,7 @@ def written(model, how, rows, device='cpu'):
     tables = ROWS[rows].to(device), ORDER.to(device), KNOWN[rows]
     canvas = canvas_of(*tables, parts, rows)
     fill(model, canvas, unmasking_of(**how), Drawing())
-    found = canvas.idx, canvas.order, canvas.logprob, canvas.language.log_weight
+    found = canvas.idx, canvas.order, canvas.logprob, canvas.limits.log_weight
     return [x.cpu() for x in found]
 
 
@@ -202,7 +202,7 @@ def test_thousands_of_places_neither_overflow_nor_underflow():
     canvas = canvas_of(idx, torch.arange(2000), parts=parts, stand_in=stand_in)
     place = torch.tensor([0, 1999])
     cells = Cells(torch.zeros_like(place), None, None, place)
-    law = canvas.language.law(cells, stand_in.log().repeat(2, 1)).softmax(1)
+    law = canvas.limits.law(cells, stand_in.log().repeat(2, 1)).softmax(1)
     close(law, torch.tensor([[0.75, 0.25, 0, 0, 0], [0.25, 0, 0, 0.75, 0]]), 1e-5)
 
 

@@ -8,6 +8,7 @@ import torch
 from anyorder.extras.patterns.masses import Classes
 from anyorder.extras.patterns.messages import LOWEST, Messages, taken
 from anyorder.fast import split_rows
+from anyorder.generation.limits import Limits
 from anyorder.machine.devices import widest
 
 OBSERVED = -2  # in place of a token whose law a step has answered
@@ -30,8 +31,28 @@ class Span(NamedTuple):
     after: list
 
 
-class Language:
-    """The law of the blanks of a canvas, given that the texts of its spans match their patterns.
+def language_of(parts, canvas, tokenizer, stand_in=None):
+    """Return the limits of a canvas, parts of which match patterns: a Language for each table.
+
+    parts  [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins there, its
+           tokens, -1 in blanks. A part may begin before the canvas, where all is known, and end
+           behind it"""
+    by_table = {}
+    for row, start, tokens, pattern in parts:
+        table = pattern.table(tokenizer)
+        first = max(0, -start)
+        last = min(len(tokens), int(canvas.n_visits[row]) - start)
+        state = table.read(tokens[:first])
+        span = Span(row, start + first, start + last, table, state, tokens[last:])
+        by_table.setdefault(id(table), []).append(span)
+    limits = canvas.limits
+    for spans in by_table.values():
+        limits = Language(spans, canvas, limits, stand_in)
+    return limits
+
+
+class Language(Limits):
+    """The law of the blanks of a canvas, given that the texts of the spans of a table match.
 
         q(x) = prod_i p_i(x_i | known) 1[the spans match] / Z
 
@@ -39,88 +60,13 @@ class Language:
     blanks. A blank has the law p_i(v) W_i(class of v) / Z, see Messages. Tokens of a step that are
     drawn by these laws in turn, each given those before it, are drawn from the joint law q.
 
-    log_weight  (B,) the sum of log p(token) - log q(token) of the tokens that were drawn: with
-                E_q[p / q] = p(the text matches) a weight for the law of the network itself"""
+    inner       the Limits of each blank by itself, or the Language of another table
+    log_weight  the sum of log p(token) - log q(token) of the tokens that were drawn: with
+                E_q[p / q] = p(the text matches) a weight for the law of the network itself
 
-    def __init__(self, parts, canvas, tokenizer, stand_in=None):
-        """Prepare the law of texts of a canvas, parts of which match patterns.
-
-        parts     [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins
-                  there, its tokens, -1 in blanks. A part may begin before the canvas, where all is
-                  known, and end behind it
-        stand_in  (n_tokens,) weights > 0 of the tokens in blanks that no step has answered yet, by
-                  default all alike. What canvas.allowed forbids has no weight
-
-        Raises ValueError where nothing matches."""
-        device = canvas.idx.device
-        self.log_weight = torch.zeros(len(canvas), dtype=widest(device), device=device)
-        by_table = {}
-        for row, start, tokens, pattern in parts:
-            table = pattern.table(tokenizer)
-            first = max(0, -start)
-            last = min(len(tokens), int(canvas.n_visits[row]) - start)
-            state = table.read(tokens[:first])
-            span = Span(row, start + first, start + last, table, state, tokens[last:])
-            by_table.setdefault(id(table), []).append(span)
-        self.groups = [Group(spans, canvas, stand_in) for spans in by_table.values()]
-        self.begin_step(canvas, canvas.known.to(device))
-        for group in self.groups:
-            group.check()
-
-    def begin_step(self, part, n_known):
-        """Begin a step of the rows `part` of the canvas, whose first n_known (B,) visits are known.
-
-        All other places have the stand-in law unless this step observes another one."""
-        visit = torch.arange(part.order.size(1), device=part.order.device)
-        is_known = torch.zeros_like(part.order, dtype=torch.bool)
-        is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
-        tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
-        for group in self.groups:
-            group.begin_step(tokens)
-
-    def observe(self, cells, logits):
-        """Take note that the blanks `cells` (m,) have the laws softmax(logits), of logits
-        (m, V)."""
-        for group in self.groups:
-            group.observe(cells, logits)
-
-    def law(self, cells, logits):
-        """Return logits (m, V) of the laws of blanks that have matched, by their own logits.
-
-        Blanks outside of all spans keep theirs, as do those of a text that is scored where nothing
-        matches any more."""
-        for group in self.groups:
-            logits = group.law(cells, logits)
-        return logits
-
-    def reveal(self, cells, token):
-        """Take note that the tokens (m,) of the cells are known now."""
-        for group in self.groups:
-            group.reveal(cells, token)
-
-    def weigh(self, row, nats):
-        """Add nats (m,), log p - log q of drawn tokens, to the weights of their rows (m,)."""
-        self.log_weight.index_add_(0, row, nats.to(self.log_weight.dtype))
-
-    def take(self, rows):
-        """Return the language of these rows of the canvas, (B',) numbers on the host, which may
-        repeat."""
-        at = rows.to(self.log_weight.device, non_blocking=True)
-        part = taken(self, ['log_weight'], at)
-        part.groups = [group.take(rows.numpy()) for group in self.groups]
-        return part
-
-    def put(self, rows, part):
-        """Write down the weights of rows (B',) that `take` gave back, on the device."""
-        self.log_weight[rows] = part.log_weight
-
-
-class Group:
-    """The spans of one table, and what is known of them, on the host: what a device has is brought
-    here.
-
-    Each row has room for K spans of at most L places: span k of row r has the number K r + k, of
-    n = B K. Their last places may be behind the canvas.
+    What is known of the spans is on the host: what a device has is brought here. Each row has room
+    for K spans of at most L places: span k of row r has the number K r + k, of n = B K. Their last
+    places may be behind the canvas.
 
     slot      (B, N) the k of the span that has a position, -1 for none
     position  (n, L) that of a place, -1 for none on the canvas
@@ -130,9 +76,20 @@ class Group:
     stand_in  (n, L, C) the log masses of the law of a BLANK
     of_known  (C, C) those of a known token of each class"""
 
-    def __init__(self, spans, canvas, stand_in):
+    joint = True
+    ask_host = True
+
+    def __init__(self, spans, canvas, inner, stand_in=None):
+        """Prepare the law of texts of a canvas, parts of which match: the spans of one table.
+
+        stand_in  (n_tokens,) weights > 0 of the tokens in blanks that no step has answered yet, by
+                  default all alike. What canvas.limits forbid has no weight
+
+        Raises ValueError where nothing matches."""
         table = spans[0].table
         device = canvas.idx.device
+        self.inner = inner
+        self.log_weight = inner.log_weight
         self.classes = Classes(table, device)
         self.of_token = table.classes
         with np.errstate(divide='ignore'):
@@ -167,9 +124,11 @@ class Group:
         log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
         log_masses = self.classes.log_masses(log_weights)
         self.stand_in = np.broadcast_to(log_masses, (*shape, table.n_classes)).copy()
-        if canvas.allowed is not None:
+        if canvas.limits.ask_host:
             self.restrict(canvas, log_weights)
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
+        self.begin_step(canvas, canvas.known.to(device))
+        self.check()
 
     def find(self, cells):
         """Return the span and the place (n,) of those of the cells (m,) that are in one, and their
@@ -185,10 +144,10 @@ class Group:
         """Restrict the stand-in law of each blank to what is allowed there."""
         cells = canvas.blanks()
         span, place, number = self.find(cells)
-        places = canvas.allowed.places(canvas, cells.at(number))
+        places = canvas.limits.places(canvas, cells.at(number))
         logs = []
         for rows, positions in zip(*split_rows(log_weights.size(1), *places)):
-            may = canvas.allowed.tokens_at(rows, positions).to(log_weights.device)
+            may = canvas.limits.tokens_at(rows, positions).to(log_weights.device)
             logits = log_weights.masked_fill(~may, -torch.inf)
             logs.append(self.classes.log_masses(logits))
         self.stand_in[span, place] = np.concatenate(logs)
@@ -204,8 +163,14 @@ class Group:
                     'another number of blanks, or allow more'
                 )
 
-    def begin_step(self, tokens):
-        """Begin a step with the tokens (B, N) that are known, else BLANK."""
+    def begin_step(self, part, n_known):
+        """Begin a step of rows, see Limits. All other places have the stand-in law unless this step
+        names another one."""
+        self.inner.begin_step(part, n_known)
+        visit = torch.arange(part.order.size(1), device=part.order.device)
+        is_known = torch.zeros_like(part.order, dtype=torch.bool)
+        is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
+        tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
         row = np.arange(len(self.held)) // self.n_slots
         known = tokens[row[:, None], self.position]
         known = np.where(self.position >= 0, known, self.behind)
@@ -220,15 +185,21 @@ class Group:
         logs[is_blank] = self.stand_in[span[is_blank], place[is_blank]]
         self.messages.put(span, place, logs)
 
-    def observe(self, cells, logits):
+    def alone(self, logits, part, cells, n_tokens, scores):
+        """Return the logits of the laws of each by itself, and take note of them."""
+        logits = self.inner.alone(logits, part, cells, n_tokens, scores)
         span, place, number = self.find(cells)
         self.held[span, place] = OBSERVED
-        if len(span) < len(logits):
-            logits = logits[number]
-        self.messages.put(span, place, self.classes.log_masses(logits))
+        own = logits if len(span) == len(logits) else logits[number]
+        self.messages.put(span, place, self.classes.log_masses(own))
+        return logits
 
     def law(self, cells, logits):
-        """Return logits (m, V) of the laws of blanks among what matches."""
+        """Return logits (m, V) of the laws of blanks that have matched, by their own logits.
+
+        Blanks outside of all spans keep theirs, as do those of a text that is scored where nothing
+        matches any more."""
+        logits = self.inner.law(cells, logits)
         span, place, number = self.find(cells)
         if not len(span):
             return logits
@@ -242,13 +213,22 @@ class Group:
         return logits.to(own.dtype).index_copy(0, number, own)
 
     def reveal(self, cells, token):
+        """Take note that the tokens (m,) of the cells are known now."""
+        self.inner.reveal(cells, token)
         span, place, number = self.find(cells)
         self.hold(span, place, token[number].cpu().numpy())
 
+    def weigh(self, part, cells, nats):
+        """Add nats (m,), log p - log q of tokens that were drawn in Cells of the rows `part` of the
+        canvas, to the weights of their rows."""
+        row = part.rows.to(nats.device)[cells.row]
+        self.log_weight.index_add_(0, row, nats.to(self.log_weight.dtype))
+
     def take(self, rows):
-        """Return the same of these rows of the canvas."""
-        spans = (rows[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
+        number = rows.numpy()
+        spans = (number[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
         part = taken(self, ('position', 'behind', 'held', 'stand_in'), spans)
-        part.slot = self.slot[rows]
+        part.inner = self.inner.take(rows)
+        part.slot = self.slot[number]
         part.messages = self.messages.take(spans)
         return part

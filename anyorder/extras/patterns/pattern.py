@@ -81,8 +81,8 @@ class Pattern:
         )
 
     @staticmethod
-    def language(parts, canvas, tokenizer, stand_in=None):
-        """Return the Language of a canvas."""
-        from anyorder.extras.patterns.language import Language  # torch takes seconds
+    def language(*how):
+        """Return the limits of a canvas, see language_of."""
+        from anyorder.extras.patterns.language import language_of  # torch takes seconds
 
-        return Language(parts, canvas, tokenizer, stand_in)
+        return language_of(*how)

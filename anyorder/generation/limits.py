@@ -1,26 +1,48 @@
-"""Which tokens may stand where? All others have probability zero."""
+"""What may a text on a canvas be? All other tokens have probability zero."""
 
 import torch
 
+from anyorder.machine.devices import widest
 
-class Constraint:
-    """p_allowed(v) = p(v) 1[v allowed] / sum_w p(w) 1[w allowed]
+
+class Limits:
+    """The limits of the texts on a canvas: which tokens may stand where, each blank by itself.
+
+        p_allowed(v) = p(v) 1[v allowed] / sum_w p(w) 1[w allowed]
 
     allowed       bool (positions, V), or a function that gives bool (m, V) of rows and positions,
-                  int tensors (m,)
-    rows, starts  [B] row r of the canvas is row rows[r] of these, from position starts[r] on"""
+                  int tensors (m,); None: all
+    rows, starts  [B] row r of the canvas is row rows[r] of these, from position starts[r] on
+    joint         whether blanks decide each other, as those of a pattern do, see Language in
+                  extras/patterns, which goes on with the limits that a canvas has
+    log_weight    (B,) of each row of the whole canvas: what its weight is by a Language"""
+
+    joint = False
 
     def __init__(self, allowed, device, rows, starts):
         self.rows, self.starts = torch.tensor([[*rows], [*starts]]).to(device)
+        self.log_weight = torch.zeros(len(rows), dtype=widest(device), device=device)
         self.allowed = allowed
-        if not callable(allowed):
+        if allowed is not None and not callable(allowed):
             self.allowed = torch.as_tensor(allowed).to(device)
 
-    def mask(self, logits, part, cells, n_tokens, scores):
-        """Put -inf into the logits (m, V) of Cells for the tokens that are not allowed there.
+    @property
+    def ask_host(self):
+        """Whether a step asks the host what a blank may be."""
+        return self.allowed is not None
+
+    def begin_step(self, part, n_known):
+        """Begin a step of the rows `part` of the canvas, whose first n_known (B,) visits are
+        known."""
+
+    def alone(self, logits, part, cells, n_tokens, scores):
+        """Return the logits (m, V) of the laws of Cells within the limits of each by itself, in
+        place: -inf for the tokens that are not allowed there.
 
         V is at least n_tokens. Raises ValueError where nothing is allowed, and, if the text that
         stands there is scored (`scores`), where its token is not."""
+        if self.allowed is None:
+            return logits
         rows, positions = self.places(part, cells)
         may = self.tokens_at(rows, positions).to(logits.device)
         logits[:, :n_tokens].masked_fill_(~may, -torch.inf)
@@ -37,6 +59,18 @@ class Constraint:
                 f'{what} allowed at position {positions[i]} of row {rows[i]}: '
                 'its probability would be 0'
             )
+        return logits
+
+    def law(self, cells, logits):
+        """Return logits (m, V) of the laws of Cells within all limits, by those of each alone."""
+        return logits
+
+    def reveal(self, cells, token):
+        """Take note that the tokens (m,) of Cells are known now."""
+
+    def take(self, rows):
+        """Return the limits of these rows of the canvas, numbers on the host, which may repeat."""
+        return self
 
     def places(self, part, cells):
         """Return the rows and positions (m,) of Cells of the rows `part` of the canvas."""
