@@ -749,11 +749,11 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
     assert (order.kept, order.name) == (kept, 'mine.py:shifted:3')
     plain, digest = kept[:-2], kept[-14:-2]
     assert Order.of(plain, {'order': kept.replace(digest, '0' * 12)}) == order  # of an edited file
-    assert Way.of({}, 'mine.py:shifted:3') == Way(Order.of(kept, {}), Given())
+    assert Way.of({}, 'mine.py:shifted:3') == Way(Given(), order=Order.of(kept, {}))
     how = dict(block_length=8, threshold=0.9, noise=2.0)
     way = Way.of({}, 'mine.py:gap/8:0.9+2')  # which runs the file
     score = Adaptive(score=f'mine.py:gap@{digest}', **how)
-    assert way == Way(Order('l2r'), score)
+    assert way == Way(score)
     assert unmasking_of(f'mine.py:gap@{digest}/8:0.9+2') == score
     with one_line('mine.py:gap is a score'):
         read_order('mine.py:gap')

@@ -23,18 +23,9 @@ from simulated_gpu import counted
 
 from anyorder import fast
 from anyorder.fast import freeze
-from anyorder.generation import (
-    Canvas,
-    Drawing,
-    Given,
-    fill,
-    generate,
-    plan,
-    step,
-    unmasking_of,
-    workspace,
-)
+from anyorder.generation import Canvas, Given, fill, generate, plan, step, unmasking_of, workspace
 from anyorder.generation.options import drawing_in
+from anyorder.generation.way import Way
 from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
 from anyorder.machine.graphs import Graphs, has_graphs
@@ -205,10 +196,11 @@ def rows_of(device, n):
 
 def begun(network, device, how, known, k=0):
     """(the canvas of rows with prompts of these lengths, the generator of its steps)."""
-    canvas = Canvas(*rows_of(device, len(known)), torch.tensor(known), range(len(known)))
+    known = torch.tensor(known)
+    canvas = Canvas(*rows_of(device, len(known)), known, range(len(known)), n_likeliest=k)
     how = dict(n_steps=5) | how
     drawing = drawing_in(how)
-    return canvas, fill.steps(network, canvas, unmasking_of(**how), drawing, n_likeliest=k)
+    return canvas, fill.steps(network, canvas, Way(unmasking_of(**how), drawing))
 
 
 def counts_of(steps):
@@ -388,7 +380,7 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
         assert n_graphs[2] == n_graphs[3]
 
         canvas = Canvas(*rows_of(device, 6), torch.tensor([9, 3] * 3), range(6))
-        several = fill.steps(network, canvas, Given(12), Drawing())
+        several = fill.steps(network, canvas, Way(Given(12)))
         assert {len(part) for _, part in several} == {6, 4}
         assert canvas.n_steps.tolist() == [3, 9] * 3
 

@@ -108,7 +108,7 @@ def test_binomial_unmasking_is_ancestral_sampling(kind, half):
     order = sample_order(1_500, 3, generator=torch.Generator().manual_seed(1))
     canvas = Canvas(order, order, 0, range(1_500))
     model = make_model(block_size=3)
-    fill.fill(model, canvas, Given(2, kind, binomial=True), Drawing())
+    fill.fill(model, canvas, Way(Given(2, kind, binomial=True)))
     counts = (canvas.step @ torch.tensor([4, 2, 1])).bincount(minlength=8)
     n_later = torch.tensor([sum(late) for late in itertools.product(range(2), repeat=3)])
     assert chi2_of(counts, half**n_later * (1 - half) ** (3 - n_later)) < limit(7)
@@ -318,14 +318,14 @@ def test_generate_is_one_token_a_step_of_seeds_that_a_generator_draws(batch):
 def test_what_stands_behind_a_row_stays(batch):
     idx, order = batch
     canvas = Canvas(idx, order, 2, range(5), 6)
-    fill.fill(make_model(), canvas, Given(3), Drawing())
+    fill.fill(make_model(), canvas, Way(Given(3)))
     assert torch.equal(canvas.idx.gather(1, order)[:, 6:], idx.gather(1, order)[:, 6:])
 
 
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5))
     told = []
-    for n_new, part in fill.steps(make_model(), canvas, Given(2), Drawing()):
+    for n_new, part in fill.steps(make_model(), canvas, Way(Given(2))):
         told.append([x.tolist() for x in (part.n_steps, part.rows, n_new, part.known)])
     assert told == [
         [[1] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
@@ -338,9 +338,9 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
     model = make_model()
     way = unmasking_of(n_steps=9, **how)
     whole = Canvas(*batch, 2, range(5))
-    fill.fill(model, whole, way, Drawing())
+    fill.fill(model, whole, Way(way))
     part = Canvas(*batch, 2, range(5))
-    for _, canvas in fill.steps(model, part, way, Drawing()):
+    for _, canvas in fill.steps(model, part, Way(way)):
         canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.known >= 4))
     assert (part.known[1::2] == 9).all()
     assert ((part.known[::2] >= 4) & (part.known[::2] < 9)).all()
@@ -354,7 +354,8 @@ def test_the_end_of_a_document_and_special_tokens_have_no_penalty():
 
     def nats(penalty):
         canvas = Canvas(torch.tensor([[2, 2, 2], [0, 0, 0]]), ORDERS[:2, :3], 0, range(2))
-        fill.fill(model, canvas, Given(3), Drawing(presence_penalty=penalty, scores=True))
+        drawing = Drawing(presence_penalty=penalty, scores=True)
+        fill.fill(model, canvas, Way(Given(3), drawing))
         return canvas.logprob.sum(1)
 
     alone = nats(1.5)
@@ -417,7 +418,7 @@ def test_a_text_that_is_scored_is_read_in_few_passes(monkeypatch):
     told = {Lossless(4): (4, [0, 1, 1, 1, 1, 2, 3, 3, 3]), Given(9): (3, [*range(9)])}
     for way, (n_passes, step) in told.items():
         canvas = Canvas(ROWS, ORDERS, 0, range(5))
-        assert len([*fill.steps(model, canvas, way, Drawing(scores=True))]) == n_passes
+        assert len([*fill.steps(model, canvas, Way(way, Drawing(scores=True)))]) == n_passes
         assert canvas.step[0].tolist() == step
 
 
@@ -447,7 +448,7 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(passes, order):
     rows = [prompt_of(n, 4) for n in (65, 35, 45, 5)]
     way = Way.of({}, order, n_steps=80)
     canvas = Canvas.of_texts(rows, way.order, 0)
-    fill.fill(model, canvas, way.unmasking, way.drawing)
+    fill.fill(model, canvas, way)
     found = [(n_rows, n_slots) for n_rows, n_slots, _ in passes]
     assert found[:3] == [(1, 6), (2, 46), (1, 66)]
     assert found[3:] == [(4, n) for n in ([1, 1, 1, 1] if order == 'random' else [4, 4, 3, 2])]
@@ -502,15 +503,15 @@ NAMED = [
 
 @pytest.mark.parametrize('options, order, noun', NAMED, ids=str)
 def test_options_name_a_way(options, order, noun):
-    assert Way.of({}, **options) == Way(Order.of(order, {}), noun)
+    assert Way.of({}, **options) == Way(noun, order=Order.of(order, {}))
     noun.check(make_model().slots, 9, Drawing())  # which can write so
 
 
 def test_a_way_draws_or_scores():
     how = dict(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
     way = Way.of({'order': 'r2l'}, n_steps=4, **how)
-    assert way == Way(Order('r2l'), Given(4), Drawing(**how))
-    assert way.to_score == Way(Order('r2l'), Given(4), Drawing(**how, scores=True))
+    assert way == Way(Given(4), Drawing(**how), Order('r2l'))
+    assert way.to_score == Way(Given(4), Drawing(**how, scores=True), Order('r2l'))
     assert way.to_score == Way.of({'order': 'r2l'}, n_steps=4, score=True, **how)
 
 

@@ -258,7 +258,7 @@ def test_what_is_given_is_refused_where_it_does_not_fit(folder):
 def test_answers_are_written_as_without_padding():
     model = make_model()
     tokens, given = all_blocks(blocks_of('prompts'))
-    way = Way(Order('l2r'), unmasking_of(n_steps=9, policy='margin'), Drawing(0.0))
+    way = Way(unmasking_of(n_steps=9, policy='margin'), Drawing(0.0))
     found = solve(model, tokens, given, way, 5, 3)
     for b, n in enumerate((tokens != PADDING).sum(1).tolist()):
         row = slice(b, b + 1), slice(n)

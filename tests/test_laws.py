@@ -30,6 +30,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.options import DRAWN, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
 from anyorder.generation.scores import SCORES
+from anyorder.generation.way import Way
 
 
 class Feature(NamedTuple):
@@ -171,7 +172,7 @@ def run(model, how, idx, order, known, seeds, n_visits=None, use_cache=True, sco
     drawn = drawing_in(options, scores)
     canvas = Canvas(idx, order, known, seeds, n_visits, allowed)
     network = frozen(model) if use_cache else model
-    fill.fill(network, canvas, unmasking_of(**options), drawn, use_cache)
+    fill.fill(network, canvas, Way(unmasking_of(**options), drawn), use_cache)
     return canvas
 
 

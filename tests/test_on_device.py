@@ -17,6 +17,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
+from anyorder.generation.way import Way
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
 from anyorder.tokens.blocks import Blocks
@@ -150,7 +151,7 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
         for model in (here, network):
             idx, order = (x.to(model.device) for x in texts(3))
             canvas = Canvas(idx, order, torch.tensor([30, 50, 63]), range(3))
-            fill(model, canvas, Given(n_steps), Drawing(scores=True))
+            fill(model, canvas, Way(Given(n_steps), Drawing(scores=True)))
             found.append(canvas.logprob.cpu().double())
         assert (found[0] - found[1]).abs().mean() < tolerance
 

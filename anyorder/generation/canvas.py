@@ -26,7 +26,7 @@ class Canvas:
     logprob   (B, N) log p in nats of each revealed token, see Step.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
-    likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
+    likeliest (B, N, 1 + 2k) beside each, see likeliest.py
     keys      (B,) of keys_of: the seeds for draws on the device
 
     On the host:
@@ -41,11 +41,11 @@ class Canvas:
     rows      (B,) which rows of the whole canvas these are, see take
     limits    the Limits of its texts, or a Language, which are limits, too"""
 
-    def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
+    def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None, n_likeliest=0):
         """Begin to write in copies of idx and order (B, N).
 
         n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Limits, of texts
-        that begin with the canvas."""
+        that begin with the canvas; n_likeliest tokens are kept beside each that is written."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -73,14 +73,14 @@ class Canvas:
         self.draw_numbers()
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)
-        self.likeliest = self.u.new_zeros(*idx.shape, 0)
+        self.likeliest = self.u.new_zeros(*idx.shape, 1 + 2 * n_likeliest)
         self.n_steps = torch.zeros_like(self.n_visits)
         self.n_passes = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
         self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu'):
+    def of_texts(cls, texts, order, seed, device='cpu', n_likeliest=0):
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, given)], two lists each. Given tokens come first, then the blanks, both as
@@ -93,7 +93,8 @@ class Canvas:
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
-        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
+        tables = tokens.to(device), orders.to(device)
+        return cls(*tables, n_known, seeds, lengths, n_likeliest=n_likeliest)
 
     def __len__(self):
         return len(self.rows)

@@ -15,6 +15,7 @@ from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
 from anyorder.generation.revise import rounds_of
 from anyorder.generation.step import Step
+from anyorder.generation.way import Way
 from anyorder.generation.workspace import workspace_of
 from anyorder.seeds import drawn_seeds
 
@@ -58,31 +59,29 @@ def generate(
         n_steps = order.size(1)  # one token a step
     options |= {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
     drawing = drawing_in(options)
-    chosen = unmasking_of(policy, n_steps, schedule, **options)
-    fill(model, canvas, chosen, drawing, use_cache, return_trace)
+    fill(model, canvas, Way(unmasking_of(policy, n_steps, schedule, **options), drawing), use_cache)
     if not return_trace:
         return canvas.idx
     return canvas.idx, {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
 
 
-def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
+def fill(model, canvas, way, use_cache=True, bar=None):
     """Fill the blanks of the canvas by all steps; a bar of `progress` counts tokens."""
-    for n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
+    for n_new, _ in steps(model, canvas, way, use_cache):
         if bar is not None:
             bar.update(int(n_new.sum()))
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every step
-def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, n_likeliest=0):
-    """Fill the blanks of the canvas step by step.
+def steps(model, canvas, way, use_cache=True):
+    """Fill the blanks of the canvas step by step, in the Way but for its order.
 
     The tokens of a step see the known ones and not each other:
 
         p(step | known) = prod_i p(x_i | known)
 
-    use_cache     False runs every slot anew, up to rounding the same
-    with_logprob  keep the log-probability of each token
-    n_likeliest   and so many of the likeliest tokens of its place, see likeliest.py
+    use_cache  False runs every slot anew, up to rounding the same
+
     Yields (n_new, part) after each step: `part` is the canvas of the rows that run, n_new (B,) how
     many tokens it revealed in each. A device may keep finished rows there, which reveal 0. A caller
     stops rows early by part.stop_rows."""
@@ -91,24 +90,24 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, 
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
-    if n_likeliest:
-        canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * n_likeliest)
-    unmasking.check(model.slots, model.config.block_size, drawing, canvas.limits.joint)
+    n = model.config.block_size
+    way.unmasking.check(model.slots, n, way.drawing, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
-    for one in rounds_of(unmasking, network, canvas, drawing):
-        yield from write(network, canvas, one, drawing, use_cache, with_logprob)
+    for one in rounds_of(way, network, canvas):
+        yield from write(network, canvas, one, use_cache)
 
 
-def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
+def write(network, canvas, way, use_cache):
     """Fill the blanks of the canvas once."""
     if not canvas.n_blanks.any():
         return
-    ends = unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
+    ends = way.unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
     known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
-    with workspace_of(network, part, use_cache, drawing.n_passes) as workspace:
-        step = Step(network, workspace, unmasking, drawing, with_logprob, part)
+    n_passes = way.drawing.n_passes  # of a step
+    with workspace_of(network, part, use_cache, n_passes) as workspace:
+        step = Step(network, workspace, way, part)
         n_done = 0  # steps
         while len(step.part):
             part = step.part
@@ -118,8 +117,8 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
                 n_new = step.run(plan)
                 part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps + 1, part.n_steps)
                 part.known = part.known + n_new
-                n_ran = n_new if unmasking.rereads else n_new > 0
-                part.n_passes = part.n_passes + drawing.n_passes * n_ran
+                n_ran = n_new if way.unmasking.rereads else n_new > 0
+                part.n_passes = part.n_passes + n_passes * n_ran
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break

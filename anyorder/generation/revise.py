@@ -7,29 +7,31 @@ import torch
 from anyorder.generation.plan import planned
 from anyorder.generation.step import Step
 from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.way import Way
 from anyorder.generation.workspace import Kind, Workspace
 from anyorder.seeds import uniform
 
 GROUPS = 8  # a round writes one token in so many again, rounded up
 
 
-def rounds_of(unmasking, network, canvas, drawing):
-    """Yield the Unmasking of each round, in which fill.write fills all blanks of the canvas.
+def rounds_of(way, network, canvas):
+    """Yield the Way of each round, in which fill.write fills all blanks of the canvas.
 
     After the first round the worst eighth is blank again, up to `revise` times, until a round
     changes nothing."""
-    yield unmasking.first_round(network, canvas, drawing)
+    unmasking = way.unmasking
+    yield replace(way, unmasking=unmasking.first_round(network, canvas, way.drawing))
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(unmasking.revise):
         if not changed.any():
             return
         canvas.n_passes = canvas.n_passes + changed[:, 0].cpu()  # of misfit
-        unfit = misfit(network, canvas, drawing)
+        unfit = misfit(network, canvas, way.drawing)
         blank_again(canvas, unfit, n_round, changed)  # the worst become the last visits
         if not canvas.n_blanks.any():
             return
         before = canvas.idx.clone()
-        yield again(unmasking)
+        yield replace(way, unmasking=again(unmasking))
         changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): others are finished
 
 
@@ -86,7 +88,7 @@ def misfit(network, canvas, drawing):
     part.blank(blank.flatten(0, 1))
     part.logprob = torch.zeros_like(part.logprob)
     workspace = Workspace(network, Kind(torch.float32, 0), part.order.shape)
-    step = Step(network, workspace, Misfit(), drawing, False, part)
+    step = Step(network, workspace, Way(Misfit(), drawing), part)
     for plan in planned(step, part.n_visits.unsqueeze(1)):
         step.run(plan)
     return part.logprob.view(len(canvas), GROUPS, -1).sum(1)

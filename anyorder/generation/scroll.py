@@ -256,20 +256,19 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
     revealed.
 
     is_seen  write down each step of the first text at once, and not each stretch"""
-    page = texts[0].page
+    stop = texts[0].page.stop
     while True:
         written = [text for text in texts if text.goes_on(checkpoint.tokenizer)]
         if not written:
             return
         canvas = next_canvas(written, checkpoint, way.order, device)
-        how = way.unmasking, way.drawing, use_cache, True, page.top_logprobs
-        for n_new, running in steps(network, canvas, *how):
-            if page.stop:
+        for n_new, running in steps(network, canvas, way, use_cache):
+            if stop:
                 take_down(written, running)
             elif is_seen:
                 take_down(written, running, 1)
             yield int(n_new.sum())
-            if page.stop:
+            if stop:
                 ends = [written[r].end(checkpoint.tokenizer) for r in running.rows.tolist()]
                 running.stop_rows(torch.tensor([end is not None for end in ends]))
         take_down(written, canvas)
@@ -284,7 +283,7 @@ def next_canvas(texts, checkpoint, order, device):
     page = texts[0].page
     stretches = [text.slide_on(checkpoint.config.block_size) for text in texts]
     seeds = [text.stretch_seed for text in texts]
-    canvas = Canvas.of_texts(stretches, order, seeds, device)
+    canvas = Canvas.of_texts(stretches, order, seeds, device, page.top_logprobs)
     numbers = [text.number for text in texts]
     starts = [text.start for text in texts]
     canvas.limits = Limits(page.allowed, device, numbers, starts)

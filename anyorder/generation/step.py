@@ -18,26 +18,24 @@ BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, a
 
 
 class Step:
-    """The steps of an Unmasking over the rows of a canvas, one after the other.
+    """The steps of a Way over the rows of a canvas, one after the other.
 
     part    the Canvas of the rows that run, in the places that graphs read and write
     state   what steps keep of these rows besides the cache, see Unmasking.begin
     bounds  the Bounds of the step that runs
     size    its Size"""
 
-    def __init__(self, network, workspace, unmasking, drawing, with_logprob, part):
+    def __init__(self, network, workspace, way, part):
         self.network = network
         self.workspace = workspace
         self.cache = workspace.caches[0] if workspace.caches else None
-        self.unmasking = unmasking
-        self.drawing = drawing
-        self.with_logprob = with_logprob
-        self.graph_key = unmasking.graph_key, drawing, with_logprob
+        self.unmasking = way.unmasking
+        self.drawing = way.drawing
         self.noise = TokenNoise(network.config.vocab_size)
         if self.cache is not None:
             prefill(network, part, self.cache)
         self.part = workspace.place(part)
-        self.state = unmasking.begin(self)
+        self.state = self.unmasking.begin(self)
 
     def run(self, plan):
         """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host: the
@@ -59,7 +57,8 @@ class Step:
         device = self.part.idx.device.type
         cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
-        key = self.graph_key, function.__name__, self.size, self.part.likeliest.shape, mode, *places
+        how = self.unmasking.graph_key, self.drawing, self.part.likeliest.shape, mode
+        key = *how, function.__name__, self.size, *places
         return graphs.run(key, partial(function, self, *found))
 
     def read(self):
@@ -136,8 +135,7 @@ class Step:
             token = self.tokens(one, law)
             logprob = self.write(one, token, law)
             limits.reveal(one, token)
-            if self.with_logprob:
-                limits.weigh(self.part, one, token_logprob(own, token) - logprob)
+            limits.weigh(self.part, one, token_logprob(own, token) - logprob)
 
     def tokens(self, cells, logits):
         """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its
@@ -151,12 +149,10 @@ class Step:
     def write(self, cells, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
         that scores, else by the untempered model, with the penalty on known tokens; and the
-        likeliest tokens, if somebody asks. Return log p (m,), or None."""
+        likeliest tokens, if somebody asks. Return log p (m,)."""
         part = self.part
         cells.write(part.idx, cells.position, token)
         cells.write(part.step, cells.position, self.bounds.n_steps[cells.row])
-        if not self.with_logprob:
-            return None
         k = part.likeliest.size(2) // 2
         if k:
             found = likeliest(self.drawing, logits, k, token)

@@ -343,9 +343,7 @@ class Lossless(Unmasking):
         token = step.tokens(cells, logits)
         n_new = self.accept(step.part, step.bounds, cells, token)
         new, number = cells.those(cells.column < n_new[cells.row], step.part.is_exact)
-        if step.with_logprob:
-            logits = logits[number]
-        step.write(new, token[number], logits)
+        step.write(new, token[number], logits[number])
         return n_new
 
     def accept(self, part, bounds, cells, token):

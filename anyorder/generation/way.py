@@ -31,15 +31,15 @@ def check_kinds(options):
 class Way:
     """How a text is written.
 
-    order       in which order blanks are visited. Where the model chooses, it says which of equal
-                scores comes first, and which blanks make a block
     unmasking   which blanks a step reveals
     drawing     how a token is drawn from its logits; with `scores` the text that stands in the
-                blanks is scored"""
+                blanks is scored
+    order       in which order blanks are visited. Where the model chooses, it says which of equal
+                scores comes first, and which blanks make a block. A canvas has its order"""
 
-    order: Order
     unmasking: Unmasking
     drawing: Drawing = Drawing()
+    order: Order = Order('l2r')
 
     @classmethod
     def of(cls, run, order='own', score=False, **options):
@@ -60,10 +60,10 @@ class Way:
         elif choice_in(order)[0]:
             unmasking = unmasking_of(order, **options)
             # blocks of neighbours, from left to right; else a random order decides among equals
-            return cls(Order('l2r' if unmasking.block_length else 'random'), unmasking, drawing)
+            return cls(unmasking, drawing, Order('l2r' if unmasking.block_length else 'random'))
         else:
             order = read_order(order, 'own', *POLICIES)
-        return cls(Order.of(order, run), unmasking_of(**options), drawing)
+        return cls(unmasking_of(**options), drawing, Order.of(order, run))
 
     @property
     def to_score(self):

@@ -54,7 +54,7 @@ def written(config, checkpoint, way, **fields):
             canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
             if pattern is not None:
                 canvas.limits = language_of(pattern, canvas, checkpoint)
-            fill(model, canvas, unmasking, way.drawing)
+            fill(model, canvas, way)
             is_cut = canvas.logprob == -torch.inf
             nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
             passes = [len({*steps} - {-1}) for steps in canvas.step.tolist()]

@@ -16,6 +16,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.plan import Cells
+from anyorder.generation.way import Way
 from anyorder.tokens.tokenizers import Symbols
 
 pytest.importorskip('outlines_core')
@@ -48,7 +49,7 @@ def canvas_of(idx, order=ORDER, known=0, parts=None, seeds=None, stand_in=None, 
 def scored(model, idx, how, drawing=None, **canvas):
     """The canvas of texts (n, N) that a run scores."""
     canvas = canvas_of(idx, **canvas)
-    fill(model, canvas, unmasking_of(**how), Drawing(**drawing or {}, scores=True))
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(**drawing or {}, scores=True)))
     return canvas
 
 
@@ -142,7 +143,7 @@ def written(model, how, rows, device='cpu'):
     parts = [(rows.index(r), i, [-1] * n, pattern) for r, i, n, pattern in PARTS if r in rows]
     tables = ROWS[rows].to(device), ORDER.to(device), KNOWN[rows]
     canvas = canvas_of(*tables, parts, rows)
-    fill(model, canvas, unmasking_of(**how), Drawing())
+    fill(model, canvas, Way(unmasking_of(**how)))
     found = canvas.idx, canvas.order, canvas.logprob, canvas.limits.log_weight
     return [x.cpu() for x in found]
 
@@ -175,7 +176,7 @@ def test_texts_are_written_as_often_as_they_score(how, drawing):
     model = toy()
     n = 2000
     canvas = canvas_of(torch.zeros(n, N, dtype=torch.long))
-    fill(model, canvas, unmasking_of(**how), Drawing(**drawing))
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(**drawing)))
     close(scored(model, canvas.idx, how, drawing).logprob, canvas.logprob)
     texts = TEXTS[MATCHES]
     law = scored(model, texts, how, drawing).logprob.sum(1).exp()

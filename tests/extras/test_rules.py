@@ -89,7 +89,7 @@ def test_a_rule_is_that_of_its_paper(batch, network, it, rule):
     _, order = batch
     known = torch.tensor([0, 6, 2, 4, 1])
     canvas = Canvas(*batch, known, range(5), allowed=allowed)
-    fill(model, canvas, it, Drawing())
+    fill(model, canvas, Way(it))
     for r, n in enumerate(known.tolist()):
         asked = order[r], n, rule, it.block_length or 9, allowed[0]
         assert canvas.step[r].tolist() == by_paper(model, canvas.idx[r], *asked)
@@ -99,7 +99,7 @@ def test_dilated_blocks_by_hand():
     """Luxembourg et al. 2025, arXiv 2506.19037: every third of seven blanks, then the others."""
     order = torch.arange(15, -1, -1)[None]
     canvas = Canvas(0 * order, order, 2, [0])
-    fill(make_model(block_size=16), canvas, Dilated(7), Drawing())
+    fill(make_model(block_size=16), canvas, Way(Dilated(7)))
     step = [0, 1, 1, 0, 1, 1, 0, 2, 3, 3, 2, 3, 3, 2]
     assert canvas.step[0].flip(0).tolist() == [-1, -1, *step]
 
@@ -136,7 +136,8 @@ def outcomes(model, text, visits, k, temperature=1.0):
 def by_drawn(model, texts, sizes, **drawing):
     """The canvas of texts (n, 3), written or scored in steps of these sizes."""
     canvas = Canvas(texts, ORDER.expand(texts.shape), 0, range(len(texts)))
-    fill(model, canvas, Drawn(schedule=[*itertools.accumulate(sizes)]), Drawing(**drawing))
+    drawn = Drawn(schedule=[*itertools.accumulate(sizes)])
+    fill(model, canvas, Way(drawn, Drawing(**drawing)))
     return canvas
 
 
@@ -180,7 +181,7 @@ NAMED = [
 
 @pytest.mark.parametrize('text, order, noun', NAMED)
 def test_a_rule_is_one_text(text, order, noun):
-    assert Way.of({}, text) == Way(Order(order), noun)
+    assert Way.of({}, text) == Way(noun, order=Order(order))
 
 
 BAD = {
@@ -214,4 +215,4 @@ def test_what_no_network_can_is_one_line(batch):
     with one_line('no probability of a text but a bound'):
         Drawn().check(make_model().slots, 9, Drawing(), scores=True)
     with one_line('pc_sampler wants to know'):
-        fill(make_model(), Canvas(*batch, 0, range(5)), PcSampler(n_steps=4), Drawing())
+        fill(make_model(), Canvas(*batch, 0, range(5)), Way(PcSampler(n_steps=4)))

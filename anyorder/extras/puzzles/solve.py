@@ -67,7 +67,7 @@ from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out
 from anyorder.machine.terminal import progress
-from anyorder.orders import Order, draw_orders
+from anyorder.orders import draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
 from anyorder.tokens.sets import PADDING
@@ -262,7 +262,7 @@ def solve_all(model, puzzles, runs, c):
     given = puzzles.given
     n_blanks = int((~given).sum())
     model = freeze(model)
-    one_step = Way(Order('l2r'), Given(1), Drawing(c.temperature))
+    one_step = Way(Given(1), Drawing(c.temperature))
     solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
     trunk = model.trunk
     for order, n_steps, way in runs:
@@ -307,7 +307,7 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
         part = puzzles.rows(rows).to(model.device)
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
         canvas = Canvas(part.idx, part.order, part.n_given, seeds, part.n_visits)
-        fill(model, canvas, way.unmasking, way.drawing, bar=bar)
+        fill(model, canvas, way, bar=bar)
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
 
