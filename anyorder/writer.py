@@ -236,17 +236,17 @@ class Writer:
     def conditional(self, prompt, n_orders, seed):
         """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
         texts = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
-        for text in texts:
-            if text.unknown or text.patterns or not any(text.answer):
+        rows = []
+        for text, own in zip(texts, seeds_of(seed, len(texts))):
+            tokens, kinds, *_ = map(np.array, zip(*text.places))
+            if text.unknown or text.patterns or 'answer' not in kinds:
                 raise ValueError(
                     'logprob scores the text that is written as [[=text]], beside which are blanks '
                     'of known lengths without a pattern: write [[n]] in place of [[?]] and '
                     '[[/pattern/]]'
                 )
-        rows = []
-        for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True):
-            places = [torch.tensor(flags).nonzero()[:, 0] for flags in (text.given, text.answer)]
-            rows.append((torch.tensor(text.tokens), *places, own))
+            of_kinds = [np.flatnonzero(kinds == kind) for kind in ('given', 'answer')]
+            rows.append((*map(torch.from_numpy, (tokens, *of_kinds)), own))
         with self.autocast():
             return [*map(float, logprobs_of_parts(self.network, rows, n_orders))]
 
@@ -254,7 +254,7 @@ class Writer:
         """Write texts of `read` in batches. Yield the sample of each, see Text.sample.
 
         A Watch is shown the first text of each batch after each of its steps."""
-        n_blanks = sum(text.template.given.count(False) for text in texts)
+        n_blanks = sum(len(text.template.blanks) for text in texts)
         is_seen = watch is not None
         with progress(total=n_blanks, unit='token', leave=False, disable=is_seen) as bar:
             for r in range(0, len(texts), batch_size):
@@ -263,8 +263,8 @@ class Writer:
                 for n_new in self.write(batch, way, is_seen):
                     bar.update(n_new)
                     if is_seen and batch[0].last_step > step:
-                        tokens, steps, step, logprob = batch[0].seen()
-                        watch(tokens, steps, step, logprob)
+                        step = batch[0].last_step
+                        watch(*batch[0].seen())
                 yield from map(self.sample, batch)
 
     def sample(self, text):
@@ -297,9 +297,9 @@ def check_templates(templates, way, page, config):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    if all(all(template.given) for template in templates):
+    if not any(template.blanks for template in templates):
         raise ValueError('there is no blank to write or score in the prompt')
-    for n in {min(len(template.tokens), config.block_size) for template in templates}:
+    for n in {min(len(template.places), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
     matches = any(template.patterns for template in templates)
@@ -310,7 +310,7 @@ def check_templates(templates, way, page, config):
 
 def check_template(template, way, page, block_size):
     """Raise ValueError for a Template that cannot be written, or scored, in this way."""
-    if way.drawing.scores and template.answer.count(True) < template.given.count(False):
+    if way.drawing.scores and any(place.kind != 'answer' for place in template.blanks):
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
@@ -351,12 +351,12 @@ def check_places(templates, page, tokenizer, scores):
 
     An array page.allowed has a row for each position. What is to match a pattern does, also the
     text in its blanks if it is scored."""
-    n_positions = max(len(template.tokens) for template in templates)
+    n_positions = max(len(template.places) for template in templates)
     check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):
         for start, end, pattern in template.patterns:
-            places = zip(template.tokens[start:end], template.given[start:end])
-            tokens = [token if is_given or scores else -1 for token, is_given in places]
+            places = template.places[start:end]
+            tokens = [place.token if scores else place.known_token for place in places]
             pattern.check(tokens, tokenizer, templates.index(template))
 
 

@@ -634,7 +634,7 @@ def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
     assert chi2_of(counts, length_probabilities(model, TWO, ())[1]) < limit(1)
     (text,) = choose_lengths(model, [TWO], [0])
     chosen = [said['length'] for said in text.lengths]
-    assert text.tokens == TWO.with_lengths(chosen).tokens
+    assert text.places == TWO.with_lengths(chosen).places
     for k, length in enumerate(text.lengths):
         p = length_probabilities(model, TWO, chosen[:k])[1].tolist()
         want = [*sorted(zip(p, (1, 2)), reverse=True)]

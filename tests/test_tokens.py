@@ -655,11 +655,11 @@ def test_a_prompt_is_laid_out(prompt, laid_out):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
     text = p.parse_prompt(prompt, Bytes(), len(laid_out))
     shown = ''
-    for token, is_given, is_answer in zip(text.tokens, text.given, text.answer):
-        if is_given:
-            shown += chr(token)
+    for place in text.places:
+        if place.kind == 'given':
+            shown += chr(place.token)
         else:
-            shown += chr(token).upper() if is_answer else '_'
+            shown += chr(place.token).upper() if place.kind == 'answer' else '_'
     assert shown == laid_out
 
 
@@ -763,7 +763,8 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
-    assert p.parse_prompt([1.0, -1.0], Bytes(), 20).given == [True, False]
+    text = p.parse_prompt([1.0, -1.0], Bytes(), 20)
+    assert [place.known_token for place in text.places] == [1, -1]
 
 
 @pytest.mark.parametrize(

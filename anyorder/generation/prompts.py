@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from typing import NamedTuple
 
@@ -291,6 +292,35 @@ def matching(pattern, piece, tokenizer, length):
     return Piece('blank', '', lengths[0], most, pattern, lengths)
 
 
+class Place(NamedTuple):
+    """A position of a text, from its Template to the sample that is made of it.
+
+    token      0 in a blank that is not written yet; the text of an [[=answer]]
+    kind       of its Piece
+    step       as in Canvas, -1 until it is written; steps are counted on from stretch to stretch
+    visit      says which of the places of one step came first, and which of the given ones: those
+               of the first stretch as they are read, then others from left to right
+    logprob    as in Canvas
+    likeliest  its row of canvas.likeliest"""
+
+    token: int
+    kind: str
+    step: int = -1
+    visit: float = math.inf
+    logprob: float = 0.0
+    likeliest: list | None = None
+
+    @property
+    def is_known(self):
+        """Whether it is known by now."""
+        return self.kind == 'given' or self.step >= 0
+
+    @property
+    def known_token(self):
+        """The token if it is known, else -1."""
+        return self.token if self.is_known else -1
+
+
 class Template:
     """A text of at most `length` tokens with blanks, those of unknown length as short as may be.
 
@@ -299,11 +329,9 @@ class Template:
     lengths  what a sample says of the lengths that were found for its blanks
     unknown  the numbers of the pieces whose length is unknown
     n_least  tokens without those of [[..]]
-    tokens   (N,), 0 in the blanks
-    given    (N,), whether the text stands from the start
-    answer   (N,), whether it is the text in [[=text]]
+    places   [Place] of all
     starts   where each piece begins, and N
-    open     the [start, end] of each [[..]]
+    open     where each [[..]] begins
     patterns (start, end, Pattern) of what matches one"""
 
     def __init__(self, pieces, length, pattern=None, lengths=()):
@@ -324,26 +352,26 @@ class Template:
             sizes[i] = (length - self.n_least + n) // len(rest)
         self.starts = [0, *itertools.accumulate(sizes)]
 
-        self.tokens = []
-        self.open = []
+        self.open = [self.starts[i] for i in rest]
+        self.places = []
         self.patterns = []
-        kinds = []  # of each token
         for piece, n, start in zip(pieces, sizes, self.starts):
-            self.tokens += piece.text or itertools.repeat(0, n)
-            kinds += itertools.repeat(piece.kind, n)
-            if piece.kind == 'rest':
-                self.open.append([start, start + n])
+            tokens = piece.text or itertools.repeat(0, n)
+            self.places += [Place(token, piece.kind) for token in tokens]
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
         if pattern is not None:
-            self.patterns = [(0, len(kinds), pattern)]
-        self.given = [kind == 'given' for kind in kinds]
-        self.answer = [kind == 'answer' for kind in kinds]
+            self.patterns = [(0, len(self.places), pattern)]
 
     @property
     def longest(self):
         """The most tokens that it may have."""
-        return self.length if self.unknown else len(self.tokens)
+        return self.length if self.unknown else len(self.places)
+
+    @property
+    def blanks(self):
+        """The places that are to be written, or scored."""
+        return [place for place in self.places if not place.is_known]
 
     def check(self):
         """Raise ValueError for a blank that may not fit, or has a length that nothing tells."""
@@ -364,13 +392,6 @@ class Template:
                 '[[8/pattern/]], or [[..]] with a stop'
             )
 
-    def end_of(self, i):
-        """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""
-        for k in range(i + 1, len(self.pieces)):
-            if self.pieces[k].finds_length or self.pieces[k].kind == 'rest':
-                return self.starts[k]
-        return len(self.tokens)
-
     def sections(self, stop):
         """Return the Templates of its sections: with a stop each goes on to the end of its [[..]],
         and what stands behind the last one is a section, too; without it is one."""
@@ -380,7 +401,7 @@ class Template:
         found = []
         for i, j in itertools.pairwise([0, *cuts, len(self.pieces)]):
             found.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
-        return [section for section in found if section.open or section.tokens]
+        return [section for section in found if section.open or section.places]
 
     def with_lengths(self, lengths, said=()):
         """Return the Template whose first blanks of unknown length have these lengths, of which a

@@ -1,8 +1,6 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
 from bisect import bisect_left
-from itertools import count
-from typing import NamedTuple
 
 import torch
 
@@ -11,25 +9,9 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import said_of
 from anyorder.generation.limits import Limits
+from anyorder.generation.prompts import Place
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
-
-
-class Place(NamedTuple):
-    """A position of a text.
-
-    token, known  its token, and whether it is known by now
-    visit         says which of the places of one step came first, and which of the known ones:
-                  those of the first stretch as they are read, others from left to right
-    step, logprob as in Canvas; steps are counted on from stretch to stretch
-    likeliest     its row of canvas.likeliest, or None"""
-
-    token: int
-    known: bool
-    visit: int
-    step: int = -1
-    logprob: float = 0.0
-    likeliest: list | None = None
 
 
 class Text:
@@ -87,17 +69,18 @@ class Text:
         """Lay out the section that is to be written."""
         n = len(self.places)
         section = self.sections[0]
-        self.places += map(Place, section.tokens, section.given, count(n))
+        self.places += section.places
         self.patterns += [[n + start, n + end, pattern] for start, end, pattern in section.patterns]
         self.first = len(self.places)
         if section.open:
-            self.first = n + section.open[0][0]
+            self.first = n + section.open[0]
         elif not self.template.open:
             self.first = self.first_blank()
 
     def first_blank(self):
         """Return where the first blank is, or else the end."""
-        return next((i for i, place in enumerate(self.places) if not place.known), len(self.places))
+        n = len(self.places)
+        return next((i for i, place in enumerate(self.places) if not place.is_known), n)
 
     @property
     def last_step(self):
@@ -155,14 +138,13 @@ class Text:
         return self.seed
 
     def slide_on(self, block_size):
-        """Begin the next stretch. Return its tokens, and which of them are known."""
+        """Begin the next stretch. Return its tokens, and which of them are known, as two lists."""
         start = 0
         blank = self.first_blank()
         if blank >= block_size:
             start = blank - (self.page.context or block_size // 2)
         self.spans.append([start, min(start + block_size, len(self.places))])
-        stretch = self.stretch
-        return [place.token for place in stretch], [place.known for place in stretch]
+        return [*zip(*[(place.token, place.is_known) for place in self.stretch])]
 
     def to_match(self, row):
         """Yield what of the last stretch is to match a pattern, where a blank of it is left.
@@ -170,11 +152,10 @@ class Text:
         row     on the canvas
         yields  (row, where it begins on the canvas, its tokens, -1 in blanks, Pattern): it may
                 begin before the canvas, where all is known, and end behind it"""
-        blanks = [i for i, place in enumerate(self.stretch, self.start) if not place.known]
+        blanks = [i for i, place in enumerate(self.stretch, self.start) if not place.is_known]
         for start, end, pattern in self.patterns:
             if any(start <= i < end for i in blanks):
-                places = self.places[start:end]
-                tokens = [place.token if place.known else -1 for place in places]
+                tokens = [place.known_token for place in self.places[start:end]]
                 yield row, start - self.start, tokens, pattern
 
     def take_down(self, tokens, order, step, logprob, likeliest):
@@ -187,13 +168,14 @@ class Text:
                 if len(self.spans) == 1 and place.visit != visit:  # as it is read
                     self.places[p] = place._replace(visit=visit)
             elif place.step != now:  # else it was written down before
-                self.places[p] = Place(tokens[i], True, visit, now, logprob[i], likeliest[i])
+                found = tokens[i], place.kind, now, visit, logprob[i], likeliest[i]
+                self.places[p] = Place(*found)
 
     def seen(self):
         """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
         log p."""
-        tokens = [place.token if place.known else None for place in self.places]
-        _, _, _, step, logprob, _ = zip(*self.places)
+        tokens = [place.token if place.is_known else None for place in self.places]
+        _, _, step, _, logprob, _ = zip(*self.places)
         return tokens, step, self.last_step, logprob
 
     def sample(self, tokenizer, block_size):
@@ -215,7 +197,7 @@ class Text:
 
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
-        tokens, _, visit, step, logprob, _ = map(list, zip(*self.places))
+        tokens, _, step, visit, logprob, _ = map(list, zip(*self.places))
         in_turn = [*zip(step, visit)]
         sample = {
             'text': tokenizer.decode(tokens),
@@ -229,7 +211,7 @@ class Text:
         }
         if self.page.top_logprobs:
             sample['top_logprobs'] = [self.said(i, tokens, tokenizer) for i in range(len(tokens))]
-        if len(self.template.tokens) > block_size or len(self.spans) > 1:
+        if len(self.template.places) > block_size or len(self.spans) > 1:
             sample['stretches'] = self.spans
         if self.template.lengths:
             sample['lengths'] = self.template.lengths

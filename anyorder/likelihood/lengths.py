@@ -1,11 +1,12 @@
 """How long is a blank? The likelihood of the text behind it, for each length that it may have."""
 
 from functools import cache
+from itertools import takewhile
 
 import torch
 
 from anyorder.generation.drawing import invert_cdf
-from anyorder.likelihood.nll import read
+from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.seeds import keys_of, uniform
 
 LONGEST = 32  # tokens of a [[?]], where nothing says more
@@ -46,9 +47,9 @@ def length_probabilities(network, template, lengths=()):
         p(n | L, R) = p(R | L, gap of n) / sum_m p(R | L, gap of m)
 
     L is the known text before the blank, R the known text behind it: NEAR tokens, or what is before
-    the next [[?]] or [[..]]. L is given in reading order and R is read behind it, left to right, at
-    its places behind the gap: what stands in the gap is summed over. A network with a masked loss
-    takes a pass for each token of R.
+    the next [[?]] or [[..]]. R is read left to right behind L, at its places behind the gap, see
+    conditional_logprob: what stands in the gap is summed over. A network with a masked loss takes a
+    pass for each token of R.
 
     lengths  of the blanks before it
     returns  (n [K] increasing, (K,) float64)"""
@@ -72,22 +73,23 @@ def length_probabilities(network, template, lengths=()):
     cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
     rows = []
     for found, places in zip(texts, behind):
-        given = found.given[cut : places[-1] + 1]
-        order = sorted(range(len(given)), key=lambda p: not given[p])  # given ones, then blanks
-        n_given = sum(given)
-        asked = range(n_given - len(places), n_given)
-        rows.append((found.tokens[cut : places[-1] + 1], order, asked))
-    nll = torch.stack([*read(network, rows)])
-    return n, (-nll.cpu().double().sum(1)).softmax(0)
+        kept = found.places[cut : places[-1] + 1]
+        known = torch.tensor([p for p, place in enumerate(kept) if place.is_known])
+        left, right = known.tensor_split([len(known) - len(places)])
+        rows.append((torch.tensor([place.token for place in kept]), left, right, None))
+    logp = torch.stack([*logprobs_of_parts(network, rows)])
+    return n, logp.cpu().double().softmax(0)
 
 
 def places_behind(text, i, room):
-    """Return where the known tokens stand that tell the length of blank i of a Template.
+    """Return where the known tokens stand that tell the length of blank i of a Template: those
+    before the next [[?]] or [[..]].
 
     room  positions behind the gap that the model has"""
+    behind = takewhile(lambda piece: piece.sign not in ('?', '.'), text.pieces[i + 1 :])
     first = text.starts[i + 1]  # of what follows the gap
-    end = min(text.end_of(i), first + room)
-    return [p for p in range(first, end) if text.given[p]][:NEAR]
+    end = first + min(room, sum(piece.least for piece in behind))
+    return [p for p in range(first, end) if text.places[p].is_known][:NEAR]
 
 
 def said(length):
