@@ -23,7 +23,7 @@ from simulated_gpu import counted
 
 from anyorder import fast
 from anyorder.fast import freeze
-from anyorder.generation import Canvas, Given, fill, generate, plan, step, unmasking_of, workspace
+from anyorder.generation import Canvas, Given, fill, generate, plan, runner, unmasking_of, workspace
 from anyorder.generation.options import drawing_in
 from anyorder.generation.way import Way
 from anyorder.machine import devices
@@ -282,7 +282,7 @@ def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(monkeypatch)
         assert len([*several]) < 11  # so that there are sets that depend on the comparisons
         found.append([canvas.idx.tolist(), canvas.step.tolist()])
         as_on_devices(monkeypatch)
-        monkeypatch.setattr(step, 'split_rows', lambda vocab_size, x: [x.split(3)])
+        monkeypatch.setattr(runner, 'split_rows', lambda vocab_size, x: [x.split(3)])
     assert found[0] == found[1]
 
 

@@ -326,7 +326,7 @@ def test_every_step_is_told_with_what_it_revealed(batch):
     canvas = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5))
     told = []
     for n_new, part in fill.steps(make_model(), canvas, Way(Given(2))):
-        told.append([x.tolist() for x in (part.n_steps, part.rows, n_new, part.known)])
+        told.append([x.tolist() for x in (part.n_steps, part.rows, n_new, part.n_known)])
     assert told == [
         [[1] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
         [[2] * 3, [0, 1, 4], [5, 3, 2], [9, 9, 9]],
@@ -341,11 +341,11 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
     fill.fill(model, whole, Way(way))
     part = Canvas(*batch, 2, range(5))
     for _, canvas in fill.steps(model, part, Way(way)):
-        canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.known >= 4))
-    assert (part.known[1::2] == 9).all()
-    assert ((part.known[::2] >= 4) & (part.known[::2] < 9)).all()
+        canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.n_known >= 4))
+    assert (part.n_known[1::2] == 9).all()
+    assert ((part.n_known[::2] >= 4) & (part.n_known[::2] < 9)).all()
     is_written = part.step >= 0
-    assert torch.equal(is_written.sum(1), part.known - 2)
+    assert torch.equal(is_written.sum(1), part.n_known - 2)
     assert torch.equal(part.idx[is_written], whole.idx[is_written])
 
 

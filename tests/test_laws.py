@@ -25,7 +25,7 @@ from oracle import (
 )
 
 from anyorder.fast import freeze
-from anyorder.generation import canvas, drawing, fill, noise, step
+from anyorder.generation import canvas, drawing, fill, noise, runner
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.options import DRAWN, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
@@ -248,7 +248,7 @@ def test_a_score_is_what_was_written(network, name):
         names.append('step')
     again = scored(network, name)
     assert_same(again, canvas, names=names)
-    assert torch.equal(again.known, N_VISITS)
+    assert torch.equal(again.n_known, N_VISITS)
 
 
 @cache
@@ -329,7 +329,7 @@ def test_a_lossless_text_is_that_of_one_token_a_step_in_fewer_steps(network, how
 def test_padded_steps_of_rows_that_stay_write_the_same(monkeypatch, network, name):
     """As a device runs them, where a blank that repeats may be scored in another part."""
     exact = written(network, name)
-    monkeypatch.setattr(step, 'split_rows', lambda vocab_size, x: [x.split(3)])
+    monkeypatch.setattr(runner, 'split_rows', lambda vocab_size, x: [x.split(3)])
     for module in (canvas, drawing, noise):
         monkeypatch.setattr(module, 'is_exact', lambda device: False)
     assert_same(write(network, name), exact)

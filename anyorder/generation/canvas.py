@@ -12,7 +12,7 @@ from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
 TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
-BY_ROW = ('known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'n_passes', 'rows')
+BY_ROW = ('n_known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'n_passes', 'rows')
 
 
 class Canvas:
@@ -23,7 +23,7 @@ class Canvas:
     idx       (B, N) tokens; in blanks they mean nothing, are drafts, or the text to be scored
     order     (B, N) positions: the known ones, the blanks, and padding from n_visits on
     step      (B, N) the step that revealed a token, from 0; -1 is known from the start, or blank
-    logprob   (B, N) log p in nats of each revealed token, see Step.write
+    logprob   (B, N) log p in nats of each revealed token, see Runner.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
     likeliest (B, N, 1 + 2k) beside each, see likeliest.py
@@ -31,8 +31,8 @@ class Canvas:
 
     On the host:
 
-    known     (B,) visits that are known by now
-    n_given   (B,) known from the start
+    n_known   (B,) visits that are known by now
+    n_given   (B,) of them those that were known from the start
     n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
     seeds     [B] ints: every random number of a row is a function of its own seed
@@ -55,15 +55,15 @@ class Canvas:
             )
         if n_visits is None:
             n_visits = N
-        self.known = torch.as_tensor(n_known).cpu().expand(B)
-        self.n_given = self.known
+        self.n_known = torch.as_tensor(n_known).cpu().expand(B)
+        self.n_given = self.n_known
         self.n_visits = torch.as_tensor(n_visits).cpu().expand(B)
         self.seeds = [int(seed) for seed in seeds]  # a stream is named by numbers, not by tensors
-        fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
+        fits = (0 <= self.n_known) & (self.n_known <= self.n_visits) & (self.n_visits <= N)
         if not fits.all() or len(self.seeds) != B:
             raise ValueError(
                 f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
-                f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
+                f'n_known={self.n_known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
                 f'{len(self.seeds)} seeds'
             )
         self.idx = idx.clone()
@@ -110,7 +110,7 @@ class Canvas:
     @property
     def n_blanks(self):
         """(B,) on the host."""
-        return self.n_visits - self.known
+        return self.n_visits - self.n_known
 
     @property
     def is_exact(self):
@@ -120,7 +120,7 @@ class Canvas:
 
     def blanks(self):
         """Return the Cells of all blanks."""
-        first, n = torch.stack([self.known, self.n_blanks]).to(self.idx.device)
+        first, n = torch.stack([self.n_known, self.n_blanks]).to(self.idx.device)
         return Cells.of(self.order, first, n, int(self.n_blanks.max()), False, True)
 
     def blank(self, chosen):
@@ -128,7 +128,7 @@ class Canvas:
         and all others are known."""
         n_visits = self.n_visits.to(chosen.device)
         self.order, _, n_blanks = given_first(self.order, ~chosen, n_visits)
-        self.known = self.n_visits - n_blanks.cpu()
+        self.n_known = self.n_visits - n_blanks.cpu()
 
     def take(self, chosen):
         """Return rows, (B,) bool or numbers, as a canvas of their own."""
@@ -146,7 +146,7 @@ class Canvas:
 
     def stop_rows(self, done):
         """Write nothing more in the rows where `done` (B,) is True."""
-        self.n_visits = torch.where(done, self.known, self.n_visits)
+        self.n_visits = torch.where(done, self.n_known, self.n_visits)
 
     def put(self, part):
         """Write rows that `take` gave back to their places; n_visits stays. They may be wider."""
@@ -154,7 +154,7 @@ class Canvas:
         N = self.idx.size(1)
         for name in TABLES:
             getattr(self, name)[at] = getattr(part, name)[:, :N]
-        for name in ('known', 'n_steps', 'n_passes'):
+        for name in ('n_known', 'n_steps', 'n_passes'):
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
 
     def lists(self):

@@ -3,7 +3,7 @@
 generate            for programs
 +- fill             all steps at once
    +- steps         yields after each step
-      +- write            fills all blanks as planned: makes each Step as planned
+      +- write            fills all blanks as planned: has a Runner make each step
 """
 
 import torch
@@ -14,7 +14,7 @@ from anyorder.generation.limits import check_allowed
 from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
 from anyorder.generation.revise import rounds_of
-from anyorder.generation.step import Step
+from anyorder.generation.runner import Runner
 from anyorder.generation.way import Way
 from anyorder.generation.workspace import workspace_of
 from anyorder.seeds import drawn_seeds
@@ -102,35 +102,35 @@ def write(network, canvas, way, use_cache):
     if not canvas.n_blanks.any():
         return
     ends = way.unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
-    known_after = canvas.known.unsqueeze(1) + ends  # (B, n_steps), at most
+    known_after = canvas.n_known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
     n_passes = way.drawing.n_passes  # of a step
     with workspace_of(network, part, use_cache, n_passes) as workspace:
-        step = Step(network, workspace, way, part)
-        n_done = 0  # steps
-        while len(step.part):
-            part = step.part
+        runner = Runner(network, workspace, way, part)
+        n_done = 0  # steps of this round
+        while len(runner.part):
+            part = runner.part
             rest = known_after[part.rows, min(n_done, last) :]
             n_visits = part.n_visits
-            for plan in planned(step, rest):
-                n_new = step.run(plan)
-                part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps + 1, part.n_steps)
-                part.known = part.known + n_new
+            for plan in planned(runner, rest):
+                n_new = runner.run(plan)
+                part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps, part.n_steps)
+                part.n_known = part.n_known + n_new
                 n_ran = n_new if way.unmasking.rereads else n_new > 0
                 part.n_passes = part.n_passes + n_passes * n_ran
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
-            n_done += plan.number + 1
-            put_finished(step, canvas)
+            n_done += plan.n_done
+            put_finished(runner, canvas)
 
 
-def put_finished(step, canvas):
+def put_finished(runner, canvas):
     """Put rows without blanks back into the whole canvas, if it is due."""
-    part = step.part
+    part = runner.part
     left = part.n_blanks > 0
     if is_due(left.sum(), part):
         canvas.put(part.take(~left))
         rows = left.nonzero()[:, 0] if part.is_exact else filled_up(left)
-        step.keep_rows(rows)
+        runner.keep_rows(rows)

@@ -18,19 +18,20 @@ def is_exact(device):
 class Bounds(NamedTuple):
     """The numbers of a step, (B,) each on the device: the five of Slots.plan, and
 
+    n_read     how many of the first visits are read, known ones and drafts
     n_targets  how many visits from `first` on are predicted, 0 in a row that is finished
     n_new      how many of these are revealed
-    n_steps    the number of the step in its row, from 0
+    step       its number in its row, from 0
     n_given    how many of the first visits were given"""
 
-    known: torch.Tensor
+    n_read: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
     start: torch.Tensor
     end: torch.Tensor
     n_targets: torch.Tensor
     n_new: torch.Tensor
-    n_steps: torch.Tensor
+    step: torch.Tensor
     n_given: torch.Tensor
 
 
@@ -61,14 +62,14 @@ class Size(NamedTuple):
 class Plan(NamedTuple):
     """A step before it runs, whose tensors are (B,) on the host, but for `numbers`.
 
-    number   of the step among all
+    n_done   how many steps are planned up to it, those that reveal nothing, too
     size     its Size
     numbers  (9, B) on the device: its Bounds
     n_new    how many blanks it reveals, or may reveal
-    n_steps  as in Bounds
+    n_steps  how many steps a row has run then
     kept     how many slots a cache keeps after it"""
 
-    number: int
+    n_done: int
     size: Size
     numbers: torch.Tensor
     n_new: torch.Tensor
@@ -87,35 +88,37 @@ def round_up(n, step):
     return -(-n // step) * step
 
 
-def planned(step, ends):
-    """Plan the next steps of the rows of a Step, to the one after which rows are to be put away.
+def planned(runner, ends):
+    """Plan the next steps of the rows of a Runner, to the one after which rows are to be put away.
 
     ends     (B, steps) the visits that are known after each step, on the host
     returns  [Plan of each step that reveals something]"""
-    part = step.part
+    part = runner.part
     ends = torch.minimum(ends, part.n_visits.unsqueeze(1)).T  # (steps, B)
-    n_new = ends.diff(dim=0, prepend=part.known.unsqueeze(0))
+    n_new = ends.diff(dim=0, prepend=part.n_known.unsqueeze(0))
     n_left = (ends < part.n_visits).sum(1)
     last = int(is_due(n_left, part).int().argmax())
     reveals = n_new[: last + 1].any(1)  # a binomial step may reveal nothing
     number = reveals.nonzero()[:, 0]  # (steps,)
     n_new = n_new[number]  # (steps, B), as are the next ones
     first = ends[number] - n_new
-    n_steps = part.n_steps + number.unsqueeze(1)
+    step = part.n_steps + number.unsqueeze(1)
 
     # Which slots answer, and how many
-    known, n_targets = step.unmasking.asked(part, first, n_new)
-    n_visits, n_given = [x.expand_as(known) for x in (part.n_visits, part.n_given)]
-    numbers, widths, kept = step.network.slots.plan(
-        (known, first, n_targets, n_visits), part.order.size(1), step.cache, step.unmasking.reorders
-    )
-    numbers = torch.cat([numbers, torch.stack([n_targets, n_new, n_steps, n_given], 1)], 1)
+    unmasking = runner.unmasking
+    n_read, n_targets = unmasking.asked(part, first, n_new)
+    n_visits, n_given = [x.expand_as(first) for x in (part.n_visits, part.n_given)]
+    asked = n_read, first, n_targets, n_visits
+    T = part.order.size(1)
+    plan = runner.network.slots.plan(asked, T, runner.cache, unmasking.reorders)
+    numbers, widths, kept = plan
+    numbers = torch.cat([numbers, torch.stack([n_targets, n_new, step, n_given], 1)], 1)
     numbers = numbers.to(part.idx.device, non_blocking=True)
     least = torch.stack([n_targets, n_new], 1).amin(2).tolist()
     sizes = []
     for own in zip(widths, n_new.amax(1).tolist(), least):
-        sizes.append(Size.of(*own, part.is_exact, step.cache))
-    return [*map(Plan, number.tolist(), sizes, numbers, n_new, n_steps, kept)]
+        sizes.append(Size.of(*own, part.is_exact, runner.cache))
+    return [*map(Plan, (1 + number).tolist(), sizes, numbers, n_new, 1 + step, kept)]
 
 
 def is_due(n_left, part):

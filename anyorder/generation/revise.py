@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from anyorder.generation.plan import planned
-from anyorder.generation.step import Step
+from anyorder.generation.runner import Runner
 from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.way import Way
 from anyorder.generation.workspace import Kind, Workspace
@@ -60,15 +60,15 @@ class Misfit(Unmasking):
     """Write into part.logprob by how many nats the likeliest token of a blank beats what stands
     there."""
 
-    def reveal(self, step):
-        x, cells = step.read()
-        nats, _ = step.of_each(beaten_by, x, cells)
-        cells.write(step.part.logprob, cells.position, nats)
+    def reveal(self, runner):
+        x, cells = runner.read()
+        nats, _ = runner.of_each(beaten_by, x, cells)
+        cells.write(runner.part.logprob, cells.position, nats)
 
 
-def beaten_by(step, cells, logits):
+def beaten_by(runner, cells, logits):
     """Return by how many nats (m,) the likeliest token of Cells beats what stands there."""
-    token = cells.read(step.part.idx)
+    token = cells.read(runner.part.idx)
     return logits.amax(1) - logits.gather(1, token.unsqueeze(1))[:, 0]
 
 
@@ -88,9 +88,9 @@ def misfit(network, canvas, drawing):
     part.blank(blank.flatten(0, 1))
     part.logprob = torch.zeros_like(part.logprob)
     workspace = Workspace(network, Kind(torch.float32, 0), part.order.shape)
-    step = Step(network, workspace, Way(Misfit(), drawing), part)
-    for plan in planned(step, part.n_visits.unsqueeze(1)):
-        step.run(plan)
+    runner = Runner(network, workspace, Way(Misfit(), drawing), part)
+    for plan in planned(runner, part.n_visits.unsqueeze(1)):
+        runner.run(plan)
     return part.logprob.view(len(canvas), GROUPS, -1).sum(1)
 
 

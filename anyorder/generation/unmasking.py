@@ -51,8 +51,8 @@ class Unmasking:
         """Return the Unmasking by which the blanks of a canvas are filled at first."""
         return self
 
-    def begin(self, step):
-        """Return what the Step keeps of its rows besides the cache, or None."""
+    def begin(self, runner):
+        """Return what the Runner keeps of its rows besides the cache, or None."""
 
     def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many of n_blanks (B,) a row may have revealed after
@@ -73,15 +73,15 @@ class Unmasking:
         how many from `first` on are its targets, (steps, B) each on the host, as is `first`."""
         return first + part.n_drafts, n_new
 
-    def run(self, step):
-        """Make a Step. Return n_new (B,) on the host, or None if it is as planned."""
-        step.launch(self.reveal)
+    def run(self, runner):
+        """Make a step. Return n_new (B,) on the host, or None if it is as planned."""
+        runner.launch(self.reveal)
 
-    def reveal(self, step):
-        """Run the pass of a Step and write what it reveals. The host does not wait for it. Return
+    def reveal(self, runner):
+        """Run the pass of a step and write what it reveals. The host does not wait for it. Return
         the Cells, if a subclass wants them."""
-        x, cells = step.read()
-        step.draw(cells, step.logits(x, cells))
+        x, cells = runner.read()
+        runner.draw(cells, runner.logits(x, cells))
         return cells
 
 
@@ -148,10 +148,10 @@ class Reread(Given):
     def asked(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
 
-    def reveal(self, step):
-        cells = super().reveal(step)
-        n_done = cells.visit - step.bounds.n_given[cells.row]
-        cells.write(step.part.step, cells.position, n_done)
+    def reveal(self, runner):
+        cells = super().reveal(runner)
+        n_done = cells.visit - runner.bounds.n_given[cells.row]
+        cells.write(runner.part.step, cells.position, n_done)
 
 
 @dataclass(frozen=True)
@@ -219,19 +219,19 @@ class Adaptive(Given):
             n_targets = n_targets.clamp(max=self.block_length - n_done)
         return first, n_targets
 
-    def run(self, step):
+    def run(self, runner):
         if self.threshold is None:
-            return super().run(step)
-        choice = step.launch(self.look)
+            return super().run(runner)
+        choice = runner.launch(self.look)
         n_new = choice.n_new.cpu()  # waits for the device
-        step.widen(n_new)
-        step.launch(self.draw, choice)
+        runner.widen(n_new)
+        runner.launch(self.draw, choice)
         return n_new
 
-    def reveal(self, step):
-        self.draw(step, self.look(step))
+    def reveal(self, runner):
+        self.draw(runner, self.look(runner))
 
-    def score_blanks(self, step, cells, logits):
+    def score_blanks(self, runner, cells, logits):
         """Return scores (m,) of the Cells, whose logits are (m, V)."""
         return score_of(self.score)(float32_or_better(logits))
 
@@ -257,38 +257,38 @@ class Adaptive(Given):
         columns = columns.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
         return columns, is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
 
-    def look(self, step):
-        """Run the pass of a Step and choose its blanks, which become the next ones in part.order.
+    def look(self, runner):
+        """Run the pass of a step and choose its blanks, which become the next ones in part.order.
         Return a Choice."""
-        x, cells = step.read()
-        found, logits = step.of_each(self.score_blanks, x, cells)
-        if step.part.limits.joint:
+        x, cells = runner.read()
+        found, logits = runner.of_each(self.score_blanks, x, cells)
+        if runner.part.limits.joint:
             found = without_rounding(found, cells.row)
         found = found.to(widest(x.device))
-        if self.threshold is not None and step.workspace.graphs is not None:
+        if self.threshold is not None and runner.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 
-        score = found.new_full((len(step.part), step.size.targets), -torch.inf)
+        score = found.new_full((len(runner.part), runner.size.targets), -torch.inf)
         cells.write(score, cells.column, found)
         rank = score
         if self.noise:
-            keys = step.part.keys[cells.row]
-            u = uniform(keys, NOISE, step.bounds.n_steps[cells.row], cells.position)  # (m,)
+            keys = runner.part.keys[cells.row]
+            u = uniform(keys, NOISE, runner.bounds.step[cells.row], cells.position)  # (m,)
             rank = score.clone()
             cells.write(rank, cells.column, found + self.noise * gumbel_noise(u))
-        columns, n_new = self.choose(score, rank, step.bounds)
-        step.put_first(cells, columns)
+        columns, n_new = self.choose(score, rank, runner.bounds)
+        runner.put_first(cells, columns)
         return Choice(x, logits, cells.start.unsqueeze(1) + columns, n_new)
 
-    def draw(self, step, choice):
+    def draw(self, runner, choice):
         """Draw the tokens of the blanks that are chosen."""
-        cells = step.cells(choice.n_new, step.size.reveals)
+        cells = runner.cells(choice.n_new, runner.size.reveals)
         at = choice.best[cells.row, cells.column]
         if choice.logits is None:
-            logits = step.logits(choice.x[at], cells)
+            logits = runner.logits(choice.x[at], cells)
         else:
             logits = choice.logits[at]
-        step.draw(cells, logits)
+        runner.draw(cells, logits)
 
 
 class Choice(NamedTuple):
@@ -330,20 +330,20 @@ class Lossless(Unmasking):
     def asked(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)
 
-    def run(self, step):
-        n_new = step.launch(self.reveal).cpu()  # the only wait for the device
-        part = step.part
+    def run(self, runner):
+        n_new = runner.launch(self.reveal).cpu()  # the only wait for the device
+        part = runner.part
         part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new
-        step.keep_slots(part.known + n_new)  # slots after these read drafts
+        runner.keep_slots(part.n_known + n_new)  # slots after these read drafts
         return n_new
 
-    def reveal(self, step):
-        x, cells = step.read()
-        logits = step.logits(x, cells)
-        token = step.tokens(cells, logits)
-        n_new = self.accept(step.part, step.bounds, cells, token)
-        new, number = cells.those(cells.column < n_new[cells.row], step.part.is_exact)
-        step.write(new, token[number], logits[number])
+    def reveal(self, runner):
+        x, cells = runner.read()
+        logits = runner.logits(x, cells)
+        token = runner.tokens(cells, logits)
+        n_new = self.accept(runner.part, runner.bounds, cells, token)
+        new, number = cells.those(cells.column < n_new[cells.row], runner.part.is_exact)
+        runner.write(new, token[number], logits[number])
         return n_new
 
     def accept(self, part, bounds, cells, token):
@@ -364,7 +364,7 @@ class Lossless(Unmasking):
         row = cells.row
         column = cells.column
         draft = cells.read(part.idx)
-        n_drafts = bounds.known - bounds.first
+        n_drafts = bounds.n_read - bounds.first
         was_draft = column < n_drafts[row]
         right = was_draft & (token == draft)
         wrong = was_draft & ~right

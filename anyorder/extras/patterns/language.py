@@ -127,7 +127,7 @@ class Language(Limits):
         if canvas.limits.ask_host:
             self.restrict(canvas, log_weights)
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
-        self.begin_step(canvas, canvas.known.to(device))
+        self.begin_step(canvas, canvas.n_known.to(device))
         self.check()
 
     def find(self, cells):

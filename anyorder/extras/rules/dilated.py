@@ -27,7 +27,7 @@ class Dilated(Unmasking):
     def first_round(self, network, canvas, drawing):
         B, N = canvas.order.shape
         visits = torch.arange(N).repeat(B, 1)
-        for row, first, n in zip(visits, canvas.known.tolist(), canvas.n_blanks.tolist()):
+        for row, first, n in zip(visits, canvas.n_known.tolist(), canvas.n_blanks.tolist()):
             steps = dilated_steps(n, self.block_length)
             row[first : first + n] = first + steps.argsort(stable=True)
         canvas.order = canvas.order.gather(1, visits.to(canvas.order.device, non_blocking=True))

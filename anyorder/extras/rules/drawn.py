@@ -40,40 +40,40 @@ class Drawn(Rule):
     has_bound = True
     draws_in_turn = False
 
-    def score_blanks(self, step, cells, logits):
+    def score_blanks(self, runner, cells, logits):
         row = cells.row
         position = cells.position
-        u = uniform(step.part.keys[row], DRAWN, step.bounds.n_steps[row], position)
-        step.part.u[row, position] = u  # by which a blank that is revealed is drawn once more
-        return token_logprob(logits, step.drawing.tokens(logits, u))
+        u = uniform(runner.part.keys[row], DRAWN, runner.bounds.step[row], position)
+        runner.part.u[row, position] = u  # by which a blank that is revealed is drawn once more
+        return token_logprob(logits, runner.drawing.tokens(logits, u))
 
-    def reveal(self, step):
-        if not step.drawing.scores:
-            super().reveal(step)
+    def reveal(self, runner):
+        if not runner.drawing.scores:
+            super().reveal(runner)
             return
 
         # What the true tokens are worth, and whether other blanks lose against them
-        part = step.part
-        bounds = step.bounds
-        x, cells = step.read()
-        column = torch.arange(step.size.targets, device=x.device)
+        part = runner.part
+        bounds = runner.bounds
+        x, cells = runner.read()
+        column = torch.arange(runner.size.targets, device=x.device)
         is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
         at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
-        found, _ = step.of_each(self.of_true_tokens, x, cells)
+        found, _ = runner.of_each(self.of_true_tokens, x, cells)
         score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
-        found, _ = step.of_each(partial(self.losing, score), x, cells)
+        found, _ = runner.of_each(partial(self.losing, score), x, cells)
         losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
         # Draw a set of blanks, and reveal it
         T = part.order.size(1)
         position = part.order.gather(1, (bounds.first.unsqueeze(1) + column).clamp(max=T - 1))
-        names = bounds.n_steps.unsqueeze(1), position
+        names = bounds.step.unsqueeze(1), position
         u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
-        total, chosen = likely_sets(law, score, losing, bounds.n_new, step.size.reveals, u)
+        total, chosen = likely_sets(law, score, losing, bounds.n_new, runner.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
-        step.put_first(cells, best)
+        runner.put_first(cells, best)
         best = cells.start.unsqueeze(1) + best
-        self.draw(step, Choice(x, None, best, bounds.n_new))
+        self.draw(runner, Choice(x, None, best, bounds.n_new))
 
         # All sets in place of this one: its last token carries the rest
         rest = total - law.masked_fill(~chosen, 0).sum(1)
@@ -82,21 +82,21 @@ class Drawn(Rule):
         rest = torch.where(bounds.n_new > 0, rest, 0.0)
         part.logprob[row, part.order[row, last]] += rest.to(part.logprob.dtype)
 
-    def of_true_tokens(self, step, cells, logits):
+    def of_true_tokens(self, runner, cells, logits):
         """Return log p and log q (m, 2) of the tokens that stand in the cells."""
-        token = cells.read(step.part.idx)
-        law = step.drawing.tempered(logits)
+        token = cells.read(runner.part.idx)
+        law = runner.drawing.tempered(logits)
         found = torch.stack([token_logprob(logits, token), token_logprob(law, token)], 1)
         return found.to(widest(found.device))
 
-    def losing(self, score, step, cells, logits):
+    def losing(self, score, runner, cells, logits):
         """Return log P (m, n) that the tokens which cells draw lose against each of their row.
 
         score  (B, n) log p of the true tokens"""
         own = float32_or_better(logits)
         logp = own - own.logsumexp(-1, keepdim=True)  # as token_logprob: equals stay equal
         ranked, token = logp.sort(-1)
-        law = step.drawing.tempered(logits).softmax(-1).gather(1, token)
+        law = runner.drawing.tempered(logits).softmax(-1).gather(1, token)
         below = torch.nn.functional.pad(law.cumsum(-1), (1, 0))  # (m, V + 1) P of so many tokens
         limit = score[cells.row].to(logp.dtype)
         column = torch.arange(score.size(1), device=score.device)

@@ -33,13 +33,13 @@ class Klass(Rule):
     def graph_key(self):
         return f'{super().graph_key} {self.block_length}'  # by which the laws have their size
 
-    def begin(self, step):
-        return Laws(step, self.block_length)
+    def begin(self, runner):
+        return Laws(runner, self.block_length)
 
-    def score_blanks(self, step, cells, logits):
+    def score_blanks(self, runner, cells, logits):
         logp = float32_or_better(logits).log_softmax(-1)
-        n_steps = step.bounds.n_steps[cells.row]
-        n_stable = step.state.compare(cells.row, cells.position, n_steps, logp, self.kl_limit)
+        step = runner.bounds.step[cells.row]
+        n_stable = runner.state.compare(cells.row, cells.position, step, logp, self.kl_limit)
         sure = logp.amax(-1).exp()
         is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)
         return sure + is_ready
@@ -56,14 +56,14 @@ class Laws:
     n_stable  (B, N) how many comparisons in a row were below the limit
     step      (B, N) the step that looked at the blank last, -1 before the first"""
 
-    def __init__(self, step, block_length):
-        part = step.part
+    def __init__(self, runner, block_length):
+        part = runner.part
         B, N = part.order.shape
         device = part.order.device
-        workspace = step.workspace
+        workspace = runner.workspace
         _, n_positions = workspace.shape
         dtype = torch.promote_types(workspace.kind.dtype, torch.float32)
-        shape = block_length or n_positions, step.network.config.vocab_size
+        shape = block_length or n_positions, runner.network.config.vocab_size
         self.logp = workspace.table('laws', shape, dtype)[:B]
         tables = []
         for name in ('place', 'n_stable', 'last step'):

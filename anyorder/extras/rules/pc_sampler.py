@@ -23,8 +23,8 @@ class PcSampler(Rule):
     most: float = 10.0
     form = 'pc_sampler/BLOCK_LENGTH'
 
-    def score_blanks(self, step, cells, logits):
-        counts = getattr(step.network, 'counts', None)
+    def score_blanks(self, runner, cells, logits):
+        counts = getattr(runner.network, 'counts', None)
         if counts is None:
             raise ValueError(
                 'pc_sampler wants to know how often each token stands in the training set, '

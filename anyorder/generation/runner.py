@@ -1,4 +1,4 @@
-"""What does a step do on the device? It reads, draws and writes by tensors, and asks nothing."""
+"""Who makes the steps? A Runner reads, draws and writes by tensors, and asks nothing on the way."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ KEPT = 2**28  # logits of a step that are kept until the last of them is known: 
 BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, and so on
 
 
-class Step:
+class Runner:
     """The steps of a Way over the rows of a canvas, one after the other.
 
     part    the Canvas of the rows that run, in the places that graphs read and write
@@ -87,8 +87,8 @@ class Step:
         logits = self.network.lm_head(x)
         if drawing.presence_penalty:
             exempt = getattr(self.network, 'exempt', None)
-            known = self.bounds.known
-            logits = penalize(logits, drawing.presence_penalty, part, cells, known, exempt)
+            n_read = self.bounds.n_read
+            logits = penalize(logits, drawing.presence_penalty, part, cells, n_read, exempt)
         n_tokens = self.network.config.n_real
         return part.limits.alone(logits, part, cells, n_tokens, drawing.scores)
 
@@ -152,7 +152,7 @@ class Step:
         likeliest tokens, if somebody asks. Return log p (m,)."""
         part = self.part
         cells.write(part.idx, cells.position, token)
-        cells.write(part.step, cells.position, self.bounds.n_steps[cells.row])
+        cells.write(part.step, cells.position, self.bounds.step[cells.row])
         k = part.likeliest.size(2) // 2
         if k:
             found = likeliest(self.drawing, logits, k, token)
@@ -192,22 +192,22 @@ class Step:
 def prefill(network, part, cache):
     """Read prompts whose lengths differ by BUCKET or more into the cache, so that each costs its
     own tokens."""
-    if part.known.max() - part.known.min() < BUCKET:
+    if part.n_known.max() - part.n_known.min() < BUCKET:
         return
-    buckets = part.known // BUCKET  # (B,)
+    buckets = part.n_known // BUCKET  # (B,)
     for bucket in buckets.unique():
         near = buckets == bucket
         rows = near.nonzero()[:, 0]
         prompts = part.take(near)
-        n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
+        n = min(int(prompts.n_known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
         network.predict(
             prompts.idx,
             prompts.order,
-            prompts.known,
+            prompts.n_known,
             1,
             cache=own,
-            n_visits=prompts.known,
+            n_visits=prompts.n_known,
             head=torch.nn.Identity(),  # which only fills the cache
         )
         cache.k[:, rows, :, :n] = own.k
