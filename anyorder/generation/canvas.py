@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.limits import Limits
-from anyorder.generation.plan import Cells, is_exact
+from anyorder.generation.plan import is_exact
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
@@ -117,11 +117,6 @@ class Canvas:
         """Whether steps run exactly what is planned: on a CPU, and where they ask the host
         anyway."""
         return self.limits.ask_host or is_exact(self.idx.device)
-
-    def blanks(self):
-        """Return the Cells of all blanks."""
-        first, n = torch.stack([self.n_known, self.n_blanks]).to(self.idx.device)
-        return Cells.of(self.order, first, n, int(self.n_blanks.max()), False, True)
 
     def blank(self, chosen):
         """Make blanks of positions (B, N) bool: they become the last visits, as they are ordered,

@@ -43,8 +43,13 @@ class Limits:
         stands there is scored (`scores`), where its token is not."""
         if self.allowed is None:
             return logits
-        rows, positions = self.places(part, cells)
-        may = self.tokens_at(rows, positions).to(logits.device)
+        row = part.rows.to(self.rows.device)[cells.row]
+        rows = self.rows[row]
+        positions = self.starts[row] + cells.position
+        if callable(self.allowed):
+            may = torch.as_tensor(self.allowed(rows, positions)).to(logits.device)
+        else:
+            may = self.allowed[positions]
         logits[:, :n_tokens].masked_fill_(~may, -torch.inf)
 
         # What is to be revealed must be possible
@@ -71,17 +76,6 @@ class Limits:
     def take(self, rows):
         """Return the limits of these rows of the canvas, numbers on the host, which may repeat."""
         return self
-
-    def places(self, part, cells):
-        """Return the rows and positions (m,) of Cells of the rows `part` of the canvas."""
-        row = part.rows.to(self.rows.device)[cells.row]
-        return self.rows[row], self.starts[row] + cells.position
-
-    def tokens_at(self, rows, positions):
-        """Return which tokens are allowed, bool (m, V), at the positions (m,) of rows (m,)."""
-        if callable(self.allowed):
-            return torch.as_tensor(self.allowed(rows, positions))
-        return self.allowed[positions]
 
 
 def check_allowed(allowed, n_positions, n_tokens):

@@ -1,7 +1,5 @@
 """Which texts match, and what law has a blank among them? The language of a canvas."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import torch
 
@@ -9,45 +7,31 @@ from anyorder.extras.patterns.masses import Classes
 from anyorder.extras.patterns.messages import LOWEST, Messages, taken
 from anyorder.fast import split_rows
 from anyorder.generation.limits import Limits
+from anyorder.generation.plan import Cells
 from anyorder.machine.devices import widest
 
 OBSERVED = -2  # in place of a token whose law a step has answered
 BLANK = -1  # in place of a token
 
 
-class Span(NamedTuple):
-    """The positions from `start` to `end` of a row of a canvas, whose text matches a pattern.
-
-    table  its Table
-    state  the state in which the span starts: table.start, or the one to which the text before the
-           canvas leads
-    after  the tokens of the span behind the canvas, -1 for blanks"""
-
-    row: int
-    start: int
-    end: int
-    table: Any
-    state: int
-    after: list
-
-
 def language_of(parts, canvas, tokenizer, stand_in=None):
     """Return the limits of a canvas, parts of which match patterns: a Language for each table.
 
-    parts  [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins there, its
-           tokens, -1 in blanks. A part may begin before the canvas, where all is known, and end
-           behind it"""
-    by_table = {}
-    for row, start, tokens, pattern in parts:
-        table = pattern.table(tokenizer)
-        first = max(0, -start)
-        last = min(len(tokens), int(canvas.n_visits[row]) - start)
-        state = table.read(tokens[:first])
-        span = Span(row, start + first, start + last, table, state, tokens[last:])
-        by_table.setdefault(id(table), []).append(span)
+    parts     [(row, start, tokens, Pattern)]: the row of the canvas, where the part begins there,
+              its tokens, -1 in blanks. A part may begin before the canvas, where all is known, and
+              end behind it
+    stand_in  (n_tokens,) weights > 0 of the tokens in blanks that no step has answered yet, by
+              default all alike. What canvas.limits forbid has no weight
+
+    Raises ValueError where nothing matches."""
+    if stand_in is None:
+        stand_in = torch.ones(tokenizer.n_tokens)
+    of_tables = {}
+    for *part, pattern in parts:
+        of_tables.setdefault(pattern.table(tokenizer), []).append(part)
     limits = canvas.limits
-    for spans in by_table.values():
-        limits = Language(spans, canvas, limits, stand_in)
+    for table, spans in of_tables.items():
+        limits = Language(table, spans, canvas, limits, stand_in)
     return limits
 
 
@@ -79,14 +63,9 @@ class Language(Limits):
     joint = True
     ask_host = True
 
-    def __init__(self, spans, canvas, inner, stand_in=None):
-        """Prepare the law of texts of a canvas, parts of which match: the spans of one table.
-
-        stand_in  (n_tokens,) weights > 0 of the tokens in blanks that no step has answered yet, by
-                  default all alike. What canvas.limits forbid has no weight
-
-        Raises ValueError where nothing matches."""
-        table = spans[0].table
+    def __init__(self, table, spans, canvas, inner, stand_in):
+        """Prepare the law of a canvas by the spans of a table, (row, start, tokens) each. See
+        language_of."""
         device = canvas.idx.device
         self.inner = inner
         self.log_weight = inner.log_weight
@@ -95,40 +74,45 @@ class Language(Limits):
         with np.errstate(divide='ignore'):
             self.of_known = np.log(np.eye(table.n_classes))
 
-        # Where the spans are
-        rows = [span.row for span in spans]
+        # Where the spans are, and in which state each begins
+        rows = [row for row, _, _ in spans]
         self.n_slots = max(map(rows.count, rows))
-        n = len(canvas) * self.n_slots
-        lengths = np.zeros(n, int)
-        states = np.full(n, -1)
-        shape = n, max(span.end - span.start + len(span.after) for span in spans)
+        most = max(len(tokens) + min(0, start) for _, start, tokens in spans)
+        shape = len(canvas) * self.n_slots, most
+        lengths = np.zeros(shape[0], int)
+        states = np.full(shape[0], -1)
         self.slot = np.full(canvas.order.shape, -1)
         self.position = np.full(shape, -1)
         self.behind = np.full(shape, BLANK)
-        self.spans = {}
-        for i, span in enumerate(spans):
-            k = rows[:i].count(span.row)
-            number = span.row * self.n_slots + k
-            self.spans[number] = span
-            self.slot[span.row, span.start : span.end] = k
-            n_own = span.end - span.start
-            lengths[number] = n_own + len(span.after)
-            states[number] = span.state
-            self.position[number, :n_own] = range(span.start, span.end)
-            self.behind[number, n_own : lengths[number]] = span.after
+        for i, (row, start, tokens) in enumerate(spans):
+            k = rows[:i].count(row)
+            number = row * self.n_slots + k
+            first = max(0, -start)
+            n = min(len(tokens), int(canvas.n_visits[row]) - start) - first  # on the canvas
+            lengths[number] = len(tokens) - first
+            states[number] = table.read(tokens[:first])
+            own = range(start + first, start + first + n)
+            self.slot[row, own] = k
+            self.position[number, :n] = own
+            self.behind[number, n : lengths[number]] = tokens[first + n :]
         self.held = np.full(shape, BLANK)
 
         # The laws of what nobody has answered
-        if stand_in is None:
-            stand_in = torch.ones(len(table.classes))
         log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
         log_masses = self.classes.log_masses(log_weights)
         self.stand_in = np.broadcast_to(log_masses, (*shape, table.n_classes)).copy()
-        if canvas.limits.ask_host:
-            self.restrict(canvas, log_weights)
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
         self.begin_step(canvas, canvas.n_known.to(device))
-        self.check()
+        if canvas.limits.ask_host:
+            self.restrict(canvas, log_weights)
+        wrong = np.flatnonzero((lengths > 0) & (self.messages.log_z() == -np.inf))
+        if wrong.size:
+            number = wrong[0]
+            raise ValueError(
+                f'no text of row {number // self.n_slots} matches {table.pattern} from position '
+                f'{self.position[number, 0]} on with what is known and allowed there: choose '
+                'another text, another number of blanks, or allow more'
+            )
 
     def find(self, cells):
         """Return the span and the place (n,) of those of the cells (m,) that are in one, and their
@@ -141,27 +125,19 @@ class Language(Limits):
         return span, place, torch.from_numpy(number).to(cells.row.device)
 
     def restrict(self, canvas, log_weights):
-        """Restrict the stand-in law of each blank to what is allowed there."""
-        cells = canvas.blanks()
-        span, place, number = self.find(cells)
-        places = canvas.limits.places(canvas, cells.at(number))
+        """Restrict the stand-in law of each BLANK to what is allowed there."""
+        span, place = np.nonzero((self.held == BLANK) & (self.position >= 0))
+        found = np.stack([span // self.n_slots, self.position[span, place]])
+        n_tokens = log_weights.size(1)
+        device = log_weights.device
         logs = []
-        for rows, positions in zip(*split_rows(log_weights.size(1), *places)):
-            may = canvas.limits.tokens_at(rows, positions).to(log_weights.device)
-            logits = log_weights.masked_fill(~may, -torch.inf)
+        for row, position in zip(*split_rows(n_tokens, *torch.from_numpy(found).to(device))):
+            cells = Cells(row, None, None, position)
+            logits = log_weights.repeat(len(row), 1)
+            logits = canvas.limits.alone(logits, canvas, cells, n_tokens, False)
             logs.append(self.classes.log_masses(logits))
         self.stand_in[span, place] = np.concatenate(logs)
-
-    def check(self):
-        """Raise ValueError if nothing matches."""
-        log_z = self.messages.log_z()
-        for number, span in self.spans.items():
-            if log_z[number] == -np.inf:
-                raise ValueError(
-                    f'no text of row {span.row} matches {span.table.pattern} from position '
-                    f'{span.start} on with what is known and allowed there: choose another text, '
-                    'another number of blanks, or allow more'
-                )
+        self.messages.put(span, place, self.stand_in[span, place])
 
     def begin_step(self, part, n_known):
         """Begin a step of rows, see Limits. All other places have the stand-in law unless this step

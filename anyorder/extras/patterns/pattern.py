@@ -44,12 +44,6 @@ class Pattern:
         for the errors."""
         return table_of(self, tokenizer)
 
-    def matches(self, text, tokenizer):
-        """Return whether a text matches, as a tokenizer shows the tokens that it makes of it."""
-        table = self.table(tokenizer)
-        state = table.read(tokenizer.encode(text))
-        return state >= 0 and bool(table.final[state])
-
     def lengths_between(self, tokenizer, least, most):
         """Return [n, ...] of the numbers of tokens from `least` to `most` that can match.
 
