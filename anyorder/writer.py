@@ -139,7 +139,7 @@ class Writer:
         for _ in self.write([text], way, is_seen=True):
             tokens, *_ = text.seen()
             yield shown_text(tokens, self.tokenizer, 0)
-        yield as_text(self.sample(text))
+        yield as_text(text.sample())
 
     def asked(self, way, page, options):
         """Return the Way and the Page that infill's arguments name."""
@@ -199,7 +199,8 @@ class Writer:
             with self.autocast():
                 templates = [*bar]
         check_places(templates, page, self.tokenizer, way.drawing.scores)
-        return [Text(*row, page, seed, r) for r, (*row, seed) in enumerate(zip(templates, seeds))]
+        rows = enumerate(zip(templates, seeds))
+        return [Text(*row, page, self.checkpoint, r) for r, row in rows]
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B
@@ -265,16 +266,12 @@ class Writer:
                     if is_seen and batch[0].last_step > step:
                         step = batch[0].last_step
                         watch(*batch[0].seen())
-                yield from map(self.sample, batch)
-
-    def sample(self, text):
-        return text.sample(self.tokenizer, self.block_size)
+                yield from map(Text.sample, batch)
 
     def write(self, texts, way, is_seen=False):
         """Write texts of `read`. Yield after each step the number of tokens that it revealed, see
         scroll."""
-        network = self.network
-        steps = scroll(texts, self.checkpoint, network, way, self.use_cache, self.device, is_seen)
+        steps = scroll(texts, self.network, way, self.use_cache, is_seen)
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)

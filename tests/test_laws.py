@@ -25,7 +25,7 @@ from oracle import (
 )
 
 from anyorder.fast import freeze
-from anyorder.generation import canvas, drawing, fill, noise, runner
+from anyorder.generation import canvas, drawing, fill, runner
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.options import DRAWN, drawing_in, unmasking_of
 from anyorder.generation.rules import RULES
@@ -330,7 +330,7 @@ def test_padded_steps_of_rows_that_stay_write_the_same(monkeypatch, network, nam
     """As a device runs them, where a blank that repeats may be scored in another part."""
     exact = written(network, name)
     monkeypatch.setattr(runner, 'split_rows', lambda vocab_size, x: [x.split(3)])
-    for module in (canvas, drawing, noise):
+    for module in (canvas, drawing):
         monkeypatch.setattr(module, 'is_exact', lambda device: False)
     assert_same(write(network, name), exact)
 

@@ -32,7 +32,7 @@ class Drawing:
     scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
                  for what is cut
     presence_penalty  in nats, on known tokens, before all that; see law.penalize
-    cfg_scale  above 0 the prompt weighs more, before all that; see guidance.guided"""
+    cfg_scale  above 0 the prompt weighs more, before all that; see law.guided"""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -98,6 +98,34 @@ def token_noise(keys, position, vocab_size):
     pairs = torch.arange(n_pairs, device=cell_keys.device)
     bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
     return gumbel(bits[:, :vocab_size] & (2**31 - 1))
+
+
+class TokenNoise:
+    """Gives the cells of each pass their noise. A CPU keeps it: it costs more than a copy.
+
+    numbers  (m,) increasing: row and visit of each cell of the last pass, as one number
+    noise    (m, V) their noise"""
+
+    def __init__(self, vocab_size):
+        self.numbers = torch.tensor([-1])  # no cell has this number
+        self.noise = torch.empty(1, vocab_size)
+
+    def __call__(self, part, cells):
+        """Return the noise (m, V) of the Cells."""
+        keys = part.keys[cells.row]
+        vocab_size = self.noise.size(1)
+        if not is_exact(keys.device):
+            return token_noise(keys, cells.position, vocab_size)
+
+        # Copy the noise of known cells, draw that of others
+        numbers = part.rows[cells.row] * part.order.size(1) + cells.visit
+        place = torch.searchsorted(self.numbers, numbers).clamp(max=len(self.numbers) - 1)
+        new = self.numbers[place] != numbers
+        noise = self.noise[place]
+        noise[new] = token_noise(keys[new], cells.position[new], vocab_size)
+        self.numbers = numbers
+        self.noise = noise
+        return noise
 
 
 def gumbel(bits):

@@ -5,11 +5,9 @@ from functools import partial
 import torch
 
 from anyorder.fast import split_rows
-from anyorder.generation.drawing import token_logprob
-from anyorder.generation.guidance import guided
-from anyorder.generation.law import penalize
+from anyorder.generation.drawing import TokenNoise, token_logprob
+from anyorder.generation.law import guided, penalize
 from anyorder.generation.likeliest import likeliest
-from anyorder.generation.noise import TokenNoise
 from anyorder.generation.plan import Cells, pad_size
 from model import KVCache
 

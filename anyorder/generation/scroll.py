@@ -45,15 +45,19 @@ class Text:
     n_passes    passes of the network that they took
     log_weight  see sample"""
 
-    def __init__(self, template, page, seed, number=0):
+    def __init__(self, template, seed, page, checkpoint, number=0):
         """Begin to write the text of a Template whose blanks have their lengths.
 
-        page    a Page whose `stop` is a list. The positions of `allowed` count from the start of
-                the text as it is then
-        number  which row of `allowed` it is"""
+        page        a Page whose `stop` is a list. The positions of `allowed` count from the start
+                    of the text as it is then
+        checkpoint  of the model that writes it
+        number      which row of `allowed` it is"""
         self.template = template
-        self.page = page
         self.seed = seed
+        self.page = page
+        self.checkpoint = checkpoint
+        self.tokenizer = checkpoint.tokenizer
+        self.block_size = checkpoint.config.block_size
         self.number = number
         self.places = []
         self.sections = template.sections(page.stop)
@@ -87,22 +91,22 @@ class Text:
         """The number of the last step that wrote a token, -1 before the first."""
         return max((place.step for place in self.places), default=-1)
 
-    def goes_on(self, tokenizer):
+    def goes_on(self):
         """End the sections that are written. Return whether one is left."""
         self.n_steps = 1 + self.last_step
         while self.sections:
-            end = self.end(tokenizer)
+            end = self.end()
             if end is None:
                 return True
             self.end_section(*end)
         return False
 
-    def end(self, tokenizer):
+    def end(self):
         """Return up to which position the section is written, and whether with a stop; None while
         it is not."""
         n = self.first_blank()
         tokens = [place.token for place in self.places[:n]]
-        n_kept = end_of(tokens, self.page.stop, tokenizer, self.first)
+        n_kept = end_of(tokens, self.page.stop, self.tokenizer, self.first)
         if n_kept:
             return n_kept, True
         if n == len(self.places):
@@ -137,13 +141,13 @@ class Text:
             return derive_seed(self.seed, 'stretch', self.start)
         return self.seed
 
-    def slide_on(self, block_size):
+    def slide_on(self):
         """Begin the next stretch. Return its tokens, and which of them are known, as two lists."""
         start = 0
         blank = self.first_blank()
-        if blank >= block_size:
-            start = blank - (self.page.context or block_size // 2)
-        self.spans.append([start, min(start + block_size, len(self.places))])
+        if blank >= self.block_size:
+            start = blank - (self.page.context or self.block_size // 2)
+        self.spans.append([start, min(start + self.block_size, len(self.places))])
         return [*zip(*[(place.token, place.is_known) for place in self.stretch])]
 
     def to_match(self, row):
@@ -178,7 +182,7 @@ class Text:
         _, _, step, _, logprob, _ = zip(*self.places)
         return tokens, step, self.last_step, logprob
 
-    def sample(self, tokenizer, block_size):
+    def sample(self):
         """Return what there is to say of the text, up to its stop.
 
         text, tokens, order, step, logprob
@@ -200,7 +204,7 @@ class Text:
         tokens, _, step, visit, logprob, _ = map(list, zip(*self.places))
         in_turn = [*zip(step, visit)]
         sample = {
-            'text': tokenizer.decode(tokens),
+            'text': self.tokenizer.decode(tokens),
             'tokens': tokens,
             'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
             'blanks': len(step) - step.count(-1),
@@ -210,8 +214,8 @@ class Text:
             'logprob': logprob,
         }
         if self.page.top_logprobs:
-            sample['top_logprobs'] = [self.said(i, tokens, tokenizer) for i in range(len(tokens))]
-        if len(self.template.places) > block_size or len(self.spans) > 1:
+            sample['top_logprobs'] = [self.said(i, tokens) for i in range(len(tokens))]
+        if len(self.template.places) > self.block_size or len(self.spans) > 1:
             sample['stretches'] = self.spans
         if self.template.lengths:
             sample['lengths'] = self.template.lengths
@@ -222,28 +226,28 @@ class Text:
             sample['stopped'] = self.n_open == 0
         return sample
 
-    def said(self, i, tokens, tokenizer):
+    def said(self, i, tokens):
         """Return said_of the place i among these tokens, None if it was known."""
         if self.places[i].likeliest is None:
             return None
 
         def names(token):
-            return text_from(i, [token], tokens, tokenizer)
+            return text_from(i, [token], tokens, self.tokenizer)
 
         return said_of(self.places[i].likeliest, tokens[i], names)
 
 
-def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_seen=False):
+def scroll(texts, network, way, use_cache=True, is_seen=False):
     """Write texts of one Page in a Way. Yield after each step the number of tokens that it
     revealed.
 
     is_seen  write down each step of the first text at once, and not each stretch"""
     stop = texts[0].page.stop
     while True:
-        written = [text for text in texts if text.goes_on(checkpoint.tokenizer)]
+        written = [text for text in texts if text.goes_on()]
         if not written:
             return
-        canvas = next_canvas(written, checkpoint, way.order, device)
+        canvas = next_canvas(written, way.order, network.device)
         for n_new, running in steps(network, canvas, way, use_cache):
             if stop:
                 take_down(written, running)
@@ -251,7 +255,7 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
                 take_down(written, running, 1)
             yield int(n_new.sum())
             if stop:
-                ends = [written[r].end(checkpoint.tokenizer) for r in running.rows.tolist()]
+                ends = [written[r].end() for r in running.rows.tolist()]
                 running.stop_rows(torch.tensor([end is not None for end in ends]))
         take_down(written, canvas)
         found = canvas.n_passes.tolist(), canvas.limits.log_weight.tolist()
@@ -260,10 +264,11 @@ def scroll(texts, checkpoint, network, way, use_cache=True, device='cpu', is_see
             text.log_weight += log_weight
 
 
-def next_canvas(texts, checkpoint, order, device):
+def next_canvas(texts, order, device):
     """Return the canvas of the next stretch of each text."""
     page = texts[0].page
-    stretches = [text.slide_on(checkpoint.config.block_size) for text in texts]
+    checkpoint = texts[0].checkpoint
+    stretches = [text.slide_on() for text in texts]
     seeds = [text.stretch_seed for text in texts]
     canvas = Canvas.of_texts(stretches, order, seeds, device, page.top_logprobs)
     numbers = [text.number for text in texts]
