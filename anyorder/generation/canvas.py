@@ -153,12 +153,8 @@ class Canvas:
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
 
     def lists(self):
-        """Return lists [tokens, order, step, logprob, likeliest] of each row: by position, but the
-        order, which has no padding."""
-        whole = [x.to(self.logprob.dtype) for x in (self.idx, self.order, self.step, self.logprob)]
-        rows = torch.stack(whole, 1).cpu()  # (B, 4, N), by one wait
-        found = []
-        for row, likeliest, n in zip(rows, self.likeliest.tolist(), self.n_visits.tolist()):
-            tokens, order, step = row[:3].long().tolist()
-            found.append([tokens, order[:n], step, row[3].tolist(), likeliest])
-        return found
+        """Return (token, visit, step, log p, *likeliest) of each position of each row, as lists of
+        floats."""
+        tables = [self.idx, self.order.argsort(1), self.step, self.logprob]
+        whole = torch.stack([x.to(self.logprob.dtype) for x in tables], 2)  # (B, N, 4)
+        return torch.cat([whole, self.likeliest], 2).tolist()  # by one wait

@@ -340,26 +340,32 @@ class Template:
         self.pattern = pattern
         self.lengths = lengths
         self.unknown = [i for i, piece in enumerate(pieces) if piece.finds_length]
-        sizes = [piece.least for piece in pieces]
-        self.n_least = sum(sizes)
+        self.n_least = sum(piece.least for piece in pieces)
         if self.n_least > length:
             raise ValueError(
                 f'the prompt has {self.n_least} tokens, blanks included, and does not fit into '
                 f'length={length}: choose a larger length or a shorter prompt'
             )
-        rest = [i for i, piece in enumerate(pieces) if piece.kind == 'rest']
-        for n, i in enumerate(reversed(rest)):
-            sizes[i] = (length - self.n_least + n) // len(rest)
-        self.starts = [0, *itertools.accumulate(sizes)]
-
-        self.open = [self.starts[i] for i in rest]
+        n_left = length - self.n_least  # for each [[..]] that is not laid out its share
+        n_rest = [piece.kind for piece in pieces].count('rest')
         self.places = []
+        self.starts = []
+        self.open = []
         self.patterns = []
-        for piece, n, start in zip(pieces, sizes, self.starts):
-            tokens = piece.text or itertools.repeat(0, n)
-            self.places += [Place(token, piece.kind) for token in tokens]
+        for piece in pieces:
+            start = len(self.places)
+            self.starts.append(start)
+            n = piece.least
+            if piece.kind == 'rest':
+                n = -(-n_left // n_rest)  # rounded up
+                n_left -= n
+                n_rest -= 1
+                self.open.append(start)
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
+            tokens = piece.text or itertools.repeat(0, n)
+            self.places += [Place(token, piece.kind) for token in tokens]
+        self.starts.append(len(self.places))
         if pattern is not None:
             self.patterns = [(0, len(self.places), pattern)]
 

@@ -162,18 +162,16 @@ class Text:
                 tokens = [place.known_token for place in self.places[start:end]]
                 yield row, start - self.start, tokens, pattern
 
-    def take_down(self, tokens, order, step, logprob, likeliest):
-        """Write down what a stretch has revealed until now, in its own positions and steps."""
-        for visit, i in enumerate(order):
-            p = self.start + i
-            now = self.n_steps + step[i]
+    def take_down(self, row):
+        """Write down what the last stretch has revealed until now, its row of Canvas.lists."""
+        for p, (token, visit, step, logprob, *likeliest) in zip(range(*self.spans[-1]), row):
             place = self.places[p]
-            if step[i] < 0:
+            now = self.n_steps + int(step)
+            if step < 0:
                 if len(self.spans) == 1 and place.visit != visit:  # as it is read
                     self.places[p] = place._replace(visit=visit)
             elif place.step != now:  # else it was written down before
-                found = tokens[i], place.kind, now, visit, logprob[i], likeliest[i]
-                self.places[p] = Place(*found)
+                self.places[p] = Place(int(token), place.kind, now, visit, logprob, likeliest)
 
     def seen(self):
         """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
@@ -285,8 +283,8 @@ def next_canvas(texts, order, device):
 def take_down(texts, canvas, n_rows=None):
     """Write down what is revealed until now in the rows of the canvas of texts, or those that run,
     or the first n_rows of them."""
-    for r, lists in zip(canvas.rows[:n_rows].tolist(), canvas.lists()):
-        texts[r].take_down(*lists)
+    for r, row in zip(canvas.rows[:n_rows].tolist(), canvas.lists()):
+        texts[r].take_down(row)
 
 
 def end_of(tokens, stops, tokenizer, first=0):
