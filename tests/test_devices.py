@@ -196,8 +196,8 @@ def rows_of(device, n):
 
 def begun(network, device, how, known, k=0):
     """(the canvas of rows with prompts of these lengths, the generator of its steps)."""
-    known = torch.tensor(known)
-    canvas = Canvas(*rows_of(device, len(known)), known, range(len(known)), n_likeliest=k)
+    canvas = Canvas(*rows_of(device, len(known)), torch.tensor(known), range(len(known)))
+    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * k)
     how = dict(n_steps=5) | how
     drawing = drawing_in(how)
     return canvas, fill.steps(network, canvas, Way(unmasking_of(**how), drawing))

@@ -656,10 +656,8 @@ def test_a_prompt_is_laid_out(prompt, laid_out):
     text = p.parse_prompt(prompt, Bytes(), len(laid_out))
     shown = ''
     for place in text.places:
-        if place.kind == 'given':
-            shown += chr(place.token)
-        else:
-            shown += chr(place.token).upper() if place.kind == 'answer' else '_'
+        token = chr(place.token)
+        shown += {'given': token, 'answer': token.upper()}.get(place.kind, '_')
     assert shown == laid_out
 
 

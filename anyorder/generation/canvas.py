@@ -41,11 +41,11 @@ class Canvas:
     rows      (B,) which rows of the whole canvas these are, see take
     limits    the Limits of its texts, or a Language, which are limits, too"""
 
-    def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None, n_likeliest=0):
+    def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).
 
         n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Limits, of texts
-        that begin with the canvas; n_likeliest tokens are kept beside each that is written."""
+        that begin with the canvas."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -73,14 +73,14 @@ class Canvas:
         self.draw_numbers()
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)
-        self.likeliest = self.u.new_zeros(*idx.shape, 1 + 2 * n_likeliest)
+        self.likeliest = self.u.new_zeros(*idx.shape, 1)  # without any
         self.n_steps = torch.zeros_like(self.n_visits)
         self.n_passes = torch.zeros_like(self.n_visits)
         self.n_drafts = torch.zeros_like(self.n_visits)
         self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu', n_likeliest=0):
+    def of_texts(cls, texts, order, seed, device='cpu'):
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, given)], two lists each. Given tokens come first, then the blanks, both as
@@ -93,8 +93,7 @@ class Canvas:
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
-        tables = tokens.to(device), orders.to(device)
-        return cls(*tables, n_known, seeds, lengths, n_likeliest=n_likeliest)
+        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
 
     def __len__(self):
         return len(self.rows)

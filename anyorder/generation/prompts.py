@@ -398,6 +398,13 @@ class Template:
                 '[[8/pattern/]], or [[..]] with a stop'
             )
 
+    def end_of(self, i):
+        """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""
+        for piece, start in zip(self.pieces[i + 1 :], self.starts[i + 1 :]):
+            if piece.sign in ('?', '.'):
+                return start
+        return len(self.places)
+
     def sections(self, stop):
         """Return the Templates of its sections: with a stop each goes on to the end of its [[..]],
         and what stands behind the last one is a section, too; without it is one."""

@@ -268,7 +268,8 @@ def next_canvas(texts, order, device):
     checkpoint = texts[0].checkpoint
     stretches = [text.slide_on() for text in texts]
     seeds = [text.stretch_seed for text in texts]
-    canvas = Canvas.of_texts(stretches, order, seeds, device, page.top_logprobs)
+    canvas = Canvas.of_texts(stretches, order, seeds, device)
+    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * page.top_logprobs)
     numbers = [text.number for text in texts]
     starts = [text.start for text in texts]
     canvas.limits = Limits(page.allowed, device, numbers, starts)

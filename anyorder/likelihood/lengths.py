@@ -1,7 +1,6 @@
 """How long is a blank? The likelihood of the text behind it, for each length that it may have."""
 
 from functools import cache
-from itertools import takewhile
 
 import torch
 
@@ -82,13 +81,11 @@ def length_probabilities(network, template, lengths=()):
 
 
 def places_behind(text, i, room):
-    """Return where the known tokens stand that tell the length of blank i of a Template: those
-    before the next [[?]] or [[..]].
+    """Return where the known tokens stand that tell the length of blank i of a Template.
 
     room  positions behind the gap that the model has"""
-    behind = takewhile(lambda piece: piece.sign not in ('?', '.'), text.pieces[i + 1 :])
     first = text.starts[i + 1]  # of what follows the gap
-    end = first + min(room, sum(piece.least for piece in behind))
+    end = min(text.end_of(i), first + room)
     return [p for p in range(first, end) if text.places[p].is_known][:NEAR]
 
 

@@ -33,8 +33,7 @@ def written(config, checkpoint, way, **fields):
     unmasking = way.unmasking
     order = way.order
     pattern = read_pattern(config.pattern)
-    slots = checkpoint.config.slots
-    unmasking.check(slots, config.block_size, way.drawing, pattern is not None)
+    unmasking.check(checkpoint.config.slots, config.block_size, way.drawing, pattern is not None)
     if pattern is not None:
         pattern.table(checkpoint.tokenizer)  # raises before a text is opened
     has_orders = order.law != 'one' and not unmasking.adaptive
@@ -53,7 +52,11 @@ def written(config, checkpoint, way, **fields):
             own_seeds = [seeds[r] for r in rows.tolist()]
             canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
             if pattern is not None:
-                canvas.limits = language_of(pattern, canvas, checkpoint)
+                parts = []
+                for row, n in enumerate(canvas.n_visits.tolist()):
+                    parts.append((row, 0, torch.full((n,), -1), pattern))
+                how = checkpoint.tokenizer, stand_in_of(checkpoint)
+                canvas.limits = pattern.language(parts, canvas, *how)
             fill(model, canvas, way)
             is_cut = canvas.logprob == -torch.inf
             nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
@@ -96,12 +99,3 @@ def nats_by_order(found):
     """Return nats (n, K) of what is found of blocks, infinite where a token is cut off."""
     kept, cut, _ = found.unflatten(1, (-1, 3)).unbind(2)
     return kept.masked_fill(cut > 0, math.inf)
-
-
-def language_of(pattern, canvas, checkpoint):
-    """Return the Language of a canvas whose rows match the pattern."""
-    parts = []
-    for row, n in enumerate(canvas.n_visits.tolist()):
-        blanks = [-1 for _ in range(n)]  # what is known is read from the canvas
-        parts.append((row, 0, blanks, pattern))
-    return pattern.language(parts, canvas, checkpoint.tokenizer, stand_in_of(checkpoint))
