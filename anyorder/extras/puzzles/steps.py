@@ -65,6 +65,7 @@ class Steps(Solved):
         self.symbols = [*dict.fromkeys([*puzzle.symbols, *''.join(puzzle.cells)])]
         self.address = np.vectorize(self.symbols.index)([*map(list, puzzle.cells)])
         self.width = self.address.shape[1] + 1  # tokens of a step
+        self.powers = (len(self.symbols) + 1) ** np.arange(self.width - 1)
         self.length = self.n_cells * self.width  # of all steps
 
     def rows(self, tokens, given, found, rng):
@@ -86,7 +87,8 @@ class Steps(Solved):
     def steps(self, tokens):
         """Return of each step of rows (which cell it names (B, steps, cells), its value)."""
         steps = tokens[:, -self.length :].reshape(len(tokens), -1, self.width)
-        return (self.address == steps[:, :, None, :-1]).all(3), steps[:, :, -1]
+        name = (steps[:, :, :-1] + 1) @ self.powers  # one number; a token of -1 is in no name
+        return name[:, :, None] == (self.address + 1) @ self.powers, steps[:, :, -1]
 
     def in_cells(self, tokens):
         """Return rows of steps as rows of the puzzle, by the first step that names a cell."""
@@ -103,10 +105,11 @@ class Steps(Solved):
 
         The tokens of a step are right together: if they name a cell that none before them does,
         and its value. In which order the steps come is free."""
-        is_same = self.in_cells(answer) == self.in_cells(tokens)
-        is_named, _ = self.steps(answer)
-        row, cell = (is_same[:, -self.n_cells :] & is_named.any(1)).nonzero()
-        is_right = np.zeros((len(answer), self.n_cells, self.width), bool)
-        is_right[row, is_named.argmax(1)[row, cell]] = True
-        is_right = is_right.reshape(-1, self.length)
-        return ~given, np.hstack([is_same[:, : -self.n_cells], is_right])
+        is_named, said = self.steps(answer)
+        cell = is_named.argmax(2)  # of a step that names one
+        first = np.take_along_axis(is_named.argmax(1), cell, 1)  # step that names the cell
+        value = np.take_along_axis(self.in_cells(tokens)[:, -self.n_cells :], cell, 1)
+        is_new = is_named.any(2) & (first == np.arange(self.n_cells))
+        right = answer == tokens
+        right[:, -self.length :] = (is_new & (said == value)).repeat(self.width, 1)
+        return ~given, right

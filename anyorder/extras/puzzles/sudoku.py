@@ -42,8 +42,8 @@ class Sudoku(Puzzle):
         np.put_along_axis(names, tokens[:, : self.n], np.arange(1, self.n + 1)[None], 1)
         return np.take_along_axis(names, tokens, 1)
 
-    def solve(self, tokens, given):
-        """Return (number of solutions, counted up to 2, one solution) of grids (B, cells)."""
+    def count(self, tokens, given):
+        """Return the number of solutions, counted up to 2, of grids (B, cells)."""
         return count_solutions(*self.state(tokens, given))
 
     def state(self, tokens, given):
@@ -90,8 +90,7 @@ class Sudoku(Puzzle):
         Others go that let in no other solution."""
 
         def is_enough(rows, given):
-            count, _ = self.solve(tokens[rows], given)
-            return count == 1
+            return self.count(tokens[rows], given) == 1
 
         cells = self.n**2
         order = rng.random(tokens.shape).argsort(1)

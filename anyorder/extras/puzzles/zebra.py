@@ -94,7 +94,9 @@ class Zebra(Puzzle):
         base = np.arange(n_puzzles).repeat(n_variants)  # (rows,) the puzzle's number
         house = random_houses(n_puzzles, n, k, rng)  # (puzzles, (k + 1) n)
         name = self.random_names(len(base), n, k, rng)  # (rows, (k + 1) n)
-        tokens = self.solution_tokens(house[base, n:], name[:, n:])
+        tokens = np.zeros((len(base), self.n_clues + self.most**2), int)
+        place = self.n_clues - self.most + name[:, n:]
+        np.put_along_axis(tokens, place, house[base, n:] + 1, 1)
         keep = wanted(self.key(tokens))
 
         # Clues of the puzzles of which a variant is wanted; a puzzle without is not good
@@ -115,13 +117,6 @@ class Zebra(Puzzle):
         value[:, 0] = np.arange(n)
         return (self.most * attribute[:, :, None] + value).reshape(n_rows, -1)
 
-    def solution_tokens(self, house, name):
-        """Return tokens (rows, N) without clues of the house and the name of every item but of the
-        houses, which are where they are."""
-        tokens = np.zeros((len(house), self.n_clues + self.most**2), int)
-        np.put_along_axis(tokens, self.n_clues - self.most + name, house + 1, 1)
-        return tokens
-
     def named_clues(self, clues, name):
         """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
         operands = clues[:, :, 1:].reshape(len(name), 2 * self.n_clues)
@@ -133,17 +128,13 @@ class Zebra(Puzzle):
         has several solutions, or needs more, has none."""
 
         def is_enough(rows, kept):
-            count, _ = self.solve(np.where(kept[:, :, None], clues[rows], 0), n, k)
-            return count == 1
+            return self.count(np.where(kept[:, :, None], clues[rows], 0), n, k) == 1
 
-        found = np.zeros((len(clues), self.n_clues, 3), int)
-        good = np.flatnonzero(is_enough(slice(None), np.ones(clues.shape[:2], bool)))
-        clues = clues[good]
-
-        # The fewest first clues that are enough
-        column = np.arange(clues.shape[1])
-        low = np.zeros(len(clues), int)
-        high = np.full(len(clues), len(column))
+        # The fewest first clues that are enough; one more than there are if all are not
+        B, M, _ = clues.shape
+        column = np.arange(M)
+        low = np.zeros(B, int)
+        high = np.full(B, M + 1)
         while (high - low > 1).any():
             middle = (low + high) // 2
             enough = is_enough(slice(None), column < middle[:, None])
@@ -155,14 +146,14 @@ class Zebra(Puzzle):
 
         # Then clue by clue; what is left stands in front
         dig(kept, order, is_enough)
-        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues, None]
-        clues = np.take_along_axis(np.where(kept[:, :, None], clues, 0), front, 1)
-        fits = kept.sum(1) <= self.n_clues
-        found[good[fits], : clues.shape[1]] = clues[fits]
-        return found
+        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues]
+        fits = (high <= M) & (kept.sum(1) <= self.n_clues)
+        clues = np.where((kept & fits[:, None])[:, :, None], clues, 0)
+        clues = np.take_along_axis(clues, front[:, :, None], 1)
+        return np.pad(clues, ((0, 0), (0, self.n_clues - clues.shape[1]), (0, 0)))
 
-    def solve(self, clues, n, k):
-        """Return (number of solutions, counted up to 2, house of every item (B, (k + 1) n)).
+    def count(self, clues, n, k):
+        """Return the number of solutions, counted up to 2.
 
         clues is (B, M, 3): a relation and two items a n + v, of attribute a and value v; relation 0
         is no clue."""
@@ -187,22 +178,19 @@ class Zebra(Puzzle):
 def constraints(clues, n, k):
     """Return the units of n houses and k attributes, and what narrows by clues (B, M, 3), see
     propagate."""
-    relation = clues[:, :, 0]
-    a = clues[:, :, 1]
-    b = clues[:, :, 2]
+    relation, a, b = clues.transpose(2, 0, 1)
     holds = relations(n)[relation]  # (B, M, n, n)
-    item = np.arange((k + 1) * n)[:, None]
-    of_a = (a[:, None, :] == item).astype(np.float32)  # (B, items, M)
-    of_b = (b[:, None, :] == item).astype(np.float32)
+    # A clue is two: each item has no house with which no house of the other item goes
+    holds = np.concatenate([holds, holds.swapaxes(2, 3)], 1)
+    one = np.concatenate([a, b], 1)
+    other = np.concatenate([b, a], 1)
+    is_one = one[:, None] == np.arange((k + 1) * n)[:, None]
+    is_one = is_one.astype(np.float32)  # (B, items, 2 M)
 
     def narrow(can, who):
-        here = np.take_along_axis(can, a[who, :, None], 1).astype(np.float32)
-        there = np.take_along_axis(can, b[who, :, None], 1).astype(np.float32)
-        # houses that an item of a clue cannot have: no house of the other item goes with them
-        lone_a = (holds[who] @ there[..., None])[..., 0] == 0
-        lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
-        n_against = of_a[who] @ lone_a.astype(np.float32)
-        n_against = n_against + of_b[who] @ lone_b.astype(np.float32)
+        there = np.take_along_axis(can, other[who, :, None], 1).astype(np.float32)
+        is_alone = holds[who] @ there[..., None] == 0  # (B, 2 M, n, 1)
+        n_against = is_one[who] @ is_alone[..., 0].astype(np.float32)
         return can & (n_against == 0)
 
     units = np.kron(np.eye(k + 1), np.ones(n)).astype(np.float32)
@@ -252,7 +240,7 @@ def true_clues(house, n, n_clues, rng):
     good = differ & ((step < 2) | is_rare) & ((n_numbers == 0) | only_same)
     first = (~good).argsort(1, kind='stable')[:, :n_clues]
     relation = np.where(good, relation, 0)
-    return np.stack([np.take_along_axis(x, first, 1) for x in (relation, a, b)], 2)
+    return np.take_along_axis(np.stack([relation, a, b], 2), first[:, :, None], 1)
 
 
 def swapped(where, a, b):
