@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from anyorder.machine.files import reading, reading_text
+from anyorder.machine.files import read_text, reading
 from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, Source, draw_val, names_of
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
@@ -82,8 +82,7 @@ def read_arrays(path, split):
 
 def read_names(path):
     """Return the names of tokens: a name a line, without blanks."""
-    with reading_text(path, None) as f:
-        names = f.read().splitlines()
+    names = read_text(path).splitlines()
     wrong = [name for name in names if '[[' in name or not re.fullmatch(r'\S+', name)]
     if wrong or not names or len({*names}) < len(names):
         raise ValueError(

@@ -5,7 +5,7 @@ import os
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, encoding, last_cut, train_bpe
+from anyorder.tokens.libraries import Library, encoding, end_of, last_cut, train_bpe
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ def of_gpt2_files(name, paths, end):
         backend = ByteLevelBPETokenizer(*paths)._tokenizer
         if end:
             backend.add_special_tokens([end])
-    return Library.of_file(name, backend.to_str(), end=end)
+    return Library(name, backend, end_of(backend, end))
 
 
 def of_hub(name):

@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -126,10 +127,9 @@ def read_meta(directory, force=False):
     with reading(path, 'the meta.json of a prepared set', WAY_OUT):
         entries = {**json.loads(read_text(path))}
         check = entries.pop('check', None)
-        kept = tokenizer_path(directory)
-        if entries['tokenizer'] not in KNOWN and os.path.exists(kept):
-            with open(kept, encoding='utf-8', newline='') as f:
-                file = f.read()
+        beside = Path(tokenizer_path(directory))
+        if entries['tokenizer'] not in KNOWN and beside.exists():
+            file = beside.read_bytes().decode()
     if check_of(entries, file) != check:
         if force:
             return None
@@ -156,5 +156,4 @@ def write_meta(directory, meta):
     texts[meta_path(directory)] = plain_json(entries, 2) + '\n'
     with whole_files(*texts) as temporary:
         for path, text in zip(temporary, texts.values()):
-            with open(path, 'w', encoding='utf-8', newline='') as f:
-                f.write(text)
+            Path(path).write_bytes(text.encode())
