@@ -512,6 +512,7 @@ BAD = [
     ('a.npy', b'', 'a.npy cannot be read as integers'),
     ('a.npz', {'train': GRIDS.astype('U')}, 'must hold integers'),
     ('a.npz', b'PK', 'a.npz cannot be read as integers'),
+    ('a.npz', {'train': np.array([{}])}, 'a.npz cannot be read as integers: .*pickled'),
     ('a.npy --shape=2x4', GRIDS, 'as 8x8, .*: got .2x4. .* for rows of 6'),
     ('a.npy --shape=2x3', GRIDS[0], 'as 8x8, .* for a stream'),
     *[(f'a.npy --shape={s}', GRIDS, 'HxW, as 8x8') for s in ('0x6', '2xx3', '2x3x', '2xox3', '6')],

@@ -6,10 +6,9 @@ import re
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, Source, draw_val, names_of
+from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val, names_of
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
@@ -33,10 +32,10 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
             return folder.meta
-        return folder.write(meta, encode_arrays(arrays, meta, DATA_SETS['text'].val_ratio))
+        return folder.write(meta, encode_arrays(arrays, meta))
 
 
-def encode_arrays(arrays, meta, val_ratio):
+def encode_arrays(arrays, meta):
     """Yield what Folder.write wants of the arrays of read_arrays. They are divided as documents
     are, of which a stream is one."""
     for names, array in arrays.items():
@@ -45,10 +44,10 @@ def encode_arrays(arrays, meta, val_ratio):
         if names != TRAIN_AND_VAL:
             yield *names, packed, 0, n_rows
         elif meta.row_length:
-            for is_val, row in zip(draw_val(n_rows, val_ratio), packed):
+            for is_val, row in zip(draw_val(n_rows, VAL_RATIO), packed):
                 yield names[is_val], row, 0, 1
         else:
-            cut = int(len(packed) * (1 - val_ratio))
+            cut = int(len(packed) * (1 - VAL_RATIO))
             yield 'train', packed[:cut], 0, 1
             yield 'val', packed[cut:], 0, 1
 

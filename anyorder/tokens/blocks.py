@@ -55,10 +55,8 @@ class Blocks(Split):
         """Return the numbers (n,) of all blocks that do not overlap; with n_blocks of so many,
         spread evenly."""
         n = int(self.n_apart)  # of a stream the tail is dropped
-        keep = np.arange(n)
-        if 0 < n_blocks < n:
-            keep = np.arange(n_blocks) * n // n_blocks
-        return keep * self.step
+        n_blocks = min(n_blocks or n, n)
+        return np.arange(n_blocks) * n // n_blocks * self.step
 
     def read(self, numbers):
         """Return (tokens, given), (n, width) each: the blocks of these numbers, cut, or PADDING

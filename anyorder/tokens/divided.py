@@ -8,6 +8,7 @@ from functools import partial
 from anyorder.tokens.tokenizers import Begun
 
 SPLIT_SEED = 2357
+VAL_RATIO = 0.1  # the share of val in a source of one's own
 TRAIN_AND_VAL = ('train', 'val')
 SPLITS = (*TRAIN_AND_VAL, 'test')
 

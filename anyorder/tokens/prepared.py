@@ -9,7 +9,7 @@ from functools import partial
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.choices import choose
-from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source
+from anyorder.tokens.divided import TRAIN_AND_VAL, VAL_RATIO, Documents, Source
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import from_hub, open_source, openwebtext, pydocs
@@ -75,7 +75,7 @@ DATA_SETS = {
     'text': DataSet(
         None,
         'gpt2',
-        0.1,
+        VAL_RATIO,
         'documents of your own: a file, a folder, a data set on the hub (--source)',
     ),
     'openwebtext': DataSet(
