@@ -649,7 +649,8 @@ def test_the_command_that_is_said_mends_a_set_of_ones_own(four, script, name, so
     os.remove(f'{name}/train.bin')
     with pytest.raises(ValueError) as e:
         open_split('.', name, 'train')
-    script(*str(e.value).replace('=FILE', f'={source}').partition('python ')[2].split())
+    said = script(*str(e.value).replace('=FILE', f'={source}').partition('python ')[2].split())
+    assert f'sha256 {hashlib.sha256(whole).hexdigest()[:16]}..., from {source}' in said.stdout
     assert Path(name, 'train.bin').read_bytes() == whole
 
 
