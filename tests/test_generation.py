@@ -391,7 +391,7 @@ def test_what_a_pass_accepts(order, known, drafts, tokens, n_new, after):
     canvas = Canvas(torch.zeros_like(visits), visits, known, [0])
     canvas.idx[0, position[: len(drafts)]] = torch.tensor(drafts, dtype=torch.long)
     first = torch.tensor([known])
-    cells = Cells.of(visits, first, torch.tensor([n]), n, True, True)
+    cells = Cells.of(canvas, first, torch.tensor([n]), n, True)
     rest = [first * 0] * 6
     bounds = Bounds(first + len(drafts), first, *rest[:3], torch.tensor([n]), *rest[3:])
     assert Lossless().accept(canvas, bounds, cells, torch.tensor(tokens)) == n_new

@@ -63,8 +63,7 @@ class Canvas:
         if not fits.all() or len(self.seeds) != B:
             raise ValueError(
                 f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
-                f'n_known={self.n_known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
-                f'{len(self.seeds)} seeds'
+                f'n_known={n_known!s:.60}, n_visits={n_visits!s:.60} and {len(self.seeds)} seeds'
             )
         self.idx = idx.clone()
         self.order = order.clone()
@@ -74,9 +73,7 @@ class Canvas:
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)
         self.likeliest = self.u.new_zeros(*idx.shape, 1)  # without any
-        self.n_steps = torch.zeros_like(self.n_visits)
-        self.n_passes = torch.zeros_like(self.n_visits)
-        self.n_drafts = torch.zeros_like(self.n_visits)
+        self.n_steps = self.n_passes = self.n_drafts = torch.zeros_like(self.n_visits)
         self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
 
     @classmethod

@@ -105,8 +105,7 @@ def write(network, canvas, way, use_cache):
     known_after = canvas.n_known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run
-    n_passes = way.drawing.n_passes  # of a step
-    with workspace_of(network, part, use_cache, n_passes) as workspace:
+    with workspace_of(network, part, use_cache, way.drawing.n_passes) as workspace:
         runner = Runner(network, workspace, way, part)
         n_done = 0  # steps of this round
         while len(runner.part):
@@ -115,10 +114,6 @@ def write(network, canvas, way, use_cache):
             n_visits = part.n_visits
             for plan in planned(runner, rest):
                 n_new = runner.run(plan)
-                part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps, part.n_steps)
-                part.n_known = part.n_known + n_new
-                n_ran = n_new if way.unmasking.rereads else n_new > 0
-                part.n_passes = part.n_passes + n_passes * n_ran
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break

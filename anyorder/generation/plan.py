@@ -50,12 +50,11 @@ class Size(NamedTuple):
         """Return the Size of a pass of the widths (slots, targets, keys) whose rows have at least
         so many targets and reveals; one of few unless it is to be exact."""
         slots, targets, keys = widths
-        if not exact:
-            targets = pad_size(targets)
-            reveals = pad_size(reveals)
-            if cache is not None:
-                slots = pad_size(slots)
-                keys = min(round_up(keys, KEYS), cache.k.size(3))
+        targets = padded(targets, exact)
+        reveals = padded(reveals, exact)
+        if cache is not None and not exact:
+            slots = padded(slots)
+            keys = min(round_up(keys, KEYS), cache.k.size(3))
         return cls(slots, targets, keys, reveals, least == [targets, reveals])
 
 
@@ -77,8 +76,10 @@ class Plan(NamedTuple):
     kept: torch.Tensor
 
 
-def pad_size(n):
-    """Return n rounded up to a power of two, above 64 to a multiple of 64."""
+def padded(n, exact=False):
+    """Return n rounded up to a power of two, above 64 to a multiple of 64; if `exact` n itself."""
+    if exact:
+        return n
     if n > 64:
         return round_up(n, 64)
     return 1 << (n - 1).bit_length()
@@ -132,7 +133,7 @@ def filled_up(left):
     """Return the numbers of the rows `left` (B,), and of as many others as make one of few numbers
     of rows."""
     n_left = int(left.sum())
-    n = pad_size(n_left) if n_left else 0
+    n = padded(n_left) if n_left else 0
     left_first = left.int().argsort(descending=True, stable=True)
     return left_first[:n].sort().values
 
@@ -155,12 +156,13 @@ class Cells(NamedTuple):
     is_real: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, order, first, count, n, even, exact):
-        """Return the cells of `count` (B,) visits from `first` (B,) on in an order (B, T), at most
-        n of a row; if `even` n of each."""
+    def of(cls, part, first, count, n, even):
+        """Return the cells of `count` (B,) visits from `first` (B,) on of the rows `part` of a
+        canvas, at most n of a row; if `even` n of each."""
+        order = part.order
         B, T = order.shape
         column = torch.arange(n, device=order.device).expand(B, n)
-        if exact and not even:
+        if part.is_exact and not even:
             row, column = (column < count.unsqueeze(1)).nonzero(as_tuple=True)
             visit = first[row] + column
             return cls(row, column, visit, order[row, visit], count.cumsum(0) - count)

@@ -8,7 +8,7 @@ from anyorder.generation.plan import planned
 from anyorder.generation.runner import Runner
 from anyorder.generation.unmasking import Unmasking
 from anyorder.generation.way import Way
-from anyorder.generation.workspace import Kind, Workspace
+from anyorder.generation.workspace import Workspace
 from anyorder.seeds import uniform
 
 GROUPS = 8  # a round writes one token in so many again, rounded up
@@ -87,7 +87,7 @@ def misfit(network, canvas, drawing):
     part = canvas.take(torch.arange(len(canvas)).repeat_interleave(GROUPS))
     part.blank(blank.flatten(0, 1))
     part.logprob = torch.zeros_like(part.logprob)
-    workspace = Workspace(network, Kind(torch.float32, 0), part.order.shape)
+    workspace = Workspace(network, torch.float32, 0, part.order.shape)
     runner = Runner(network, workspace, Way(Misfit(), drawing), part)
     for plan in planned(runner, part.n_visits.unsqueeze(1)):
         runner.run(plan)

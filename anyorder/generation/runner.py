@@ -8,7 +8,7 @@ from anyorder.fast import split_rows
 from anyorder.generation.drawing import TokenNoise, token_logprob
 from anyorder.generation.law import guided, penalize
 from anyorder.generation.likeliest import likeliest
-from anyorder.generation.plan import Cells, pad_size
+from anyorder.generation.plan import Cells, padded
 from model import KVCache
 
 KEPT = 2**28  # logits of a step that are kept until the last of them is known: 1 GiB in float32
@@ -37,12 +37,17 @@ class Runner:
 
     def run(self, plan):
         """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host: the
-        next visits in part.order. fill.write counts on that."""
+        next visits in part.order, which are known then."""
+        part = self.part
         self.keep_slots(plan.kept)
         self.size = plan.size
         self.bounds = self.workspace.bounds(plan.numbers)
-        n_new = self.unmasking.run(self)
-        return plan.n_new if n_new is None else n_new
+        n_new = self.unmasking.run(self, plan)
+        part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps, part.n_steps)
+        part.n_known = part.n_known + n_new
+        n_ran = n_new if self.unmasking.rereads else n_new > 0
+        part.n_passes = part.n_passes + self.drawing.n_passes * n_ran
+        return n_new
 
     def launch(self, function, *found):
         """Return function(self, *found), in one launch if a graph can do it.
@@ -75,8 +80,7 @@ class Runner:
 
     def cells(self, count, n):
         """Return the Cells of the next `count` (B,) visits of each row, see Cells.of."""
-        part = self.part
-        return Cells.of(part.order, self.bounds.first, count, n, self.size.even, part.is_exact)
+        return Cells.of(self.part, self.bounds.first, count, n, self.size.even)
 
     def logits(self, x, cells):
         """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
@@ -169,9 +173,7 @@ class Runner:
 
     def widen(self, n_new):
         """Have the rest of the step reveal n_new (B,), which is on the host."""
-        reveals = int(n_new.max())
-        if not self.part.is_exact:
-            reveals = pad_size(reveals)
+        reveals = padded(int(n_new.max()), self.part.is_exact)
         self.size = self.size._replace(reveals=reveals, even=False)
 
     def keep_slots(self, n_slots):

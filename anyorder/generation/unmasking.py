@@ -73,9 +73,10 @@ class Unmasking:
         how many from `first` on are its targets, (steps, B) each on the host, as is `first`."""
         return first + part.n_drafts, n_new
 
-    def run(self, runner):
-        """Make a step. Return n_new (B,) on the host, or None if it is as planned."""
+    def run(self, runner, plan):
+        """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host."""
         runner.launch(self.reveal)
+        return plan.n_new
 
     def reveal(self, runner):
         """Run the pass of a step and write what it reveals. The host does not wait for it. Return
@@ -219,9 +220,9 @@ class Adaptive(Given):
             n_targets = n_targets.clamp(max=self.block_length - n_done)
         return first, n_targets
 
-    def run(self, runner):
+    def run(self, runner, plan):
         if self.threshold is None:
-            return super().run(runner)
+            return super().run(runner, plan)
         choice = runner.launch(self.look)
         n_new = choice.n_new.cpu()  # waits for the device
         runner.widen(n_new)
@@ -330,7 +331,7 @@ class Lossless(Unmasking):
     def asked(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)
 
-    def run(self, runner):
+    def run(self, runner, plan):
         n_new = runner.launch(self.reveal).cpu()  # the only wait for the device
         part = runner.part
         part.n_drafts = part.n_blanks.clamp(max=self.window) - n_new

@@ -2,11 +2,9 @@
 and the graphs that read and write them."""
 
 import copy
-import math
 import threading
 import traceback
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 
@@ -21,37 +19,30 @@ LENDING = threading.Lock()
 POSITIONS = 64  # texts are rounded up to a multiple, as far as the model has positions
 
 
-class Kind(NamedTuple):
-    """What decides, besides its size, how a Workspace is made: the dtype of the products, and how
-    many caches of keys and values there are."""
-
-    dtype: torch.dtype
-    n_caches: int
-
-
 @contextmanager
 def workspace_of(network, part, use_cache, n_passes=1):
     """Lend the Workspace for the rows of the Canvas `part`.
 
     A step has n_passes, each with a cache of its own. A frozen network that records its steps keeps
     one, of the most rows and positions that it ever wrote. While it is lent, another text has its
-    own, and the larger one is kept. It goes with the network, and where memory was short. Steps
+    own, and of the two the one is kept that ends last. It goes with the network, and where memory
+    was short. Steps
     that ask the host are not recorded, nor those of a decoder without its cache, each of which has
     another size."""
     dtype = torch.float32
     if hasattr(network, 'dtype'):  # networks of others do not say it
         dtype = product_dtype(network)
     is_cached = network.slots.cached
-    kind = Kind(dtype, n_passes if is_cached and use_cache else 0)
-    can_record = getattr(network, 'graphs', False) and bool(kind.n_caches) == is_cached
+    n_caches = n_passes if is_cached and use_cache else 0
+    can_record = getattr(network, 'graphs', False) and bool(n_caches) == is_cached
     whole = None
     lent = None
     try:
         if can_record and not part.limits.ask_host:
-            whole = take_kept(network, part, kind)
+            whole = take_kept(network, part, dtype, n_caches)
             lent = whole.for_rows(len(part))
         else:
-            lent = Workspace(network, kind, part.order.shape)
+            lent = Workspace(network, dtype, n_caches, part.order.shape)
         yield lent
     except Exception as e:
         if is_out_of_memory(e):
@@ -62,50 +53,41 @@ def workspace_of(network, part, use_cache, n_passes=1):
         raise
     finally:
         if whole is not None:
-            keep(network, whole)
+            network.workspace = whole
 
 
-def take_kept(network, part, kind):
+def take_kept(network, part, dtype, n_caches):
     """Take its Workspace from a network, or make one in which the rows fit, too."""
     with LENDING:
         kept = network.workspace
         network.workspace = None
     B, N = part.order.shape
     shape = B, min(round_up(N, POSITIONS), network.config.block_size)
-    if kept is not None and kept.kind == kind:
+    if kept is not None and (kept.dtype, len(kept.caches)) == (dtype, n_caches):
         shape = tuple(map(max, shape, kept.shape))
         if shape == kept.shape:
             return kept
     kept = None  # its memory is given back first
-    made = Workspace(network, kind, shape)
+    made = Workspace(network, dtype, n_caches, shape)
     made.graphs = Graphs(network.device)
     return made
 
 
-def keep(network, whole):
-    """Have the network keep a Workspace, unless it has a larger one of a text that was written
-    meanwhile."""
-    with LENDING:
-        other = network.workspace
-        if other is None or math.prod(other.shape) <= math.prod(whole.shape):
-            network.workspace = whole
-
-
 class Workspace:
-    """The caches of the passes of a step, of so many rows and positions, their `shape`; and, if it
-    is kept, graphs, and the tensors that they read and write."""
+    """The caches of the passes of a step, of so many rows and positions, their `shape`, in the
+    dtype of the products; and, if it is kept, graphs, and the tensors that they read and write."""
 
-    def __init__(self, network, kind, shape):
-        self.kind = kind
+    def __init__(self, network, dtype, n_caches, shape):
+        self.dtype = dtype
         self.shape = shape
         self.device = network.device
         self.tables = {}
         self.graphs = None
         self.caches = []
         n_rows, n_positions = shape
-        for _ in range(kind.n_caches):
+        for _ in range(n_caches):
             with torch.inference_mode(mode=False):  # a text outside of it may write what it makes
-                cache = KVCache(network.config, n_rows, self.device, kind.dtype, n_positions)
+                cache = KVCache(network.config, n_rows, self.device, dtype, n_positions)
             self.caches.append(cache)
 
     def table(self, name, shape, dtype):

@@ -62,7 +62,7 @@ class Laws:
         device = part.order.device
         workspace = runner.workspace
         _, n_positions = workspace.shape
-        dtype = torch.promote_types(workspace.kind.dtype, torch.float32)
+        dtype = torch.promote_types(workspace.dtype, torch.float32)
         shape = block_length or n_positions, runner.network.config.vocab_size
         self.logp = workspace.table('laws', shape, dtype)[:B]
         tables = []
