@@ -629,13 +629,13 @@ def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
     model = make_model(5, vocab_size=3)
     found = [*choose_lengths(model, 400 * [TWO], range(400), 'draw')]
     (alone,) = choose_lengths(model, [TWO], [7], 'draw')
-    assert found[7].lengths == alone.lengths
-    counts = torch.tensor([text.lengths[0]['length'] for text in found]).bincount()[1:]
+    assert found[7].chosen == alone.chosen
+    counts = torch.tensor([text.chosen[0]['length'] for text in found]).bincount()[1:]
     assert chi2_of(counts, length_probabilities(model, TWO, ())[1]) < limit(1)
     (text,) = choose_lengths(model, [TWO], [0])
-    chosen = [said['length'] for said in text.lengths]
+    chosen = [said['length'] for said in text.chosen]
     assert text.places == TWO.with_lengths(chosen).places
-    for k, length in enumerate(text.lengths):
+    for k, length in enumerate(text.chosen):
         p = length_probabilities(model, TWO, chosen[:k])[1].tolist()
         want = [*sorted(zip(p, (1, 2)), reverse=True)]
         assert [*length.values()] == [want[0][1], want[0][0], want[1][1], want[1][0]]

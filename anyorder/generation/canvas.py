@@ -112,7 +112,7 @@ class Canvas:
     def is_exact(self):
         """Whether steps run exactly what is planned: on a CPU, and where they ask the host
         anyway."""
-        return self.limits.ask_host or is_exact(self.idx.device)
+        return self.limits.asks_host or is_exact(self.idx.device)
 
     def blank(self, chosen):
         """Make blanks of positions (B, N) bool: they become the last visits, as they are ordered,

@@ -27,7 +27,7 @@ class Limits:
             self.allowed = torch.as_tensor(allowed).to(device)
 
     @property
-    def ask_host(self):
+    def asks_host(self):
         """Whether a step asks the host what a blank may be."""
         return self.allowed is not None
 

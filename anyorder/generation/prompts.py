@@ -326,7 +326,7 @@ class Template:
 
     pieces   [Piece], with tokens
     pattern  the Pattern of the whole text, or None
-    lengths  what a sample says of the lengths that were found for its blanks
+    chosen   what a sample says of the lengths that were chosen for its blanks
     unknown  the numbers of the pieces whose length is unknown
     n_least  tokens without those of [[..]]
     places   [Place] of all
@@ -334,11 +334,11 @@ class Template:
     open     where each [[..]] begins
     patterns (start, end, Pattern) of what matches one"""
 
-    def __init__(self, pieces, length, pattern=None, lengths=()):
+    def __init__(self, pieces, length, pattern=None, chosen=()):
         self.pieces = pieces
         self.length = length
         self.pattern = pattern
-        self.lengths = lengths
+        self.chosen = chosen
         self.unknown = [i for i, piece in enumerate(pieces) if piece.finds_length]
         self.n_least = sum(piece.least for piece in pieces)
         if self.n_least > length:
@@ -416,10 +416,9 @@ class Template:
             found.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
         return [section for section in found if section.open or section.places]
 
-    def with_lengths(self, lengths, said=()):
-        """Return the Template whose first blanks of unknown length have these lengths, of which a
-        sample says `said`."""
+    def with_lengths(self, lengths, chosen=()):
+        """Return the Template whose first blanks of unknown length have these lengths."""
         pieces = [*self.pieces]
         for i, n in zip(self.unknown, lengths):
             pieces[i] = pieces[i]._replace(least=n, most=n)
-        return Template(pieces, self.length, self.pattern, said)
+        return Template(pieces, self.length, self.pattern, chosen)

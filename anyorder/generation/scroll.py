@@ -215,8 +215,8 @@ class Text:
             sample['top_logprobs'] = [self.said(i, tokens) for i in range(len(tokens))]
         if len(self.template.places) > self.block_size or len(self.spans) > 1:
             sample['stretches'] = self.spans
-        if self.template.lengths:
-            sample['lengths'] = self.template.lengths
+        if self.template.chosen:
+            sample['lengths'] = self.template.chosen
         if self.patterns:
             sample['patterns'] = [[*span, pattern.text] for *span, pattern in self.patterns]
             sample['log_weight'] = self.log_weight

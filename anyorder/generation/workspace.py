@@ -38,7 +38,7 @@ def workspace_of(network, part, use_cache, n_passes=1):
     whole = None
     lent = None
     try:
-        if can_record and not part.limits.ask_host:
+        if can_record and not part.limits.asks_host:
             whole = take_kept(network, part, dtype, n_caches)
             lent = whole.for_rows(len(part))
         else:

@@ -61,7 +61,7 @@ class Language(Limits):
     of_known  (C, C) those of a known token of each class"""
 
     joint = True
-    ask_host = True
+    asks_host = True
 
     def __init__(self, table, spans, canvas, inner, stand_in):
         """Prepare the law of a canvas by the spans of a table, (row, start, tokens) each. See
@@ -103,7 +103,7 @@ class Language(Limits):
         self.stand_in = np.broadcast_to(log_masses, (*shape, table.n_classes)).copy()
         self.messages = Messages(table, states, lengths, self.stand_in.copy())
         self.begin_step(canvas, canvas.n_known.to(device))
-        if canvas.limits.ask_host:
+        if canvas.limits.asks_host:
             self.restrict(canvas, log_weights)
         wrong = np.flatnonzero((lengths > 0) & (self.messages.log_z() == -np.inf))
         if wrong.size:
