@@ -312,31 +312,21 @@ def check_template(template, way, page, block_size):
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
         )
-    if way.drawing.cfg_scale:
-        check_guided(template, page, block_size)
-    if template.patterns:
-        check_patterns(template, page)
-
-
-def check_guided(template, page, block_size):
-    """Raise ValueError where a Template is not written on one canvas: on a second one what was
-    written would count as the prompt."""
-    if template.longest > block_size or len(template.sections(page.stop)) > 1:
+    # On a second canvas what was written on the first one would count as the prompt
+    is_whole = template.longest <= block_size and len(template.sections(page.stop)) == 1
+    if way.drawing.cfg_scale and not is_whole:
         raise ValueError(
             f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
             f'with what is to be written, got {template.longest}; and leave out stop where text '
             'stands behind a [[..]]'
         )
-
-
-def check_patterns(template, page):
-    """Raise ValueError where the patterns of a Template cannot be kept to."""
-    if template.pattern is not None and any(piece.pattern for piece in template.pieces):
+    has_whole = template.pattern is not None
+    if has_whole and any(piece.pattern for piece in template.pieces):
         raise ValueError(
             'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
             'in place of [[/pattern/]]'
         )
-    if page.stop and (template.pattern is not None or not template.open):
+    if page.stop and template.patterns and (has_whole or not template.open):
         raise ValueError(
             'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
             '[[/pattern/]] beside a [[..]], which alone is searched for the stop'

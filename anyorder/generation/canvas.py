@@ -39,7 +39,10 @@ class Canvas:
     n_steps   (B,) steps that each row has run
     n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take
-    limits    the Limits of its texts, or a Language, which are limits, too"""
+    limits    the Limits of its texts, or a Language, which are limits, too
+    with_logprob  whether log p is kept, which costs a hundredth of the time"""
+
+    with_logprob = True
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """Begin to write in copies of idx and order (B, N).

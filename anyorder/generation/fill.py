@@ -54,6 +54,7 @@ def generate(
     if seeds is None:
         seeds = drawn_seeds(len(order), generator)
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
+    canvas.with_logprob = return_trace
     check_allowed(allowed, order.size(1), model.config.n_real)
     if n_steps is None:
         n_steps = order.size(1)  # one token a step

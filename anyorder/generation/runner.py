@@ -60,7 +60,8 @@ class Runner:
         device = self.part.idx.device.type
         cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
-        how = self.unmasking.graph_key, self.drawing, self.part.likeliest.shape, mode
+        kept = self.part.with_logprob, self.part.likeliest.shape
+        how = self.unmasking.graph_key, self.drawing, kept, mode
         key = *how, function.__name__, self.size, *places
         return graphs.run(key, partial(function, self, *found))
 
@@ -151,10 +152,12 @@ class Runner:
     def write(self, cells, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
         that scores, else by the untempered model, with the penalty on known tokens; and the
-        likeliest tokens, if somebody asks. Return log p (m,)."""
+        likeliest tokens, if somebody asks. Return log p (m,), if it is kept."""
         part = self.part
         cells.write(part.idx, cells.position, token)
         cells.write(part.step, cells.position, self.bounds.step[cells.row])
+        if not part.with_logprob:
+            return None
         k = part.likeliest.size(2) // 2
         if k:
             found = likeliest(self.drawing, logits, k, token)
