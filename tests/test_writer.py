@@ -679,7 +679,7 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
         (f'--prompt=FILE:{os.devnull}', 'no prompt in'),
         ('--prompt=FILE:empty.npy', 'no prompt in'),
         ('--prompt=FILE:rows.jsonl', 'line 1 of rows.jsonl'),
-        ('--prompt=FILE:p.jsonl --order=order.json', 'from 0 to 3, once; got 3'),
+        ('--prompt=FILE:p.jsonl --order=order.json', 'from 0 to 3 once'),
         ('--allowed=pickled.npy', 'pickled.npy'),
         ('--allowed=several.npz', 'several.npz'),
         ('--allowed=table.npy', 'got float64 (9, 257)'),
