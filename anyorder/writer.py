@@ -16,6 +16,7 @@ from anyorder.fast import freeze
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
+from anyorder.generation.watch import seen
 from anyorder.generation.way import Page, Way, check_kinds
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import choose_lengths
@@ -137,8 +138,7 @@ class Writer:
         way, page = self.asked(way, page, options)
         (text,) = self.read([prompt], way, page, seed, [0])
         for _ in self.write([text], way, is_seen=True):
-            tokens, *_ = text.seen()
-            yield shown_text(tokens, self.tokenizer, 0)
+            yield shown_text(seen(text.places), self.tokenizer, 0)
         yield as_text(text.sample())
 
     def asked(self, way, page, options):
@@ -265,7 +265,7 @@ class Writer:
                     bar.update(n_new)
                     if is_seen and batch[0].last_step > step:
                         step = batch[0].last_step
-                        watch(*batch[0].seen())
+                        watch(batch[0].places)
                 yield from map(Text.sample, batch)
 
     def write(self, texts, way, is_seen=False):

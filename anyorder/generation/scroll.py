@@ -173,13 +173,6 @@ class Text:
             elif place.step != now:  # else it was written down before
                 self.places[p] = Place(int(token), place.kind, now, visit, logprob, likeliest)
 
-    def seen(self):
-        """Return what Watch is to show: tokens, None in blanks; the step of each, and the last; and
-        log p."""
-        tokens = [place.token if place.is_known else None for place in self.places]
-        _, _, step, _, logprob, _ = zip(*self.places)
-        return tokens, step, self.last_step, logprob
-
     def sample(self):
         """Return what there is to say of the text, up to its stop.
 

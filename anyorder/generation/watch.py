@@ -32,6 +32,11 @@ def has_colours(environ=os.environ):
     return '256color' in environ.get('TERM', '') or bool(environ.get('COLORTERM'))
 
 
+def seen(places):
+    """Return the tokens of places, None in blanks."""
+    return [place.token if place.is_known else None for place in places]
+
+
 class Watch:
     """Redraw the text in place, and count below it.
 
@@ -48,29 +53,26 @@ class Watch:
         self.n_lines = 0  # of the last frame
         self.top = 0  # the line of the text on top of it
 
-    def __call__(self, tokens, steps, step, logprob):
-        """Show one sequence after `step`.
-
-        tokens    in natural order, as all lists here; None for a blank
-        steps     that wrote each token, -1 for others
-        logprob   nats of each token"""
+    def __call__(self, places):
+        """Show a text, [Place] in natural order, after a step."""
         if not self.out.isatty():
             return
+        step = max(place.step for place in places)
         if step <= self.shown:  # another text
             self.shown = -1
-        n_blanks = tokens.count(None)
+        n_blanks = sum(not place.is_known for place in places)
         if n_blanks and time.perf_counter() < self.frame_at + FRAME:
             return
-        n_written = sum(s >= 0 for s in steps)
+        n_written = sum(place.step >= 0 for place in places)
         count = f'step {step + 1} · {n_written} of {n_written + n_blanks} tokens'
-        self.draw(tokens, steps, logprob, count)
+        self.draw(places, count)
         self.shown = step
         self.frame_at = time.perf_counter()
 
-    def draw(self, tokens, steps, logprob, count):
+    def draw(self, places, count):
         """Draw a frame in place of the last one."""
         width, height = shutil.get_terminal_size((80, 24))
-        lines, new = self.lines(tokens, steps, logprob, max(2, width - 1))
+        lines, new = self.lines(places, max(2, width - 1))
         n_shown = max(1, height - 3)
         if new:  # scrolled as little as will do
             self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])
@@ -82,9 +84,9 @@ class Watch:
         self.out.flush()
         self.n_lines = len(frame)
 
-    def lines(self, tokens, steps, logprob, width):
+    def lines(self, places, width):
         """Return the lines of the text, painted, and the numbers of those that have new tokens."""
-        texts = token_texts(tokens, self.tokenizer)
+        texts = token_texts(seen(places), self.tokenizer)
         if self.columns:
             cell = 1 + max(map(columns_of, texts))
             texts = [to_the_right(text, cell) for text in texts]
@@ -92,8 +94,8 @@ class Watch:
         else:
             texts = [text + self.tokenizer.separator for text in texts]
         marks = []  # (line, style, letter)
-        for letters, step, nats in zip(lay_out(texts, width), steps, logprob):
-            style = self.style(step, nats)
+        for letters, place in zip(lay_out(texts, width), places):
+            style = self.style(place.step, place.logprob)
             marks += [(line, style, letter) for line, letter in letters]
         lines = defaultdict(str)
         for (line, style), run in groupby(marks, itemgetter(0, 1)):
