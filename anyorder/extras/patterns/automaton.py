@@ -79,10 +79,6 @@ class Table:
             found.append((reached & self.final).any())
         return np.array(found)
 
-    def lengths(self, most):
-        """Return (most + 1,) bool: which numbers of tokens can match."""
-        return self.ends(np.full(most, -1))
-
 
 @functools.lru_cache(64)
 def table_of(pattern, tokenizer):

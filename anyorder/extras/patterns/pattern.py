@@ -49,7 +49,8 @@ class Pattern:
 
         Raises ValueError if there is none, with the nearest."""
         table = self.table(tokenizer)
-        can_match = np.flatnonzero(table.lengths(most + table.n_states))
+        blanks = np.full(most + table.n_states, -1)
+        can_match = np.flatnonzero(table.ends(blanks))
         shorter = can_match[can_match < least]
         longer = can_match[can_match > most]
         found = can_match[len(shorter) : len(can_match) - len(longer)].tolist()
