@@ -48,11 +48,11 @@ class Language(Limits):
     log_weight  the sum of log p(token) - log q(token) of the tokens that were drawn: with
                 E_q[p / q] = p(the text matches) a weight for the law of the network itself
 
-    What is known of the spans is on the host: what a device has is brought here. Each row has room
-    for K spans of at most L places: span k of row r has the number K r + k, of n = B K. Their last
-    places may be behind the canvas.
+    What is known of the n spans of at most L places is on the host: what a device has is brought
+    here. Their last places may be behind the canvas.
 
-    slot      (B, N) the k of the span that has a position, -1 for none
+    row       (n,) of each span
+    span      (B, N) the number of the span that has a position, -1 for none
     position  (n, L) that of a place, -1 for none on the canvas
     behind    (n, L) the token of a place behind the canvas, else BLANK
     held      (n, L) whose law the messages have: that of a known token, or that of a BLANK which
@@ -75,26 +75,23 @@ class Language(Limits):
             self.of_known = np.log(np.eye(table.n_classes))
 
         # Where the spans are, and in which state each begins
-        rows = [row for row, _, _ in spans]
-        self.n_slots = max(map(rows.count, rows))
+        self.row = np.array([row for row, _, _ in spans])
         most = max(len(tokens) + min(0, start) for _, start, tokens in spans)
-        shape = len(canvas) * self.n_slots, most
-        lengths = np.zeros(shape[0], int)
-        states = np.full(shape[0], -1)
-        self.slot = np.full(canvas.order.shape, -1)
+        shape = len(spans), most
+        lengths = np.zeros(len(spans), int)
+        states = np.zeros(len(spans), int)
+        self.span = np.full(canvas.order.shape, -1)
         self.position = np.full(shape, -1)
         self.behind = np.full(shape, BLANK)
         for i, (row, start, tokens) in enumerate(spans):
-            k = rows[:i].count(row)
-            number = row * self.n_slots + k
             first = max(0, -start)
             n = min(len(tokens), int(canvas.n_visits[row]) - start) - first  # on the canvas
-            lengths[number] = len(tokens) - first
-            states[number] = table.read(tokens[:first])
+            lengths[i] = len(tokens) - first
+            states[i] = table.read(tokens[:first])
             own = range(start + first, start + first + n)
-            self.slot[row, own] = k
-            self.position[number, :n] = own
-            self.behind[number, n : lengths[number]] = tokens[first + n :]
+            self.span[row, own] = i
+            self.position[i, :n] = own
+            self.behind[i, n : lengths[i]] = tokens[first + n :]
         self.held = np.full(shape, BLANK)
 
         # The laws of what nobody has answered
@@ -105,29 +102,29 @@ class Language(Limits):
         self.begin_step(canvas, canvas.n_known.to(device))
         if canvas.limits.asks_host:
             self.restrict(canvas, log_weights)
-        wrong = np.flatnonzero((lengths > 0) & (self.messages.log_z() == -np.inf))
-        if wrong.size:
-            number = wrong[0]
+        log_z = self.messages.log_z()
+        if (log_z == -np.inf).any():
+            i = log_z.argmin()
             raise ValueError(
-                f'no text of row {number // self.n_slots} matches {table.pattern} from position '
-                f'{self.position[number, 0]} on with what is known and allowed there: choose '
-                'another text, another number of blanks, or allow more'
+                f'no text of row {self.row[i]} matches {table.pattern} from position '
+                f'{self.position[i, 0]} on with what is known and allowed there: choose another '
+                'text, another number of blanks, or allow more'
             )
 
     def find(self, cells):
         """Return the span and the place (n,) of those of the cells (m,) that are in one, and their
         numbers, on the device."""
         row, at = torch.stack([cells.row, cells.position]).cpu().numpy()
-        slot = self.slot[row, at]
-        number = np.flatnonzero(slot >= 0)
-        span = row[number] * self.n_slots + slot[number]
+        span = self.span[row, at]
+        number = np.flatnonzero(span >= 0)
+        span = span[number]
         place = at[number] - self.position[span, 0]
         return span, place, torch.from_numpy(number).to(cells.row.device)
 
     def restrict(self, canvas, log_weights):
         """Restrict the stand-in law of each BLANK to what is allowed there."""
         span, place = np.nonzero((self.held == BLANK) & (self.position >= 0))
-        found = np.stack([span // self.n_slots, self.position[span, place]])
+        found = np.stack([self.row[span], self.position[span, place]])
         n_tokens = log_weights.size(1)
         device = log_weights.device
         logs = []
@@ -147,8 +144,7 @@ class Language(Limits):
         is_known = torch.zeros_like(part.order, dtype=torch.bool)
         is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
         tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
-        row = np.arange(len(self.held)) // self.n_slots
-        known = tokens[row[:, None], self.position]
+        known = tokens[self.row[:, None], self.position]
         known = np.where(self.position >= 0, known, self.behind)
         span, place = np.nonzero(known != self.held)
         self.hold(span, place, known[span, place])
@@ -201,10 +197,13 @@ class Language(Limits):
         self.log_weight.index_add_(0, row, nats.to(self.log_weight.dtype))
 
     def take(self, rows):
-        number = rows.numpy()
-        spans = (number[:, None] * self.n_slots + np.arange(self.n_slots)).ravel()
+        row, spans = np.nonzero(rows.numpy()[:, None] == self.row)
         part = taken(self, ('position', 'behind', 'held', 'stand_in'), spans)
         part.inner = self.inner.take(rows)
-        part.slot = self.slot[number]
         part.messages = self.messages.take(spans)
+        part.row = row
+        # the new number of each span in each row; the last column is that of none
+        number = np.full((len(rows), 1 + len(self.row)), -1)
+        number[row, spans] = np.arange(len(spans))
+        part.span = np.take_along_axis(number, self.span[rows.numpy()], 1)
         return part
