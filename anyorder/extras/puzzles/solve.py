@@ -178,8 +178,6 @@ def open_puzzles(checkpoint, c):
     tokenizer = checkpoint.tokenizer
     block_size = checkpoint.config.block_size
     name = c.dataset or name_of_run(checkpoint.run)
-    if not name:
-        raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     data_dir = c.data_dir or checkpoint.run.get('data_dir', 'data')
     check_choice('split', c.split, *SHARES)
     split = open_split(data_dir, name, c.split)
@@ -216,15 +214,11 @@ def open_puzzles(checkpoint, c):
 def only_blank(positions, tokens, given):
     """Return `given` (n, N) with these positions blank, as '32:64,70', and all others given.
 
-    '' returns it as it is; no token may be padding."""
+    '' returns it as it is. Padding stays given."""
     if not positions:
         return given
-    if visits_of(tokens) is not None:
-        raise ValueError(
-            'blanks are positions of blocks of one length, these are documents: leave out '
-            f'{positions}'
-        )
     N = given.size(1)
+    is_padding = tokens == PADDING
     given = torch.ones_like(given)
     for part in positions.split(','):
         first, _, end = part.partition(':')
@@ -235,7 +229,7 @@ def only_blank(positions, tokens, given):
                 f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
                 f'{positions!r}'
             )
-        given[:, first:end] = False
+        given[:, first:end] = is_padding[:, first:end]
     return given
 
 
@@ -261,7 +255,6 @@ def solve_all(model, puzzles, runs, c):
     tokens = puzzles.tokens
     given = puzzles.given
     n_blanks = int((~given).sum())
-    model = freeze(model)
     one_step = Way(Given(1), Drawing(c.temperature))
     solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
     trunk = model.trunk

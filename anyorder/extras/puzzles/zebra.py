@@ -49,11 +49,11 @@ class Zebra(Puzzle):
     options = ('steps',)
     made = {'largest': 'up to {} houses'}
 
-    def __init__(self, most, largest=None):
+    def __init__(self, most, largest=0):
         self.most = most  # houses and attributes
         self.about = f'3 to {most} houses and attributes'
         self.n_clues = most * (most - 1)  # in a row of tokens
-        self.largest = most if largest is None else largest
+        self.largest = largest or most
         if not 3 <= self.largest <= most:
             raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
         names = zebra_names(most)
@@ -219,30 +219,25 @@ def true_clues(house, n, n_clues, rng):
 
     The rarer relations are preferred."""
     B, items = house.shape
-    a, b = rng.integers(items, size=(2, B, 4 * n_clues))
-    here = np.take_along_axis(house, a, 1)
-    there = np.take_along_axis(house, b, 1)
-    a, b = swapped(here > there, a, b)
+    pair = rng.integers(items, size=(2, B, 4 * n_clues))
+    here, there = np.take_along_axis(house[None], pair, 2)
+    pair = np.where(here > there, pair[::-1], pair)
     step = abs(there - here)
 
     # What the clue says of two items
-    choice = rng.random(a.shape)
+    choice = rng.random(step.shape)
     first_that_holds = [step == 0, step > 1, choice < 0.4, choice < 0.8]
     relation = np.select(first_that_holds, [SAME, SOMEWHERE, BEFORE, NEXT], SOMEWHERE)
-    turned = (relation == NEXT) & (rng.random(a.shape) < 0.5)  # says nothing of the side
-    a, b = swapped(turned, a, b)
+    turned = (relation == NEXT) & (rng.random(step.shape) < 0.5)  # says nothing of the side
+    pair = np.where(turned, pair[::-1], pair)
 
     # Which clues are good
     is_rare = choice < 0.3
-    differ = a // n != b // n  # in their attributes
-    n_numbers = (a < n).astype(int) + (b < n)  # of houses, which stand in `=` alone, one at most
+    attribute = pair // n
+    differ = attribute[0] != attribute[1]
+    n_numbers = (attribute == 0).sum(0)  # of houses, which stand in `=` alone, one at most
     only_same = (n_numbers == 1) & (step == 0) & is_rare
     good = differ & ((step < 2) | is_rare) & ((n_numbers == 0) | only_same)
     first = (~good).argsort(1, kind='stable')[:, :n_clues]
-    relation = np.where(good, relation, 0)
-    return np.take_along_axis(np.stack([relation, a, b], 2), first[:, :, None], 1)
-
-
-def swapped(where, a, b):
-    """Return the two with their values exchanged where it is said."""
-    return np.where(where, b, a), np.where(where, a, b)
+    clues = np.stack([np.where(good, relation, 0), *pair], 2)
+    return np.take_along_axis(clues, first[:, :, None], 1)
