@@ -56,7 +56,8 @@ class Steps(Solved):
     A row of the puzzle ends with the values of its cells; `puzzle.cells` has the texts that name
     them, a letter a token; `puzzle.state(tokens, given)` is what its solver is asked.
 
-    address  (cells, a) the tokens that name each cell"""
+    address  (cells, a) the tokens that name each cell
+    cell     the cell of a tokens that name it, -1 for none"""
 
     def __init__(self, puzzle, order):
         super().__init__(puzzle)
@@ -65,7 +66,8 @@ class Steps(Solved):
         self.symbols = [*dict.fromkeys([*puzzle.symbols, *''.join(puzzle.cells)])]
         self.address = np.vectorize(self.symbols.index)([*map(list, puzzle.cells)])
         self.width = self.address.shape[1] + 1  # tokens of a step
-        self.powers = (len(self.symbols) + 1) ** np.arange(self.width - 1)
+        self.cell = np.full([len(self.symbols) + 1 for _ in self.address.T], -1)
+        self.cell[tuple(self.address.T)] = np.arange(self.n_cells)
         self.length = self.n_cells * self.width  # of all steps
 
     def rows(self, tokens, given, found, rng):
@@ -85,15 +87,17 @@ class Steps(Solved):
         )
 
     def steps(self, tokens):
-        """Return of each step of rows (which cell it names (B, steps, cells), its value)."""
+        """Return of each step of rows (the cell that it names, -1 for none; its value), (B, cells).
+
+        A token of -1 is in no name."""
         steps = tokens[:, -self.length :].reshape(len(tokens), -1, self.width)
-        name = (steps[:, :, :-1] + 1) @ self.powers  # one number; a token of -1 is in no name
-        return name[:, :, None] == (self.address + 1) @ self.powers, steps[:, :, -1]
+        *name, value = steps.transpose(2, 0, 1)
+        return self.cell[tuple(name)], value
 
     def in_cells(self, tokens):
-        """Return rows of steps as rows of the puzzle, by the first step that names a cell."""
-        is_named, value = self.steps(tokens)
-        value = np.take_along_axis(value, is_named.argmax(1), 1)
+        """Return rows of steps, of which each cell has one, as rows of the puzzle."""
+        cell, value = self.steps(tokens)
+        value = np.take_along_axis(value, cell.argsort(1), 1)
         return np.hstack([tokens[:, : -self.length], value])
 
     def key(self, tokens):
@@ -105,11 +109,10 @@ class Steps(Solved):
 
         The tokens of a step are right together: if they name a cell that none before them does,
         and its value. In which order the steps come is free."""
-        is_named, said = self.steps(answer)
-        cell = is_named.argmax(2)  # of a step that names one
-        first = np.take_along_axis(is_named.argmax(1), cell, 1)  # step that names the cell
+        cell, said = self.steps(answer)
+        first = (cell[:, :, None] == cell[:, None]).argmax(2)  # step that names the same cell
         value = np.take_along_axis(self.in_cells(tokens)[:, -self.n_cells :], cell, 1)
-        is_new = is_named.any(2) & (first == np.arange(self.n_cells))
+        is_new = (cell >= 0) & (first == np.arange(self.n_cells))
         right = answer == tokens
         right[:, -self.length :] = (is_new & (said == value)).repeat(self.width, 1)
         return ~given, right

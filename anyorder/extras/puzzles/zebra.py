@@ -76,13 +76,12 @@ class Zebra(Puzzle):
         """Return (tokens, given), each (n, n_clues + most^2).
 
         All sizes from 3 to `largest` houses and attributes are equally frequent."""
-        numbers = range(3, self.largest + 1)
-        sizes = [(n, k) for n in numbers for k in numbers]
+        sizes = [*itertools.product(range(3, self.largest + 1), repeat=2)]
         n_each = -(-n_rows // len(sizes))
         parts = [self.make_size(n_each, n, k, rng, wanted, n_variants) for n, k in sizes]
         tokens = np.concatenate(parts)
-        is_clue = np.arange(tokens.shape[1]) < self.n_clues
-        given = is_clue | (tokens == 0)
+        given = tokens == 0
+        given[:, : self.n_clues] = True
         shuffled = rng.permutation(len(tokens))
         return tokens[shuffled], given[shuffled]
 
