@@ -74,7 +74,7 @@ from anyorder.generation.way import Way
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
 from anyorder.likelihood.estimates import ESTIMATES, LABELS, in_orders
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.measured import Cut, is_zero_shot, open_corpus
+from anyorder.likelihood.measured import is_zero_shot, open_corpus
 from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, remarks, unigram_row
 from anyorder.likelihood.written import written
@@ -255,13 +255,13 @@ def with_run(c, checkpoint):
 
 def open_texts(names, c, checkpoint):
     """Return the Corpus of each data set and text file."""
-    cut = Cut(c.block_size, c.n_blocks, c.documents)
     texts = []
     for name in names:
         split = c.split
         if name in names_of_run(checkpoint.run):
             split = split or 'val'
-        texts.append(open_corpus(name, cut, checkpoint.tokenizer, c.data_dir, split))
+        how = c.data_dir, split, c.n_blocks, c.documents
+        texts.append(open_corpus(name, c.block_size, checkpoint.tokenizer, *how))
     return texts
 
 
@@ -307,7 +307,7 @@ def introduce(checkpoint, model, texts, journal, c):
 def data_beside_training(checkpoint, texts, c):
     """Yield lines on what is measured and what was trained on: documents, form, contents."""
     run = checkpoint.run
-    if any(text.form == STREAM for text in texts):
+    if any(form_of(text.split.meta) == STREAM for text in texts):
         line = f'documents of a block {c.documents}'
         own = run.get('documents')
         if own:
@@ -315,8 +315,9 @@ def data_beside_training(checkpoint, texts, c):
         yield line
     for text in texts:
         form = form_of(checkpoint.set)
-        if run.get('dataset') and text.form != form:
-            yield f'{text.name}: {text.form}; in the training {form}'
+        own_form = form_of(text.split.meta)
+        if run.get('dataset') and own_form != form:
+            yield f'{text.name}: {own_form}; in the training {form}'
         anew = prepared_anew(checkpoint, c.data_dir, text.name)
         if anew:
             yield anew
@@ -339,8 +340,8 @@ def report(text, rows, tokenizer):
     """Return what to print of the rows of a text: the table, then the remarks."""
     lines = [f'\n{text.label}, from {text.origin["source"]}']
     table = [row for row in rows if 'perplexity' in row]
-    if table and not text.marked:
-        table.append(unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes))
+    if table and not text.split.meta.given:
+        table.append(unigram_row(text.split.packed, tokenizer, text.blocks.size(1), text.sizes))
     if table:
         lines.append(format_table(table))
     bounds = [row['estimate'] for row in rows if row.get('bound')]

@@ -14,7 +14,7 @@ from anyorder.datasets import open_split
 from anyorder.extras.puzzles.solve import solve
 from anyorder.generation import Drawing, unmasking_of
 from anyorder.generation.way import Way
-from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.measured import Corpus, open_corpus
 from anyorder.likelihood.nll import blank_nll, known_shares
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.tokens.apart import begins_of, count
@@ -24,7 +24,6 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizers import get_tokenizer
-from anyorder.training.data import Measured
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from anyorder.training.validation import validate
 from configurator import Config
@@ -137,7 +136,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     blocks, given = all_blocks(sets[0])
     begins = sets[0].begins(blocks)
     laws = {'any': RANDOM} if model.slots.masked_loss else {'own': law, 'l2r': Order('l2r')}
-    found = validate(model, Measured(sets[0], 0), laws, config)
+    found = validate(model, Corpus.of(sets[0], 0, get_tokenizer('bytes')), laws, config)
     for name, own in laws.items():
         known = None
         if model.slots.masked_loss:
@@ -180,7 +179,7 @@ def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
     """The longest first, as few passes are then padded; tokens and errors stay those of blocks."""
     split = split_of(kind)
     monkeypatch.setattr('anyorder.likelihood.measured.read_set', lambda *_: (split, {}, None))
-    text = open_corpus('x', Cut(9, documents='apart'), get_tokenizer('bytes'), '')
+    text = open_corpus('x', 9, get_tokenizer('bytes'), '', documents='apart')
     blocks, given = all_blocks(blocks_of(kind))
     want = []
     for r, (row, begins) in enumerate(zip(blocks, begins_of(blocks, EOS))):
@@ -193,7 +192,6 @@ def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
     assert sorted(rows) == sorted(want)
     assert ((text.blocks != PADDING).sum(1).diff() <= 0).all()
     assert text.by_block(text.n_blanks).equal((~given).sum(1))
-    assert text.marked == (kind == 'given')
 
 
 # --------------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def test_a_document_is_a_row_whose_prompt_is_given(folder, tokenizer):
         want.append((row, given))
     prepare('text', 'data', tokenizer, 'qa.jsonl', tokenizer=tokenizer)
     of_set, of_file = (
-        open_corpus(name, Cut(9), tok, 'data', 'train') for name in (tokenizer, 'qa.jsonl')
+        open_corpus(name, 9, tok, 'data', 'train') for name in (tokenizer, 'qa.jsonl')
     )
     rows = [*zip(of_set.blocks.tolist(), of_set.given.tolist())]
     assert len(rows) == 18

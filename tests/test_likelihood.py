@@ -23,7 +23,7 @@ from anyorder.likelihood import judge, nll, tables
 from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import choose_lengths, length_probabilities
-from anyorder.likelihood.measured import Corpus, Cut, open_corpus
+from anyorder.likelihood.measured import Corpus, open_corpus
 from anyorder.likelihood.nll import block_nll, known_shares, read
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
@@ -68,7 +68,9 @@ def text_of(blocks, given=None):
     tokens = blocks.flatten().numpy()
     if given is None:
         given = torch.zeros_like(blocks, dtype=torch.bool)
-    return Corpus('words', 'words (val)', {'source': 'w'}, tokens, blocks, 12, given)
+    split = SimpleNamespace(packed=tokens, meta=Meta())
+    names = {'name': 'words', 'label': 'words (val)', 'origin': {'source': 'w'}}
+    return Corpus(split, blocks, given, 12, **names)
 
 
 def measured(model, found):
@@ -317,7 +319,7 @@ def test_the_law_of_writing_is_its_definition(network):
     for asked, n_steps, temperature in WAYS:
         options = f'--orders={asked}', f'--n_steps={n_steps}', f'--temperature={temperature}'
         (it,) = made(*options, **NETWORKS[network])
-        for b, found in zip([3, 1], it.nats(model, BLOCKS, [3, 1], GIVEN)):
+        for b, found in zip([3, 1], it.nats(model, text_of(BLOCKS, GIVEN), [3, 1])):
             order = Order('l2r') if asked in ('margin/3', 'l2r') else RANDOM
             order = laid_out(draw_orders([b], 9, 1, SEED, order)[0, 0], b)
             first = int(N_GIVEN[b])
@@ -1042,14 +1044,14 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     path.write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
     digests = set()
-    for cut, firsts, n_bytes in (
-        (Cut(4), [0, 4, 8], 10),  # ends of documents are no bytes
-        (Cut(4, 2), [0, 4], 7),
-        (Cut(2, 3), [0, 4, 8], 6),
-        (Cut(4, 3), [0, 4, 8], 10),
+    for size, n_blocks, firsts, n_bytes in (
+        (4, 0, [0, 4, 8], 10),  # ends of documents are no bytes
+        (4, 2, [0, 4], 7),
+        (2, 3, [0, 4, 8], 6),
+        (4, 3, [0, 4, 8], 10),
     ):
-        text = open_corpus(str(path), cut, Bytes(), 'nowhere')
-        assert text.blocks.tolist() == [tokens[i : i + cut.block_size] for i in firsts]
+        text = open_corpus(str(path), size, Bytes(), 'nowhere', n_blocks=n_blocks)
+        assert text.blocks.tolist() == [tokens[i : i + size] for i in firsts]
         assert text.n_bytes == n_bytes
         digests.add(text.digest)
     assert len(digests) == 3
@@ -1066,7 +1068,7 @@ def test_a_text_of_another_tokenizer_is_one_line(folder):
         meta = prepare('text', folder, f'b.{name}', f'{folder}/{name}.txt', tokenizer='bpe:270')
     pieces = tokenizer_of_set(meta)
     renamed = replace(kind, vocabulary=['a', 'b', 'd'])
-    assert open_corpus('named', Cut(2), tokenizer_of_set(kind), folder).n_bytes is None
+    assert open_corpus('named', 2, tokenizer_of_set(kind), folder).n_bytes is None
     for name, tokenizer, word in (
         ('words', get_tokenizer('sudoku4'), '--tokenizer=sudoku4'),
         (f'{folder}/words.txt', get_tokenizer('sudoku4'), 'sudoku4'),
@@ -1074,14 +1076,14 @@ def test_a_text_of_another_tokenizer_is_one_line(folder):
         ('b.words', pieces, 'another vocabulary'),
     ):
         with one_line(word):
-            open_corpus(name, Cut(2), tokenizer, folder)
+            open_corpus(name, 2, tokenizer, folder)
 
 
 def test_a_zero_shot_set_is_read_in_the_tokens_of_the_model(folder):
     tokenizer = tokenizer_like('bytes')
-    ours, theirs = (open_corpus('wikitext2', Cut(4), t, folder) for t in (Bytes(), tokenizer))
+    ours, theirs = (open_corpus('wikitext2', 4, t, folder) for t in (Bytes(), tokenizer))
     assert theirs.origin['source'] == f'{ours.origin["source"]}, in bytes tokens'
-    assert tokenizer.decode(theirs.tokens[:40]) == Bytes().decode(ours.tokens[:40])
+    assert tokenizer.decode(theirs.split.packed[:40]) == Bytes().decode(ours.split.packed[:40])
 
 
 LETTERS = unicodedata.normalize('NFD', 'é ü ñ å')
@@ -1102,6 +1104,6 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind):
         path.write_text('\n'.join(map(json.dumps, rows)))
         n_bytes = [len(row['text'].encode()) for row in rows]
         N = 64 if 'prompt' in rows[0] else 1
-        found, some = (open_corpus(str(path), Cut(N, n), tokenizer, '') for n in (0, 1))
+        found, some = (open_corpus(str(path), N, tokenizer, '', '', n) for n in (0, 1))
         assert found.n_bytes == found.sizes.sum() == sum(n_bytes)
         assert some.n_bytes == (n_bytes[0] if N == 64 else found.sizes[0])

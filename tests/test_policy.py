@@ -14,6 +14,7 @@ import eval_ppl
 from anyorder.checkpoint import Checkpoint, model_from_checkpoint
 from anyorder.functions import LOADED
 from anyorder.likelihood.estimates import in_orders
+from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order, draw_orders, read_order
 from anyorder.seeds import stream
@@ -221,7 +222,8 @@ def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):
     config = configure(vars(eval_ppl), ['--n_orders=3', '--block_size=4', '--batch_size=8'])
     checkpoint = mock.Mock(config=model.config, iter_num=7)
     estimate = in_orders(config, checkpoint, order_of('by_token'))
-    found = estimate.nats(model, TOKENS.clamp(min=0), [0, 1], NOTHING)
+    text = Corpus(None, TOKENS.clamp(min=0), NOTHING)
+    found = estimate.nats(model, text, [0, 1])
     orders = draw_orders([0, 1], 4, 3, config.seed, **seeing('by_token', model, 7, *repeated(3)))
     blocks = TOKENS.clamp(min=0).repeat_interleave(3, 0)
     want = block_nll(model, blocks, orders.flatten(0, 1), 8).view(2, 3)

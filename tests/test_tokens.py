@@ -18,7 +18,7 @@ from conftest import make_model, one_line, tokenizer_like
 from anyorder.checkpoint import entries_of, save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import prompts as p
-from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.measured import open_corpus
 from anyorder.tokens.choices import choose
 from anyorder.tokens.libraries import LONG_WORD, Library, heard, train_bpe
 from anyorder.tokens.meta import Meta, read_meta
@@ -523,7 +523,7 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     ways = (
         lambda other, name: mixed([meta, other]),
         lambda other, name: start_model(config, checkpoint, {}, tokenizer_of_set(other)),
-        lambda other, name: open_corpus(name, Cut(4), tok, '.'),
+        lambda other, name: open_corpus(name, 4, tok, '.'),
     )
     other = prepared(of_set, 'b', OTHER * 40)
     for read in ways:

@@ -28,6 +28,7 @@ import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.processes import is_split, processes, start_processes, sum_over_processes
 from anyorder.machine.terminal import one_line_errors
@@ -37,13 +38,12 @@ from anyorder.tokens import prepared
 from anyorder.tokens.blocks import Batch, Blocks, uniform_below
 from anyorder.tokens.meta import Meta, read_meta, write_meta
 from anyorder.tokens.sets import Split
-from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 from anyorder.training import run_folder, sharding
 from anyorder.training import start as starts
 from anyorder.training.best import Best, best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock, training_flops
-from anyorder.training.data import Measured
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder, open_newest
 from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
@@ -54,7 +54,7 @@ from model import AOGPT, EMA, AOGPTConfig
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
 SETS = [Blocks(Split(TOKENS, Meta(n_tokens=11)), 9)]
 BLOCKS = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-FIVE = Measured(SETS[0], 5)
+FIVE = Corpus.of(SETS[0], 5, Bytes())
 CPU = torch.device('cpu')
 OPTIONS = Config(
     seed=5,
@@ -732,10 +732,8 @@ def scripted(data, monkeypatch):
         state.count(torch.tensor(2.0), torch.tensor(1.0), [])
         done[0] = state.iter_num
 
-    def validate(model, measured, *_):
-        nats = torch.full(
-            (len(measured.tokens),), 8.0 * losses[max(0, done[0] - 1)], dtype=torch.float64
-        )
+    def validate(model, text, *_):
+        nats = torch.full((len(text),), 8.0 * losses[max(0, done[0] - 1)], dtype=torch.float64)
         return {'any': nats, 'l2r': -nats}
 
     monkeypatch.setattr(train, 'update', count)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 
 import torch
 
@@ -33,6 +32,10 @@ def mean(nats):
     return {nats.size(1): nats.mean(1)}
 
 
+def blocks_of(text):
+    return text
+
+
 def nothing(nats, text, row):
     return {}
 
@@ -44,8 +47,7 @@ class Estimate:
     kind       in --estimates, and of its rows
     name       in the table, where `ending` follows
     work       the name of its nats in the journal; estimates of the same nats share it
-    nats       f(model, blocks, numbers, given) -> (len(numbers), m) float64 of the blocks (n, N) of
-               these numbers, in which what is `given` (n, N) costs nothing
+    nats       f(model, items, numbers) -> (len(numbers), m) float64 of the items of these numbers
     columns    f(nats (n, m)) -> {number of members: nats (n,) of the blocks}, of a row each
     about      f(nats (n, m), Corpus, row) -> what a row says beyond, a dict
     bound      whether it is a mean over what is drawn
@@ -54,7 +56,7 @@ class Estimate:
     one        the estimate with which a row is compared, block by block, or None
     told       what tells it from another one of its name, as the positions of a file
     n_at_once  blocks that one call of `nats` takes
-    items      f(Corpus) -> what of it is measured: blocks
+    items      f(Corpus) -> what of it is measured: its blocks, or others that have a length
     dataset    the only data set that has it; '': all do"""
 
     kind: str
@@ -70,7 +72,7 @@ class Estimate:
     told: str = ''
     ending: str = ''
     n_at_once: int = 1
-    items: Callable = attrgetter('blocks')
+    items: Callable = blocks_of
     dataset: str = ''
 
     @property
@@ -94,7 +96,7 @@ class Estimate:
                 found = []
                 if mine:
                     numbers = [number for *_, number in mine]
-                    nats = check_finite(self.nats(model, items, numbers, text.given))
+                    nats = check_finite(self.nats(model, items, numbers))
                     found = [*zip(mine, nats.tolist(), strict=True)]
                 journal.add(dict(chain(*gather(found))))
                 bar.update(len(part))
@@ -154,10 +156,9 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
         how = {'n_known': batch.n_known if drawn else None, 'n_given': batch.n_given}
         return block_nll(model, batch.idx, batch.order, config.batch_size, **how).view(-1, K)
 
-    def nats(model, blocks, numbers, given):
-        rows = numbers, blocks[numbers], given[numbers]
+    def nats(model, text, numbers):
         how = {'step': checkpoint.iter_num, 'left_to_right': known_l2r}
-        batch = measured_batch(model, rows, order, K, config.seed, **how)
+        batch = measured_batch(model, text.rows(numbers), order, K, config.seed, **how)
         return (nats_of or nats_in_orders)(model, batch, numbers)
 
     def about(nats, text, row):

@@ -11,7 +11,6 @@ from anyorder.datasets import open_split
 from anyorder.tokens.apart import rows_of_parts
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.mixture import form_of
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
@@ -33,31 +32,46 @@ ENDINGS = ('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')
 
 @dataclass
 class Corpus:
-    """A data set or text file, cut into blocks.
+    """A data set or text file, of which blocks are measured.
 
+    split    the Blocks of all of it
+    blocks   (n, N) tokens of those that are measured
+    given    (n, N) which of these are given, or padding, and cost nothing
+    n_bytes  bytes of text in the blocks, where that can be said
+    sizes    (n_tokens,) bytes of text of each token of the split; None: as the tokenizer says
     name     in --datasets
     label    with its split
     origin   source and sha256
-    tokens   (n_tokens,), all of them
-    blocks   (n, N), those that are measured
-    n_bytes  bytes of text in the blocks, where that can be said
-    given    (n, N) which of their tokens are given, or padding, and cost nothing
-    marked   whether its documents have prompts
-    sizes    (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
-    block    (n,) whose part a row is, where documents are apart; None: rows are blocks
-    form     of form_of"""
+    block    (n,) whose part a row is, where documents are apart; None: rows are blocks"""
 
-    name: str
-    label: str
-    origin: dict
-    tokens: np.ndarray
+    split: Blocks
     blocks: torch.Tensor
-    n_bytes: int | None
     given: torch.Tensor
-    marked: bool = False
+    n_bytes: int | None = None
     sizes: np.ndarray | None = None
+    name: str = ''
+    label: str = ''
+    origin: dict | None = None
     block: torch.Tensor | None = None
-    form: str = ''
+
+    @classmethod
+    def of(cls, split, n_blocks, tokenizer, sizes=None, **names):
+        """Return the Corpus of n_blocks of Blocks, spread evenly; 0 is all."""
+        blocks, given = all_blocks(split, n_blocks)
+        n_bytes = None
+        if sizes is not None:
+            in_blocks, _ = split.take(sizes, split.numbers(n_blocks))
+            n_bytes = int(in_blocks[~given.numpy()].sum())
+        elif tokenizer.n_bytes is not None:
+            n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
+        return cls(split, blocks, given, n_bytes, sizes, **names)
+
+    def __len__(self):
+        return len(self.blocks)
+
+    def rows(self, numbers):
+        """Return the blocks of these numbers [M], for nll.measured_batch."""
+        return numbers, self.blocks[numbers], self.given[numbers]
 
     @property
     def digest(self):
@@ -87,24 +101,12 @@ class Corpus:
         return replace(self, label=label, blocks=rows, given=given, block=block)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How a text is cut into blocks.
-
-    block_size  tokens of a block
-    n_blocks    spread evenly over the text, 0 is all
-    documents   'apart': the parts of documents in a block do not see each other"""
-
-    block_size: int
-    n_blocks: int = 0
-    documents: str = 'together'
-
-
-def open_corpus(name, cut, tokenizer, data_dir, split=''):
+def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, documents='together'):
     """Return the Corpus of a text file, by its path, or of a prepared set, by its name.
 
-    cut    a Cut
-    split  of a prepared set; '' is val, and of a zero-shot set the one of published numbers"""
+    split      of a prepared set; '' is val, and of a zero-shot set the one of published numbers
+    n_blocks   spread evenly over the text; 0 is all
+    documents  'apart': the parts of documents in a block do not see each other"""
     if os.path.isfile(name) or name.lower().endswith(ENDINGS):
         label = os.path.basename(name)
         tokens, origin, sizes = read_file(name, tokenizer)
@@ -115,27 +117,10 @@ def open_corpus(name, cut, tokenizer, data_dir, split=''):
         tokens, origin, sizes = read_set(name, split, data_dir, tokenizer)
 
     # Cut them into blocks
-    tokens = Blocks(tokens, cut.block_size, cut.documents)
-    blocks, given = all_blocks(tokens, cut.n_blocks)
-    n_bytes = None
-    if sizes is not None:
-        in_blocks, _ = tokens.take(sizes, tokens.numbers(cut.n_blocks))
-        n_bytes = int(in_blocks[~given.numpy()].sum())
-    elif tokenizer.n_bytes is not None:
-        n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
-    corpus = Corpus(
-        name,
-        label + tokens.about_cut,
-        origin,
-        tokens.packed,
-        blocks,
-        n_bytes,
-        given,
-        tokens.meta.given,
-        sizes,
-        form=form_of(tokens.meta),
-    )
-    begins = tokens.begins(blocks)
+    blocks = Blocks(tokens, block_size, documents)
+    names = {'name': name, 'label': label + blocks.about_cut, 'origin': origin}
+    corpus = Corpus.of(blocks, n_blocks, tokenizer, sizes, **names)
+    begins = blocks.begins(corpus.blocks)
     return corpus if begins is None else corpus.apart(begins)
 
 

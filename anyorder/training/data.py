@@ -6,31 +6,20 @@ from dataclasses import asdict
 import torch
 
 from anyorder.datasets import TRAIN_AND_VAL, open_splits
+from anyorder.likelihood.measured import Corpus
 from anyorder.machine.processes import first_process_first
-from anyorder.tokens.blocks import Blocks, all_blocks
+from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.validation import Validation, validate
 from configurator import Config
 
 
-class Measured:
-    """The blocks of a set that validations measure.
-
-    blocks  the Blocks of its split
-    tokens  (n, N) of some of them
-    given   (n, N) which of these are given"""
-
-    def __init__(self, blocks, n_blocks):
-        self.blocks = blocks
-        self.tokens, self.given = all_blocks(blocks, n_blocks)
-
-
 class Data:
     """The sets of a run.
 
     train       [Blocks], one of each set, with its share
-    val         [Measured], one of each set
+    val         [Corpus], what is validated of each set
     kind        what kind_of says of the sets
     sets        {name: what meta.json says of its splits}
     tokenizer   of all of them
@@ -52,7 +41,7 @@ class Data:
         self.said = {'source': ', '.join(sources), 'shape': self.kind.shape}
         self.validation = Validation(Config(config | self.said))
         n_blocks = self.validation.n_blocks
-        self.val = [Measured(Blocks(val, *how), n_blocks) for _, val in pairs]
+        self.val = [Corpus.of(Blocks(val, *how), n_blocks, self.tokenizer) for _, val in pairs]
         self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
@@ -71,7 +60,7 @@ class Data:
         orders = self.validation.orders
         found = {}
         for val in self.val:
-            found[val.blocks.meta.name] = validate(model, val, orders, config, state.iter_num)
+            found[val.split.meta.name] = validate(model, val, orders, config, state.iter_num)
         return found
 
     def losses(self, val):
@@ -80,7 +69,7 @@ class Data:
         means = {}
         each = {}
         for split, part in zip(self.train, self.val):
-            n_blanks = int((~part.given).sum())
+            n_blanks = int(part.n_blanks.sum())
             for name, nats in val[split.meta.name].items():
                 loss = float(nats.sum()) / n_blanks
                 means[f'val_{name}'] = means.get(f'val_{name}', 0) + split.share * loss

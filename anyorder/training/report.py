@@ -29,7 +29,7 @@ def introduction(state, data, clock, folder, config, why, changed):
         yield (
             f'{train.meta.name}: {n_tokens:,} tokens ({data.tokenizer.name}){train.about_cut}; '
             f'{train.share:.1%} of an update, {n_read / n_tokens:.3g} times in all; '
-            f'validation on {len(val.tokens):,} blocks'
+            f'validation on {len(val):,} blocks'
         )
     _, world_size = processes()
     yield (
@@ -76,10 +76,10 @@ def show(bar, entry):
 
 def conclusion(state, data, val, folder, config):
     """Yield the lines on what came out, and on what to do next; `val` is of Data.validate."""
-    for measured in data.val:
-        name = measured.blocks.meta.name
+    for text in data.val:
+        name = text.split.meta.name
         yield f'\nvalidation of the EMA weights on {name}'
-        yield validation_table(val[name], measured, data.tokenizer, state.order, config)
+        yield validation_table(val[name], text, data.tokenizer, state.order)
     model = state.ema.model
     if is_split(model.lm_head.weight):
         model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
@@ -94,20 +94,16 @@ def conclusion(state, data, val, folder, config):
         yield f'  python {command}'
 
 
-def validation_table(val, measured, tokenizer, order, config):
+def validation_table(val, text, tokenizer, order):
     """Return what `validate` gave of a set as a table, for texts with the entropy of single
     tokens."""
     own = f'own order ({order.name})'
     titles = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': own}
-    blank = ~measured.given
-    n_bytes = None
-    if tokenizer.n_bytes is not None:
-        n_bytes = int(tokenizer.n_bytes[measured.tokens[blank]].sum())
     rows = []
     for name, nats in val.items():
-        rows.append(summarize(titles.get(name, name), nats, blank.sum(1), n_bytes))
-    if not measured.blocks.meta.given:
-        rows.append(unigram_row(measured.blocks.packed, tokenizer, config.block_size))
+        rows.append(summarize(titles.get(name, name), nats, text.n_blanks, text.n_bytes))
+    if not text.split.meta.given:
+        rows.append(unigram_row(text.split.packed, tokenizer, text.split.block_size))
     return format_table(rows)
 
 

@@ -60,24 +60,23 @@ class Validation:
         losses = [f'val_{name}{order}' for name in sets for order in self.orders]
         check_choice('keep_best', c.keep_best, *losses, '')
 
-    def try_orders(self, state, measured):
-        """Draw each order of the run once, for the first block that is Measured: a function that
-        sees the run raises here what it raises, before anything is written."""
-        rows = [0], measured.tokens[:1], measured.given[:1]
+    def try_orders(self, state, text):
+        """Draw each order of the run once, for the first block of a Corpus: a function that sees
+        the run raises here what it raises, before anything is written."""
         for order in (self.own, *self.orders.values()):
-            measured_batch(state.ema.model, rows, order, step=state.iter_num)
+            measured_batch(state.ema.model, text.rows([0]), order, step=state.iter_num)
 
 
-def validate(model, measured, orders, config, step=0):
-    """Return {name: nats}, (n,) float64 each, of the n blocks that are Measured, in each of the
-    `orders` {name: Order}.
+def validate(model, text, orders, config, step=0):
+    """Return {name: nats}, (n,) float64 each, of the n blocks of a Corpus, in each of the `orders`
+    {name: Order}.
 
     What is given comes first and costs nothing; of documents apart, in each. Each block has a fixed
     order, and of a masked loss fixed numbers of known visits. Processes share the blocks.
 
     step  updates done, which an order may see"""
     rank, world_size = processes()
-    n = len(measured.tokens)
+    n = len(text)
     # as many in every process, as a split model wants; places from n on repeat blocks
     n_places = n + -n % world_size
     nats = {}
@@ -85,11 +84,10 @@ def validate(model, measured, orders, config, step=0):
         found = torch.zeros(n_places, dtype=torch.float64)
         for places in torch.arange(rank, n_places, world_size).split(config.batch_size):
             numbers = places % n
-            tokens = measured.tokens[numbers]
-            rows = numbers.tolist(), tokens, measured.given[numbers]
-            how = {'step': step, 'begins': measured.blocks.begins(tokens)}
+            rows = text.rows(numbers.tolist())
+            begins = text.split.begins(text.blocks[numbers])
             with autocast(model.device, config.dtype):
-                batch = measured_batch(model, rows, order, **how)
+                batch = measured_batch(model, rows, order, step=step, begins=begins)
             found[places] = batch_nll(model, batch, config.batch_size, config.dtype)
         nats[name] = sum_over_processes(found)[:n]
     return nats

@@ -113,7 +113,8 @@ def test_last_words_are_counted():
     """' b' is always the likeliest token, of 3 nats more than others and 2 more than ' a'."""
     tokenizer = Symbols('own', ['a', 'b', ' a', ' b', '.'], eos=4)
     tokens = np.array([0, 1, 3, 4, 1, 2, 4, 0, 1, 0, 3, 4])
-    text = SimpleNamespace(tokens=tokens, given=None, label='', digest='')
+    split = SimpleNamespace(packed=tokens)
+    text = SimpleNamespace(split=split, label='', digest='')
     model = make_model(vocab_size=5)
     model.lm_head.weight.zero_()
     model.lm_head.bias.copy_(torch.tensor([0, 0, 1, 3, 0]))

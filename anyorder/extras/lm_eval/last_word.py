@@ -17,12 +17,12 @@ def last_word(config, checkpoint):
 
     def items(text):
         """Return the last words of all passages, the longest passage first."""
-        words = last_words(text.tokens, checkpoint.tokenizer)
+        words = last_words(text.split.packed, checkpoint.tokenizer)
         if not words:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         return sorted(words, key=lambda pair: -len(pair[0]))
 
-    def nats(model, items, numbers, given):
+    def nats(model, items, numbers):
         """Return (len(numbers), 2): the nats of a word, and 1 where it is right."""
         words = [items[n] for n in numbers]
         how = {'batch_size': config.batch_size, 'length': config.block_size}

@@ -45,7 +45,7 @@ from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.likelihood.measured import Cut, open_corpus
+from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.written import written
 from anyorder.machine.files import check_out
 from anyorder.writer import Writer
@@ -76,9 +76,10 @@ def main(config):
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     text = open_corpus(
         dataset,
-        Cut(writer.block_size, config.n_blocks),
+        writer.block_size,
         writer.tokenizer,
         run.get('data_dir', 'data'),
+        n_blocks=config.n_blocks,
     )
     title = f'{writer.device}, {writer.dtype}; {len(text.blocks)} blocks of {text.label}'
     table = Table(title, COLUMNS, config)

@@ -239,7 +239,7 @@ def same_update(c, world_size, largest):
     if not batch_size:
         return ''
     n_micro = each * world_size // batch_size
-    eval_iters = -(-Validation(c).n_blocks // batch_size)
+    eval_iters = -(-c.eval_iters * c.batch_size // batch_size)
     return (
         f'--batch_size={batch_size} --gradient_accumulation_steps={n_micro} '
         f'--eval_iters={eval_iters}'
