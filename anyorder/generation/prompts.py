@@ -331,7 +331,7 @@ class Template:
     n_least  tokens without those of [[..]]
     places   [Place] of all
     starts   where each piece begins, and N
-    open     where each [[..]] begins
+    open     [(start, end)] of each [[..]]
     patterns (start, end, Pattern) of what matches one"""
 
     def __init__(self, pieces, length, pattern=None, chosen=()):
@@ -360,7 +360,7 @@ class Template:
                 n = -(-n_left // n_rest)  # rounded up
                 n_left -= n
                 n_rest -= 1
-                self.open.append(start)
+                self.open.append((start, start + n))
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
             tokens = piece.text or itertools.repeat(0, n)
@@ -406,15 +406,10 @@ class Template:
         return len(self.places)
 
     def sections(self, stop):
-        """Return the Templates of its sections: with a stop each goes on to the end of its [[..]],
-        and what stands behind the last one is a section, too; without it is one."""
-        if not stop:
-            return [self]
-        cuts = [i for i, piece in enumerate(self.pieces, 1) if piece.kind == 'rest']
-        found = []
-        for i, j in itertools.pairwise([0, *cuts, len(self.pieces)]):
-            found.append(Template(self.pieces[i:j], self.starts[j] - self.starts[i]))
-        return [section for section in found if section.open or section.places]
+        """Return the [start, end] of its sections: with a stop each goes on to the end of its
+        [[..]], and what stands behind the last one is a section, too; without it is one."""
+        ends = [end for _, end in self.open if stop]
+        return [*itertools.pairwise(sorted({0, *ends, len(self.places)}))]
 
     def with_lengths(self, lengths, chosen=()):
         """Return the Template whose first blanks of unknown length have these lengths."""

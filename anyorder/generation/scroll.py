@@ -35,7 +35,7 @@ class Text:
     all places are as in the template, and all its text is known from the start.
 
     places      [Place] in natural order, to the end of the section that is written
-    sections    [Template] of this one and of those that follow
+    sections    [(start, end)] in the template of this one and of those that follow
     first       where a stop of it may begin: at its open blank, or, in a text without one, at
                 the first blank
     n_open      how many blanks have not ended with a stop
@@ -70,15 +70,16 @@ class Text:
         self.begin_section()
 
     def begin_section(self):
-        """Lay out the section that is to be written."""
-        n = len(self.places)
-        section = self.sections[0]
-        self.places += section.places
-        self.patterns += [[n + start, n + end, pattern] for start, end, pattern in section.patterns]
-        self.first = len(self.places)
-        if section.open:
-            self.first = n + section.open[0]
-        elif not self.template.open:
+        """Begin to write the next section."""
+        start, end = self.sections[0]
+        shift = len(self.places) - start  # of its positions in the template
+        self.places += self.template.places[start:end]
+        for first, last, pattern in self.template.patterns:
+            if start <= first < end:
+                self.patterns.append([first + shift, last + shift, pattern])
+        begins = [first + shift for first, last in self.template.open if last == end]
+        self.first = min(begins, default=len(self.places))
+        if not self.template.open:
             self.first = self.first_blank()
 
     def first_blank(self):
