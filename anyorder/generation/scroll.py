@@ -135,21 +135,19 @@ class Text:
         """The places of the last stretch."""
         return self.places[slice(*self.spans[-1])]
 
-    @property
-    def stretch_seed(self):
-        """The seed of the last stretch."""
-        if self.start:
-            return derive_seed(self.seed, 'stretch', self.start)
-        return self.seed
-
     def slide_on(self):
-        """Begin the next stretch. Return its tokens, and which of them are known, as two lists."""
+        """Begin the next stretch. Return (its tokens, and which of them are known), two lists; its
+        seed; and where it is: the row of `allowed`, and the position in the text."""
         start = 0
         blank = self.first_blank()
         if blank >= self.block_size:
             start = blank - (self.page.context or self.block_size // 2)
         self.spans.append([start, min(start + self.block_size, len(self.places))])
-        return [*zip(*[(place.token, place.is_known) for place in self.stretch])]
+        seed = self.seed
+        if start:
+            seed = derive_seed(seed, 'stretch', start)
+        stretch = [*zip(*[(place.token, place.is_known) for place in self.stretch])]
+        return stretch, seed, self.number, start
 
     def to_match(self, row):
         """Yield what of the last stretch is to match a pattern, where a blank of it is left.
@@ -260,12 +258,9 @@ def next_canvas(texts, order, device):
     """Return the canvas of the next stretch of each text."""
     page = texts[0].page
     checkpoint = texts[0].checkpoint
-    stretches = [text.slide_on() for text in texts]
-    seeds = [text.stretch_seed for text in texts]
+    stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
     canvas = Canvas.of_texts(stretches, order, seeds, device)
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * page.top_logprobs)
-    numbers = [text.number for text in texts]
-    starts = [text.start for text in texts]
     canvas.limits = Limits(page.allowed, device, numbers, starts)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
