@@ -233,10 +233,7 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
 
     is_seen  write down each step of the first text at once, and not each stretch"""
     stop = texts[0].page.stop
-    while True:
-        written = [text for text in texts if text.goes_on()]
-        if not written:
-            return
+    while written := [text for text in texts if text.goes_on()]:
         canvas = next_canvas(written, way.order, network.device)
         for n_new, running in steps(network, canvas, way, use_cache):
             if stop:
@@ -245,8 +242,8 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
                 take_down(written, running, 1)
             yield int(n_new.sum())
             if stop:
-                ends = [written[r].end() for r in running.rows.tolist()]
-                running.stop_rows(torch.tensor([end is not None for end in ends]))
+                done = [written[r].end() is not None for r in running.rows.tolist()]
+                running.stop_rows(torch.tensor(done))
         take_down(written, canvas)
         found = canvas.n_passes.tolist(), canvas.limits.log_weight.tolist()
         for text, n_passes, log_weight in zip(written, *found):
