@@ -26,6 +26,7 @@ class Unmasking:
     binomial = False  # whether every row draws how many blanks a step reveals
     revise = 0  # rounds, at most, in which what fits least is written again, see revise.py
     block_length = None  # of the blocks in which the model chooses
+    noise = 0.0  # by which it does
     threshold = None  # of a rule by which the scores say how many blanks a step reveals
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     by_noise = False  # whether tokens are drawn by noise, so that close laws draw alike
@@ -36,6 +37,11 @@ class Unmasking:
     def check(self, slots, n, drawing, matches=False, scores=False):
         """Raise ValueError unless such a network can write n positions so by a Drawing, if it
         `matches` keeping to a pattern, and can say how likely a text is, if it `scores`."""
+        if slots.masked_loss and self.by_noise:
+            raise ValueError(
+                'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
+                'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
+            )
         if matches and not self.draws_in_turn:
             raise ValueError(
                 'lossless unmasking and order=drawn draw blanks before they choose, which a '
@@ -45,6 +51,22 @@ class Unmasking:
             raise ValueError(
                 'order=drawn has no probability of a text but a bound, by eval_ppl.py '
                 '--orders=drawn: choose another order to score, as top_prob'
+            )
+        if scores and self.noise:
+            raise ValueError(
+                'a text is scored in the order that follows from what is known, and noise draws '
+                f'another: score without it, got noise={self.noise}'
+            )
+        if self.revise and (scores or drawing.cfg_scale):
+            raise ValueError(
+                'revise writes again what fits least by the law without guidance: leave out one of '
+                'revise and cfg_scale; and a text that is scored stays as it is: score with '
+                f'revise=0, got revise={self.revise}'
+            )
+        if self.reorders and self.block_length is not None and self.block_length > n:
+            raise ValueError(
+                f'block_length must be at most the {n} positions of the text, '
+                f'got {self.block_length}'
             )
 
     def first_round(self, network, canvas, drawing):
@@ -111,15 +133,6 @@ class Given(Unmasking):
             )
         if type(self.revise) is not int or self.revise < 0:
             raise ValueError(f'revise is how many rounds, from 0, got {self.revise}')
-
-    def check(self, slots, n, drawing, matches=False, scores=False):
-        super().check(slots, n, drawing, matches, scores)
-        if self.revise and (scores or drawing.cfg_scale):
-            raise ValueError(
-                'revise writes again what fits least by the law without guidance: leave out one of '
-                'revise and cfg_scale; and a text that is scored stays as it is: score with '
-                f'revise=0, got revise={self.revise}'
-            )
 
     def first_round(self, network, canvas, drawing):
         if not drawing.scores or not self.is_one_by_one(network.slots, canvas):
@@ -199,19 +212,6 @@ class Adaptive(Given):
     def allows(self, threshold):
         """Return whether the threshold may be this number."""
         return 0 <= threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
-
-    def check(self, slots, n, drawing, matches=False, scores=False):
-        super().check(slots, n, drawing, matches, scores)
-        if scores and self.noise:
-            raise ValueError(
-                'a text is scored in the order that follows from what is known, and noise draws '
-                f'another: score without it, got noise={self.noise}'
-            )
-        if self.block_length is not None and self.block_length > n:
-            raise ValueError(
-                f'block_length must be at most the {n} positions of the text, '
-                f'got {self.block_length}'
-            )
 
     def asked(self, part, first, n_new):
         n_targets = part.n_visits - first
@@ -319,14 +319,6 @@ class Lossless(Unmasking):
     def __post_init__(self):
         if type(self.window) is not int or not 1 <= self.window < 2**31:
             raise ValueError(f'window must be an integer from 1, below 2^31, got {self.window!r}')
-
-    def check(self, slots, n, drawing, matches=False, scores=False):
-        super().check(slots, n, drawing, matches, scores)
-        if slots.masked_loss:
-            raise ValueError(
-                'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
-                'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
-            )
 
     def asked(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)
