@@ -119,14 +119,8 @@ def write(network, canvas, way, use_cache):
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
             n_done += plan.n_done
-            put_finished(runner, canvas)
-
-
-def put_finished(runner, canvas):
-    """Put rows without blanks back into the whole canvas, if it is due."""
-    part = runner.part
-    left = part.n_blanks > 0
-    if is_due(left.sum(), part):
-        canvas.put(part.take(~left))
-        rows = left.nonzero()[:, 0] if part.is_exact else filled_up(left)
-        runner.keep_rows(rows)
+            left = part.n_blanks > 0
+            if is_due(left.sum(), part):
+                canvas.put(part.take(~left))
+                rows = left.nonzero()[:, 0] if part.is_exact else filled_up(left)
+                runner.keep_rows(rows)

@@ -93,13 +93,21 @@ class Text:
         return max((place.step for place in self.places), default=-1)
 
     def goes_on(self):
-        """End the sections that are written. Return whether one is left."""
+        """End the sections that are written, each by a stop or not. Return whether one is left,
+        which follows by its own seed."""
         self.n_steps = 1 + self.last_step
         while self.sections:
             end = self.end()
             if end is None:
                 return True
-            self.end_section(*end)
+            n, has_stop = end
+            del self.places[n:]
+            self.spans = [[start, min(last, n)] for start, last in self.spans]
+            self.n_open -= has_stop
+            self.seed = derive_seed(self.seed, 'part')
+            self.sections.pop(0)
+            if self.sections:
+                self.begin_section()
         return False
 
     def end(self):
@@ -113,17 +121,6 @@ class Text:
         if n == len(self.places):
             return n, False
         return None
-
-    def end_section(self, n, has_stop):
-        """End the section that is written before position n, by a stop or not. The next one
-        follows, by its own seed."""
-        del self.places[n:]
-        self.spans = [[start, min(end, n)] for start, end in self.spans]
-        self.n_open -= has_stop
-        self.seed = derive_seed(self.seed, 'part')
-        self.sections.pop(0)
-        if self.sections:
-            self.begin_section()
 
     @property
     def start(self):
