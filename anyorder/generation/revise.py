@@ -21,6 +21,12 @@ def rounds_of(way, network, canvas):
     changes nothing."""
     unmasking = way.unmasking
     yield replace(way, unmasking=unmasking.first_round(network, canvas, way.drawing))
+    if not unmasking.revise:
+        return
+    # as many tokens a step as before, in no blocks
+    in_blocks = {'block_length': None} if unmasking.block_length else {}
+    n_steps = -(-unmasking.n_steps // GROUPS)  # rounded up
+    again = replace(unmasking, n_steps=n_steps, **in_blocks)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(unmasking.revise):
         if not changed.any():
@@ -31,15 +37,8 @@ def rounds_of(way, network, canvas):
         if not canvas.n_blanks.any():
             return
         before = canvas.idx.clone()
-        yield replace(way, unmasking=again(unmasking))
+        yield replace(way, unmasking=again)
         changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): others are finished
-
-
-def again(unmasking):
-    """Return the Unmasking of a round, with as many tokens a step as before, in no blocks."""
-    n_steps = -(-unmasking.n_steps // GROUPS)  # rounded up
-    in_blocks = {'block_length': None} if unmasking.block_length else {}
-    return replace(unmasking, n_steps=n_steps, **in_blocks)
 
 
 def blank_again(canvas, unfit, n_round, rows):

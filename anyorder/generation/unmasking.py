@@ -135,18 +135,16 @@ class Given(Unmasking):
             raise ValueError(f'revise is how many rounds, from 0, got {self.revise}')
 
     def first_round(self, network, canvas, drawing):
-        if not drawing.scores or not self.is_one_by_one(network.slots, canvas):
+        # A text is reread if a decoder would write one token a step, and no pattern looks at each
+        if not drawing.scores or network.slots.masked_loss or canvas.limits.joint:
+            return self
+        most = int(canvas.n_blanks.max())
+        has_steps = isinstance(self.schedule, str) and not self.binomial
+        if self.adaptive or not has_steps or self.n_steps < most:
             return self
         n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
-        most = int(canvas.n_blanks.max())
         window = max(1, SCORED // n_logits)
         return Reread(schedule=[*range(window, most, window), most])
-
-    def is_one_by_one(self, slots, canvas):
-        """Return whether a decoder writes one token a step, and no pattern looks at each."""
-        if self.adaptive or self.binomial or slots.masked_loss or canvas.limits.joint:
-            return False
-        return isinstance(self.schedule, str) and self.n_steps >= int(canvas.n_blanks.max())
 
 
 @dataclass(frozen=True)
