@@ -53,33 +53,36 @@ def make_split(data_dir, name, split, meta):
     if not meta and name in MAKERS and split in SPLITS and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
     directory = os.path.join(data_dir, name)
-    path = bin_path(directory, split)
-    command, ending = command_of(name, split, meta)
-    sources = {s: entry['source'] for s, entry in meta.splits.items()} if meta else {}
-    is_part = [*sources.values()].count(sources.get(split)) > 1  # of a source that was divided
-    if is_part and command.endswith('FILE'):
-        ending = f' --force --tokenizer={shlex.quote(directory)}'
-        if meta.tokenizer == OWN:
-            ending = ' --force, and --shape, --end and --vocabulary as before'
-    data_dir = shlex.quote(str(data_dir))
-    raise ValueError(f'no whole {path}; make it with: {command} --data_dir={data_dir}{ending}')
+    command = f'{command_of(directory, split, meta)} --data_dir={shlex.quote(str(data_dir))}'
+    raise ValueError(f'no whole {bin_path(directory, split)}; make it with: {command}')
 
 
-def command_of(name, split, meta):
-    """Return the command that makes a split of a set, of which there may be a Meta, and its
-    ending."""
+def command_of(directory, split, meta):
+    """Return the command that makes a split of the set in a directory, of which there may be a
+    Meta, without --data_dir."""
+    name = os.path.basename(directory)
     row = DATA_SETS.get(name)
-    ending = f' --split={split}' if meta or split not in TRAIN_AND_VAL else ''
+    again = ' --force' if meta else ''
     if meta and meta.made_by:
-        return f'{meta.made_by} --name={name}', ending
+        return f'{meta.made_by} --name={name} --split={split}'
     if name in MAKERS:
-        return f'{maker_of(name).MADE_BY} {name}', ending
+        return f'{maker_of(name).MADE_BY} {name}'
     if row and row.splits:
-        return f'python data/prepare.py {name}', f' --split={split}'
+        return f'python data/prepare.py {name} --split={split}'
     if row and row.documents and split in TRAIN_AND_VAL:  # which are made together
-        return f'python data/prepare.py {name}', ' --force' if meta else ''
-    kind = 'tokens' if meta and meta.tokenizer == OWN else 'text'
-    return f'python data/prepare.py {kind} --name={name} --source=FILE', ending
+        return f'python data/prepare.py {name}{again}'
+
+    # A source of one's own, which is divided or is this split
+    kind = 'text'
+    if meta and meta.tokenizer == OWN:
+        kind = 'tokens, with --shape, --end and --vocabulary as before,'
+    elif meta:
+        kind = f'text --tokenizer={shlex.quote(directory)}'
+    splits = meta.splits if meta else dict.fromkeys(TRAIN_AND_VAL, {'source': ''})
+    sources = [entry['source'] for entry in splits.values()]
+    is_part = split in splits and sources.count(splits[split]['source']) > 1
+    ending = again if is_part else f' --split={split}'
+    return f'python data/prepare.py {kind} --name={name} --source=FILE{ending}'
 
 
 def names_of_run(run):
