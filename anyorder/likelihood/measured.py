@@ -13,7 +13,7 @@ from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split
-from anyorder.tokens.sources import open_texts
+from anyorder.tokens.sources import ENDING, open_texts
 from anyorder.tokens.tokenizers import (
     OWN,
     TEXT,
@@ -24,10 +24,6 @@ from anyorder.tokens.tokenizers import (
 
 # zero-shot sets whose published numbers are of another split than test, as SEDD's
 PUBLISHED = {'wikitext2': 'train'}
-
-
-# of text files, compressed ones included
-ENDINGS = ('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')
 
 
 @dataclass
@@ -107,7 +103,7 @@ def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, doc
     split      of a prepared set; '' is val, and of a zero-shot set the one of published numbers
     n_blocks   spread evenly over the text; 0 is all
     documents  'apart': the parts of documents in a block do not see each other"""
-    if os.path.isfile(name) or name.lower().endswith(ENDINGS):
+    if os.path.isfile(name) or ENDING.search(name):
         label = os.path.basename(name)
         tokens, origin, sizes = read_file(name, tokenizer)
     else:
