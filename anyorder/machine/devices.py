@@ -23,17 +23,18 @@ def resolve_device(device, dtype):
     with it. Raises ValueError for a device that is not there."""
     check_choice('device', str(device).partition(':')[0], 'auto', 'cpu', 'cuda', 'mps')
     check_choice('dtype', dtype, 'auto', 'float32', 'bfloat16')
+    if device == 'auto':
+        device = best_device()
     _, world_size = processes()
-    if world_size > 1 and device.startswith('cuda:'):
+    is_own = world_size > 1 and device.startswith('cuda')  # of this process
+    if is_own and device != 'cuda':
         raise ValueError(
             f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}'
         )
-    if device == 'auto':
-        device = best_device()
-    if world_size > 1 and device == 'cuda':
+    if is_own:
         device = f'cuda:{os.environ["LOCAL_RANK"]}'
     device = open_device(device)
-    if world_size > 1 and device.type == 'cuda':
+    if is_own:
         torch.cuda.set_device(device)
     if dtype == 'auto':
         dtype = 'bfloat16' if has_fast_bfloat16(device) else 'float32'

@@ -309,8 +309,8 @@ def end_of(backend, end=''):
 SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
 UNSEEN = [b for b in range(256) if b not in SEEN]
 BYTE_OF = {chr(b): b for b in SEEN} | {chr(256 + n): b for n, b in enumerate(UNSEEN)}
-JOINED = ('BPE', 'Unigram', 'WordLevel')  # models whose tokens are pieces of a word as they stand
-AFFIXES = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')  # but for these
+# of models whose tokens are no pieces of a word as they stand
+AFFIXES = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
 PROBE = 'a A  b12,3 ...é e\u0301 中 🙂\u00a0\u2028\t x\r\n\n \x00\x7f“_ß '  # what may be left out
 
 
@@ -322,7 +322,7 @@ def are_bytes(backend, parts):
     rewrites = kinds(parts['normalizer']) or 'Removed' in str(parts['pre_tokenizer'])
     if rewrites or kinds(parts['decoder']) != ['ByteLevel'] or not backend.pre_tokenizer:
         return False
-    if model['type'] not in JOINED or any(map(model.get, AFFIXES)):
+    if any(map(model.get, AFFIXES)):
         return False
     plain = [token for token in parts['added_tokens'] if not token['special']]
     if any(token['lstrip'] or token['rstrip'] for token in plain):
