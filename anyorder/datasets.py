@@ -61,15 +61,15 @@ def command_of(directory, split, meta):
     """Return the command that makes a split of the set in a directory, of which there may be a
     Meta, without --data_dir."""
     name = os.path.basename(directory)
-    row = DATA_SETS.get(name)
+    row = DATA_SETS.get(name, DATA_SETS['text'])
     again = ' --force' if meta else ''
     if meta and meta.made_by:
         return f'{meta.made_by} --name={name} --split={split}'
     if name in MAKERS:
         return f'{maker_of(name).MADE_BY} {name}'
-    if row and row.splits:
+    if row.splits:
         return f'python data/prepare.py {name} --split={split}'
-    if row and row.documents and split in TRAIN_AND_VAL:  # which are made together
+    if row.documents and split in TRAIN_AND_VAL:  # which are made together
         return f'python data/prepare.py {name}{again}'
 
     # A source of one's own, which is divided or is this split
