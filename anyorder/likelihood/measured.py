@@ -14,13 +14,7 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import ENDING, open_texts
-from anyorder.tokens.tokenizers import (
-    OWN,
-    TEXT,
-    encode_documents,
-    split_documents,
-    tokenizer_of_set,
-)
+from anyorder.tokens.tokenizers import TEXT, encode_documents, split_documents, tokenizer_of_set
 
 # zero-shot sets whose published numbers are of another split than test, as SEDD's
 PUBLISHED = {'wikitext2': 'train'}
@@ -142,18 +136,16 @@ def read_set(name, split, data_dir, tokenizer):
     tokens = open_split(data_dir, name, split)
     meta = tokens.meta
     of_set = tokenizer_of_set(meta)
-    is_same = of_set.identity == tokenizer.identity
-    if not is_same and not tokenizer.texts and is_zero_shot(name) and meta.tokenizer in TEXT:
+    if of_set.identity == tokenizer.identity:
+        return tokens, {field: tokens.entry[field] for field in ('source', 'sha256')}, None
+    if not tokenizer.texts and is_zero_shot(name) and meta.tokenizer in TEXT:
         texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
         return encoded(texts, tokenizer, f'{tokens.entry["source"]}, in {tokenizer.name} tokens')
-    has_own = tokenizer.name == OWN or of_set.file is not None
-    if not is_same and (has_own or meta.tokenizer != tokenizer.name):
-        raise ValueError(
-            f'{data_dir}/{name} holds {meta.tokenizer} tokens of another vocabulary than the '
-            f'{tokenizer.name} tokens that the model reads: prepare it with '
-            f'--tokenizer={tokenizer.name}, or with the FOLDER of its set, or name a file of text'
-        )
-    return tokens, {field: tokens.entry[field] for field in ('source', 'sha256')}, None
+    raise ValueError(
+        f'{data_dir}/{name} holds {meta.tokenizer} tokens of another vocabulary than the '
+        f'{tokenizer.name} tokens that the model reads: prepare it with '
+        f'--tokenizer={tokenizer.name}, or with the FOLDER of its set, or name a file of text'
+    )
 
 
 def encoded(texts, tokenizer, source):
