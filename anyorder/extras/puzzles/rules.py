@@ -22,17 +22,14 @@ TASKS = {
 }
 
 
-def task_of(name, steps='', **options):
+def task_of(task, steps='', **options):
     """Return the Puzzle of a name and of its options."""
-    check_choice('a puzzle', name, *TASKS)
-    puzzle = TASKS[name](**options)
+    check_choice('a puzzle', task, *TASKS)
+    puzzle = TASKS[task](**options)
     return in_steps(puzzle, steps) if steps else puzzle
 
 
 def judge_of(meta):
     """Return the Puzzle of a set, by its Meta. Without rules a blank is right if it is what the set
     says."""
-    if not meta.puzzle:
-        return Puzzle()
-    options = dict(meta.puzzle)
-    return task_of(options.pop('task'), **options)
+    return task_of(**meta.puzzle) if meta.puzzle else Puzzle()

@@ -33,8 +33,8 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
     kind = task_of(task)
     own = {name: options[name] for name in kind.options if options.get(name, '') != ''}
     made = {option: options[option] for option in kind.made if options.get(option)}
-    rules = task_of(task, **own, **made)
     puzzle = {'task': task} | own
+    rules = task_of(**puzzle, **made)
     words = [f'--{option}={value}' for option, value in (own | made).items()]
     about_made = [kind.made[option].format(value) for option, value in made.items()]
     origin = ', '.join([task, f'seed {seed}', *about_made])

@@ -25,16 +25,14 @@ def propagate(can, units, narrow=None, owner=None):
         changed = (now != before).any((1, 2))
         possible = now.any(2).all(1)
         active = active[changed & possible]
-    has_place = np.matmul(units, can.astype(np.float32)) > 0  # saves branches
-    return can, can.any(2).all(1) & has_place.all((1, 2))
+    return can, can.any(2).all(1)
 
 
 def rounds(can, units, narrow=None):
     """Return in which round each variable is found (B, variables), of puzzles as in propagate.
 
-    They are numbered from 1 on; 0 is what is known before, -1 what takes a guess. Three rounds take
-    turns: what each rule of `narrow` leaves alone, naked singles, and hidden ones. Each sees what
-    the one before it left, all variables at once."""
+    Rounds are numbered from 1 on; 0 is what is known before, -1 what takes a guess. Three take
+    turns, see stages. Each looks at all variables at once, as the one before it left them."""
     found = np.where(n_values(can) == 1, 0, -1)
     last = 0
     before = None
@@ -47,7 +45,8 @@ def rounds(can, units, narrow=None):
 
 
 def stages(can, units, narrow, owner=slice(None)):
-    """Yield what the variables can be after other rules, naked singles and hidden ones."""
+    """Yield what the variables can be once other rules have narrowed them, then without what a
+    naked single of their units has, then as the hidden singles that they are."""
     if narrow is not None:
         can = narrow(can, owner)
     yield can
@@ -56,19 +55,15 @@ def stages(can, units, narrow, owner=slice(None)):
     n_seen = np.matmul(units.T, n_single)  # a single sees itself once in each unit
     can = can & (n_seen == single * units.sum(0)[:, None])
     yield can
-    only = hidden_singles(can, units)
+    n_places = np.matmul(units, can.astype(np.float32))
+    is_only_place = (n_places == 1).astype(np.float32)
+    only = can & (np.matmul(units.T, is_only_place) > 0)
     yield np.where(n_values(only)[:, :, None] > 0, only, can)
 
 
 def n_values(can):
     """Return how many values each variable can have (B, variables), float32: can.sum(2), faster."""
     return can.astype(np.float32) @ np.ones(can.shape[2], np.float32)
-
-
-def hidden_singles(can, units):
-    """Return (B, variables, values) bool: the only variable of a unit that can be a value."""
-    alone = np.matmul(units, can.astype(np.float32)) == 1
-    return can & (np.matmul(units.T, alone.astype(np.float32)) > 0)
 
 
 def count_solutions(can, units, narrow=None):

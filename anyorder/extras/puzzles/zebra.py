@@ -118,9 +118,9 @@ class Zebra(Puzzle):
 
     def named_clues(self, clues, name):
         """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
-        operands = clues[:, :, 1:].reshape(len(name), 2 * self.n_clues)
-        operands = np.take_along_axis(name, operands, 1).reshape(len(name), self.n_clues, 2)
-        return self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
+        row = np.arange(len(name))[:, None]
+        relation, a, b = clues.transpose(2, 0, 1)
+        return self.clue[relation, name[row, a], name[row, b]]
 
     def dig(self, clues, n, k):
         """Return the clues (B, n_clues, 3) that a puzzle needs of clues (B, M, 3). A puzzle that
