@@ -301,7 +301,7 @@ def check_templates(templates, way, page, config):
     longest = max(template.longest for template in templates)
     matches = any(template.patterns for template in templates)
     n = min(longest, config.block_size)
-    way.unmasking.check(config.slots, n, way.drawing, matches, scores)
+    way.check(config.slots, n, matches, scores)
     each(partial(check_template, way=way, page=page, block_size=config.block_size), templates)
 
 

@@ -91,8 +91,7 @@ def steps(model, canvas, way, use_cache=True):
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
-    n = model.config.block_size
-    way.unmasking.check(model.slots, n, way.drawing, canvas.limits.joint)
+    way.check(model.slots, model.config.block_size, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in rounds_of(way, network, canvas):
         yield from write(network, canvas, one, use_cache)

@@ -127,7 +127,7 @@ def main(config):
     n, N = puzzles.tokens.shape
     for run in runs:  # before any is solved
         run.way.order.check(N, checkpoint.config.block_size)
-        run.way.unmasking.check(checkpoint.config.slots, N, run.way.drawing)
+        run.way.check(checkpoint.config.slots, N)
 
     # The model
     device, dtype = resolve_device(config.device, config.dtype)
