@@ -542,6 +542,7 @@ def page_of(**how):
 
 # (a call, a word of the message)
 BAD = [
+    ("unmasking_of('margin', 0)", 'n_steps must be'),
     ("unmasking_of(policy='best')", 'policy'),
     ("unmasking_of(policy='given+1')", 'policy'),
     ("unmasking_of(policy='margin:0.5', unmask='lossless')", 'margin'),
