@@ -22,11 +22,6 @@ class Documents:
     def __iter__(self):
         return iter(self.read())
 
-    @property
-    def have_prompts(self):
-        """Whether they are pairs (prompt, text)."""
-        return isinstance(next(iter(self), None), tuple)
-
 
 @dataclass
 class Source:

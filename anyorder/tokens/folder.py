@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ def place_of(data_dir, name, *splits):
     return path
 
 
+@dataclass
 class Folder:
     """The folder that splits of a set are written to.
 
@@ -49,15 +50,16 @@ class Folder:
     there   {split: its entry in meta.json} of those that are wanted and there, whole
     kept    {split: its entry} of those that stay beside them"""
 
-    def __init__(self, path, name, wanted, origin, force):
-        self.path = path
-        self.name = name
-        self.wanted = wanted
-        self.origin = origin
-        self.force = force
-        self.meta = read_meta(path, force)
-        self.kept = whole_splits(path, self.meta)
-        self.there = {split: self.kept.pop(split) for split in wanted if split in self.kept}
+    path: str
+    name: str
+    wanted: list
+    origin: str
+    force: bool
+
+    def __post_init__(self):
+        self.meta = read_meta(self.path, self.force)
+        self.kept = whole_splits(self.path, self.meta)
+        self.there = {split: self.kept.pop(split) for split in self.wanted if split in self.kept}
 
     def is_done(self, others, same=True):
         """Whether all splits are there, of this kind, from this origin and the `same`.

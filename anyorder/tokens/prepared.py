@@ -147,7 +147,7 @@ def open_documents(data_set, source, split, **keys):
 def have_prompts(source, folder):
     """Return whether the documents of all splits have prompts, also those that stay in the folder.
     Raises ValueError where only some have."""
-    have = {documents.have_prompts for documents in source.parts.values()}
+    have = {isinstance(next(iter(texts), None), tuple) for texts in source.parts.values()}
     if folder.kept:
         have.add(folder.meta.prompts)
     if len(have) > 1:
