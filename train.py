@@ -121,7 +121,7 @@ def train(config, make_update):
     data = Data(config)
     changed += check_data(before, data, config)
     data.validation.check(config)
-    model = start_model(config, checkpoint, before, data.tokenizer)
+    model = start_model(config, checkpoint, data.tokenizer)
 
     # The options are whole when device, data and work are known
     N = width_of(data.train)  # tokens of a sequence

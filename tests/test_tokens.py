@@ -522,7 +522,7 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     (folder / 'model' / 'config.json').write_text(json.dumps(exported))
     ways = (
         lambda other, name: mixed([meta, other]),
-        lambda other, name: start_model(config, checkpoint, {}, tokenizer_of_set(other)),
+        lambda other, name: start_model(config, checkpoint, tokenizer_of_set(other)),
         lambda other, name: open_corpus(name, 4, tok, '.'),
     )
     other = prepared(of_set, 'b', OTHER * 40)

@@ -174,7 +174,7 @@ def name_too(path, other):
 
 
 def open_newest(out_dir):
-    """Return the Checkpoint out_dir/ckpt.pt, from which a run goes on.
+    """Return the Checkpoint out_dir/ckpt.pt, from whose raw weights a run goes on.
 
     Raises ValueError when the file holds no run, is missing or is not whole."""
     path = os.path.join(out_dir, 'ckpt.pt')
@@ -184,6 +184,7 @@ def open_newest(out_dir):
             f'{path} holds no run that can be resumed: start from its weights with '
             f'--init_from={path}'
         )
+    checkpoint.weights = 'raw'
     return checkpoint
 
 

@@ -170,9 +170,8 @@ def start_device(config):
     return device, dtype
 
 
-def start_model(config, checkpoint, before, tokenizer):
-    """Return the model to train, on the CPU: that of the Checkpoint, raw to go on with the run that
-    has the entries `before`; or a new one.
+def start_model(config, checkpoint, tokenizer):
+    """Return the model to train, on the CPU: that of the Checkpoint, or a new one.
 
     tokenizer  of the set"""
     if checkpoint is None:
@@ -188,8 +187,7 @@ def start_model(config, checkpoint, before, tokenizer):
             'with --tokenizer=FOLDER, which is the folder of that model or of its set'
         )
     sizes = checkpoint.entries['model_args'] | {'dropout': config.dropout}
-    weights = 'raw' if before else checkpoint.weights
-    return model_from_checkpoint(checkpoint.entries | {'model_args': sizes}, weights)
+    return model_from_checkpoint(checkpoint.entries | {'model_args': sizes}, checkpoint.weights)
 
 
 def check_data(before, data, config):
