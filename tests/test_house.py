@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 19_810,
     'anyorder/likelihood': 10_439,
     'anyorder/machine': 4_527,
-    'anyorder/tokens': 17_098,
+    'anyorder/tokens': 17_193,
     'anyorder/training': 9_300,
     'config': 900,
     'data': 440,

@@ -295,6 +295,7 @@ def test_words_that_are_learned_are_those_of_gpt2_up_to_a_length():
         sizes = [end - start for _, (start, end) in words(run * 500)]
         assert sum(sizes) == len(run * 500)
         assert max(sizes) <= LONG_WORD + 1  # and its space
+    assert tok.cut_place('中' * 500) > 400
 
 
 def test_a_signal_ends_what_is_learned_in_a_thread():

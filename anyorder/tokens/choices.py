@@ -2,10 +2,18 @@
 
 import json
 import os
+from functools import partial
 
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import Library, encoding, end_of, last_cut, train_bpe
+from anyorder.tokens.libraries import (
+    Library,
+    cut_of_words,
+    encoding,
+    end_of,
+    split_in_words,
+    train_bpe,
+)
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import Tokenizer
@@ -38,7 +46,7 @@ class Untrained(Tokenizer):
 
 def texts_of(documents):
     """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, last_cut):
+    for document in cut_anew(documents, partial(cut_of_words, split_in_words())):
         if isinstance(document, tuple):
             yield from document
         else:

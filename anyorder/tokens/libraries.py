@@ -103,6 +103,25 @@ WORDS = (
     rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}{UP_TO}| ?\p{{N}}{UP_TO}| ?[^\s\p{{L}}\p{{N}}]{UP_TO}"
     rf'|\s{UP_TO}(?!\S)|\s{UP_TO}'
 )
+AHEAD = 4  # letters from the end of a word on that may change where it ends
+
+
+def split_in_words():
+    """Return what cuts a text by WORDS."""
+    from tokenizers import Regex, pre_tokenizers
+
+    return pre_tokenizers.Split(Regex(WORDS), 'isolated')
+
+
+def cut_of_words(words, text):
+    """Return last_cut, or else the last end of a word that stays one whatever follows.
+
+    words  cuts a text by GPT-2's expression or by WORDS"""
+    n = last_cut(text)
+    if n:
+        return n
+    ends = (end for _, (_, end) in words.pre_tokenize_str(text))
+    return max((end for end in ends if end + AHEAD <= len(text)), default=0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -191,7 +210,7 @@ class Library(Tokenizer):
         return both
 
     def cut_place(self, text):
-        return last_cut(text) if self.is_cut else 0
+        return cut_of_words(self.backend.pre_tokenizer, text) if self.is_cut else 0
 
     # which texts it spells
 
@@ -405,12 +424,11 @@ def train_bpe(name, n_tokens, texts):
     anew after LONG_WORD letters, and the most frequent pair of tokens becomes a token, again and
     again (Sennrich et al. 2016). A pair that stands once becomes none. Texts are read once and not
     kept. The last token ends a document. The same texts make the same tokens."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
-    words = pre_tokenizers.Split(Regex(WORDS), 'isolated')
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split_in_words(), letters])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=n_tokens - 1,
