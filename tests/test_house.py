@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_140,
-    'anyorder': 14_840,
+    '': 13_105,
+    'anyorder': 14_560,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
@@ -52,10 +52,10 @@ BUDGET = {
     'anyorder/extras/rules': 2_957,
     'anyorder/extras/speed': 5_730,
     'anyorder/generation': 19_810,
-    'anyorder/likelihood': 10_439,
+    'anyorder/likelihood': 10_330,
     'anyorder/machine': 4_527,
     'anyorder/tokens': 17_193,
-    'anyorder/training': 9_300,
+    'anyorder/training': 9_000,
     'config': 900,
     'data': 440,
     'docs': 1_350,

@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.limits import Limits
 from anyorder.generation.plan import is_exact
-from anyorder.orders import given_first
+from anyorder.orders import are_permutations, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
@@ -50,8 +50,7 @@ class Canvas:
         n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Limits, of texts
         that begin with the canvas."""
         B, N = order.shape
-        positions = torch.arange(N, device=order.device)
-        if idx.shape != order.shape or (order.sort(1).values != positions).any():
+        if idx.shape != order.shape or not are_permutations(order, N).all():
             raise ValueError(
                 'each order must be a permutation of the positions of idx, got '
                 f'{tuple(order.shape)} for {tuple(idx.shape)}'
