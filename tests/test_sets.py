@@ -474,6 +474,7 @@ NO_GIVEN = np.zeros((4, 6), bool)
 BAD = [
     ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', 'row 2'),
     ('a.jsonl', '[' * 20000, 'row 1'),
+    ('a.jsonl', '{"text": 5}', 'row 1'),
     ('a.jsonl', '{"text": "a\\ud800"}\n', 'Unicode'),
     ('a.jsonl', b'\xff\xfe\n', 'cannot be read'),
     ('a.jsonl', EIGHT + '{"text": "b"}', 'row 17 .* a prompt and a text'),
