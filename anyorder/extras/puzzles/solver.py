@@ -25,7 +25,8 @@ def propagate(can, units, narrow=None, owner=None):
         changed = (now != before).any((1, 2))
         possible = now.any(2).all(1)
         active = active[changed & possible]
-    return can, can.any(2).all(1)
+    has_place = np.matmul(units, can.astype(np.float32)) > 0  # who draws grids turns back early
+    return can, can.any(2).all(1) & has_place.all((1, 2))
 
 
 def rounds(can, units, narrow=None):
