@@ -75,7 +75,7 @@ def command_of(directory, split, meta):
     # A source of one's own, which is divided or is this split
     kind = 'text'
     if meta and meta.tokenizer == OWN:
-        kind = 'tokens, with --shape, --end and --vocabulary as before,'
+        kind = 'tokens [--shape, --end and --vocabulary as before]'
     elif meta:
         kind = f'text --tokenizer={shlex.quote(directory)}'
     splits = meta.splits if meta else dict.fromkeys(TRAIN_AND_VAL, {'source': ''})

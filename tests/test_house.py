@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 19_810,
     'anyorder/likelihood': 10_330,
     'anyorder/machine': 4_527,
-    'anyorder/tokens': 17_193,
+    'anyorder/tokens': 17_216,
     'anyorder/training': 9_000,
     'config': 900,
     'data': 440,

@@ -244,6 +244,7 @@ def test_bytes_and_gpt2_by_hand():
     assert tok.cut_place('a b') == 3
     assert token_texts([97, 195], tok) == ['a', PART]
     assert gpt2().encode('hello world') == [31373, 995]
+    assert choose('tiktoken:gpt2') is gpt2()
 
 
 def test_symbols_are_the_longest_that_fit_or_stand_between_blanks():

@@ -22,6 +22,8 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     split   what all of it is; '' divides it, or leaves it to an .npz
     force   replace what is there
     form    end, vocabulary and shape, see describe"""
+    if not source:
+        raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
     source = home(source)
     name = name or 'tokens'
     place_of(data_dir, name, split)
