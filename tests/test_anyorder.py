@@ -228,7 +228,8 @@ def test_a_file_has_positions_of_the_model_or_fewer():
 
 def test_a_text_that_is_no_order_is_one_line():
     """Also a file, and a number that a family refuses."""
-    assert [read_order(text, 'own') for text in ('few:3@4', 'own')] == ['few:3@4', 'own']
+    right = ['few:3@4', 'block:1', 'own']
+    assert [read_order(text, 'own') for text in right] == right
     for wrong in (
         'own',
         'swaps:',
