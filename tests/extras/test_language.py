@@ -186,6 +186,19 @@ def test_texts_are_written_as_often_as_they_score(how, drawing):
     assert chi2_of(counts[often], law[often] / law[often].sum()) < limit(int(often.sum()) - 1)
 
 
+@pytest.mark.parametrize('how', [HOWS[0], HOWS[4]], ids=str)
+def test_tokens_that_are_blank_again_have_the_law_of_blanks(how):
+    """As those of a round of revision: no step knows what stood there."""
+    model = toy()
+    canvas = scored(model, TEXTS[MATCHES][::9], how)
+    again = torch.tensor([True, False, True, False, True, True])
+    canvas.blank(again.expand(canvas.idx.shape))
+    how = how | {'schedule': [1, 2, 3, 4]}
+    blank = scored(model, canvas.idx, how, order=canvas.order, known=canvas.n_known)
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(scores=True)))
+    close(canvas.logprob[:, again], blank.logprob[:, again])
+
+
 def test_what_is_possible_stays_possible():
     """However unlikely it is: no share of a class is rounded to 0."""
     model = toy()
