@@ -339,10 +339,13 @@ def read_order(text, *others):
 
 
 def read_positions(path):
-    """Return the positions of a JSON file. Raises ValueError unless they are whole numbers."""
+    """Return the positions of a JSON file. Raises ValueError unless they are a permutation."""
     rule = 'it must hold every one from 0 on once; a function is FILE.py:NAME'
     with reading(path, 'a JSON list of positions', rule):
-        return [*map(operator.index, json.loads(read_text(path)))]
+        positions = [*map(operator.index, json.loads(read_text(path)))]
+        if sorted(positions) != [*range(len(positions))]:
+            raise ValueError
+    return positions
 
 
 def order_option(options, saved=None):

@@ -249,7 +249,8 @@ def test_a_text_that_is_no_order_is_one_line():
             read_order(wrong)
     with one_line("nearest is 'random'"):
         read_order('randm')
-    for text in ('{"order": [0]}', '3', '[0.0, 1]', '[[0]]', '[2, 0', b'\xff\xfe\0', '[' * 99999):
+    numbers = '[0, 1, 1]', '[3, 1, 2]', '[-1, 0, 1]', f'[0, {2**99}]', '[0.0, 1]', '3', '[[0]]'
+    for text in (*numbers, '{"order": [0]}', '[2, 0', b'\xff\xfe\0', '[' * 99999):
         with one_line('order.json cannot be read as a JSON list'):
             listed(text)
     with one_line("order must be random, l2r, .*, got 'rl'"):

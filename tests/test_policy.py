@@ -13,6 +13,7 @@ from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
 import eval_ppl
 from anyorder.checkpoint import Checkpoint, model_from_checkpoint
 from anyorder.functions import LOADED
+from anyorder.generation.canvas import Canvas
 from anyorder.likelihood.estimates import in_orders
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll
@@ -70,7 +71,7 @@ def falls(u, n, parameter, step):
     raise ArithmeticError('a fall')
 
 def same(u, n, parameter):
-    return u.argsort(1) * 0
+    return u.argsort(1) * 0 + 9
 
 def drawn(u, n, parameter):
     return torch.rand(u.shape).argsort(1)
@@ -172,7 +173,11 @@ def test_a_function_may_change_what_it_is_given(policy):
 def test_a_wrong_function_is_told_wherever_it_is_drawn(policy):
     """That it draws by torch's own generator does not make another validation of it."""
     same = order_of('same')
-    for draw in (same.check, partial(draw_orders, [0, 1], order=same)):
+
+    def write(n):
+        Canvas.of_texts([([0] * n, [False] * n)], same, 0)
+
+    for draw in (same.check, partial(draw_orders, [0, 1], order=same), write):
         with one_line('every position .* policy.py:same'):
             draw(4)
     torch.rand(3)

@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.limits import Limits
 from anyorder.generation.plan import is_exact
-from anyorder.orders import are_permutations, given_first
+from anyorder.orders import are_permutations, check_orders, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
 # Tensors (B, N) on the device, then tensors (B,) on the host
@@ -91,6 +91,7 @@ class Canvas:
         orders = torch.arange(tokens.size(1)).repeat(len(texts), 1)
         for row, n, own in zip(orders, lengths.tolist(), seeds):
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
+            check_orders(row[:n], n, order.name)
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
         return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
 
