@@ -248,7 +248,7 @@ def test_zero_shot_rows_are_detokenized(name, rows, end):
 
 
 def test_a_rule_may_fit_across_two_pieces_of_a_row():
-    rows = [Begun('a @-'), Begun('@ b '), ', c', 'd @,@ e']
+    rows = [Begun('a @-'), Begun('@ b '), ', c', ('prompt', 'd @,@ e')]
     assert [*p.detokenized(rows, WIKITEXT)] == ['a-b, c', 'd,e']
 
 
@@ -382,7 +382,7 @@ def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
         assert found.origin.startswith(f'{source}, fingerprint ')
         texts = {' '.join(names): [*documents] for names, documents in found.parts.items()}
         assert texts == {names: texts_of(name) for names, name in wanted.items()}
-    with one_line('owner/set cannot be read as what the hub has'):
+    with one_line("owner/set cannot be read as what the hub has.*Error: .*'other'"):
         open_source('hf:owner/set/other', '')  # which has no such configuration
 
 
@@ -409,7 +409,7 @@ def test_named_sets_go_through_datasets(monkeypatch):
     assert read('train', 'wikitext2') == ['', ' = train =\n']
     found = read('train', 'openwebtext'), read('val', 'openwebtext')
     assert (sorted(sum(found, [])), len(found[1])) == (sorted(TEXTS), 1)
-    with one_line('Salesforce/wikitext cannot be read as what the hub has: check name and network'):
+    with one_line('Salesforce/wikitext cannot be read .*check name .*ConnectionError: no route'):
         prepare('', 'wikitext2', split='train', force=True)
 
 

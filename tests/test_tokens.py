@@ -369,6 +369,7 @@ def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes(
 WRONG = [
     ('gtp2', None, 'tokenizer must be bytes'),
     ('tiktoken:cl100k', None, 'cl100k_base'),
+    ('tiktoken:bytes', None, 'cl100k_base'),
     ('bpe:256', None, 'from 257'),
     ('bpe:1048577', None, 'from 257'),
     ('hf:me/wrods', None, 'hf:me/wrods cannot be read .*OSError'),

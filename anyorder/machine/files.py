@@ -90,11 +90,12 @@ def plain_json(value, indent=None):
 
 
 @contextlib.contextmanager
-def reading(path, what, way_out):
+def reading(path, what, way_out, n_letters=0):
     """Raise one ValueError if the body, which reads a file and does nothing else, fails at it.
 
-    what     what the file should be, with its article
-    way_out  what the user can do
+    what       what the file should be, with its article
+    way_out    what the user can do
+    n_letters  of the words of the cause that are said, too
 
     The file is cut off then, or of another kind. Errors of the system, a lack of memory and of a
     package pass: the file may be fine."""
@@ -105,7 +106,8 @@ def reading(path, what, way_out):
         of_system = isinstance(e, OSError) and e.errno not in (None, errno.EINVAL)
         if of_system or isinstance(e, ImportError) or is_out_of_memory(e):
             raise
-        why = type(e).__name__
+        words = ' '.join(str(e).split())
+        why = f'{type(e).__name__}: {words:.{n_letters}}'.rstrip(': ')
         raise ValueError(f'{path} cannot be read as {what}: {way_out} ({why})') from None
 
 
@@ -202,5 +204,5 @@ def asking_hub(name):
 
     logging.set_verbosity_error()
     way_out = 'check name and network, or download it and give its path'
-    with reading(name, 'what the hub has', way_out):
+    with reading(name, 'what the hub has', way_out, n_letters=200):
         yield

@@ -51,9 +51,10 @@ def benchmark(repository, config, field, rules, splits, about):
 
 def detokenized(rows, rules):
     """Yield rows after these rules, one at a time: a training split of WikiText is half a
-    gigabyte."""
+    gigabyte. A prompt is no part of them."""
     for row in cut_anew(rows, lambda row: 0):  # whole, as a rule may fit across two pieces
-        yield detokenize(row, rules)
+        text = row[1] if isinstance(row, tuple) else row
+        yield detokenize(text, rules)
 
 
 def detokenize(text, rules):
