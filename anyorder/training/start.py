@@ -211,7 +211,8 @@ def check_processes(before, config, model, data):
     if world_size == 1:
         return
     own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
-    own |= {'the data': data.sets, 'the weights': digest(model)} | config
+    hashes = {name: (s['train']['sha256'], s['val']['sha256']) for name, s in data.sets.items()}
+    own |= {'the data': hashes, 'the weights': digest(model)} | config
     for name in ('out_dir', 'data_dir', 'device', 'wandb_id'):  # of a process alone
         own.pop(name)
     first, *others = gather(own)
