@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 19_811,
     'anyorder/likelihood': 10_330,
     'anyorder/machine': 4_561,
-    'anyorder/tokens': 17_233,
+    'anyorder/tokens': 17_299,
     'anyorder/training': 9_031,
     'config': 900,
     'data': 440,

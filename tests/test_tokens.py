@@ -378,6 +378,8 @@ WRONG = [
     ('a.json', {'type': 'New'}, 'pip install -U tokenizers'),
     ('a.json', {'vocab': None}, 'cannot be read as a tokenizer.json'),
     ('a.json', {'vocab': {'[UNK]': 0}}, "a.json has no token for 'ab'"),
+    ('a.json', {'vocab': {'[UNK]': 0, 'a': 1 << 24}}, 'a.json must have an id below 16,777,216'),
+    ('a.json', {'vocab': {'[UNK]': 0, 'a': 5, 'b': 5}}, 'and none for two'),
     ('.', None, 'holds no tokenizer.json'),
     ('.', '{"model_type": "aogpt", "tokenizer": "sudoku4"}', 'has sudoku4 tokens, which are'),
     ('.', '{"model_type": "llada"}', 'holds no tokenizer.json'),

@@ -12,7 +12,15 @@ import unicodedata
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from anyorder.machine.files import reading
-from anyorder.tokens.tokenizer import END_OF_TEXT, PART, Tokenizer, shifted, split_spans, tokens_of
+from anyorder.tokens.tokenizer import (
+    END_OF_TEXT,
+    N_IDS,
+    PART,
+    Tokenizer,
+    shifted,
+    split_spans,
+    tokens_of,
+)
 
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')
@@ -174,6 +182,7 @@ class Library(Tokenizer):
             backend = tokenizers.Tokenizer.from_str(text)
         if getattr(backend.model, 'dropout', None):
             backend.model.dropout = None  # a text has the same tokens each time
+        check_ids(name, backend.get_vocab())
         if eos is None:
             eos = end_of(backend, end)
         return cls(name, backend, eos)
@@ -303,6 +312,15 @@ class Library(Tokenizer):
 def spans_of(found):
     """Return the spans that an Encoding of the package has."""
     return [(i, *place) for i, place in zip(found.ids, found.offsets)]
+
+
+def check_ids(name, ids):
+    """Raise ValueError unless each token of {token: id} has a small id of its own."""
+    if max(ids.values()) >= N_IDS or len({*ids.values()}) < len(ids):
+        raise ValueError(
+            f'{name} must have an id below {N_IDS:,} for each token, and none for two: number its '
+            'tokens without gaps'
+        )
 
 
 def special_of(backend):
