@@ -152,8 +152,10 @@ class Canvas:
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
 
     def lists(self):
-        """Return (token, visit, step, log p, *likeliest) of each position of each row, as lists of
-        floats."""
+        """Return [token, visit, step, log p, likeliest] of each row, lists by position, of floats
+        and, the last one, of lists."""
         tables = [self.idx, self.order.argsort(1), self.step, self.logprob]
         whole = torch.stack([x.to(self.logprob.dtype) for x in tables], 2)  # (B, N, 4)
-        return torch.cat([whole, self.likeliest], 2).tolist()  # by one wait
+        whole = torch.cat([whole, self.likeliest], 2).cpu()  # by one wait
+        rows = zip(whole[:, :, :4].mT.tolist(), whole[:, :, 4:].tolist())
+        return [[*columns, likeliest] for columns, likeliest in rows]

@@ -160,13 +160,12 @@ class Text:
 
     def take_down(self, row):
         """Write down what the last stretch has revealed until now, its row of Canvas.lists."""
-        for p, (token, visit, step, logprob, *likeliest) in zip(range(*self.spans[-1]), row):
+        for p, token, visit, step, logprob, likeliest in zip(range(*self.spans[-1]), *row):
             place = self.places[p]
-            now = self.n_steps + int(step)
             if step < 0:
-                if len(self.spans) == 1 and place.visit != visit:  # as it is read
+                if place.visit != visit and len(self.spans) == 1:  # as it is read
                     self.places[p] = place._replace(visit=visit)
-            elif place.step != now:  # else it was written down before
+            elif place.step != (now := self.n_steps + int(step)):  # else it was written down before
                 self.places[p] = Place(int(token), place.kind, now, visit, logprob, likeliest)
 
     def sample(self):
