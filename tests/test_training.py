@@ -490,6 +490,16 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, monkeypatch, args):
     assert os.path.exists('out') == ('wandb' in args)  # which begins behind the lock
 
 
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_a_token_that_nobody_reads_is_told_before_a_run(data, split):
+    tokens = np.fromfile(f'data/pydocs/{split}.bin', '<u2')
+    tokens[-1] = 9999
+    tokens.tofile(f'data/pydocs/{split}.bin')
+    with one_line(f'pydocs/{split}.bin is damaged'):
+        run('--max_iters=0', '--eval_iters=1')
+    assert not os.path.exists('out')
+
+
 def test_processes_differ_or_cannot_share_in_one_line(data, forked):
     """Folders may differ."""
     tiny('--max_iters=1', '--out_dir=b')

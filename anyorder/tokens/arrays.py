@@ -165,7 +165,7 @@ def grid_of(shape, end, n_row):
         said = f'rows of {n_row}' if n_row else 'a stream'
         raise ValueError(
             'shape is HxW, as 8x8, for rows of H * W tokens, and end a token from 0 to '
-            f'{N_IDS - 1:,}, which ends each document of a stream: got {shape!r} and {end} for '
+            f'{N_IDS - 1:,}, which ends each document of a stream: got {shape=} and {end=} for '
             f'{said}'
         )
     return sides if shape else None

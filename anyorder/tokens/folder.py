@@ -85,7 +85,7 @@ class Folder:
                 f'{self.path} holds {", ".join(self.kept)} of another kind ({", ".join(others)}), '
                 'and one folder has one kind: use another --name'
             )
-        content = re.search(r', (sha256|fingerprint) [\w+]+$|$', self.origin)[0]
+        content = re.search(r', (sha256|fingerprint) \S+$|$', self.origin)[0]
         shared = [s for s in self.kept if content and content in self.kept[s]['source']]
         if shared:
             raise ValueError(

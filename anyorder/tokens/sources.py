@@ -122,7 +122,7 @@ def files_of(path):
     files = texts_in(path) if os.path.isdir(path) else []
     if not files:
         raise ValueError(
-            f'no file {path}: name a file ({KINDS}), a folder in which there is a .txt or which '
+            f'no file {path!r}: name a file ({KINDS}), a folder in which there is a .txt or which '
             '`datasets` saved, or hf:OWNER/NAME'
         )
     return files

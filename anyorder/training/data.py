@@ -42,6 +42,8 @@ class Data:
         self.validation = Validation(Config(config | self.said))
         n_blocks = self.validation.n_blocks
         self.val = [Corpus.of(Blocks(val, *how), n_blocks, self.tokenizer) for _, val in pairs]
+        for text in self.val:
+            text.split.count()  # raises for a token that the set lacks, in any of its blocks
         self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
