@@ -954,7 +954,7 @@ BAD = {
     '--split=mine': 'mine',
     '--datasets=ptb': 'prepare.py ptb',
     '--datasets=nosuch': 'data/prepare.py',
-    '--datasets=no.txt': 'no file .no.txt',
+    '--datasets=no.txt': "no file 'no.txt'",
     '--datasets=,': '--datasets=',
     '--datasets=broken': 'token 257',
     '--datasets={folder}/void.txt': 'no text',
