@@ -26,7 +26,7 @@ class Canvas:
     logprob   (B, N) log p in nats of each revealed token, see Runner.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
-    likeliest (B, N, 1 + 2k) beside each, see likeliest.py
+    likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
     keys      (B,) of keys_of: the seeds for draws on the device
 
     On the host:
@@ -74,7 +74,7 @@ class Canvas:
         self.draw_numbers()
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)
-        self.likeliest = self.u.new_zeros(*idx.shape, 1)  # without any
+        self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = self.n_passes = self.n_drafts = torch.zeros_like(self.n_visits)
         self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
 

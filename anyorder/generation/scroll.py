@@ -253,7 +253,8 @@ def next_canvas(texts, order, device):
     checkpoint = texts[0].checkpoint
     stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
     canvas = Canvas.of_texts(stretches, order, seeds, device)
-    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * page.top_logprobs)
+    if page.top_logprobs:
+        canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * page.top_logprobs)
     canvas.limits = Limits(page.allowed, device, numbers, starts)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:

@@ -26,9 +26,8 @@ def workspace_of(network, part, use_cache, n_passes=1):
     A step has n_passes, each with a cache of its own. A frozen network that records its steps keeps
     one, of the most rows and positions that it ever wrote. While it is lent, another text has its
     own, and of the two the one is kept that ends last. It goes with the network, and where memory
-    was short. Steps
-    that ask the host are not recorded, nor those of a decoder without its cache, each of which has
-    another size."""
+    was short. Steps that ask the host are not recorded, nor those of a decoder without its cache,
+    each of which has another size."""
     dtype = torch.float32
     if hasattr(network, 'dtype'):  # networks of others do not say it
         dtype = product_dtype(network)

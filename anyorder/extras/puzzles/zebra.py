@@ -139,8 +139,8 @@ class Zebra(Puzzle):
             enough = is_enough(slice(None), column < middle[:, None])
             low = np.where(enough, low, middle)
             high = np.where(enough, middle, high)
-        clues = clues[:, : high.max()]
-        order = np.broadcast_to(column[: high.max()], clues.shape[:2])
+        clues = clues[:, : high.max(initial=0)]
+        order = np.broadcast_to(np.arange(clues.shape[1]), clues.shape[:2])
         kept = order < high[:, None]
 
         # Then clue by clue; what is left stands in front
