@@ -363,8 +363,8 @@ class Template:
                 self.open.append((start, start + n))
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
-            tokens = piece.text or itertools.repeat(0, n)
-            self.places += [Place(token, piece.kind) for token in tokens]
+            written = [Place(token, piece.kind) for token in piece.text]
+            self.places += written or itertools.repeat(Place(0, piece.kind), n)
         self.starts.append(len(self.places))
         if pattern is not None:
             self.patterns = [(0, len(self.places), pattern)]

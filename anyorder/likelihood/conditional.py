@@ -43,10 +43,10 @@ def logprobs_of_parts(model, texts, n_orders=0):
     def rows():
         for tokens, b, a, seed in texts:
             both = torch.cat([b, a])
-            is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
-            rest = is_rest.nonzero()[:, 0]
-            if not model.slots.masked_loss:  # which has to know which positions are blank
-                rest = rest[:0]
+            rest = both[:0]
+            if model.slots.masked_loss:  # which has to know which positions are blank
+                is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
+                rest = is_rest.nonzero()[:, 0]
             for order in orders_of_parts(b, a, n_orders, seed):
                 yield tokens, torch.cat([order, rest]), range(len(b), len(both))
 
