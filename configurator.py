@@ -129,21 +129,15 @@ def names_in(text):
     return [part.strip() for part in text.split(',') if part.strip()]
 
 
-BOOLS = {'true': True, 'false': False}
-
-
 def parse(default, text):
-    """Return the value of `text` on the command line: a string where the default is one, else a
-    literal."""
+    """Return the value of `text` on the command line: a string where the default is one, else as a
+    config file has it, if it is such a value."""
     if isinstance(default, str) and default != 'auto':
         return text
-    if text.lower() in BOOLS:
-        return BOOLS[text.lower()]
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return value_of(ast.parse(text, mode='eval').body)
+    except NO_VALUE:
         return text
-    return value if isinstance(value, PLAIN) else text
 
 
 def check(defaults, key, value, where):
@@ -164,6 +158,9 @@ def check(defaults, key, value, where):
     return value
 
 
+BOOLS = {'true': True, 'false': False}
+# what Python and value_of raise for a text that is no value
+NO_VALUE = (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -189,7 +186,7 @@ def read_config_file(path):
                     found.append((where, name, value_of(node.value)))
                 case _:
                     raise ValueError(ast.unparse(node))
-    except (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as e:
+    except NO_VALUE as e:
         said = ' '.join(str(e).split())[:80]
         raise ValueError(
             f'{where}: a config file holds `name = value` lines only, of plain values and '

@@ -6,12 +6,13 @@ import hashlib
 import os
 import pkgutil
 from dataclasses import asdict, fields
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
+from torch.utils._pytree import tree_map_only  # there is no public name
 
 from anyorder.machine.files import reading, whole_files
-from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
+from anyorder.machine.processes import is_split, local, own_part, processes, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
@@ -58,7 +59,7 @@ def entries_of(model, ema=None, **entries):
     It holds model, model_args, ema_model with shadow_params by name, and `entries`: iter_num,
     config, optimizer, ..."""
     checkpoint = {
-        'model': model.state_dict(keep_vars=True),
+        'model': dict(model.state_dict(keep_vars=True)),
         'model_args': asdict(model.config),
         **entries,
     }
@@ -68,7 +69,8 @@ def entries_of(model, ema=None, **entries):
             'num_updates': ema.n_updates,
             'shadow_params': dict(ema.model.named_parameters()),
         }
-    return map_tensors(checkpoint, of_all)
+    # a tensor that is there twice, as a tied head, is one tensor afterwards, too
+    return tree_map_only(torch.Tensor, cache(of_all), checkpoint)
 
 
 def of_all(x):
@@ -109,18 +111,15 @@ def load_checkpoint(name, lazily=False):
     if os.path.isdir(path):
         return load_folder(path)
     checkpoint = load_pickle(path, 'a checkpoint', 'name another, or copy it again', lazily)
-    held = checkpoint.items() if isinstance(checkpoint, dict) else ()
-    found = {name: value for name, value in held if value is not None}
-    if not {'model', 'model_args'} <= found.keys():
-        raise ValueError(
-            f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
-            "and 'model_args'"
-        )
+    found = {'model': None, 'model_args': None}
+    if isinstance(checkpoint, dict):
+        found |= {name: value for name, value in checkpoint.items() if value is not None}
     for name, kind in ENTRIES.items():
-        if not isinstance(found.get(name, kind()), kind):
+        value = found.get(name, kind())
+        if not isinstance(value, kind):
             raise ValueError(
                 f'{path} is not a checkpoint: {name} must be a {kind.__name__}, got '
-                f'{type(found[name]).__name__}: name another, or copy it again'
+                f'{type(value).__name__}: name another, or copy it again'
             )
     return found
 

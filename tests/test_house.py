@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_105,
-    'anyorder': 14_581,
+    '': 13_074,
+    'anyorder': 14_574,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_810,
     'anyorder/extras/lm_eval': 3_700,
@@ -53,7 +53,7 @@ BUDGET = {
     'anyorder/extras/speed': 5_730,
     'anyorder/generation': 19_874,
     'anyorder/likelihood': 10_330,
-    'anyorder/machine': 4_561,
+    'anyorder/machine': 4_469,
     'anyorder/tokens': 17_299,
     'anyorder/training': 9_046,
     'config': 940,
