@@ -3,11 +3,15 @@
 They are written from the definitions."""
 
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from conftest import numbers
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
+from anyorder.extras.rules.klass import Klass
+from anyorder.extras.rules.pc_sampler import PcSampler
 from anyorder.generation.drawing import token_noise
 from anyorder.generation.options import choice_in
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
@@ -174,15 +178,48 @@ def zero(logits):
     return logits.softmax(-1)[:, 0]
 
 
-# of the law of a blank, and where it stands in its block
+# of the law p of the blank at a position, its laws at the steps of its block before, and the slow
+# writer that asks
+
+
+def klass(p, position, before, writer):
+    """Kim et al. 2025, arXiv 2511.05664: above 1 if it is sure and stable, by two comparisons."""
+    kl = [float((new * (new / old).log()).nansum()) for old, new in pairwise([*before, p][-3:])]
+    is_stable = len(kl) == 2 and max(kl) < Often.kl_limit
+    return p.max() + (is_stable and p.max() > writer.threshold)
+
+
+def pc_sampler(p, position, before, writer):
+    """Huang et al. 2025, arXiv 2508.13021."""
+    share = (writer.model.counts + 1) / (writer.model.counts + 1).sum()
+    nats = -float(p.max()) * math.log(share[p.argmax()])
+    return math.exp(-Early.decay * position) * min(Early.most, nats)
+
+
 SLOW_SCORES = {
-    'given': lambda p, i: -i,
-    'top_prob': lambda p, i: p.max(),
-    'margin': lambda p, i: -p.topk(2).values.diff(),
-    'entropy': lambda p, i: (p * p.log()).nansum(),
-    'zero': lambda p, i: p[0],
+    'given': lambda *_: 0,  # of equals the first in the order
+    'top_prob': lambda p, *_: p.max(),
+    'margin': lambda p, *_: -p.topk(2).values.diff(),
+    'entropy': lambda p, *_: (p * p.log()).nansum(),
+    'zero': lambda p, *_: p[0],
+    'often': klass,
+    'early': pc_sampler,
 }
 SLOW_SCORES |= {'factor': SLOW_SCORES['top_prob'], 'eb': SLOW_SCORES['entropy']}
+
+
+# rules of extras with numbers that tell on small networks
+
+
+@dataclass(frozen=True)
+class Often(Klass):
+    kl_limit: float = 0.5
+
+
+@dataclass(frozen=True)
+class Early(PcSampler):
+    decay: float = 0.1
+    most: float = 0.5
 
 
 # of scores, the largest first, and the number of a rule: how many blanks are sure
@@ -202,7 +239,11 @@ def reached(ranked, threshold):
     return sum(score >= threshold for score in ranked)
 
 
-SLOW_RULES = {'factor': factor, 'eb': entropy_bounded}
+SLOW_RULES = {
+    'factor': factor,
+    'eb': entropy_bounded,
+    'often': lambda ranked, _: reached(ranked, 1),
+}
 
 
 # the options of `cut`, and what they are by themselves
@@ -260,6 +301,7 @@ class ByDefinition:
     def write(self, blanks, n_steps, block_length, *names):
         u = numbers(self.seed, 'tokens', *names, n=len(self.text))
         for block, ends in self.blocks(blanks, n_steps, block_length, *names):
+            laws = []
             for end in ends:
                 rest = [p for p in blanks if p not in self.visits]
                 left = [p for p in block if p in rest]
@@ -267,7 +309,8 @@ class ByDefinition:
                     break
                 logits = self.logits(self.visits, rest)
                 n_new = end - len(block) + len(left)
-                for p in self.chosen(block, left, logits, n_new):
+                laws.append({p: logits[p].softmax(-1) for p in left})
+                for p in self.chosen(left, laws, n_new):
                     self.reveal(p, logits[p], u[p])
                 self.n_steps += 1
 
@@ -312,11 +355,13 @@ class ByDefinition:
         sizes = len(visits), len(blanks)
         return self.model.predict(self.text[None], order, *sizes, n_visits=sum(sizes))[0]
 
-    def chosen(self, block, left, logits, n_new):
-        """The blanks of a block, of which some are left, that a step reveals, by their logits."""
+    def chosen(self, left, laws, n_new):
+        """The blanks left in a block that a step reveals, by their laws at its steps so far."""
         policy = 'zero' if is_own(self.policy) else self.policy or 'given'
-        slow = SLOW_SCORES[policy]
-        score = {p: float(slow(logits[p].softmax(-1), block.index(p))) for p in left}
+        score = {}
+        for p in left:
+            *before, law = [some[p] for some in laws]
+            score[p] = float(SLOW_SCORES[policy](law, p, before, self))
         sure = []
         if self.threshold is not None:
             ranked = sorted(left, key=score.get, reverse=True)

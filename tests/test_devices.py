@@ -23,7 +23,7 @@ from simulated_gpu import counted
 
 from anyorder import fast
 from anyorder.fast import freeze
-from anyorder.generation import Canvas, Given, fill, generate, plan, runner, unmasking_of, workspace
+from anyorder.generation import Canvas, Given, fill, generate, plan, unmasking_of, workspace
 from anyorder.generation.options import drawing_in
 from anyorder.generation.way import Way
 from anyorder.machine import devices
@@ -260,30 +260,11 @@ def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how
 # ---- the plan of steps, as devices run it, here on the CPU
 
 
-def as_on_devices(monkeypatch):
-    """Have the CPU run padded steps, of rows that stay, as a device does."""
-    monkeypatch.setattr(Canvas, 'is_exact', False)
-
-
 def test_steps_have_few_sizes():
     """As each is recorded anew."""
     sizes = [plan.padded(n) for n in range(1, 1025)]
     assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1))
     assert len({*sizes}) == 22
-
-
-def test_klass_compares_a_blank_once_where_scores_are_made_in_parts(monkeypatch):
-    """Blanks that repeat on a device may be in another part."""
-    model = make_model(block_size=12)
-    model.lm_head.weight.mul_(0.1)
-    found = []
-    for _ in range(2):
-        canvas, several = begun(model, CPU, KLASS, [0, 7, 11, 12, 3])
-        assert len([*several]) < 11  # so that there are sets that depend on the comparisons
-        found.append([canvas.idx.tolist(), canvas.step.tolist()])
-        as_on_devices(monkeypatch)
-        monkeypatch.setattr(runner, 'split_rows', lambda vocab_size, x: [x.split(3)])
-    assert found[0] == found[1]
 
 
 # ---- what is kept for the next text

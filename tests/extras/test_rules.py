@@ -1,5 +1,6 @@
-"""The rules of the literature: what each reveals, read anew from its paper; drawn by all draws;
-what a rule is called, and what is refused. test_laws.py has the laws of all ways of writing."""
+"""The rules of the literature: dilated by hand, drawn by all draws; what a rule is called, and what
+is refused. test_laws.py has the laws of all ways of writing, and what klass and pc_sampler
+reveal."""
 
 import itertools
 import math
@@ -21,78 +22,8 @@ from anyorder.generation.rules import RULES
 from anyorder.generation.way import Way
 from anyorder.orders import Order
 
-COUNTS = torch.tensor([1, 50, 7, 0, 3, 9, 200, 4, 20, 1, 5])
 SOME = ['decoder']
 SOME += [pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS if name not in SOME]
-
-
-# ---- the papers: [{blank: its law}] of the steps of a block so far -> the blanks of this step
-
-
-def klass(laws, confidence=0.16, limit=0.06):
-    """Kim et al. 2025, arXiv 2511.05664, by two comparisons."""
-    ranked = sorted(laws[-1], key=lambda i: -laws[-1][i].max())
-    ready = []
-    for i in ranked:
-        kept = itertools.pairwise(some[i] for some in laws[-3:])
-        kl = [float((q * (q / p).log()).nansum()) for p, q in kept]
-        if laws[-1][i].max() > confidence and len(kl) == 2 and max(kl) < limit:
-            ready.append(i)
-    return ready or ranked[:1]
-
-
-def pc_sampler(laws):
-    """Huang et al. 2025, arXiv 2508.13021, with lambda 0.1 and alpha 0.5."""
-    share = (COUNTS + 1) / (COUNTS + 1).sum()
-    score = {}
-    for i, p in laws[-1].items():
-        nats = -float(p.max()) * math.log(share[p.argmax()])
-        score[i] = math.exp(-0.1 * i) * min(0.5, nats)
-    return [max(score, key=score.get)]
-
-
-def by_paper(model, text, order, known, rule, length, allowed):
-    """The step of each position of a text (9,), in blocks of some length."""
-    visits = order[:known].tolist()
-    blanks = order[known:].tolist()
-    step = [-1] * 9
-    for start in range(0, len(blanks), length):
-        laws = []
-        while left := [i for i in blanks[start : start + length] if i not in visits]:
-            rest = [i for i in blanks if i not in visits]
-            now = torch.tensor([[*visits, *rest]])
-            logits = model.predict(text[None], now, len(visits), len(rest))[0]
-            law = dict(zip(rest, logits.masked_fill(~allowed, -torch.inf).softmax(-1)))
-            laws.append({i: law[i] for i in left})
-            n_steps = max(step) + 1
-            for i in rule(laws):
-                step[i] = n_steps
-                visits.append(i)
-    return step
-
-
-PAPERS = [
-    (Klass(threshold=0.16, kl_limit=0.06), klass),
-    (Klass(threshold=0.16, kl_limit=0.06, block_length=5), klass),
-    (PcSampler(n_steps=9, decay=0.1, most=0.5), pc_sampler),
-]
-
-
-@pytest.mark.parametrize('network', SOME)
-@pytest.mark.parametrize('it, rule', PAPERS)
-def test_a_rule_is_that_of_its_paper(batch, network, it, rule):
-    """Behind prompts, in rows that end after each other, where not every token is allowed."""
-    model = make_model(**NETWORKS[network])
-    model.register_buffer('counts', COUNTS)
-    model.lm_head.weight.mul_(0.25)
-    allowed = torch.arange(11).expand(9, 11) < 9
-    _, order = batch
-    known = torch.tensor([0, 6, 2, 4, 1])
-    canvas = Canvas(*batch, known, range(5), allowed=allowed)
-    fill(model, canvas, Way(it))
-    for r, n in enumerate(known.tolist()):
-        asked = order[r], n, rule, it.block_length or 9, allowed[0]
-        assert canvas.step[r].tolist() == by_paper(model, canvas.idx[r], *asked)
 
 
 def test_dilated_blocks_by_hand():
