@@ -627,7 +627,7 @@ class Network(nn.Module):
             )
         if n_known is None or n_known.device.type != 'cpu' or torch.compiler.is_compiling():
             return
-        if not 0 <= n_known.min() <= n_known.max() < T:
+        if ((n_known < 0) | (n_known >= T)).any():
             raise ValueError(f'n_known must be from 0 to {T - 1}, got {n_known.tolist()[:8]}')
 
 

@@ -5,7 +5,6 @@ import json
 import math
 import unicodedata
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,11 +26,10 @@ from anyorder.likelihood.measured import Corpus, open_corpus
 from anyorder.likelihood.nll import block_nll, known_shares, read
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
-from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.tokenizers import Bytes, Symbols, get_tokenizer, tokenizer_of_set
+from anyorder.tokens.tokenizers import Bytes, Symbols, tokenizer_of_set
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA, AOGPTConfig
@@ -65,7 +63,7 @@ def made(*args, run=None, **network):
 
 def text_of(blocks, given=None):
     """A text of these blocks and of twelve bytes."""
-    tokens = blocks.flatten().numpy()
+    tokens = blocks[blocks != PADDING].numpy()
     if given is None:
         given = torch.zeros_like(blocks, dtype=torch.bool)
     split = SimpleNamespace(packed=tokens, meta=Meta())
@@ -74,8 +72,8 @@ def text_of(blocks, given=None):
 
 
 def measured(model, found):
-    """{label: row} of estimates of IDX, and what the command says."""
-    text = text_of(IDX)
+    """{label: row} of estimates of BLOCKS, and what the command says."""
+    text = text_of(BLOCKS, GIVEN)
     rows = eval_ppl.evaluate(model, text, found, Journal('', {}))
     said = eval_ppl.report(text, rows, Bytes())
     return {row['estimate']: row for row in rows}, said
@@ -117,6 +115,7 @@ def test_nats_of_blocks_are_those_of_their_visits_by_any_batch(network):
     for size in (1, 3, 9):
         close(block_nll(model, BLOCKS, orders, size, n_given=N_GIVEN), (want * is_blank).sum(1))
     close(block_nll(model, BLOCKS[1:2], orders[1:2], 2), want[1:2].sum(1))
+    close(block_nll(model, BLOCKS[:0], orders[:0], 2), want[:0].sum(1))
     close(block_nll(model, BLOCKS, orders, 2, n_given=N_VISITS), torch.zeros(4).double())
 
 
@@ -129,6 +128,7 @@ def test_the_bound_of_a_masked_loss_is_drawn_without_bias(network):
     every = torch.arange(3).repeat_interleave(6)
     drawn, exact = (block_nll(model, rows, orders, 18, n_known=known) for known in (every, None))
     close(drawn.mean(), exact.mean())
+    assert not len(block_nll(model, rows[:0], orders[:0], 18, n_known=every[:0]))
 
 
 def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block():
@@ -332,17 +332,6 @@ def test_the_law_of_writing_is_its_definition(network):
             assert found.tolist() == pytest.approx(want, rel=1e-10)
 
 
-@pytest.mark.parametrize('asked', ['random', 'sorted_subset', 'swaps:3', 'margin'])
-def test_an_answer_is_measured_by_the_law_that_writes_it(asked):
-    """Behind the same prompt, in the same order; a token each step costs nothing more than that."""
-    model = make_model()
-    *_, each = made(f'--orders={asked}', '--n_steps=0,9')
-    text = text_of(BLOCKS, GIVEN)
-    found, of_one = (it.measure(model, text, Journal('', {})) for it in (each, each.one))
-    (row,) = each.rows(found, text, of_one)
-    assert abs(row['cost']) < 1e-9 and row['cost_stderr'] < 1e-9
-
-
 PAIRS = {
     'margin in 3': 'margin',
     'drawn in 3 x 2': 'drawn x 2',
@@ -354,15 +343,20 @@ PAIRS = {
 
 
 def test_what_passes_cost_is_paired_block_by_block():
-    """Wherever the other row stands in the list."""
-    model = make_model()
+    """Wherever the other row stands in the list. Nine passes are of a token each: they cost nothing
+    more, behind the same prompt in the same order."""
     asked = 'random,margin:.5,factor:2,top_prob,eb/3:1.5,entropy/3,margin,drawn,eb,dilated:4,l2r'
-    rows, said = measured(model, made(f'--orders={asked}', '--n_steps=3,0', '--n_orders=2'))
-    assert 'what is drawn: any order x 2, any order in 3 x 2, drawn x 2, ' in said
+    asked += ',sorted_subset,swaps:3'
+    found = made(f'--orders={asked}', '--n_steps=3,0,9', '--n_orders=2')
+    rows, said = measured(make_model(), found)
+    assert 'what is drawn: any order x 2, any order in 3 x 2, ' in said
     for name, pair in PAIRS.items():
         cost = rows[name]['nats_per_token'] - rows[pair]['nats_per_token']
         assert rows[name]['cost'] == pytest.approx(cost, abs=1e-9)
         assert 1 < rows[name]['passes'] < 9
+    alone = [row for name, row in rows.items() if ' in 9' in name]
+    assert len(alone) == 8
+    assert max(abs(row['cost']) + row['cost_stderr'] for row in alone) < 1e-9
     assert not {'cost', 'cost_stderr'} & {*rows['eb'], *rows['margin']}
 
 
@@ -370,9 +364,9 @@ def test_truths_that_are_cut_off_are_counted():
     model = make_model()
     model.lm_head.bias[10] = -math.inf
     rows, said = measured(model, made('--orders=margin', '--n_steps=3,0'))
-    n_cut = int((IDX == 10).sum())
-    assert rows['margin']['cut'] == n_cut and 'cost' not in rows['margin in 3']
-    assert f'margin: {n_cut} of 36 true tokens are cut off' in said
+    n_cut = int((BLOCKS[~GIVEN] == 10).sum())
+    assert rows['margin']['cut'] == n_cut > 0 and 'cost' not in rows['margin in 3']
+    assert f'margin: {n_cut} of {(~GIVEN).sum()} true tokens are cut off' in said
 
 
 # what is asked for, of a run in an order, of a network; its rows, or a word of why there are none
@@ -410,50 +404,43 @@ ROWS = [
     ('--estimates=own', 'l2r', 'decoder', 'take l2r'),
     ('--estimates=ensemble', '', 'mixed', "decoder's"),
     ('--orders=pc_sampler', '', 'decoder', 'written pc_sampler'),
-]
-
-
-@pytest.mark.parametrize('asked, order, network, want', ROWS)
-def test_every_row_that_is_asked_for_is_made_once(asked, order, network, want):
-    try:
-        found = made(*asked.split(), run=order and {'order': order}, **NETWORKS[network])
-    except ValueError as e:
-        assert want in str(e)
-    else:
-        assert ', '.join(f'{it.kind} {it.label}' for it in found) == want
-
-
-MINE = 'def mine(u, n, parameter):\n    return u.argsort(-1, descending={})\n'
-# what is asked for, and what the rows are called
-SHARED = [
-    ('--orders=a/o.json,b/o.json,c/o.json', 'a/o.json, b/o.json'),
-    ('--orders=a/o.json,l2r,c/o.json,a/o.json', 'o.json, left to right'),
+    # a/ and c/ have the same positions, b/ others
+    ('--orders=a/o.json,b/o.json,c/o.json', '', 'decoder', 'order a/o.json, order b/o.json'),
+    ('--orders=a/o.json,l2r,c/o.json,a/o.json', '', 'decoder', 'order o.json, l2r left to right'),
     (
         '--orders=b/o.json,a/o.json --n_steps=3,0',
-        'b/o.json, b/o.json in 3, a/o.json, a/o.json in 3',
+        '',
+        'decoder',
+        'order b/o.json, written b/o.json in 3, order a/o.json, written a/o.json in 3',
     ),
-    ('--orders=a/f.py:mine,b/f.py:mine --n_orders=2', 'a/f.py:mine x 2, b/f.py:mine x 2'),
+    ('--orders=a/f.py:mine,b/f.py:mine', '', 'decoder', 'order a/f.py:mine, order b/f.py:mine'),
     (
         '--estimates=ensemble:2,ensemble:2/3',
-        'ensemble:2 x 1, ensemble:2 x 2, ensemble:2/3 x 1, ensemble:2/3 x 2',
+        '',
+        'decoder',
+        'ensemble ensemble:2, ensemble ensemble:2/3',
     ),
-    ('--estimates=ensemble:2,ensemble:2/1', 'ensemble x 1, ensemble x 2'),
+    ('--estimates=ensemble:2,ensemble:2/1', '', 'decoder', 'ensemble ensemble'),
 ]
+MINE = 'def mine(u, n, parameter):\n    return u.argsort(-1, descending={})\n'
 
 
-def test_orders_of_one_name_are_told_apart(tmp_path, monkeypatch):
-    """The same one asked for twice is one row."""
+def test_every_row_that_is_asked_for_is_made_once(tmp_path, monkeypatch):
+    """Its nats have a name of their own in the journal."""
     monkeypatch.chdir(tmp_path)
     for name in 'abc':
         (tmp_path / name).mkdir()
         positions = [*range(8, -1, -1)] if name == 'b' else [*range(1, 9), 0]
         (tmp_path / name / 'o.json').write_text(json.dumps(positions))
         (tmp_path / name / 'f.py').write_text(MINE.format(name == 'b'))
-    for asked, want in SHARED:
-        rows, said = measured(make_model(), made(*asked.split()))
-        assert ', '.join(rows) == want
-        assert len({row['nats_per_token'] for row in rows.values()}) > 1
-        assert all(f'\n{name} ' in said for name in rows)
+    for asked, order, network, want in ROWS:
+        try:
+            found = made(*asked.split(), run=order and {'order': order}, **NETWORKS[network])
+        except ValueError as e:
+            assert want in str(e)
+        else:
+            assert ', '.join(f'{it.kind} {it.label}' for it in found) == want
+            assert len({it.work for it in found}) == len(found)
 
 
 # of each row the work is another than that of any other row
@@ -736,17 +723,16 @@ def test_a_judge_weighs_tokens_alike_and_cuts_at_its_context():
 def test_a_judge_reads_left_to_right_and_text_or_the_same_tokens(tmp_path):
     path = str(tmp_path / 'judge.pt')
     model = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
-    kind = {'tokenizer': 'own', 'n_tokens': 257, 'vocabulary': [*map(str, range(257))], 'eos': None}
     fixed = {'order': 'fixed'}
     for word, entries in (
         ('another order', {'tokenizer': 'bytes', 'config': fixed}),
         ('', {'tokenizer': 'bytes', 'config': fixed | {'l2r_ratio': 0.1}}),
-        ('other tokens', {'set': kind}),
+        ('other tokens', {'set': NAMED}),
     ):
         save_checkpoint(path, model, **entries)
         with one_line(word) if word else nullcontext():
             judge.open_judge(path, Bytes())
-    assert judge.open_judge(path, tokenizer_of_set(Meta(**kind))).tokenizer.texts[2] == '2'
+    assert judge.open_judge(path, tokenizer_of_set(Meta(**NAMED))).tokenizer.texts[2] == '2'
 
 
 # --------------------------------------------------------------------------------------------------
@@ -766,6 +752,7 @@ PREPARED = [
     'wikitext2 words.txt wikitext2 val',
     'wikitext2 test.txt wikitext2 test',
 ]
+NAMED = {'tokenizer': 'own', 'n_tokens': 257, 'vocabulary': [*map(str, range(257))], 'eos': None}
 CHECKPOINTS = {'rotary': {'rotary': True}, 'encoder': ENCODER, 'ckpt': {}}
 
 
@@ -797,6 +784,7 @@ def folder(tmp_path_factory):
         save_checkpoint(folder / f'{name}.pt', model, EMA(model, 0.9), **how)
     model.lm_head.weight.fill_(3e38)
     save_checkpoint(folder / 'large.pt', model, **how)
+    save_checkpoint(folder / 'named.pt', model, set=NAMED, config=how['config'])
     return folder
 
 
@@ -835,6 +823,8 @@ def test_a_table_does_not_depend_on_processes_or_being_killed(
     finished = forked(*[lambda out=out: script(*command, out) for out in outs])
     assert [process.code for process in finished] == [0, 0], finished
     assert not [*(tmp_path / 'far').iterdir()]
+    finished_blocks = (tmp_path / 'y.json.blocks.jsonl').read_text().splitlines()
+    assert len(finished_blocks) == len(lines)  # none is measured again
     found = json.loads((tmp_path / 'y.json').read_text())['results']
     for name in ('nats_per_token', 'stderr'):
         want = [row[name] for row in rows]
@@ -958,6 +948,8 @@ BAD = {
     '--datasets=,': '--datasets=',
     '--datasets=broken': 'token 257',
     '--datasets={folder}/void.txt': 'no text',
+    '--ckpt={folder}/named.pt': 'another vocabulary',
+    '--ckpt={folder}/named.pt --datasets={folder}/words.txt': 'trained on own tokens',
     '--datasets={folder}/short.txt': '--block_size=6',
     '--documents=near': 'documents must',
     '--n_blocks=-1': 'n_blocks',
@@ -1009,30 +1001,17 @@ DAMAGED = [
 ]
 
 
-def test_a_journal_goes_on_where_it_was(tmp_path):
-    """Begun, cut off, of another evaluation, damaged."""
+def test_a_journal_that_is_damaged_is_one_line_and_stays(tmp_path):
+    """An empty one is begun."""
     path = tmp_path / 'j.jsonl'
-    model = make_model()
-    (it,) = made('--estimates=any', '--batch_size=3')
-    text = text_of(torch.arange(63).view(7, 9) % 11)
-    want = it.measure(model, text, Journal('', {}))
-    lines = []
-    for kept in (0, 8, 4, 1):
-        path.write_text(''.join(lines[:kept]) + '["half' * (kept > 0))
-        assert it.measure(model, text, Journal(str(path), {'seed': 1})).equal(want)
-        lines = path.read_text().splitlines(True)
-        assert len(lines) == 8  # none is measured again
-    there = Journal(str(path), {'seed': 1})
-    done = [(text.label, text.digest, it.work, b) for b in range(7)]
-    assert there.done == dict(zip(done, want.tolist()))
-    for found in ({'seed': 1, 'order': 3}, {}):
-        with one_line('another evaluation'):
-            Journal(str(path), found)
     for damaged in DAMAGED:
         path.write_bytes(damaged.encode('latin-1'))
         with one_line('j.jsonl cannot be read'):
             Journal(str(path), {})
         assert path.read_bytes() == damaged.encode('latin-1')
+    path.write_text('')
+    Journal(str(path), {'seed': 1})
+    assert path.read_text() == '{"seed": 1}\n'
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1055,28 +1034,6 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
         assert text.n_bytes == n_bytes
         digests.add(text.digest)
     assert len(digests) == 3
-
-
-def test_a_text_of_another_tokenizer_is_one_line(folder):
-    """Also of another vocabulary of the same name."""
-    pytest.importorskip('tokenizers')
-    np.save(folder / 'ids.npy', np.arange(60) % 3)
-    (folder / 'names.txt').write_text('a\nb\nc\n')
-    how = {'source': f'{folder}/ids.npy', 'vocabulary': f'{folder}/names.txt'}
-    kind = prepare_tokens(folder, 'named', **how)
-    for name in ('words', 'test'):
-        meta = prepare('text', folder, f'b.{name}', f'{folder}/{name}.txt', tokenizer='bpe:270')
-    pieces = tokenizer_of_set(meta)
-    renamed = replace(kind, vocabulary=['a', 'b', 'd'])
-    assert open_corpus('named', 2, tokenizer_of_set(kind), folder).n_bytes is None
-    for name, tokenizer, word in (
-        ('words', get_tokenizer('sudoku4'), '--tokenizer=sudoku4'),
-        (f'{folder}/words.txt', get_tokenizer('sudoku4'), 'sudoku4'),
-        ('named', tokenizer_of_set(renamed), 'another vocabulary'),
-        ('b.words', pieces, 'another vocabulary'),
-    ):
-        with one_line(word):
-            open_corpus(name, 2, tokenizer, folder)
 
 
 def test_a_zero_shot_set_is_read_in_the_tokens_of_the_model(folder):
