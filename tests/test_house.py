@@ -48,7 +48,7 @@ BUDGET = {
     'anyorder/extras/masked': 3_830,
     'anyorder/extras/patterns': 7_307,
     'anyorder/extras/pictures': 2_130,
-    'anyorder/extras/puzzles': 11_090,
+    'anyorder/extras/puzzles': 10_755,
     'anyorder/extras/rules': 2_957,
     'anyorder/extras/speed': 5_730,
     'anyorder/generation': 19_874,

@@ -495,13 +495,14 @@ def network(**config):
 @pytest.mark.parametrize('order, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
 def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, temperature):
     model, (_, tokens, given, _, _) = tiny
-    (run,) = read_runs(options_of(f'--orders={order}', f'--temperature={temperature}'), {})
-    idx, step, logprob = solve.solve(model, tokens, given, run.way, 3, batch_size=4)
+    how = options_of(f'--orders={order}', f'--temperature={temperature}')
+    ((_, way),) = read_runs(how, {})
+    idx, step, logprob = solve.solve(model, tokens, given, way, 3, batch_size=4)
     assert torch.equal(idx[given], tokens[given])
     assert torch.equal(step < 0, given)
     assert (logprob[given] == 0).all()
     for r in range(6):  # one puzzle, by its definition
-        visits = draw_orders([r], 16, 1, 3, run.way.order)[0, 0].tolist()
+        visits = draw_orders([r], 16, 1, 3, way.order)[0, 0].tolist()
         visits.sort(key=lambda p: not given[r, p])
         blank = torch.where(given[r], tokens[r], 0)[None]
         how = dict(temperature=temperature, seeds=[derive_seed(3, r)], return_trace=True)
@@ -515,10 +516,11 @@ def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, 
 
 def test_every_run_is_a_row_of_order_and_steps():
     runs = runs_of('--orders=random,margin/4+0.5', '--n_steps=4,0')
-    names = [(run.order, run.n_steps) for run in runs]
+    names = [tuple(row.values()) for row, _ in runs]
     assert names == [*itertools.product(('random', 'margin/4+0.5'), (4, 0))]
-    assert runs[2].way.unmasking == Adaptive(4, score='margin', block_length=4, noise=0.5)
-    assert runs[1].way.unmasking.ends(torch.tensor([5]), [0]).tolist() == [[1, 2, 3, 4, 5]]
+    _, one_by_one, by_margin, _ = [way.unmasking for _, way in runs]
+    assert by_margin == Adaptive(4, score='margin', block_length=4, noise=0.5)
+    assert one_by_one.ends(torch.tensor([5]), [0]).tolist() == [[1, 2, 3, 4, 5]]
 
 
 def test_scores_by_hand():

@@ -55,36 +55,23 @@ class Countdown(Puzzle):
         A step takes two random numbers of those that are left, the larger one first, and one of the
         signs that lead to a result from 1 to 999. The last result is the target."""
         numbers = rng.integers(1, self.largest + 1, (n_rows, self.n))
-        steps, result = self.random_steps(numbers, rng)
         padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
-        tokens = np.column_stack([token_of(numbers), padding, token_of(result), steps])
-        tokens = tokens[(result >= 10) & (result <= self.largest)]
-        is_question = np.arange(tokens.shape[1]) < self.n_question
-        return tokens, is_question | (tokens == EQUALS)
-
-    def random_steps(self, numbers, rng):
-        """Return (tokens of a random derivation (B, 5 (n - 1)), its result (B,)) of numbers (B, n).
-
-        Whether a target is reached is left to chance."""
+        equals = np.full(n_rows, EQUALS)
         left = numbers
         steps = []
         while left.shape[1] > 1:
             left = rng.permuted(left, axis=1)
-            step, result = self.random_step(left[:, :2], rng)
+            a = left[:, :2].max(1)
+            b = left[:, :2].min(1)
+            results = results_of(a, b)
+            sign = np.where(results > 0, rng.random(results.shape), 0).argmax(1)
+            result = results[np.arange(n_rows), sign]
+            steps += [token_of(a), sign + 1, token_of(b), equals, token_of(result)]
             left = np.column_stack([left[:, 2:], result])
-            steps.append(step)
-        return np.column_stack(steps), left[:, 0]
-
-    def random_step(self, pair, rng):
-        """Return (the tokens of a step (B, 5), its result (B,)) of pairs of numbers (B, 2)."""
-        a = pair.max(1)
-        b = pair.min(1)
-        results = results_of(a, b)
-        sign = np.where(results > 0, rng.random(results.shape), 0).argmax(1)
-        result = np.take_along_axis(results, sign[:, None], 1)[:, 0]
-        equals = np.full(len(pair), EQUALS)
-        step = np.column_stack([token_of(a), sign + 1, token_of(b), equals, token_of(result)])
-        return step, result
+        tokens = np.column_stack([token_of(numbers), padding, token_of(result), *steps])
+        tokens = tokens[(result >= 10) & (result <= self.largest)]
+        is_question = np.arange(tokens.shape[1]) < self.n_question
+        return tokens, is_question | (tokens == EQUALS)
 
     def check_answer(self, tokens, given, answer):
         """Return (which tokens of `answer` count, which are right), all (B, N).
@@ -93,20 +80,23 @@ class Countdown(Puzzle):
         are left, the sum is right, and the last result is the target. Nothing of it is taken from
         the derivation in `tokens`."""
         right = answer == tokens
-        left = number_of(tokens[:, : self.n])
+        rows = np.arange(len(tokens))
+        n_left = np.zeros((len(tokens), MOST_RESULT + 1), np.int8)  # how often each number is left
+        np.add.at(n_left, (rows[:, None], number_of(tokens[:, : self.n])), 1)
         target = number_of(tokens[:, self.n_question - 1])
-        sound = np.ones(len(tokens), bool)
+        sound = True
         for first in range(self.n_question, tokens.shape[1], COLUMNS):
             a, sign, b, equals, result = answer[:, first : first + COLUMNS].T
             a, b, result = map(number_of, (a, b, result))
-            left, has_a = without(left, a)
-            left, has_b = without(left, b)
-            holds = (results_of(a, b) == result[:, None]) & (sign[:, None] - 1 == range(len(SIGNS)))
-            sound = sound & has_a & has_b & (equals == EQUALS) & (result > 0) & holds.any(1)
-            left = np.column_stack([left, result])
+            is_sign = sign[:, None] - 1 == range(len(SIGNS))
+            holds = (is_sign & (results_of(a, b) == result[:, None])).any(1)
+            n_left[rows, a] -= 1
+            n_left[rows, b] -= 1
+            are_left = (n_left[rows, a] >= 0) & (n_left[rows, b] >= 0)
+            n_left[rows, result] += 1
+            sound = sound & holds & (equals == EQUALS) & are_left
             right[:, first : first + COLUMNS] = sound[:, None]
-        reached = result == target
-        right[:, -COLUMNS:] &= reached[:, None]
+        right[:, -COLUMNS:] &= (result == target)[:, None]
         return ~given, right
 
 
@@ -120,21 +110,8 @@ def number_of(tokens):
     return np.maximum(tokens - len(OTHERS) + 1, 0)
 
 
-def without(left, number):
-    """Return (the numbers left (B, n) without one equal to number (B,), whether there was one).
-
-    0 stands in its place, and is no number."""
-    same = (left == number[:, None]) & (left > 0)
-    found = same.any(1)
-    left = left.copy()
-    rows = np.flatnonzero(found)
-    left[rows, same.argmax(1)[rows]] = 0
-    return left, found
-
-
 def results_of(a, b):
-    """Return the results (B, 4) of numbers a and b (B,) by SIGNS; 0 for none from 1 to 999."""
+    """Return the results (B, 4) of numbers a and b (B,) by SIGNS; -1 for none from 1 to 999."""
     quotient = a // np.maximum(b, 1)
-    quotient = np.where(quotient * b == a, quotient, 0)
-    results = np.column_stack([a + b, a - b, a * b, quotient])
-    return np.where((results >= 1) & (results <= MOST_RESULT), results, 0)
+    results = np.column_stack([a + b, a - b, a * b, np.where(quotient * b == a, quotient, 0)])
+    return np.where((results >= 1) & (results <= MOST_RESULT), results, -1)

@@ -60,7 +60,7 @@ from anyorder.extras.puzzles.rules import judge_of
 from anyorder.extras.puzzles.sets import SHARES
 from anyorder.extras.table import Table
 from anyorder.fast import freeze
-from anyorder.generation import SCORES, Canvas, Drawing, Given
+from anyorder.generation import SCORES, Canvas
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 from anyorder.likelihood.tables import ratio_error, share_error
@@ -83,14 +83,6 @@ COLUMNS = {
     'slots': ('slots', ',.0f'),
     'seconds': ('seconds', '.3g'),
 }
-
-
-class Run(NamedTuple):
-    """A row of the table: a way to solve the puzzles."""
-
-    order: str  # as the option has it
-    n_steps: int
-    way: Way
 
 
 class Puzzles(NamedTuple):
@@ -125,9 +117,9 @@ def main(config):
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
     runs = read_runs(config, checkpoint.run)
     n, N = puzzles.tokens.shape
-    for run in runs:  # before any is solved
-        run.way.order.check(N, checkpoint.config.block_size)
-        run.way.check(checkpoint.config.slots, N)
+    for _, way in runs:  # before any is solved
+        way.order.check(N, checkpoint.config.block_size)
+        way.check(checkpoint.config.slots, N)
 
     # The model
     device, dtype = resolve_device(config.device, config.dtype)
@@ -156,7 +148,9 @@ def main(config):
 
 
 def read_runs(c, trained):
-    """Return [Run, ...] that the options ask for. `trained` are the options of the training."""
+    """Return [(what the table says of it first, Way)] of the ways that the options ask for.
+
+    trained  the options of the training"""
     texts = names_in(c.orders)
     if texts in ([], ['all']):
         texts = ['random', 'l2r', *SCORES]
@@ -165,7 +159,7 @@ def read_runs(c, trained):
         # more steps than blanks write one blank each
         way = Way.of(trained, text, n_steps=n_steps or 2**31, temperature=c.temperature)
         name = text if way.unmasking.adaptive else way.order.name_as(text)
-        runs.append(Run(name, n_steps, way))
+        runs.append(({'order': name, 'n_steps': n_steps}, way))
     return runs
 
 
@@ -193,15 +187,9 @@ def open_puzzles(checkpoint, c):
         )
     if anew := prepared_anew(checkpoint, data_dir, name):
         print(anew)
-    N = meta.row_length or block_size
-    blocks = Blocks(split, N)
+    blocks = Blocks(split, min(meta.row_length or block_size, block_size))
     tokens, given = all_blocks(blocks, c.n_puzzles)
     given = only_blank(c.blanks, tokens, given)
-    if N > block_size:
-        raise ValueError(
-            f'the model reads {block_size} tokens, the puzzles of {name} have {N}: choose another '
-            '--dataset or --ckpt'
-        )
     label = f'{name} ({c.split}){blocks.about_cut}'
     if c.blanks:
         label += f', blanks {c.blanks}'
@@ -255,18 +243,18 @@ def solve_all(model, puzzles, runs, c):
     tokens = puzzles.tokens
     given = puzzles.given
     n_blanks = int((~given).sum())
-    one_step = Way(Given(1), Drawing(c.temperature))
-    solve(model, tokens[:1], given[:1], one_step, c.seed)  # warm up
+    _, first = runs[0]
+    solve(model, tokens[:1], given[:1], first, c.seed)  # warm up
     trunk = model.trunk
-    for order, n_steps, way in runs:
-        with progress(total=n_blanks, desc=order, unit='blank', leave=False) as bar:
+    for row, way in runs:
+        with progress(total=n_blanks, desc=row['order'], unit='blank', leave=False) as bar:
             start = time.perf_counter()
             model.trunk = CountedTrunk(trunk)
             idx, _, _ = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
             n_slots = int(model.trunk.n_slots)
             seconds = time.perf_counter() - start
-        row = {'order': order, 'n_steps': n_steps} | score(*puzzles.check_answer(idx))
-        yield row | {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
+        cost = {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
+        yield row | score(*puzzles.check_answer(idx)) | cost
 
 
 class CountedTrunk:
@@ -293,8 +281,8 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
     As in Canvas; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     orders = draw_orders(range(n), N, 1, seed, way.order)[:, 0]
-    puzzles = Batch.of(tokens, orders, given, visits_of(tokens))
-    puzzles = puzzles._replace(idx=tokens.masked_fill(~given, 0))  # what a solver sees
+    known = tokens.masked_fill(~given, 0)  # what a solver sees
+    puzzles = Batch.of(known, orders, given, visits_of(tokens))
     parts = []
     for rows in torch.arange(n).split(batch_size):
         part = puzzles.rows(rows).to(model.device)

@@ -72,12 +72,8 @@ class Steps(Solved):
 
     def rows(self, tokens, given, found, rng):
         """Return (tokens, given) in steps; what is given, found in round 0, comes first."""
-        rank = {
-            'solver': found,
-            'reading': found > 0,
-            'random': np.where(found > 0, 1 + rng.random(found.shape), 0),
-        }[self.order]
-        cell = rank.argsort(1, kind='stable')  # ties in reading order
+        by = {'solver': found, 'reading': 0, 'random': rng.random(found.shape)}[self.order]
+        cell = np.where(found > 0, by, -1).argsort(1, kind='stable')  # ties in reading order
         value = np.take_along_axis(tokens[:, -self.n_cells :], cell, 1)
         is_given = np.take_along_axis(given[:, -self.n_cells :], cell, 1)
         steps = np.concatenate([self.address[cell], value[:, :, None]], 2)

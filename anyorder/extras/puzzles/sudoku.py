@@ -92,12 +92,10 @@ class Sudoku(Puzzle):
         def is_enough(rows, given):
             return self.count(tokens[rows], given) == 1
 
-        cells = self.n**2
         order = rng.random(tokens.shape).argsort(1)
-        # half of them go at once, and come back where that is too many
-        n_first = cells // 2 if cells > 16 else 0
         given = np.ones(tokens.shape, bool)
-        np.put_along_axis(given, order[:, :n_first], False, 1)
+        # half of them go at once, and come back where that is too many
+        np.put_along_axis(given, order[:, : self.n**2 // 2], False, 1)
         given[~is_enough(np.arange(len(given)), given)] = True
         dig(given, order, is_enough, n_clues)
         return given

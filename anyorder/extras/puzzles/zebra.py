@@ -24,13 +24,15 @@ def zebra_names(n):
 
 
 def zebra_clues(n):
-    """Yield all clues (relation, item, item) in the order of their tokens, see Zebra."""
-    items = range(n, n * (n + 1))
-    for a, house in itertools.product(items, range(n)):
-        yield SAME, a, house
-    for relation, a, b in itertools.product(range(SAME, len(SIGNS)), items, items):
-        if a // n < b // n or (a // n > b // n and relation in (BEFORE, SOMEWHERE)):
-            yield relation, a, b
+    """Return all clues (relation, item, item) in the order of their tokens, see Zebra."""
+    b = np.arange(n * (n + 1)) // n  # attributes
+    a = b[:, None]
+    in_house = (a > 0) & (b == 0)
+    rises = (a > 0) & (a < b)
+    differ = rises | rises.T
+    clues = np.argwhere([in_house, rises, differ, rises, differ])
+    clues[:, 0] = clues[:, 0].clip(SAME)  # the house of an item is the first relation, too
+    return clues
 
 
 class Zebra(Puzzle):
@@ -59,7 +61,7 @@ class Zebra(Puzzle):
         names = zebra_names(most)
         self.cells = names[most:]  # the items
         self.symbols = ['.', *names[:most]]
-        clues = [*zebra_clues(most)]
+        clues = zebra_clues(most)
         self.said = np.pad(clues, ((len(self.symbols), 0), (0, 0)))
         self.symbols += [names[a] + SIGNS[relation] + names[b] for relation, a, b in clues]
         relation, a, b = self.said.T
@@ -99,14 +101,11 @@ class Zebra(Puzzle):
         keep = wanted(self.key(tokens))
 
         # Clues of the puzzles of which a variant is wanted; a puzzle without is not good
-        needed = np.unique(base[keep])
-        clues = np.zeros((n_puzzles, self.n_clues, 3), int)
-        clues[needed] = self.dig(true_clues(house[needed], n, 3 * n * k, rng), n, k)
-        keep &= clues[base, 0, 0] > 0
-
+        needed, puzzle = np.unique(base[keep], return_inverse=True)
+        clues = self.dig(true_clues(house[needed], n, 3 * n * k, rng), n, k)
         tokens = tokens[keep]
-        tokens[:, : self.n_clues] = self.named_clues(clues[base[keep]], name[keep])
-        return tokens
+        tokens[:, : clues.shape[1]] = self.named_clues(clues[puzzle], name[keep])
+        return tokens[tokens[:, 0] > 0]
 
     def random_names(self, n_rows, n, k, rng):
         """Return random names (rows, (k + 1) n) of items: their numbers among all items."""
@@ -117,17 +116,17 @@ class Zebra(Puzzle):
         return (self.most * attribute[:, :, None] + value).reshape(n_rows, -1)
 
     def named_clues(self, clues, name):
-        """Return the tokens (rows, n_clues) of clues (rows, n_clues, 3) about named items."""
+        """Return the tokens (rows, M) of clues (rows, M, 3) about named items."""
         row = np.arange(len(name))[:, None]
         relation, a, b = clues.transpose(2, 0, 1)
         return self.clue[relation, name[row, a], name[row, b]]
 
     def dig(self, clues, n, k):
-        """Return the clues (B, n_clues, 3) that a puzzle needs of clues (B, M, 3). A puzzle that
-        has several solutions, or needs more, has none."""
+        """Return the clues (B, at most n_clues, 3) that a puzzle needs of clues (B, M, 3). A puzzle
+        that has several solutions, or needs more, has none."""
 
         def is_enough(rows, kept):
-            return self.count(np.where(kept[:, :, None], clues[rows], 0), n, k) == 1
+            return self.count(clues[rows] * kept[:, :, None], n, k) == 1
 
         # The fewest first clues that are enough; one more than there are if all are not
         B, M, _ = clues.shape
@@ -145,11 +144,9 @@ class Zebra(Puzzle):
 
         # Then clue by clue; what is left stands in front
         dig(kept, order, is_enough)
-        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues]
-        fits = (high <= M) & (kept.sum(1) <= self.n_clues)
-        clues = np.where((kept & fits[:, None])[:, :, None], clues, 0)
-        clues = np.take_along_axis(clues, front[:, :, None], 1)
-        return np.pad(clues, ((0, 0), (0, self.n_clues - clues.shape[1]), (0, 0)))
+        kept[(high > M) | (kept.sum(1) > self.n_clues)] = False
+        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues, None]
+        return np.take_along_axis(clues * kept[:, :, None], front, 1)
 
     def count(self, clues, n, k):
         """Return the number of solutions, counted up to 2.
@@ -198,19 +195,16 @@ def constraints(clues, n, k):
 
 def relations(n):
     """Return which relation holds between two houses (relations, n, n) float32; 0 always does."""
-    i = np.arange(n)[:, None]
-    j = np.arange(n)
-    always = i < n + j
-    holds = np.stack([always, i == j, i + 1 == j, abs(i - j) == 1, i < j])
+    step = np.arange(n) - np.arange(n)[:, None]
+    holds = np.stack([step > -n, step == 0, step == 1, abs(step) == 1, step > 0])
     return holds.astype(np.float32)
 
 
 def random_houses(n_puzzles, n, k, rng):
     """Return the house of every item of random solutions (puzzles, (k + 1) n)."""
-    numbers = np.broadcast_to(np.arange(n), (n_puzzles, 1, n))
+    numbers = np.tile(np.arange(n), (n_puzzles, 1))
     values = rng.random((n_puzzles, k, n)).argsort(2)
-    house = np.concatenate([numbers, values], 1)  # (puzzles, k + 1, n)
-    return house.reshape(n_puzzles, -1)
+    return np.hstack([numbers, values.reshape(n_puzzles, -1)])
 
 
 def true_clues(house, n, n_clues, rng):
@@ -230,13 +224,11 @@ def true_clues(house, n, n_clues, rng):
     turned = (relation == NEXT) & (rng.random(step.shape) < 0.5)  # says nothing of the side
     pair = np.where(turned, pair[::-1], pair)
 
-    # Which clues are good
+    # Which clues are good: a house stands in `=` alone
     is_rare = choice < 0.3
     attribute = pair // n
-    differ = attribute[0] != attribute[1]
-    n_numbers = (attribute == 0).sum(0)  # of houses, which stand in `=` alone, one at most
-    only_same = (n_numbers == 1) & (step == 0) & is_rare
-    good = differ & ((step < 2) | is_rare) & ((n_numbers == 0) | only_same)
+    fits = np.where(attribute.min(0) > 0, is_rare | (step < 2), is_rare & (step == 0))
+    good = fits & (attribute[0] != attribute[1])
     first = (~good).argsort(1, kind='stable')[:, :n_clues]
     clues = np.stack([np.where(good, relation, 0), *pair], 2)
     return np.take_along_axis(clues, first[:, :, None], 1)
