@@ -15,6 +15,8 @@ from conftest import make_model, one_line
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.lm_eval import last_word
 from anyorder.extras.lm_eval.reading import Reading, continuation_scores
+from anyorder.generation import generate
+from anyorder.likelihood import block_nll
 from anyorder.likelihood.journal import Journal
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
@@ -37,55 +39,35 @@ def scores(*args):
     return [(nats, greedy) for _, nats, greedy in sorted(continuation_scores(*args))]
 
 
-def slowly(model, context, tokens, order=None):
-    """(nats, whether all are the likeliest) of a row, one token after the other."""
-    text = torch.tensor([context + tokens])
-    order = torch.arange(text.size(1)) if order is None else order
-    nats = 0.0
-    greedy = True
-    for d in range(len(context), len(order)):
-        logp = model.predict(text, order[None], d, 1)[0, 0].log_softmax(-1)
-        token = int(text[0, order[d]])
-        nats -= float(logp[token])
-        greedy = greedy and int(logp.argmax()) == token
-    return pytest.approx(nats, abs=1e-9), greedy
-
-
 WAYS = [(order, 'causal') for order in ('l2r', 'random', 'block:2')]
-WAYS += [('l2r', 'bidirectional'), ('r2l', 'mixed'), ('fixed', 'mixed')]
+WAYS += [(order, 'mixed') for order in ('random', 'r2l', 'fixed')]
+WAYS += [('l2r', 'bidirectional')]
 
 
 @pytest.mark.parametrize('order, attention', WAYS)
 def test_rows_of_all_lengths_are_what_each_is_alone_in_orders_that_begin_with_the_context(
     order, attention
 ):
-    """Nats are the mean of the orders, greedy is the first."""
+    """Nats are the mean of the orders, greedy is the first. A masked loss in random order is drawn:
+    all tokens behind the known ones in one pass."""
     model = make_model(attention=attention)
-    reading = Reading(Order.of(order, {}), 1 if order[1:] == '2l' else 5)
+    K = 5 if order in ('random', 'block:2', 'fixed') else 1
+    reading = Reading(Order.of(order, {}), K)
+    drawn = (order, attention) == ('random', 'mixed')
     want = [(0.0, True)]
     for context, tokens in ROWS[1:]:
-        orders, _ = zip(*reading.passes(model, context, tokens))
-        assert len(orders) == (1 if order[1:] in ('2r', '2l') else 5)
+        text = torch.tensor([context + tokens])
         n = len(context)
+        orders, firsts = zip(*reading.passes(model, context, tokens))
+        assert len(orders) == K and (drawn or {*firsts} == {n})
         assert all(sorted(order[:n]) == [*range(n)] for order in orders)
-        nats, greedy = zip(*(slowly(model, context, tokens, order) for order in orders))
-        mean = sum(one.expected for one in nats) / len(nats)
-        want.append((pytest.approx(mean, abs=1e-9), greedy[0]))
+        how = {'n_given': torch.full((K,), n), 'n_known': torch.tensor(firsts) if drawn else None}
+        nats = block_nll(model, text.expand(K, -1), torch.stack(orders), K, **how)
+        at = orders[0][None], firsts[0], 1 if drawn else len(tokens)
+        greedy = generate(model, text, *at, temperature=0).equal(text)
+        want.append((pytest.approx(float(nats.mean()), abs=1e-9), greedy))
     for batch_size in (1, 3, 20):
         assert scores(model, ROWS, reading, batch_size) == want
-
-
-def test_a_masked_loss_is_drawn_for_the_bound():
-    """Each draw is what forward gives for its number of known visits."""
-    model = make_model(attention='mixed')
-    reading = Reading(Order('random'), 3)
-    want = []
-    for context, tokens in ROWS[1:]:
-        text = torch.tensor([context + tokens])
-        drawn = reading.passes(model, context, tokens)
-        nats = [model(text, order[None], torch.tensor([known])).mean() for order, known in drawn]
-        want.append(pytest.approx(len(tokens) * float(sum(nats)) / 3, abs=1e-9))
-    assert [nats for nats, _ in scores(model, ROWS[1:], reading, 4)] == want
 
 
 # ---- last words
@@ -112,19 +94,16 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own(toke
 def test_last_words_are_counted():
     """' b' is always the likeliest token, of 3 nats more than others and 2 more than ' a'."""
     tokenizer = Symbols('own', ['a', 'b', ' a', ' b', '.'], eos=4)
-    tokens = np.array([0, 1, 3, 4, 1, 2, 4, 0, 1, 0, 3, 4])
-    split = SimpleNamespace(packed=tokens)
+    split = SimpleNamespace(packed=np.array([0, 1, 3, 4, 1, 2, 4, 0, 1, 0, 3, 4]))
     text = SimpleNamespace(split=split, label='', digest='')
     model = make_model(vocab_size=5)
     model.lm_head.weight.zero_()
     model.lm_head.bias.copy_(torch.tensor([0, 0, 1, 3, 0]))
     config = SimpleNamespace(batch_size=2, block_size=3)
     estimate = last_word.last_word(config, SimpleNamespace(tokenizer=tokenizer))
-    measured = estimate.measure(model, text, Journal('', {}))
-    b = math.log(3 + math.e + math.e**3) - 3
-    assert measured.flatten().tolist() == pytest.approx([b, 1, b, 1, b + 2, 0])
-    (row,) = estimate.rows(measured, text)
+    (row,) = estimate.rows(estimate.measure(model, text, Journal('', {})), text)
     assert (row['accuracy'], row['rows']) == (2 / 3, 3)
+    b = math.log(3 + math.e + math.e**3) - 3  # two words cost b, one b + 2
     assert row['word_perplexity'] == pytest.approx(math.exp(b + 2 / 3))
 
 
@@ -430,7 +409,7 @@ doc_to_target: '{{text}}'
 
 @pytest.fixture
 def results(harness, script, ckpt, tmp_path, monkeypatch):
-    """results(folder, order=...) of all TASKS, which the command writes into the folder.
+    """results(folder) of all TASKS, which the command writes into the folder.
 
     The thousands of tasks of lm-eval itself are left out."""
     from lm_eval.tasks import TaskManager
@@ -442,38 +421,33 @@ def results(harness, script, ckpt, tmp_path, monkeypatch):
     for name, (metric, more) in TASKS.items():
         (tmp_path / f'{name}.yaml').write_text(TASK % (name, metric) + more)
 
-    def run(folder, order='l2r'):
-        args = ['--model_args', f'ckpt={ckpt},order={order}', '--device=cpu', '--log_samples']
+    def run(folder):
+        args = ['--model_args', f'ckpt={ckpt},batch_size=2', '--device=cpu', '--log_samples']
         args += ['--include_path', '.', '--tasks', ','.join(TASKS), f'--use_cache={folder}']
         script('anyorder.extras.lm_eval', *args, '--output_path', folder)
         *_, path = sorted((tmp_path / folder).rglob('results_*.json'))
         assert path.parent.name.endswith('__ckpt.pt')  # by the checkpoint, not at random
         found = json.loads(path.read_text())
         assert found['config']['model_num_parameters'] > 1000
-        found = found['results']
-        return {name: found[name][f'{metric},none'] for name, (metric, _) in TASKS.items()}
+        return {
+            name: found['results'][name][f'{metric},none'] for name, (metric, _) in TASKS.items()
+        }
 
     return run
 
 
 @pytest.mark.slow
-def test_the_command_runs_all_kinds_of_tasks(results, ckpt):
+def test_the_command_runs_all_kinds_of_tasks_and_two_processes_give_what_one_gives(
+    forked, results, ckpt
+):
     texts = [json.loads(row)['text'] for row in ROWS_OF_TASKS.splitlines()]
     score = Writer(ckpt).logprob
     of_ends = score([f'{text[:-4]}[[={text[-4:]}]]' for text in texts])
     of_texts = score([f'[[={text}]]' for text in texts])
-    expected = {
-        'likely': math.exp(-sum(of_ends) / 3),
-        'rolling': math.exp(-sum(of_texts) / len(''.join(texts))),
-    }
-    found = results('one')
-    assert found | expected == pytest.approx(found, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_two_processes_give_what_one_gives(forked, results):
-    how = 'random,n_orders=2,batch_size=2'
-    one = results('one', how)
-    ended = forked(*[lambda: results('two', how)] * 2)
+    one = results('one')
+    assert one['likely'] == pytest.approx(math.exp(-sum(of_ends) / 3), rel=1e-5)
+    n_bytes = len(''.join(texts))
+    assert one['rolling'] == pytest.approx(math.exp(-sum(of_texts) / n_bytes), rel=1e-5)
+    ended = forked(*[lambda: results('two')] * 2)
     assert [process.code for process in ended] == [0, 0]
-    assert results('two', how) == pytest.approx(one, rel=1e-5)
+    assert results('two') == pytest.approx(one, rel=1e-5)
