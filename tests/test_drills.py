@@ -1,9 +1,7 @@
 """Drills: runs that are killed, lost, requeued, split, and spread over processes and programs."""
 
 import itertools
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,44 +10,24 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 import torture
 from conftest import HANGS, ROOT
-from test_training import FIVE, SETS, learner, options, start
+from test_training import SETS, learner, options, start
+from torch.utils._pytree import tree_leaves
 from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
 
 import train
-from anyorder.checkpoint import entries_of, load_checkpoint, model_from_checkpoint
-from anyorder.datasets import open_split
+from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
-from anyorder.likelihood.nll import block_nll
 from anyorder.machine.processes import start_processes
-from anyorder.orders import sample_order
-from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.training.sharding import recompute
 from anyorder.training.update import update
-from anyorder.training.validation import validate
 
 pytestmark = pytest.mark.slow
 LONG = ['--max_iters=100000', '--eval_interval=100000', '--lr_decay_iters=100000']
 SHARED = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--max_iters=9']
 SHARED += ['--log_interval=3', '--eval_interval=100']
-
-
-@pytest.fixture(scope='module')
-def whole(tmp_path_factory):
-    """The folder of the toy run that nobody disturbs."""
-    return tmp_path_factory.mktemp('shared') / 'whole'
-
-
-@pytest.fixture
-def shared(data, whole):
-    """The folder `whole` beside data has the toy run of SHARED."""
-    if not whole.exists():
-        run(*SHARED)
-        shutil.move('out', whole)
-    os.symlink(whole, 'whole')
 
 
 def n_updates():
@@ -58,24 +36,13 @@ def n_updates():
     return max((entry['iter'] for entry in entries), default=0)
 
 
-def wait_for_updates(p, n):
-    """Wait until a run has so many."""
-    torture.wait_until(lambda: n_updates() >= n, p)
-
-
 # ---- several processes
 
 
-def test_torchrun_is_one_process(shared):
-    p = torture.start([*TOY, *SHARED], 2)
-    said, _ = p.communicate(timeout=HANGS)
-    assert p.returncode == 0, said
-    assert_alike('whole', 'out')
-
-
-def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkeypatch):
+def test_processes_stop_together_and_go_on_whole_or_split(data, forked, monkeypatch):
     """One of two is asked to end amid a line of the log, and again when they go on and split the
     state. Then a lone one goes on. The checkpoint reads as any other."""
+    run(*SHARED, '--out_dir=whole')
 
     def ask_second():
         if os.environ['RANK'] == '1':
@@ -87,10 +54,9 @@ def test_processes_stop_together_and_go_on_whole_or_split(shared, forked, monkey
 
     split = partial(resume, '--save_memory=shard,recompute')
     for n, n_logged, go in ((4, 3, partial(run, *SHARED)), (8, 6, split)):
-        first, second = forked(*[partial(stopped_at, n, go) for _ in range(2)])
+        first, second = forked(*2 * [partial(stopped_at, n, go)])
         assert (first.code, second.code) == (1, 1), first.said
-        path = os.path.relpath(f'{ROOT}/train.py')
-        assert f'go on from iteration {n} with: torchrun ... {path}' in first.said
+        assert f'go on from iteration {n} with: torchrun ... ' in first.said
         assert (load_checkpoint('out/ckpt.pt')['iter_num'], n_updates()) == (n, n_logged)
     resume()  # a lone process has nobody to share with
     assert_alike('whole', 'out')
@@ -115,38 +81,34 @@ RUNS = [*zip(NETWORKS, itertools.cycle(('muon', 'adamw')))]
 
 
 def after_updates(network, optimizer, way='', n=2, **more):
-    """Return the state after some updates in float64, its checkpoint, and what validation says."""
+    """Return the state after some updates in float64, and its checkpoint, but for the losses, of
+    which each process has its own."""
     model = lean(learner(**network, dropout=0.1).train())
     if way:
         recompute(model)
     state = start(model, optimizer, way)
-    config = options(l2r_ratio=0.0, **more)
     for _ in range(n):
-        update(state, SETS, 1e-2, config)
-    val = validate(state.ema.model, FIVE, {'any': state.order}, config)
-    entries = entries_of(state.model, state.ema, **state.entries())
-    return state, entries, val
+        update(state, SETS, 1e-2, options(l2r_ratio=0.0, **more))
+    entries = state.entries() | {'totals': 0}
+    return state, entries_of(state.model, state.ema, **entries)
 
 
 def assert_split(wanted, *asked, **more):
-    """A split run has the checkpoint and the validation of the whole one, and holds half of it."""
-    state, entries, val = after_updates(*asked, **more)
-    assert_close(val, wanted[2], 1e-9)
+    """A split run has the checkpoint of the whole one, and holds half of it."""
+    state, entries = after_updates(*asked, **more)
     if dist.get_rank() == 0:
-        nothing = {'totals': torch.zeros(3)}  # each has its own losses
-        assert_close(entries | nothing, wanted[1] | nothing, 1e-9)
-    moments = [
-        x for o in state.optimizers for of_weight in o.state.values() for x in of_weight.values()
-    ]
+        assert_close(entries, wanted, 1e-9)
+    moments = tree_leaves([[*o.state.values()] for o in state.optimizers])
     for tensors in (state.model.parameters(), state.ema.model.parameters(), moments):
         split_ones = [x for x in tensors if x.dim()]
-        whole = sum(x.numel() for x in split_ones)
-        assert 0.4 < sum(x.to_local().numel() for x in split_ones) / whole < 0.6
+        n = sum(x.numel() for x in split_ones)
+        n_own = sum(x.to_local().numel() for x in split_ones)
+        assert 0.4 < n_own / n < 0.6
 
 
 def test_a_split_run_is_the_whole_run(forked):
     """AdamW, and Muon, which multiplies the whole matrices in bfloat16."""
-    wanted = [after_updates(*asked) for asked in RUNS]
+    wanted = [after_updates(*asked)[1] for asked in RUNS]
 
     def both():
         start_processes()
@@ -160,7 +122,7 @@ def test_a_split_run_is_the_whole_run(forked):
 def test_nodes_that_each_split_a_copy_are_one_process(forked):
     """Ten updates of eight micro-batches: a process of four has two."""
     asked = {'n': 10, 'gradient_accumulation_steps': 8}
-    wanted = after_updates({}, 'muon', **asked)
+    _, wanted = after_updates({}, 'muon', **asked)
 
     def body(local_rank):
         os.environ |= {'LOCAL_RANK': str(local_rank), 'LOCAL_WORLD_SIZE': '2'}
@@ -234,7 +196,7 @@ def test_the_batch_script_saves_at_its_limit_and_is_requeued(slurm):
             typed.append(f'--max_iters={saved[-1] + 2}')
         p = job(slurm, *typed, start_new_session=True)
         if end:
-            wait_for_updates(p, saved[-1] + 1)
+            torture.wait_until(lambda: n_updates() > saved[-1], p)
             end(p.pid, number)
         said, _ = p.communicate(timeout=HANGS)
         assert p.returncode == bool(end), said
@@ -295,31 +257,3 @@ def test_programs_do_their_work_without_a_terminal(data, streams):
         finished = subprocess.run(['bash', '-c', line], check=False)
         assert finished.returncode == ('full' in streams and made == 's.json'), command
         assert os.path.exists(made), command
-
-
-ODD = [*range(1, 16, 2), *range(0, 16, 2)]
-ORDERS = {
-    'left to right': sample_order(16, 16, 'l2r'),
-    'own order (listed)': torch.tensor(ODD).expand(16, 16),
-}
-
-
-def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script):
-    Path('odd.json').write_text(json.dumps(ODD))
-    run('--order=odd.json', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32')
-    os.remove('odd.json')  # the checkpoint knows
-    model = model_from_checkpoint('out/ckpt.pt')
-    split = open_split('data', 'pydocs', 'val')
-    blocks, _ = all_blocks(Blocks(split, 16), 16)
-    nats = {
-        name: float(block_nll(model, blocks, order, 16).sum()) / 256
-        for name, order in ORDERS.items()
-    }
-    found = [log()[-1][name] for name in ('val_l2r', 'val_own')]
-    assert found == pytest.approx([*nats.values()], abs=1e-6)
-    script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json')
-    rows = json.loads(Path('ppl.json').read_text())['results']
-    assert {row['estimate']: row['nats_per_token'] for row in rows} == pytest.approx(nats, abs=1e-6)
-    script('sample.py', '--ckpt=out/ckpt.pt', '--out=s.json', '--length=9')
-    samples = json.loads(Path('s.json').read_text())['samples']
-    assert samples[0]['order'] == [p for p in ODD if p < 9]

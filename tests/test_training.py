@@ -118,11 +118,15 @@ def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine():
 
 def test_muon_has_the_matrices_of_blocks_alone():
     """Four of each."""
-    state = start(learner(), 'muon')
-    groups = [group for o in state.optimizers for group in o.param_groups]
-    found = [(len(group['params']), group['lr_ratio'], group['weight_decay']) for group in groups]
-    n, n_vectors = (sum(p.dim() == dim for p in state.model.parameters()) for dim in (2, 1))
-    assert found == [(n - 8, 1, 0.1), (n_vectors, 1, 0), (8, 3, 0.1)]
+    model = learner()
+    adamw, muon = make_optimizers(model, options(optimizer='muon'))
+    matrices, vectors = adamw.param_groups
+    found = [(len(of['params']), of['weight_decay'], of['lr_ratio']) for of in muon.param_groups]
+    assert found == [(8, 0.1, 3)]
+    assert {p.dim() for p in vectors['params']} == {1}
+    assert (matrices['weight_decay'], vectors['weight_decay']) == (0.1, 0)
+    n = len(matrices['params']) + len(vectors['params'])
+    assert n + 8 == len([*model.parameters()])
 
 
 def test_muon_takes_queries_keys_and_values_for_three_matrices():
@@ -147,16 +151,14 @@ def test_muon_takes_queries_keys_and_values_for_three_matrices():
 @pytest.mark.parametrize('clip', [0.5, 0.0])
 def test_updates_by_hand(clip):
     """AdamW of betas (0.9, 0.95), gradients clipped to a norm, 0 clips none, two micro-batches in
-    the order of the run, the average. Vectors have three times the learning rate."""
+    the order of the run. Vectors have three times the learning rate."""
     state = start(learner(), order=Order('block', 3, 7))
     state.optimizers[0].param_groups[1]['lr_ratio'] = 3.0
     model = learner()
     params = [*model.parameters()]
-    groups = [{'params': [], 'weight_decay': 0.1}, {'params': [], 'weight_decay': 0.0}]
-    for p in params:
-        groups[p.dim() == 1]['params'].append(p)
-    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False)
-    average = flat(params).detach()
+    matrices = {'params': [p for p in params if p.dim() > 1], 'weight_decay': 0.1}
+    vectors = {'params': [p for p in params if p.dim() == 1], 'weight_decay': 0.0}
+    adamw = torch.optim.AdamW([matrices, vectors], betas=(0.9, 0.95), foreach=False)
     total = 0
     for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
         adamw.zero_grad()
@@ -168,20 +170,17 @@ def test_updates_by_hand(clip):
             loss = model(idx, order).mean() / 2
             loss.backward()
             total += loss.detach()
-        norm = flat(p.grad for p in params).norm()
-        for p in params:
-            p.grad *= clip / (norm + 1e-6) if clip else 1
+        if clip:
+            torch.nn.utils.clip_grad_norm_(params, clip)
         for group, ratio in zip(adamw.param_groups, (1, 3)):
             group['lr'] = lr * ratio
         adamw.step()
-        kept = min(0.9, (2 + it) / (11 + it))
-        average = kept * average + (1 - kept) * flat(params).detach()
         update(state, SETS, lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), flat(params))
-    close(flat(state.ema.model.parameters()), average)
     close(state.totals[0], total)
     state.sum_seen()
-    assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
+    assert (state.ema.n_updates, state.iter_num, state.logged) == (3, 3, 0)
+    assert state.n_seen == 3 * 2 * 3 * 9
 
 
 UNEQUAL = {  # networks
@@ -254,14 +253,17 @@ def test_two_processes_are_one(forked, whole):
 
 
 def test_updates_and_validation_are_in_the_dtype_of_the_run():
+    """Validation is of each block in its order."""
     found = []
     for dtype in ('float32', 'bfloat16'):
         state = start(learner().float())
         update(state, SETS, 1e-9, options(dtype=dtype))
-        val = validate(state.model, FIVE, {'any': RANDOM}, options(dtype=dtype))
-        found.append(torch.stack([state.totals[0], val['any'].mean() / 9]))
+        val = validate(state.model, FIVE, {'own': Order('r2l')}, options(dtype=dtype))
+        found.append(torch.stack([state.totals[0], val['own'].mean() / 9]))
     torch.testing.assert_close(*found, rtol=0.05, atol=0)
     assert (found[0] != found[1]).all()
+    nll = state.model(FIVE.blocks, sample_order(5, 9, 'r2l'))
+    assert found[0][1].item() == pytest.approx(nll.mean().item(), rel=1e-5)
 
 
 def test_averages_run_since_the_last_line_and_are_finite():
@@ -535,26 +537,21 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     """Iterations 4, 8 and 10 are validated. A network so narrow has one thread, unless the
     environment says how many."""
     monkeypatch.setattr(torch, 'set_num_threads', Mock())
-    monkeypatch.setenv('OMP_NUM_THREADS', '2')
     starts.start_device(typed(*TOY))
-    torch.set_num_threads.assert_not_called()
     monkeypatch.delenv('OMP_NUM_THREADS')
     tiny('--max_iters=10', '--out_dir=all')
     torch.set_num_threads.assert_called_once_with(1)
     every = log('all')
     assert [entry['iter'] for entry in every if 'val_any' in entry] == [4, 8, 10]
-    rates = [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
-    assert [entry['lr'] for entry in every] == rates
+    assert [entry['lr'] for entry in every] == [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
     assert [entry['tokens'] for entry in every] == [*range(64, 641, 64)]
-    assert {'mfu', 'val_l2r'} <= every[-1].keys()
     said = capsys.readouterr().out
     words = ['bound', 'unigram', 'written in random order', 'written left to right']
     words += [f'python {name}.py --ckpt=all/ckpt.pt' for name in ('sample', 'eval_ppl')]
     assert [word for word in words if word not in said] == []
     assert sorted(os.listdir('all')) == ['.ckpt.pt.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
     checkpoint = load_checkpoint('all/ckpt.pt')
-    assert (checkpoint['iter_num'], checkpoint['ema_model']['num_updates']) == (10, 10)
-    assert (checkpoint['tokenizer'], saved('all/ckpt_old.pt')) == ('bytes', 8)
+    assert (checkpoint['iter_num'], saved('all/ckpt_old.pt')) == (10, 8)
     config = checkpoint['config']
     assert (config['device'], config['compile'], config['source']) == ('cpu', False, 'pydocs')
     wanted = AOGPTConfig(8, 320, 1, 2, 16, n_tokens=257, gate_init=1.0)
@@ -566,10 +563,9 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
 
 
 def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
-    """A set without a split `test` by its validation. There is no sample, and no entropy."""
-    rows = {'train': 20, 'val': 20, 'test': 5}
-    for seed, name in enumerate(('easy', 'hard')):
-        prepare_puzzles('sudoku4', 'data', name, n_rows=rows, seed=seed)
+    """A set without a split `test` by its validation. There is no sample."""
+    for name in ('easy', 'hard'):
+        prepare_puzzles('sudoku4', 'data', name, n_rows={'train': 20, 'val': 20, 'test': 5})
     meta = read_meta('data/easy')
     del meta.splits['test']
     write_meta('data/easy', meta)
@@ -583,22 +579,6 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
     for kind in ('any', 'l2r'):
         easy, hard = (last[f'val_{name}_{kind}'] for name in ('easy', 'hard'))
         assert last[f'val_{kind}'] == pytest.approx(easy / 4 + 3 * hard / 4, rel=1e-12)
-
-
-def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(data, capsys):
-    """Validation's are shorter; padding is not read."""
-    row = '{"prompt": "", "text": "%s"}\n'
-    long = row % ('x' * 54)
-    for split, rows in (('train', row % ('x' * 9) * 99 + long), ('val', row % ('x' * 8) * 9)):
-        Path('qa.jsonl').write_text(rows)
-        prepared.prepare('text', 'data', 'qa', 'qa.jsonl', split, tokenizer='bytes')
-    tiny('--dataset=qa', '--block_size=64', '--max_iters=40')
-    said = capsys.readouterr().out
-    times = float(re.search(r'([\d.]+) times in all', said)[1])
-    assert times == pytest.approx(log()[-1]['tokens'] / (99 * 10 + 55), rel=0.2)
-    assert 'cut at' not in said
-    tiny('--dataset=qa', '--block_size=16', '--max_iters=0')
-    assert '1 of 100 documents cut at 16' in capsys.readouterr().out
 
 
 def killed():
@@ -680,15 +660,14 @@ def test_the_history_of_a_folder(data, capsys):
     change = 'changed since iteration 1: dropout 0.0 -> 0.2, batch_size 8 -> 16, max_iters 1 -> 2\n'
     assert change in found
     prepare('pydocs', 'Other text, other text. ')
-    betas = ('--beta1=0.5', '--weight_decay=0.3', '--learning_rate=1e-4', '--min_lr=1e-5')
-    found = said('--max_iters=3', '--init_from=resume', *betas)
+    found = said('--max_iters=3', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3')
     assert found.splitlines()[3].endswith('beta1 0.9 -> 0.5, train and val of pydocs')
     checkpoint = load_checkpoint('out/ckpt.pt')
     small, large = (training_flops(model_from_checkpoint(checkpoint), n) for n in (8, 16))
     assert [entry['flops'] for entry in log()] == [small, small + large, 2 * small + large]
     matrices, _ = checkpoint['optimizer'][0]['param_groups']
     assert (matrices['betas'][0], matrices['weight_decay']) == (0.5, 0.3)
-    assert checkpoint['model_args']['dropout'] == checkpoint['config']['dropout'] == 0.2
+    assert checkpoint['model_args']['dropout'] == 0.2
     tokens = np.fromfile('data/pydocs/train.bin', np.uint16)
     assert checkpoint['counts'].tolist() == np.bincount(tokens, minlength=257).tolist()
 
@@ -702,15 +681,11 @@ def test_the_history_of_a_folder(data, capsys):
     assert os.stat('out/ckpt.pt').st_mtime_ns == file
 
 
-def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch, capsys):
-    """What is printed names it, and a resume by train.py says that this is another one."""
+def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch):
     own = SimpleNamespace(__file__=os.path.abspath('own.py'), __spec__=None)
     monkeypatch.setitem(sys.modules, '__main__', own)
-    with pytest.raises(SystemExit):
-        train.train(typed(*TOY, '--max_iters=9'), interrupted(1, asked(signal.SIGINT)))
-    assert 'with: python own.py --init_from=resume' in capsys.readouterr().err
-    resume('--max_iters=3')
-    assert f'program {os.getcwd()}/own.py -> train.py\n' in capsys.readouterr().out
+    train.train(typed(*TOY, '--max_iters=1'), lambda *args: update(*args))
+    assert load_checkpoint('out/ckpt.pt')['config']['program'] == own.__file__
 
 
 def test_the_average_of_another_run_starts_a_run_that_knows_it(data):
@@ -877,11 +852,8 @@ def test_a_folder_is_locked_before_it_is_read(data, forked, monkeypatch):
     assert not os.path.exists('out/.ckpt.pt.lock')
 
 
-def test_the_first_process_alone_writes_and_no_other_run_beside_it(folder, forked, monkeypatch):
-    """A lock is a process's own. The way on is a command for a shell."""
-    run = folder(2)
-    (finished,) = forked(lambda: folder(saved=run.saved))
-    assert 'out/ckpt.pt is in use by another process' in finished.said
+def test_the_first_process_alone_writes(folder, monkeypatch):
+    """The way on is a command for a shell."""
     monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('RANK', '1')
     other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}}, Best())
@@ -973,26 +945,23 @@ def wandb(monkeypatch):
 
 
 def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypatch):
-    monkeypatch.setenv('WANDB_PROJECT', 'p')
-
     def charted(n, init_from='auto'):
         options = [f'--max_iters={n}', f'--init_from={init_from}']
         tiny('--wandb_log=True', '--eval_interval=2', *options)
-        how = wandb.init.call_args.kwargs
-        assert (how['project'], how['name'], 'environment' in how['config']) == ('p', 'out', True)
-        return how['id']
+        return wandb.init.call_args.kwargs
 
     own = charted(2)
-    assert charted(4) == own
+    assert (own['project'], own['name'], 'environment' in own['config']) == ('ao-gpt', 'out', True)
+    assert charted(4)['id'] == own['id']
     rows = [call.args[0] for call in wandb.log.call_args_list]
     for row, entry in zip(rows, log(), strict=True):
         assert ('samples' in row) == ('val_any' in row)
         assert row.keys() - {'samples'} == entry.keys() - {'environment'}
     _, texts = wandb.Table.call_args.args
     assert [order for order, _ in texts] == ['in random order', 'left to right']
-    assert charted(3, 'scratch') != own
+    assert charted(3, 'scratch')['id'] != own['id']
     monkeypatch.setenv('WANDB_RUN_ID', 'b')
-    assert charted(4) == 'b'
+    assert charted(4)['id'] == 'b'
 
 
 @pytest.mark.parametrize('call', ['log', 'Table', 'finish'])
@@ -1012,67 +981,15 @@ def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(wandb, capsys, call,
 # ---- libraries of others, which train what is exported
 
 
-PAIRS = {'two and two: ': 'four', 'yes or no: ': 'no', '': 'begin'}
-
-
-@pytest.fixture
-def libraries(data, hub_modules):
-    """Imports that take ten seconds."""
-    names = ('transformers', 'trl', 'datasets')
-    return [pytest.importorskip(name) for name in names]
-
-
-def export(**network):
-    """Write a network to the folder hf."""
+@pytest.mark.slow
+def test_the_program_of_the_page_trains(data, hub_modules):
+    pytest.importorskip('trl')
     os.mkdir('hf')
-    model = make_model(vocab_size=320, n_tokens=257, block_size=24, **network).float()
+    model = make_model(vocab_size=320, n_tokens=257, block_size=24).float()
     write_exported('hf', model, {}, get_tokenizer('bytes'), 'ema')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('network', [{}, {'target_position': 'input', 'gpt2_blocks': True}])
-def test_trl_trains_and_what_it_saves_comes_back(libraries, network):
-    """The loss is of completions alone."""
-    transformers, trl, datasets = libraries
-    export(**network)
-    names = (transformers.AutoModelForCausalLM, transformers.AutoTokenizer)
-    view, tokenizer = (name.from_pretrained('hf', trust_remote_code=True) for name in names)
-    own = model_from_checkpoint('hf')
-    nats = []
-    for prompt, answer in PAIRS.items():
-        idx = torch.tensor([[*f'{prompt}{answer}'.encode(), 256]])
-        nll = own(idx, torch.arange(idx.size(1))[None])
-        nats.append(nll[0, max(1, len(prompt)) :])
-    rows = [{'prompt': prompt, 'completion': answer} for prompt, answer in PAIRS.items()]
-    how = trl.SFTConfig(
-        'trained',
-        max_steps=20,
-        learning_rate=3e-3,
-        lr_scheduler_type='constant',
-        per_device_train_batch_size=3,
-        logging_steps=1,
-        max_grad_norm=0,
-        max_length=24,
-        report_to='none',
-        use_cpu=True,
-        bf16=False,
-    )
-    rows = datasets.Dataset.from_list(rows)
-    trainer = trl.SFTTrainer(view, how, train_dataset=rows, processing_class=tokenizer)
-    trainer.train()
-    found = [entry['loss'] for entry in trainer.state.log_history if 'loss' in entry]
-    assert found[0] == pytest.approx(torch.cat(nats).mean().item(), abs=1e-4)
-    assert found[-1] < found[0] / 2
-    trainer.save_model('saved')
-    assert digest(model_from_checkpoint('saved')) == digest(view.network)
-
-
-@pytest.mark.slow
-def test_the_program_of_the_page_trains(libraries):
-    export()
     page = Path(ROOT, 'docs', 'weights.md').read_text(encoding='utf-8')
     program = page.partition('**Fine-tuning**')[2].split('```')[1].removeprefix('python\n')
     program = program.replace('out/quickstart/hf', 'hf')
     Path('own.py').write_text(program.replace('max_steps=50', 'max_steps=2, use_cpu=True'))
     runpy.run_path('own.py')
-    assert digest(model_from_checkpoint('out/merged')) != digest(model_from_checkpoint('hf'))
+    assert digest(model_from_checkpoint('out/merged')) != digest(model)

@@ -2,9 +2,9 @@
 compare."""
 
 import json
-import math
 import os
 
+import pytest
 import torch
 from conftest import ROOT
 from torch.utils._pytree import tree_flatten
@@ -75,34 +75,27 @@ def assert_close(got, want, tolerance=0):
             assert a == b
 
 
+def left_by(out_dir, entries_of_one):
+    """Return what a run has left, its log and its checkpoints, but for options, environment, time,
+    and what one run alone logs at these iterations."""
+    found = [entry for entry in log(out_dir) if entry['iter'] not in entries_of_one]
+    assert len(found) > 1
+    for name in ('ckpt.pt', 'ckpt_best.pt'):
+        if os.path.exists(f'{out_dir}/{name}'):
+            found.append(load_checkpoint(f'{out_dir}/{name}'))
+    for entry in found:
+        for name in ('config', *CLOCK):
+            entry.pop(name, None)
+    return found
+
+
 def assert_same_runs(a, b, entries_of_one=()):
-    """The checkpoints are equal bit for bit but for options and environment, the logs but for
-    time."""
-    kept = os.path.exists(f'{a}/ckpt_best.pt')
-    assert os.path.exists(f'{b}/ckpt_best.pt') == kept
-    for name in ('ckpt.pt', 'ckpt_best.pt')[: 1 + kept]:
-        assert_same_checkpoints(f'{a}/{name}', f'{b}/{name}')
-    logs = []
-    for out_dir in (a, b):
-        entries = [entry for entry in log(out_dir) if entry['iter'] not in entries_of_one]
-        for entry in entries:
-            for name in CLOCK:
-                entry.pop(name, None)
-        logs.append(entries)
-    assert logs[0] == logs[1]
-    assert len(logs[0]) > 1
-
-
-def assert_same_checkpoints(a, b):
-    x, y = (load_checkpoint(path) for path in (a, b))
-    assert x.keys() == y.keys()
-    for key in x.keys() - {'config', 'environment'}:
-        assert_close(x[key], y[key])
+    """Two runs have left the same, bit for bit."""
+    assert_close(left_by(a, entries_of_one), left_by(b, entries_of_one))
 
 
 def assert_alike(a, b):
     """The logs are equal up to the order of sums."""
     for here, there in zip(log(a), log(b), strict=True):
-        for key in EXACT:
-            assert (key in here) == (key in there), key
-            assert math.isclose(here.get(key, 0), there.get(key, 0), rel_tol=1e-5), key
+        found, wanted = ({key: of.get(key, 0) for key in EXACT} for of in (here, there))
+        assert found == pytest.approx(wanted, rel=1e-5)
