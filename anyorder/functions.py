@@ -6,6 +6,7 @@ import inspect
 import os
 import runpy
 from functools import cache, wraps
+from pathlib import Path
 
 import torch
 
@@ -26,15 +27,13 @@ def load(text):
         return text
     path, name = home(text).rsplit(':', 1)
     try:
-        with open(path, 'rb') as f:
-            digest = hashlib.sha256(f.read()).hexdigest()[:12]
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
         function = names_of(os.path.abspath(path), digest)[name]
         signature = inspect.signature(function)
-        names = [*signature.parameters]
-        sees = [name for name in SEEN if name in names]
-        is_score = len(names) == 1
-        places = names if is_score else 'unp'  # u, n and the parameter, whatever they are called
-        signature.bind(*places, **dict.fromkeys(sees))
+        sees = [name for name in SEEN if name in signature.parameters]
+        is_score = len(signature.parameters) == 1
+        n_places = 1 if is_score else 3  # logits; u, n and the parameter, whatever they are called
+        signature.bind(*range(n_places), **dict.fromkeys(sees))
     except (Exception, SystemExit) as e:
         raise ValueError(
             f'{path} has no order {name}, a function of u, n, parameter and maybe '
@@ -81,7 +80,7 @@ KINDS = {
     False: (looks_like_orders, 'int64 in the shape of u'),
 }
 
-# what an order may ask for by these names, see Order.sight
+# what an order may ask for by these names, see Order.draw
 SEEN = ('idx', 'given', 'coin', 'step', 'model')
 
 

@@ -147,8 +147,7 @@ class Order:
         """The Family. Raises ValueError for a function whose file was not run."""
         if self.is_function:
             function = loaded(self.kind)
-            n_coins = 1 if function.sees else 0
-            return Family(function, drawn=True, n_numbers=lambda n, _: n + n_coins)
+            return Family(function, True, n_numbers=lambda n, _: n + bool(function.sees))
         if self.kind == 'listed':
             return LISTED
         return ORDERS[self.kind]
@@ -157,12 +156,6 @@ class Order:
     def drawn(self):
         """Whether each row has a draw of its own."""
         return self.family.drawn
-
-    @property
-    def wants_shape(self):
-        """Whether the function of the family is given the shape (H, W) of a grid in place of n."""
-        names = [*inspect.signature(opened(self.family.orders)).parameters]
-        return names[1:2] == ['shape']
 
     @property
     def sees(self):
@@ -231,26 +224,17 @@ class Order:
             )
         check_orders(self.draw(1, n, stream()), n, self.name)  # of a function, or of a short file
 
-    def sight(self, model, step, tokens, given):
-        """Return what the function may ask for of these rows by name; {}: it asks for nothing.
-
-        idx    tokens (B, n) on the model's device, 0 for padding
-        given  (B, n) bool: what is not learned
-        step   updates done
-        model  the run's average: in evaluation, without gradients, not compiled"""
-        if not self.sees:
-            return {}
-        idx = tokens.clamp(min=0).to(model.device)
-        given = given.to(model.device, copy=True)  # which the function may change
-        return {'idx': idx, 'given': given, 'step': step, 'model': model}
-
     def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None, **seen):
         """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
 
         A row is drawn by the generator, by default torch's own, or by its own key of `keys`. What a
         user's function returns may be no permutation, see check_orders.
 
-        seen  of `sight`"""
+        seen  of the run, for a function that asks for it:
+              idx    (B, n) tokens, of which those below 0 are padding
+              given  (B, n) bool: what is not learned
+              step   updates done
+              model  the average: in evaluation, without gradients, not compiled"""
         # The last number of a row decides whether it is left to right
         n_numbers = 1 + (self.family.n_numbers(n, self.parameter) if self.drawn else n)
         if keys is not None:
@@ -274,8 +258,9 @@ class Order:
         """Return the orders (B, n) that the family makes of uniform numbers u (B, m), of which the
         last is the coin of a function to which `seen` is shown."""
         family = self.family
+        function = opened(family.orders)
         size = n
-        if self.wants_shape:
+        if [*inspect.signature(function).parameters][1] == 'shape':
             if not self.shape or math.prod(self.shape) != n:
                 raise ValueError(
                     f'an order of a grid wants all of its HxW cells, got {n} positions and '
@@ -283,7 +268,6 @@ class Order:
                     'order or block_size'
                 )
             size = self.shape
-        function = opened(family.orders)
         if not self.sees:
             return function(u, size, self if family.is_whole else self.parameter)
         if not seen:
@@ -292,6 +276,9 @@ class Order:
                 'nothing is written in it, choose another one'
             )
         seen['coin'] = u[:, n]
+        # copies, which the function may change
+        seen['idx'] = seen['idx'].clamp(min=0).to(u.device)
+        seen['given'] = seen['given'].to(u.device, copy=True)
         asked = {name: seen[name] for name in self.sees}
         return function(u[:, :n], size, self.parameter, **asked)
 
@@ -348,22 +335,18 @@ def read_positions(path):
     return positions
 
 
-def order_option(options, saved=None):
-    """Return what the Config `options` says of an order, as Order.kept.
+def order_options(options, saved):
+    """Return what the Config `options` says of the orders of training and validation, the first as
+    Order.kept; without a word random order, and [].
 
-    What the Config does not say is as in `saved`, the options of the run that is resumed."""
-    saved = saved or {}
-    if 'order' not in options.given:  # by a config file or by the command line
-        return Order.of(saved.get('order', options.order), saved).kept
-    return Order.of(read_typed(options, 'order', options.order), saved).kept
-
-
-def val_orders_option(options, saved):
-    """Return what the Config `options` says of the orders of validation, in the way of
-    order_option; [] is the default."""
-    if 'val_orders' not in options.given:
-        return saved.get('val_orders', [])
-    return [read_typed(options, 'val_orders', text, 'own') for text in names_in(options.val_orders)]
+    What a text leaves open is as in `saved`, the options of the run that is resumed."""
+    found = {'order': options.order, 'val_orders': []}
+    if 'order' in options.given:  # by a config file or by the command line
+        found['order'] = Order.of(read_typed(options, 'order', options.order), saved).kept
+    if 'val_orders' in options.given:
+        for text in names_in(options.val_orders):
+            found['val_orders'].append(read_typed(options, 'val_orders', text, 'own'))
+    return found
 
 
 def read_typed(options, name, text, *others):
@@ -425,22 +408,22 @@ RANDOM = Order()
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM, **seen):
-    """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
+    """Return orders (len(numbers) n_orders, n) of the blocks of these numbers, n_orders of each.
 
     Those of a drawn family are a function of (seed, number), and of what is `seen` of as many rows,
-    see Order.sight. Of another family all blocks have the same, of n_orders seeds."""
+    see Order.draw. Of another family all blocks have the same, of n_orders seeds."""
     if order.drawn:
         keys = random_bits(numbered_keys(seed, numbers).unsqueeze(1), torch.arange(n_orders))
-        own = keys.flatten()
-        if seen:
-            own = own.to(seen['idx'].device)
+        keys = keys.flatten()
+        if order.sees:
+            keys = keys.to(seen['model'].device)
         if order.is_function:  # it may draw more
             torch.manual_seed(derive_seed(seed, 'order', *numbers[:1]))
-        orders = order.draw(len(own), n, keys=own, **seen).cpu()
+        orders = order.draw(len(keys), n, keys=keys, **seen).cpu()
         check_orders(orders, n, order.name)
-        return orders.view(*keys.shape, n)
+        return orders
     shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
-    return torch.cat(shared).repeat(len(numbers), 1, 1)
+    return torch.cat(shared).repeat(len(numbers), 1)
 
 
 def given_first(order, given, n_visits=None, left_to_right=False):

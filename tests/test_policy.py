@@ -90,16 +90,14 @@ def order_of(name):
     return Order.of(read_order(f'policy.py:{name}'), {})
 
 
-def seeing(name, *how):
-    """Return what draws of such an order want: it, and what it is shown."""
-    order = order_of(name)
-    return {'order': order, **order.sight(*how)}
+def seeing(name, model, step, idx, given):
+    """What draw_orders wants: such an order, and what it is shown."""
+    return dict(order=order_of(name), model=model, step=step, idx=idx, given=given)
 
 
 def drawn_by(name, step, l2r_ratio=0.0):
-    order = order_of(name)
-    seen = order.sight(make_model(), step, TOKENS, NOTHING)
-    return order.draw(2, 4, stream(1), l2r_ratio, **seen)
+    seen = seeing(name, make_model(), step, TOKENS, NOTHING)
+    return seen.pop('order').draw(2, 4, stream(1), l2r_ratio, **seen)
 
 
 TOKENS = torch.tensor([[3, 1, 2, -1], [5, 6, 0, 7]])
@@ -113,14 +111,13 @@ def test_a_function_gets_what_it_names(policy):
     assert torch.equal(order, (TOKENS.clamp(min=0) + 1 + u[:, :4]).argsort(1))
     assert torch.equal(drawn_by('coins', 4), (u[:, 4:5] - u[:, :4]).argsort(1))
     assert drawn_by('coins', 4, l2r_ratio=1.0).tolist() == [[0, 1, 2, 3]] * 2
-    assert order_of('ends').sight(make_model(), 4, TOKENS, NOTHING) == {}
 
     model = make_model()
     numbers = [2, 5]
     drawn = draw_orders(numbers, 4, 3, **seeing('by_token', model, 1, *repeated(3)))
     for b, number in enumerate(numbers):
         own = seeing('by_token', model, 1, *repeated(3, slice(b, b + 1)))
-        assert torch.equal(draw_orders([number], 4, 3, **own)[0], drawn[b])
+        assert torch.equal(draw_orders([number], 4, 3, **own), drawn[3 * b : 3 * b + 3])
 
 
 def repeated(k, rows=slice(None)):
@@ -231,7 +228,7 @@ def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):
     found = estimate.nats(model, text, [0, 1])
     orders = draw_orders([0, 1], 4, 3, config.seed, **seeing('by_token', model, 7, *repeated(3)))
     blocks = TOKENS.clamp(min=0).repeat_interleave(3, 0)
-    want = block_nll(model, blocks, orders.flatten(0, 1), 8).view(2, 3)
+    want = block_nll(model, blocks, orders, 8).view(2, 3)
     torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
     assert not estimate.bound
 

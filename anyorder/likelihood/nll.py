@@ -27,8 +27,8 @@ def measured_batch(model, rows, order=RANDOM, n_orders=1, seed=0, step=0, **how)
     numbers, tokens, given = rows
     tokens = tokens.repeat_interleave(n_orders, 0)
     given = given.repeat_interleave(n_orders, 0)
-    seen = order.sight(model, step, tokens, given)
-    orders = draw_orders(numbers, tokens.size(1), n_orders, seed, order, **seen).flatten(0, 1)
+    seen = {'idx': tokens, 'given': given, 'step': step, 'model': model}
+    orders = draw_orders(numbers, tokens.size(1), n_orders, seed, order, **seen)
     batch = Batch.of(tokens, orders, given, visits_of(tokens), law=order.law, **how)
     if not is_drawn(model.slots, order):
         return batch

@@ -15,7 +15,7 @@ from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import named_network, network_fields, network_name
-from anyorder.orders import order_option, val_orders_option
+from anyorder.orders import order_options
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.training.run_folder import open_newest
@@ -72,8 +72,7 @@ def open_start(config, program='train.py'):
 
     saved = before.get('config', {})
     written = config | written_out(config, saved)
-    of_orders = {'order', 'val_orders'}
-    given = {option: written[option] for option in sorted({*config.given, *of_orders})}
+    given = {option: written[option] for option in sorted(config.given)}
     overrule(given, fixed, config.typed)
     new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
     resolved = Config(new | written | saved | given | fixed | place)
@@ -104,11 +103,8 @@ def written_out(config, saved):
     """Return the options that a short text may name, written out as a checkpoint keeps them.
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    return {
-        'order': order_option(config, saved),
-        'val_orders': val_orders_option(config, saved),
-        'network': network_name(named_network(config.network)),
-    }
+    named = {'network': network_name(named_network(config.network))}
+    return named | order_options(config, saved)
 
 
 def overrule(given, fixed, typed):

@@ -34,15 +34,14 @@ def draw_order(state, idx, given, config):
     """Draw the orders (B, N) of a micro-batch.
 
     Rows of a user's function that are no permutation are counted, without a wait."""
-    order = state.order
-    B, N = idx.shape
-    seen = order.sight(state.ema.model, state.iter_num, idx, given)
+    seen = {'idx': idx, 'given': given, 'step': state.iter_num, 'model': state.ema.model}
     with autocast(state.device, config.dtype):
-        drawn = order.draw(B, N, None, config.l2r_ratio, state.device, **seen)
-    if not order.is_function:
-        return drawn
-    state.totals[3] += B - are_permutations(drawn, N).sum()
-    return drawn.clamp(0, N - 1)
+        order = state.order.draw(*idx.shape, None, config.l2r_ratio, state.device, **seen)
+    if not state.order.is_function:
+        return order
+    N = idx.size(1)
+    state.totals[3] += (~are_permutations(order, N)).sum()
+    return order.clamp(0, N - 1)
 
 
 def send(x, device):

@@ -74,7 +74,7 @@ def main(config):
 
     rows = {}
     for kind in ('random', 'l2r'):
-        order = draw_orders(range(len(idx)), block_size, order=Order(kind))[:, 0]
+        order = draw_orders(range(len(idx)), block_size, order=Order(kind))
         means, shares = profile(model, idx, order, config.reach)
         for (axis, place), of_heads in means.items():
             for head, weight in zip(heads, of_heads.tolist()):

@@ -439,7 +439,7 @@ def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, 
     idx, step, logprob = solve.solve(model, tokens, given, way, 3, batch_size=4)
     assert (logprob[given] == 0).all()
     for r in range(6):  # one puzzle, by its definition
-        visits = draw_orders([r], 16, 1, 3, way.order)[0, 0].tolist()
+        visits = draw_orders([r], 16, 1, 3, way.order)[0].tolist()
         visits.sort(key=lambda p: not given[r, p])
         blank = torch.where(given[r], tokens[r], 0)[None]
         how = dict(temperature=temperature, seeds=[derive_seed(3, r)], return_trace=True)

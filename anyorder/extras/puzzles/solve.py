@@ -280,7 +280,7 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
 
     As in Canvas; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
-    orders = draw_orders(range(n), N, 1, seed, way.order)[:, 0]
+    orders = draw_orders(range(n), N, 1, seed, way.order)
     known = tokens.masked_fill(~given, 0)  # what a solver sees
     puzzles = Batch.of(known, orders, given, visits_of(tokens))
     parts = []
