@@ -50,7 +50,7 @@ BUDGET = {
     'anyorder/extras/pictures': 2_130,
     'anyorder/extras/puzzles': 10_755,
     'anyorder/extras/rules': 2_957,
-    'anyorder/extras/speed': 5_730,
+    'anyorder/extras/speed': 5_590,
     'anyorder/generation': 19_874,
     'anyorder/likelihood': 10_330,
     'anyorder/machine': 4_469,

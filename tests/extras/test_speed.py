@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import train
 from anyorder import Writer
 from anyorder.checkpoint import Unset, model_from_checkpoint, save_checkpoint
-from anyorder.extras.speed.memory import Setup, memory, slot_bytes
+from anyorder.extras.speed.memory import memory, slot_bytes
 from anyorder.extras.speed.plain import generation_limit, plain_generate
 from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
@@ -35,18 +34,14 @@ NETWORKS = {
     'mixed': {'attention': 'mixed'},
     'two streams': {'target_position': 'two_stream'},
 }
-SETUP = Setup(3, 256, 'bfloat16', 'adamw', compiled=True)
+RUN = dict(batch_size=3, length=256, dtype='bfloat16', optimizer='adamw', compile=True)
+RUN |= dict(save_memory='', apart=False, world_size=1)
+SHARED = {'save_memory': 'shard', 'world_size': 4}
 
 
 def network(name, n_layer=2, block_size=256):
     sizes = dict(vocab_size=64, n_head=2, n_embd=64, n_cond=8)
     return AOGPTConfig(block_size=block_size, n_layer=n_layer, **sizes, **NETWORKS[name])
-
-
-def memory_of(name, **setup):
-    """{part: bytes} in SETUP with changes, of a network that could read longer sequences."""
-    with torch.device('meta'):
-        return memory(Unset(network(name, block_size=512)), replace(SETUP, **setup))
 
 
 # ---- memory
@@ -100,30 +95,34 @@ def test_a_block_keeps_what_the_plan_counts(name, dtype, apart):
     assert of_row[1] - of_row[0] == pytest.approx(expected, rel=0.005)
 
 
-# (network, what differs from SETUP, bytes of each part)
+STAYS = '612864 612864 1225728 612864'  # weights, gradients, AdamW, average
+# (network, what differs from RUN, bytes of each part)
 MEMORY = [
-    ('adaln', {}, '612864 612864 1225728 612864 219136 6635520 98304 718848'),
+    ('adaln', {}, f'{STAYS} 219136 6635520 98304 718848'),
     ('adaln', {'optimizer': 'muon'}, '612864 612864 832512 612864 219136 6635520 98304 718848'),
-    ('adaln', {'dtype': 'float32'}, '612864 612864 1225728 612864 0 12042240 196608 1333248'),
-    ('adaln', {'recompute': True}, '612864 612864 1225728 612864 114688 4153344 98304 718848'),
-    ('adaln', {'compiled': False}, '612864 612864 1225728 612864 219136 8404992 98304 940032'),
-    ('adaln', {'n_parts': 4}, '153216 153216 306432 153216 219136 6635520 98304 1545216'),
-    ('encoder', {'apart': True}, '612864 612864 1225728 612864 219136 7028736 98304 817152'),
-    ('mixed', {}, '612864 612864 1225728 612864 219136 7028736 98304 817152'),
-    ('mixed', {'compiled': False}, '612864 612864 1225728 612864 219136 9191424 98304 1038336'),
+    ('adaln', {'dtype': 'float32'}, f'{STAYS} 0 12042240 196608 1333248'),
+    ('adaln', {'save_memory': 'recompute'}, f'{STAYS} 114688 4153344 98304 718848'),
+    ('adaln', {'compile': False}, f'{STAYS} 219136 8404992 98304 940032'),
+    ('adaln', SHARED, '153216 153216 306432 153216 219136 6635520 98304 1545216'),
+    ('encoder', {'apart': True}, f'{STAYS} 219136 7028736 98304 817152'),
+    ('mixed', {}, f'{STAYS} 219136 7028736 98304 817152'),
+    ('mixed', {'compile': False}, f'{STAYS} 219136 9191424 98304 1038336'),
     ('two streams', {}, '564480 564480 1128960 564480 204800 6561792 98304 946176'),
 ]
 
 
-@pytest.mark.parametrize('name, setup, parts', MEMORY)
-def test_the_parts_of_memory_by_hand(name, setup, parts):
+@pytest.mark.parametrize('name, changes, parts', MEMORY)
+def test_the_parts_of_memory_by_hand(name, changes, parts):
     """The first has P = 153216, C = 64, L = 2, H = 2, V = 64, n_cond = 8, S = 3 x 256 slots.
 
     Weights, gradients and average take 4 P, AdamW 8 P; the copies 2 bytes for each of 12 C^2 L +
     (6 L + 2) C n_cond + C V. A block keeps S (58 C + 32) bytes, of which a quarter is the rest; the
     last norm and the head S 18 C, the loss 2 S V. A mask takes 2 x 256 S, in each layer unless they
     are compiled together; parts gather what is outside of blocks, and a block thrice."""
-    assert [*memory_of(name, **setup).values()] == [*map(int, parts.split())]
+    with torch.device('meta'):
+        model = Unset(network(name, block_size=512))  # which could read longer sequences
+    found = memory(model, Config(RUN | changes))
+    assert [*found.values()] == [*map(int, parts.split())]
 
 
 # ---- the plan
@@ -137,8 +136,9 @@ def test_machines_and_the_same_update():
     for text in ('H1000', '0xH100', '8x', '1:', '0:24', 'x', '3'):
         with one_line('as in 8xH100'):
             parse_machine(text)
-    config = Config(batch_size=16, gradient_accumulation_steps=32, eval_iters=20)
-    found = [same_update(config, *machine) for machine in ((8, 100), (8, 63), (1, 7), (8, 0))]
+    run = dict(batch_size=16, gradient_accumulation_steps=32, eval_iters=20)
+    machines = ((8, 100), (8, 63), (1, 7), (8, 0))
+    found = [same_update(Config(run, world_size=n), most) for n, most in machines]
     numbers = [re.findall(r'\d+', options) for options in found]
     assert numbers == [['64', '8', '5'], ['32', '16', '10'], ['4', '128', '80'], []]
 
@@ -178,7 +178,7 @@ def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(script, tmp_p
     assert cells['vocabulary'][:2] == ['257', 'bytes,']
 
 
-RUN = ('--n_layer=1', '--n_head=1', '--n_embd=16', '--batch_size=8', '--data_dir=.')
+TINY_RUN = ('--n_layer=1', '--n_head=1', '--n_embd=16', '--batch_size=8', '--data_dir=.')
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def plan_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def plan_of(dataset, *options):
-        how = [*RUN, f'--dataset={dataset}', '--plan=H100', *options]
+        how = [*TINY_RUN, f'--dataset={dataset}', '--plan=H100', *options]
         return cells_of(lines_of(configure(vars(train), how)))
 
     return plan_of

@@ -1,8 +1,9 @@
 """How much memory of a GPU does an update take? An estimate by part."""
 
-from dataclasses import dataclass
+import torch
 
 from anyorder.training.clock import weights_of_products
+from anyorder.training.sharding import saves_by
 from anyorder.training.update import is_hidden
 
 FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average, residual stream
@@ -20,35 +21,19 @@ EAGER = {
 COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}
 
 
-@dataclass(frozen=True)
-class Setup:
-    """How an update is run.
-
-    batch_size   sequences of a micro-batch
-    length       tokens of a sequence
-    dtype        of the matrix products: 'bfloat16' or 'float32'
-    optimizer    'adamw' or 'muon'
-    compiled     whether torch.compile has made the model
-    n_parts      devices that split what stays
-    recompute    whether the backward pass runs every block again
-    apart        whether the documents of a block do not see each other"""
-
-    batch_size: int
-    length: int
-    dtype: str
-    optimizer: str
-    compiled: bool
-    n_parts: int = 1
-    recompute: bool = False
-    apart: bool = False
-
-    @property
-    def number(self):
-        """Bytes of a number of a product."""
-        return 2 if self.dtype == 'bfloat16' else FLOAT
+NODE = 8  # GPUs of a node of the machines that are rented
 
 
-def memory(model, setup):
+def n_parts(run):
+    """Return over how many GPUs a run splits what stays."""
+    if saves_by('shard', run):
+        return run.world_size
+    if saves_by('hybrid', run):
+        return min(NODE, run.world_size)
+    return 1
+
+
+def memory(model, run):
     """Return {part: bytes} on one device at the peak of an update, where the backward pass begins.
 
     With P parameters, B sequences of N tokens in a micro-batch, S slots a token, L layers, width C,
@@ -70,39 +55,47 @@ def memory(model, setup):
     Several parts divide weights, gradients, EMA and optimizer. For a moment a device gathers the
     weights outside the blocks, the weights of two blocks and the gradients of one. `recompute`
     keeps the input of a block, and what one block at a time computes. Not counted: dropout's masks.
-    """
+
+    run  the options of train.py, `dtype` and `compile` as they are resolved, and beside them
+
+    length      tokens of a sequence
+    apart       whether the documents of a block do not see each other
+    world_size  processes"""
     c = model.config
-    b = setup.number
-    S = setup.batch_size * setup.length  # slots of a stream
+    b = getattr(torch, run.dtype).itemsize
+    S = run.batch_size * run.length  # slots of a stream
     n_streams = 2 if c.target_position == 'two_stream' else 1
-    stays = FLOAT * model.n_parameters() // setup.n_parts
+    n = n_parts(run)
+    recomputes = saves_by('recompute', run)
+    stays = FLOAT * model.n_parameters() // n
 
     # What a forward pass keeps; of a stream, of a mask, of a block
-    stream = S * slot_bytes(c, b, setup.compiled)
+    stream = S * slot_bytes(c, b, run.compile)
     mask = 0
-    if c.attention == 'mixed' or setup.apart:
-        mask = b * S * setup.length
+    if c.attention == 'mixed' or run.apart:
+        mask = b * S * run.length
     block = n_streams * (stream + mask)
     n_layers = n_streams * (c.n_layer - 1) + 1  # the last layer has one stream
-    n_masks = n_streams if setup.compiled else n_layers  # compiled, layers share it
+    n_masks = n_streams if run.compile else n_layers  # compiled, layers share it
     layers = n_layers * stream + n_masks * mask
-    if setup.recompute:
+    if recomputes:
         layers = n_layers * S * FLOAT * c.n_embd + block
     head = S * c.n_embd * (2 * FLOAT + 5 * b)
 
     # What is there for a moment
     largest = [block // 4, FLOAT * c.vocab_size * c.n_embd]
-    if not setup.compiled or setup.n_parts > 1:  # a split model compiles its blocks alone
+    if not run.compile or n > 1:  # a split model compiles its blocks alone
         largest.append((b + FLOAT) * min(S * c.vocab_size, PART))
+    gathered = gathered_bytes(model) if n > 1 else 0
     return {
         'weights': stays,
         'gradients': stays,
-        'optimizer': optimizer_bytes(model, setup.optimizer) // setup.n_parts,
+        'optimizer': optimizer_bytes(model, run.optimizer) // n,
         'EMA': stays,
-        'bfloat16 copies of the weights': copied_bytes(model, setup),
+        'bfloat16 copies of the weights': copied_bytes(model, b, recomputes),
         'activations': layers + head,
         'loss': b * S * c.vocab_size,
-        'the rest, for a moment': max(largest) + gathered_bytes(model, setup),
+        'the rest, for a moment': max(largest) + gathered,
     }
 
 
@@ -115,22 +108,20 @@ def optimizer_bytes(model, optimizer):
     return FLOAT * n_moments
 
 
-def copied_bytes(model, setup):
-    """Return bytes of the copies of the matrices that autograd keeps."""
-    if setup.number == FLOAT:
+def copied_bytes(model, b, recomputes):
+    """Return bytes of the copies of the matrices, b a number, that autograd keeps."""
+    if b == FLOAT:
         return 0
     counts = weights_of_products(model)
     n_copied = sum(counts.values())
-    if setup.recompute:  # one block at a time has copies
+    if recomputes:  # one block at a time has copies
         in_blocks = sum(n for name, n in counts.items() if '.h.' in name)
         n_copied -= in_blocks - in_blocks // model.config.n_layer
-    return setup.number * n_copied
+    return b * n_copied
 
 
-def gathered_bytes(model, setup):
+def gathered_bytes(model):
     """Return bytes that a split model gathers: what is outside of blocks, and a block thrice."""
-    if setup.n_parts == 1:
-        return 0
     inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
     outside = model.n_parameters() - inside
     return FLOAT * (outside + 3 * inside // model.config.n_layer)

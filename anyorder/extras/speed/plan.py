@@ -12,23 +12,21 @@ import itertools
 import os
 import re
 from bisect import bisect_right
-from dataclasses import replace
 
 import torch
 
 from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
-from anyorder.extras.speed.memory import Setup, memory
+from anyorder.extras.speed.memory import NODE, memory, n_parts
 from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
 from anyorder.tokens.apart import keeps_apart
-from anyorder.tokens.blocks import Blocks
+from anyorder.tokens.blocks import Blocks, width_of
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import whole_splits
 from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
-from anyorder.training.clock import training_flops
-from anyorder.training.sharding import saves_by
+from anyorder.training.clock import Clock
 from anyorder.training.start import (
     check_options,
     model_config,
@@ -42,7 +40,6 @@ from configurator import Config
 
 GIB = 2**30
 MFUS = 0.3, 0.4, 0.5
-NODE = 8  # GPUs of a node of the machines that are rented
 # what no plan has of a GPU's memory
 CUDA = 1  # GiB for CUDA itself
 LOST = 0.05  # share that is lost between tensors
@@ -65,23 +62,18 @@ def lines_of(config):
     n_tokens, where = vocabulary(config, sets, checkpoint)
     with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
-    compiled = config.compile
-    if compiled == 'auto':
-        compiled = config.max_iters >= LONG_RUN
-    has_rows = not all(blocks.meta.is_stream for blocks in sets.values())
-    length = config.block_size
+    are_streams = all(blocks.meta.is_stream for blocks in sets.values())
+    found = {
+        'dtype': dtype,
+        'length': config.block_size,
+        'apart': keeps_apart(config.documents) and are_streams,
+        'world_size': world_size,
+    }
+    if config.compile == 'auto':
+        found['compile'] = config.max_iters >= LONG_RUN
     if sets.keys() == weights_in(config.dataset).keys():
-        length = max(blocks.width for blocks in sets.values())  # less than that of short documents
-    setup = Setup(
-        batch_size=config.batch_size,
-        length=length,
-        dtype=dtype,
-        optimizer=config.optimizer,
-        compiled=compiled,
-        n_parts=n_parts(config.save_memory, world_size),
-        recompute=saves_by('recompute', config),
-        apart=keeps_apart(config.documents) and not has_rows,
-    )
+        found['length'] = width_of(sets.values())  # less than block_size of short documents
+    run = Config(config | found)
 
     # What it costs
     yield row('parameters', f'{model.n_parameters():,}')
@@ -89,8 +81,8 @@ def lines_of(config):
     if on_hub(start):
         origin = f'the shape of {start} is not looked up on the hub'
         yield f'the shape comes from the options: {origin}'
-    yield from work_lines(config, model, setup, world_size * gpu.flops)
-    yield from memory_lines(config, model, setup, world_size, name, gpu)
+    yield from work_lines(run, model, world_size * gpu.flops)
+    yield from memory_lines(run, model, name, gpu)
 
 
 def parse_machine(text):
@@ -150,52 +142,43 @@ def row(name, value, remark=''):
     return f'{name:<34}{value:>18}  {remark}'.rstrip()
 
 
-def work_lines(config, model, setup, rate):
+def work_lines(run, model, rate):
     """Yield the tokens, FLOPs and hours of the run on GPUs of `rate` FLOP/s."""
-    length = setup.length
-    tokens = config.batch_size * config.gradient_accumulation_steps * length
-    of_token = training_flops(model, config.batch_size, length) / config.batch_size / length
-    validation = Validation(config)
+    clock = Clock(model, run, rate, run.length)
+    tokens = clock.tokens_per_iter
+    of_token = clock.flops_per_iter / tokens
+    validation = Validation(run)
     n_orders = len(validation.orders)
-    n_validations = -(-config.max_iters // config.eval_interval)
-    n_blocks = validation.n_blocks * len(weights_in(config.dataset))
-    measured = n_blocks * length * n_orders * n_validations
+    n_validations = -(-run.max_iters // run.eval_interval)
+    n_blocks = validation.n_blocks * len(weights_in(run.dataset))
+    measured = n_blocks * run.length * n_orders * n_validations
     of_validations = of_token / 3 * measured  # without a backward pass
-    in_all = of_token * tokens * config.max_iters + of_validations
+    in_all = clock.flops_per_iter * run.max_iters + of_validations
     padded = ''
-    if length < config.block_size:
-        padded = f'{length} a sequence, as the longest document has, padding included'
+    if run.length < run.block_size:
+        padded = f'{run.length} a sequence, as the longest document has, padding included'
     yield row('tokens an update', f'{tokens:,}', padded)
-    yield row('tokens in all', f'{tokens * config.max_iters:,}')
+    yield row('tokens in all', f'{tokens * run.max_iters:,}')
     yield row('GFLOP a token', f'{of_token / 1e9:,.4g}')
-    yield row('TFLOP an update', f'{of_token * tokens / 1e12:,.4g}')
+    yield row('TFLOP an update', f'{clock.flops_per_iter / 1e12:,.4g}')
     yield row('TFLOP of validations', f'{of_validations / 1e12:,.4g}', f'{n_orders} orders')
     yield row('TFLOP in all', f'{in_all / 1e12:,.4g}')
 
     yield '\n' + row('hours of training', 'hours', f'at {rate / 1e12:,.4g} TFLOP/s')
     for mfu in MFUS:
         yield row(f'  at {mfu:.0%} MFU', f'{in_all / rate / mfu / 3600:,.4g}')
-    if setup.dtype != 'bfloat16':
-        yield f'TFLOP/s hold for bfloat16; {setup.dtype} takes several times as long'
+    if run.dtype != 'bfloat16':
+        yield f'TFLOP/s hold for bfloat16; {run.dtype} takes several times as long'
 
 
-def n_parts(save_memory, world_size):
-    """Return over how many GPUs a run that saves memory so splits what stays."""
-    if saves_by('shard', Config(save_memory=save_memory)):
-        return world_size
-    if saves_by('hybrid', Config(save_memory=save_memory)):
-        return min(NODE, world_size)
-    return 1
-
-
-def memory_lines(config, model, setup, world_size, name, gpu):
+def memory_lines(run, model, name, gpu):
     """Yield the memory of an update, the largest micro-batches, and what checkpoints take."""
-    parts = memory(model, setup)
+    parts = memory(model, run)
     room = gpu.memory * (1 - LOST) - CUDA
-    how = f'compile={setup.compiled}, {setup.dtype}'
-    if config.save_memory:
-        how += f', {config.save_memory}'
-    yield '\n' + row(f'memory of one {name}, batch_size={setup.batch_size}', 'GiB', how)
+    how = f'compile={run.compile}, {run.dtype}'
+    if run.save_memory:
+        how += f', {run.save_memory}'
+    yield '\n' + row(f'memory of one {name}, batch_size={run.batch_size}', 'GiB', how)
     for part, n in parts.items():
         yield row(f'  {part}', f'{n / GIB:,.2f}')
     yield row('together', f'{sum(parts.values()) / GIB:,.2f}')
@@ -204,42 +187,40 @@ def memory_lines(config, model, setup, world_size, name, gpu):
 
     # The largest batch_size with and without each way to save memory
     ways = ['']
-    if world_size > 1:
+    if run.world_size > 1:
         ways.append('shard')
-    if world_size > NODE:
+    if run.world_size > NODE:
         ways.append('hybrid')
     yield '\n' + row('the largest micro-batch', 'batch_size', 'for as many sequences in an update')
     for words in itertools.product(('', 'recompute'), ways):
         saved = ','.join(filter(None, words))
-        of_way = replace(setup, recompute=bool(words[0]), n_parts=n_parts(saved, world_size))
 
-        def bytes_at(batch_size, of_way=of_way):
-            return sum(memory(model, replace(of_way, batch_size=batch_size)).values())
+        def bytes_at(batch_size, saved=saved):
+            other = Config(run | {'batch_size': batch_size, 'save_memory': saved})
+            return sum(memory(model, other).values())
 
         largest = bisect_right(range(1, 2**40), room * GIB, key=bytes_at)
         title = f'--save_memory={saved}' if saved else 'as it is'
-        yield row(f'  {title}', largest or 'none', same_update(config, world_size, largest))
+        yield row(f'  {title}', largest or 'none', same_update(run, largest))
 
-    n_bytes = setup.n_parts * (parts['weights'] + parts['EMA'] + parts['optimizer'])
-    n_files = 3 + bool(config.keep_best)  # the newest, the one before it, and the next one
+    n_bytes = n_parts(run) * (parts['weights'] + parts['EMA'] + parts['optimizer'])
+    n_files = 3 + bool(run.keep_best)  # the newest, the one before it, and the next one
     yield '\n' + row('disk', 'GiB')
     yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
     yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
 
 
-def same_update(c, world_size, largest):
-    """Return the options by which `world_size` processes share an update of as many sequences.
+def same_update(run, largest):
+    """Return the options by which its processes share an update of as many sequences.
 
     Micro-batches have at most `largest`, and validation no fewer blocks. '': nothing does it."""
-    each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
-    if rest:
+    each, rest = divmod(run.batch_size * run.gradient_accumulation_steps, run.world_size)
+    fitting = [n for n in range(1, min(largest, each) + 1) if each % n == 0]
+    if rest or not fitting:
         return ''
-    most = min(largest, each)
-    batch_size = max((n for n in range(1, most + 1) if each % n == 0), default=0)
-    if not batch_size:
-        return ''
-    n_micro = each * world_size // batch_size
-    eval_iters = -(-c.eval_iters * c.batch_size // batch_size)
+    batch_size = fitting[-1]
+    n_micro = each * run.world_size // batch_size
+    eval_iters = -(-run.eval_iters * run.batch_size // batch_size)
     return (
         f'--batch_size={batch_size} --gradient_accumulation_steps={n_micro} '
         f'--eval_iters={eval_iters}'
