@@ -4,7 +4,6 @@ What holds for every way of writing is in test_laws.py."""
 
 import itertools
 import math
-from decimal import Decimal, getcontext
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from anyorder.generation import (
     generate,
     sample_tokens,
     scores,
-    unmask_schedule,
     unmasking,
     unmasking_of,
 )
@@ -57,36 +55,13 @@ def prompt_of(n, n_blanks):
 # ---- how many blanks a step reveals
 
 
-def exact_cosine(x):
-    total = term = Decimal(1)
-    for i in range(1, 30):
-        term *= -x * x / ((2 * i - 1) * (2 * i))
-        total += term
-    return total
-
-
-@pytest.mark.parametrize('kind', ['linear', 'cosine'])
-@pytest.mark.parametrize('n', [1, 5, 8, 64, 250, 12288])
-def test_a_schedule_is_the_floor_of_its_formula(kind, n):
-    """In 50 digits, and each step reveals a blank at least.
-
-    cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low."""
-    getcontext().prec = 50
-    pi = Decimal('3.14159265358979323846264338327950288419716939937510582097494')
-    for n_steps in (1, 3, 6, 7, 12, 48):
-        most = min(n, n_steps)
-        wanted = [0]
-        for k in range(1, most):
-            share = Decimal(k) / most if kind == 'linear' else 1 - exact_cosine(pi * k / (2 * most))
-            exact = int(n * share + Decimal('1e-40'))
-            wanted.append(max(exact, wanted[-1] + 1))
-        assert unmask_schedule(n, n_steps, kind) == [*wanted[1:], n]
-
-
 # (an Unmasking, numbers of blanks, the ends of each row by hand)
 ENDS = [
     (Given(4, 'cosine'), [10], [[1, 2, 6, 10]]),  # 0.76, 2.93, 6.17, 10
-    (Given(2), [4, 1, 0], [[2, 4], [1, 1], [0, 0]]),
+    (Given(5, 'cosine'), [6], [[1, 2, 3, 4, 6]]),  # 0.29, 1.15, 2.47, 4.15, 6
+    # cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low
+    (Given(6, 'cosine'), [12288], [[418, 1646, 3599, 6144, 9107, 12288]]),
+    (Given(3), [8, 1, 0], [[2, 5, 8], [1, 1, 1], [0, 0, 0]]),
     (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
     (Lossless(2), [4, 1], [[4], [1]]),
     (Adaptive(1, score='margin', block_length=2), [8], [[2, 4, 6, 8]]),
@@ -119,7 +94,6 @@ def test_binomial_unmasking_is_ancestral_sampling(kind, half):
 CUTS = [
     {},
     dict(top_p=0.6, top_k=4),
-    dict(temperature=2.0, top_k=5, top_p=0.9),
     dict(top_p=1e-9),
     dict(min_p=0.05, top_p=0.8, top_k=4, temperature=2.0),
     dict(min_p=1.0),
@@ -178,9 +152,9 @@ def test_nothing_is_drawn_or_scored_in_16_bits():
     low = torch.randn(400, 300, generator=torch.Generator().manual_seed(0)).bfloat16()
     high = low.float()
     u = random(400)
-    for how in ({}, dict(temperature=0.7), dict(top_p=0.8)):
-        drawn = sample_tokens(low, **how, u=u)
-        assert torch.equal(drawn, sample_tokens(high, **how, u=u))
+    for top_p in (1, 0.8):
+        drawn = sample_tokens(low, top_p=top_p, u=u)
+        assert torch.equal(drawn, sample_tokens(high, top_p=top_p, u=u))
     wanted = high.log_softmax(-1)[torch.arange(400), drawn]
     close(drawing.token_logprob(low, drawn), wanted, atol=1e-5)
 
@@ -202,19 +176,15 @@ def test_argmax_in_chunks_is_the_first_largest():
 # ---- noise
 
 
-def test_noise_is_standard_gumbel():
-    found = drawing.token_noise(keys_of([5]), torch.tensor([3]), 20_000)[0].double()
-    cdf = (-(-found.sort().values).exp()).exp()  # uniform if it is
-    uniform = (torch.arange(20_000) + 0.5) / 20_000
-    assert (cdf - uniform).abs().max() < 1.95 / 20_000**0.5  # Kolmogorov, p = 0.001
-    assert gumbel_noise(torch.zeros(1)) > -torch.inf
-
-
 def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
     """A token of probability 1e-8 wins with noise above 18.4: a float32 in [0, 1) ends at 16.6."""
-    ends = drawing.gumbel(torch.tensor([0, 2**31 - 64, 2**31 - 1], dtype=torch.int32))
+    found = drawing.gumbel(torch.tensor([0, 2**29, 2**31 - 64, 2**31 - 1], dtype=torch.int32))
+    middle = -math.log(math.log(4 / 3))  # of u = 1 / 4
     most = -math.log(24 * math.log(2))
-    assert ends.tolist() == pytest.approx([-math.log(2.0**-32), most, most], abs=1e-5)
+    assert found.tolist() == pytest.approx([32 * math.log(2), middle, most, most], abs=1e-5)
+    assert gumbel_noise(torch.tensor([0, 0.25])).tolist() == pytest.approx(
+        [-4.47, -0.327], abs=0.01
+    )
 
 
 def test_noise_belongs_to_seed_position_and_token():
@@ -237,9 +207,6 @@ def test_scores_that_differ_by_rounding_alone_are_equal():
     row = torch.tensor([1, 0, 1, 1, 0, 0, 0])
     equal = score[[2, 1, 2, 2, 4, 5, 6]]
     assert torch.equal(scores.without_rounding(score, row), equal)
-    score = torch.tensor([0.5, 0.5 + 1e-10, 0.5 + 1e-6], dtype=torch.float64)
-    found = scores.without_rounding(score, row[:3] * 0)
-    assert torch.equal(found, score[[1, 1, 2]])
 
 
 def test_of_equal_scores_the_first_in_the_order_is_taken_and_a_threshold_is_reached():
@@ -255,20 +222,13 @@ def test_of_equal_scores_the_first_in_the_order_is_taken_and_a_threshold_is_reac
         assert (trace['step'].amax(1) == n_steps - 1).all()
 
 
-def test_a_vocabulary_of_one_token():
-    model = make_model(vocab_size=8, n_tokens=1)
-    order = sample_order(2, 9)
-    for policy in ('given', *NAMES):
-        assert not generate(model, order, order, 0, 3, policy).any()
-
-
 # ---- the canvas
 
 # of which 0 and 3 are known, and a longer one without a prompt
 TEXTS = [([1, 0, 0, 2], [True, False, False, True]), prompt_of(0, 5)]
 
 
-@pytest.mark.parametrize('seed', [5, np.int64(5), torch.tensor(5), [np.int64(5), torch.tensor(6)]])
+@pytest.mark.parametrize('seed', [5, [np.int64(5), torch.tensor(6)]])
 def test_texts_of_unequal_length(seed):
     canvas = Canvas.of_texts(TEXTS, Order('random'), seed)
     assert canvas.idx.tolist() == [[1, 0, 0, 2, 0], [0] * 5]
@@ -334,17 +294,15 @@ def test_every_step_is_told_with_what_it_revealed(batch):
 @pytest.mark.parametrize('how', [dict(policy='margin'), dict(unmask='lossless:2')], ids=str)
 def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
     model = make_model()
-    way = unmasking_of(n_steps=9, **how)
-    whole = Canvas(*batch, 2, range(5))
-    fill.fill(model, whole, Way(way))
-    part = Canvas(*batch, 2, range(5))
-    for _, canvas in fill.steps(model, part, Way(way)):
+    whole, part = (Canvas(*batch, 2, range(5)) for _ in range(2))
+    way = Way(unmasking_of(n_steps=9, **how))
+    fill.fill(model, whole, way)
+    for _, canvas in fill.steps(model, part, way):
         canvas.stop_rows((canvas.rows % 2 == 0) & (canvas.n_known >= 4))
     assert (part.n_known[1::2] == 9).all()
     assert ((part.n_known[::2] >= 4) & (part.n_known[::2] < 9)).all()
-    is_written = part.step >= 0
-    assert torch.equal(is_written.sum(1), part.n_known - 2)
-    assert torch.equal(part.idx[is_written], whole.idx[is_written])
+    assert torch.equal((part.step >= 0).sum(1), part.n_known - 2)
+    assert torch.equal(part.idx.where(part.step >= 0, whole.idx), whole.idx)
 
 
 def test_the_end_of_a_document_and_special_tokens_have_no_penalty():
@@ -453,8 +411,7 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(passes, order):
     assert found[3:] == [*zip([4, 4, 3, 3], n_slots)]  # others go on with what their cache keeps
 
 
-@pytest.mark.parametrize('variant', [{}, ENCODER], ids=str)
-@pytest.mark.parametrize('known, length', [(20, 8), (0, 5)])
+@pytest.mark.parametrize('variant, known, length', [({}, 20, 8), ({}, 0, 5), (ENCODER, 0, 5)])
 def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(passes, variant, known, length):
     """The first step of a decoder reads the prompt; each step after it reruns the last known slot,
     whose target was another, and the rest of the block. An encoder runs all slots."""
@@ -469,32 +426,20 @@ def test_a_step_runs_the_slots_of_the_block_and_not_all_blanks(passes, variant, 
     assert passes == [(1, *numbers) for numbers in zip(slots, scored)]
 
 
-def test_a_lossless_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(passes):
-    model = freeze(make_model(block_size=12))
-    order = sample_order(6, 12, generator=torch.Generator().manual_seed(3))
-    for window in (1, 4, 12):
-        passes.clear()
-        how = dict(unmask=f'lossless:{window}', seeds=range(6), return_trace=True)
-        _, trace = generate(model, order % 11, order, 0, **how)
-        n_passes = trace['step'].amax(1) + 1  # (B,)
-        assert len(passes) == n_passes.max() <= 12
-        assert sum(rows for rows, *_ in passes) == n_passes.sum()  # rows leave when done
-        assert all(max(sizes) <= window for _, *sizes in passes)
-
-
 # ---- options
 
 # (options, the kind of the order, the Unmasking)
 NAMED = [
     (dict(), 'own', Given()),
     (dict(n_steps=4, schedule='cosine'), 'own', Given(4, 'cosine')),
-    (dict(n_steps=4, unmask='binomial'), 'own', Given(4, binomial=True)),
     (dict(schedule=[2, 9], unmask='binomial'), 'own', Given(schedule=[2, 9])),  # none is drawn
     (dict(unmask='lossless:64'), 'own', Lossless(64)),
-    (dict(unmask='lossless', n_steps=9, schedule='cosine'), 'own', Lossless(32)),
-    (dict(order='margin', unmask='binomial'), 'random', Adaptive(score='margin', binomial=True)),
+    (
+        dict(order='margin', unmask='binomial', n_steps=4),
+        'random',
+        Adaptive(4, binomial=True, score='margin'),
+    ),
     (dict(order=torch.tensor([1, 0])), [1, 0], Given()),
-    (dict(order='margin', revise=1), 'random', Adaptive(score='margin', revise=1)),
     (dict(order='top_prob:.9'), 'random', Adaptive(score='top_prob', threshold=0.9)),
     (dict(order='entropy/8+2'), 'l2r', Adaptive(score='entropy', block_length=8, noise=2.0)),
 ]
@@ -510,7 +455,7 @@ def test_a_way_draws_or_scores():
     how = dict(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
     way = Way.of({'order': 'r2l'}, n_steps=4, **how)
     assert way == Way(Given(4), Drawing(**how), Order('r2l'))
-    assert way.to_score.drawing == Drawing(**how, scores=True)
+    assert way.to_score == Way(Given(4), Drawing(**how, scores=True), Order('r2l'))
     assert way.to_score == Way.of({'order': 'r2l'}, n_steps=4, score=True, **how)
 
 
@@ -544,20 +489,14 @@ def page_of(**how):
 BAD = [
     ("unmasking_of('margin', 0)", 'n_steps must be'),
     ("unmasking_of(policy='best')", 'policy'),
-    ("unmasking_of(policy='given+1')", 'policy'),
     ("unmasking_of(policy='margin:0.5', unmask='lossless')", 'margin'),
     ("unmasking_of(policy='entropy:0.5')", 'threshold'),
     ("unmasking_of(policy='margin:1.5')", 'threshold'),
     ("unmasking_of(policy='margin:0.5', unmask='binomial')", 'threshold'),
     ("unmasking_of(policy='margin/0')", 'block_length'),
     ("unmasking_of(policy='margin/2', schedule=[2])", 'ends'),
-    ("unmasking_of(policy='factor:0')", 'factor'),
-    ("unmasking_of(policy='factor:1', unmask='binomial')", 'binomial'),
-    ("unmasking_of(policy='eb:0.5+1')", 'noise'),
-    ("unmasking_of(unmask='all')", 'unmask'),
     ("unmasking_of(unmask='lossless:0')", 'window'),
     ("unmasking_of(unmask='lossless:2147483648')", 'unmask'),
-    ("unmasking_of(unmask='lossless/4')", 'unmask'),
     ("unmasking_of(unmask='fixed:4')", 'unmask'),
     ("unmasking_of(unmask='lossless', revise=1)", 'leave out revise=1'),
     ('unmasking_of(schedule=[2, 4], revise=1)', 'revise'),
@@ -570,17 +509,14 @@ BAD = [
     ("Adaptive(score='best')", 'score'),
     ("Adaptive(score='margin', noise=-1)", 'noise'),
     ("Adaptive(score='margin', noise=math.inf)", 'noise'),
-    ("Adaptive(score='margin', threshold=-0.1)", 'threshold'),
     ('Drawing(temperature=0, scores=True)', 'temperature'),
     ('Drawing(temperature=-0.1)', 'temperature'),
     ('Drawing(temperature=math.inf)', 'temperature'),
     ('Drawing(top_p=0.0)', 'top_p'),
-    ('Drawing(top_p=math.nan)', 'top_p'),
     ('Drawing(top_k=-1)', 'top_k'),
     ('Drawing(min_p=1.1)', 'min_p'),
     ('Drawing(min_p=math.nan)', 'min_p'),
     ('Drawing(presence_penalty=-101)', 'penalty'),
-    ('Drawing(presence_penalty=math.nan)', 'penalty'),
     ('Drawing(cfg_scale=-0.5)', 'cfg_scale'),
     ('Drawing(cfg_scale=101)', 'cfg_scale'),
     ('write_by(schedule=[1, 3])', 'increase'),

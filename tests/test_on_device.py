@@ -125,15 +125,6 @@ def test_the_same_text(device, variant, how):
     close(trace['logprob'], other['logprob'], device)
 
 
-def test_lossless_text_equals_one_token_a_step(device):
-    """A device draws noise of its own, so the device writes both texts."""
-    idx, order = texts(3, 20, 11)
-    _, model = pair(device, block_size=20)
-    text = (model, idx.to(device), order.to(device), 4)
-    one, many = [generate(*text, seeds=range(3), unmask=f'lossless:{n}') for n in (1, 8)]
-    assert torch.equal(one, many)
-
-
 # ---- what is not float64
 
 
