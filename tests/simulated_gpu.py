@@ -4,8 +4,8 @@ from the CPU's.
 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
 
-At the end come the lines that made the host wait for the device, those that copied a tensor of the
-host to it, and how often. A test asks inside of `run` and `counted`. As on a GPU it is an error
+At the end come the lines that made the host wait for the device, and how often. A test asks inside
+of `run` and `counted`. As on a GPU it is an error
 
 - to do an operation on tensors of both devices, a number of the host apart,
 - to wait, or to copy from the host, while a CUDA graph is recorded,
@@ -456,9 +456,8 @@ def main():
     sys.argv = sys.argv[1:]
     run(lambda _: runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__'))
     (whole,) = counting
-    for done, counts in (('waited', whole.waits), ('copied', whole.copies)):
-        for (file, number, line), n in counts.items():
-            print(f'{done} in {file}, line {number}, {line}: {n}')
+    for (file, number, line), n in whole.waits.items():
+        print(f'waited in {file}, line {number}, {line}: {n}')
     if Graph.n_replays:
         print(f'replayed: {Graph.n_replays}')
 

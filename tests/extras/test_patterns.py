@@ -272,8 +272,6 @@ WAYS = [
     {'order': 'margin', 'n_steps': 4, 'revise': 2},
     {'order': 'l2r', 'n_steps': 3, 'revise': 1, **CUT},
     {'order': 'random', 'temperature': 0},
-    *(pytest.param({'order': order}, marks=slow) for order in ('margin/3:0.1', 'eb:1', 'klass')),
-    pytest.param({'order': 'random', 'unmask': 'binomial', 'n_steps': 3}, marks=slow),
 ]
 
 
@@ -314,14 +312,10 @@ def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
         assert [bool(re.fullmatch(DATE, one)) for one in found] == [True] * 3
 
 
-def test_a_text_is_scored_as_it_was_written(writer):
-    """The likeliest tokens are those that the pattern leaves."""
-    how = {'order': 'l2r', 'pattern': DATE}
-    text = writer.infill('1[[6]]', top_logprobs=12, **how)
+def test_the_likeliest_tokens_are_those_that_a_pattern_leaves(writer):
+    text = writer.infill('1[[6]]', top_logprobs=12, order='l2r', pattern=DATE)
     for place in text.top_logprobs[1:]:
         assert sum(math.exp(one['logprob']) for one in place['top']) == pytest.approx(1, abs=1e-5)
-    prompt = f'1[[={text[1:]}]]'
-    assert writer.logprob(prompt, **how) == pytest.approx(text.logprob, abs=1e-4)
 
 
 def test_what_is_allowed_is_that_of_the_text_whatever_its_batch(writer):
@@ -408,12 +402,7 @@ def test_rows_are_what_the_writer_says_of_each_text(measured, writer, tmp_path):
         assert row['nats_per_token'] == pytest.approx(-sum(logp) / 96, rel=1e-5)
 
 
-NO_ROWS = [
-    ('--pattern=a+', 'pattern say'),
-    ('--orders=l2r --pattern=.*19.*', 'row 2 contradicts'),
-    ('--orders=l2r --pattern=abc', 'can match: 3'),
-    ('--orders=l2r --pattern=(?=a)', 'look-around'),
-]
+NO_ROWS = [('--pattern=a+', 'pattern say'), ('--orders=l2r --pattern=.*19.*', 'row 2 contradicts')]
 
 
 @pytest.mark.parametrize('options, said', NO_ROWS)
