@@ -44,10 +44,6 @@ class MaskedConfig:
     vocab_size = n_real = property(lambda self: self.n_tokens)
 
     def __post_init__(self):
-        if self.block_size < 1 or self.n_tokens < 1 or self.mask_id < 0:
-            raise ValueError(
-                f'block_size and n_tokens must be at least 1 and mask_id at least 0, got {self}'
-            )
         if self.shift and not self.prefix:
             raise ValueError(
                 'shift wants a prefix: the logits of the first token of a text stand one token '
