@@ -3,11 +3,11 @@
     python train.py config/quickstart.py --batch_size=32 --compile=False
 
 An option is a lower-case global of the script that holds a number, string, bool or None. Config
-files hold `name = value` lines and nothing else: they are read, not run. Later files override
-earlier ones, and the command line overrides files. A name that is not an option is an error that
-names the nearest one. `--help` lists every option with its default and its comment. FILE.py:TABLE
-in a comment stands for the keys of this table. true, True and 1 are one
-bool, in a file too. ~ at the beginning of a path is the home folder, see `home`.
+files hold `name = value` lines and nothing else: they are read, not run. A value may be typed as it
+stands there. Later files override earlier ones, and the command line overrides files. A name that
+is not an option is an error that names the nearest one. `--help` lists every option with its
+default and its comment. FILE.py:TABLE in a comment stands for the keys of this table. true, True
+and 1 are one bool, in a file too. ~ at the beginning of a path is the home folder, see `home`.
 
 The words beside the options are config files, unless the script has one of these globals:
 
@@ -220,20 +220,21 @@ def help_text(namespace, defaults):
         lines += ['', f'the words are {namespace["INPUTS"]}']
     if defaults:
         lines += ['', 'options (--name=value), with their defaults:']
-        source = Path(namespace['__file__']).read_text(encoding='utf-8')
-    for key, default in defaults.items():
-        heading, comment = comments_of(key, source)
-        if heading:
-            lines += ['', f'  {heading}']
-        lines.append(f'    --{key}={default}'.ljust(39) + f' {comment}')
+        lines += option_lines(Path(namespace['__file__']).read_text(encoding='utf-8'), defaults)
     return re.sub(r'([a-z_/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
 
 
-def comments_of(key, source):
-    """Return the heading above an option, and the comment behind it."""
-    pattern = rf'^(?:# (.+)\n)?{key} = .*?(?:  # (.*))?$'
-    found = re.search(pattern, source, re.MULTILINE)
-    return found.groups('') if found else ('', '')
+def option_lines(source, defaults):
+    """Yield a line for each option of a source, with the comment behind it, below the heading that
+    stands above it."""
+    pattern = r'^(?:# (.+)\n)?(\w+) = .*?(?:  # (.*))?$'
+    for found in re.finditer(pattern, source, re.MULTILINE):
+        heading, key, comment = found.groups('')
+        if key not in defaults:
+            continue
+        if heading:
+            yield f'\n  {heading}'
+        yield f'    --{key}={defaults[key]}'.ljust(39) + f' {comment}'
 
 
 def keys_of(found):

@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import importlib
 import io
-import json
 import math
 import os
 import signal
@@ -82,33 +81,21 @@ def test_bytes_are_on_the_disk_before_the_name_is_theirs(monkeypatch):
     assert seen == [(5, False)]
 
 
-OF_FILE = [
-    ValueError(),
-    RecursionError(),
-    KeyError('a'),
-    EOFError(),
-    RuntimeError('shape mismatch'),
-]
+OF_FILE = [ValueError(), RecursionError(), KeyError('a'), EOFError(), RuntimeError('shape')]
 OF_FILE += [gzip.BadGzipFile('no gzip'), OSError(22, 'Invalid argument')]
-OF_SYSTEM = [
-    MemoryError(),
-    ImportError(),
-    PermissionError(13, 'not yours'),
-    KeyboardInterrupt(),
-    NO_ROOM,
-]
+OF_SYSTEM = [MemoryError(), ImportError(), PermissionError(13, 'not yours'), NO_ROOM]
 OF_SYSTEM += [RuntimeError(f'CUDA: {said}') for said in ('out of memory', "can't allocate memory")]
 OF_SYSTEM += [RuntimeError('not enough memory'), RuntimeError('CUBLAS_STATUS_ALLOC_FAILED')]
 
 
-def test_a_file_of_another_kind_is_one_line_and_a_failure_of_the_system_passes():
-    for error in (*OF_FILE, *OF_SYSTEM):
-        with pytest.raises(BaseException) as e, files.reading('a.json', 'a log', 'name another'):
-            raise error
-        assert (e.value is error) == (error in OF_SYSTEM)
-        if error in OF_FILE:
-            kind = type(error).__name__
-            assert str(e.value) == f'a.json cannot be read as a log: name another ({kind})'
+@pytest.mark.parametrize('error', [*OF_FILE, *OF_SYSTEM], ids=repr)
+def test_a_file_of_another_kind_is_one_line_and_a_failure_of_the_system_passes(error):
+    with pytest.raises(Exception) as e, files.reading('a.json', 'a log', 'name another'):
+        raise error
+    assert (e.value is error) == (error in OF_SYSTEM)
+    if error in OF_FILE:
+        kind = type(error).__name__
+        assert str(e.value) == f'a.json cannot be read as a log: name another ({kind})'
 
 
 @pytest.mark.parametrize('begin', ['', '.', '..', '...'])
@@ -146,23 +133,16 @@ def check_out(name):
     files.check_out('out', name, '.svg, .json', '', 'c.pt')
 
 
-def own_gpu(device):
-    devices.resolve_device(device, 'float32')
-
-
 CHECKS = [  # what checks, what is fine, what is not, with commas between, and a word of the message
     (lambda name: files.check_names(name=name), 'a-b.1,ä,7', '../a,a/b,,-a,.a,a\n', 'name'),
     (partial(files.check_folder, 'data_dir'), 'a/b,.', ',c.pt,c.pt/b', 'data_dir'),
     (check_out, 'new.json,new.svg,a.json,', 'b.json,c.json,d.json,meta.json,c.pt', '--out'),
     (check_out, '', '.,a.bin,none/x.json,c.pt/x.json,/dev/null,folder.json', '--out'),
-    (own_gpu, 'cpu', 'cuda:0', '--device=cuda'),
 ]
 
 
 @pytest.mark.parametrize('check, fine, bad, word', CHECKS)
-def test_what_is_checked_before_the_work(links, monkeypatch, check, fine, bad, word):
-    """The device is one of two processes."""
-    monkeypatch.setenv('WORLD_SIZE', '2')
+def test_what_is_checked_before_the_work(links, check, fine, bad, word):
     before = os.listdir()
     for given in fine.split(','):
         check(given)
@@ -172,20 +152,12 @@ def test_what_is_checked_before_the_work(links, monkeypatch, check, fine, bad, w
     assert os.listdir() == before
 
 
-COMPILING = [  # as asked, on which device, floating point operations, whether there is a compiler
-    (False, 'cpu', 1e20, True, False),
-    ('auto', 'cpu', 1e10, True, False),
-    ('auto', 'cpu', 1e20, True, True),
-    ('auto', 'cpu', 1e20, False, False),
-]
-
-
-@pytest.mark.parametrize('asked, device, n_flops, has_compiler, compiled', COMPILING)
-def test_compiling_is_for_long_runs(monkeypatch, asked, device, n_flops, has_compiler, compiled):
-    monkeypatch.setattr('shutil.which', lambda tool: tool if has_compiler else None)
-    monkeypatch.setattr(devices, 'find_spec', lambda name: name)
-    found, _ = devices.resolve_compile(asked, torch.device(device), n_flops, 10**5)
-    assert found is compiled
+@pytest.mark.parametrize('compiler', [None, 'g++'])
+def test_a_cpu_compiles_long_runs_if_it_can(monkeypatch, compiler):
+    monkeypatch.setattr('shutil.which', lambda tool: compiler)
+    cpu = torch.device('cpu')
+    found = [devices.resolve_compile('auto', cpu, flops, 10**5)[0] for flops in (1e10, 1e20)]
+    assert found == [False, compiler is not None]
 
 
 # ---- a terminal
@@ -315,15 +287,14 @@ def test_a_bar_is_of_a_second_or_more_and_within_its_total(monkeypatch, seconds)
 
 LINE = 'the run-of-the-mill line says what is about to run, in many more words than one'
 WORDS = ['loss 2.500', 'any 2.625', 'l2r 2.375', 'best 2.000', '54,321 tok/s', 'norm 1.25']
-ENTRY = {'iter': 12_345, 'tokens_per_sec': 54321, 'mfu': 0.4, 'lr': 3e-4, 'grad_norm': 1.25}
+ENTRY = {'tokens_per_sec': 54321, 'mfu': 0.4, 'lr': 3e-4, 'grad_norm': 1.25}
 ENTRY |= {'loss': 2.5, 'val_any': 2.625, 'val_l2r': 2.375, 'val_books_any': 2.75, 'best': 2.0}
 
 
 @pytest.mark.parametrize('columns, n_words', [(0, 4), (40, 1), (60, 4), (120, 6)])
 def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_words):
     """One of 0 columns says none, and is taken for 80."""
-    size = os.terminal_size((columns, 24))
-    monkeypatch.setattr(os, 'get_terminal_size', lambda fd: size)
+    monkeypatch.setattr(os, 'get_terminal_size', lambda fd: os.terminal_size((columns, 24)))
     monkeypatch.delenv('COLUMNS', raising=False)
     screen = Mock(isatty=lambda: True, fileno=lambda: 2, closed=False)
     with terminal(screen):
@@ -333,10 +304,10 @@ def test_a_terminal_shows_whole_words_the_losses_first(monkeypatch, columns, n_w
     said = ''.join(call.args[0] for call in screen.write.call_args_list).splitlines()
     assert ' '.join(said) == LINE
     show(bar, ENTRY)
-    shown = str(bar)
-    assert len(str(plain)) == (columns or 80) - 1
-    assert max(map(len, (*said, shown))) < (columns or 80)
-    assert [word for word in WORDS[:n_words] if word not in shown] == []
+    width = (columns or 80) - 1
+    assert len(str(plain)) == width
+    assert max(map(len, (*said, str(bar)))) <= width
+    assert [word in str(bar) for word in WORDS[:n_words]] == n_words * [True]
 
 
 # ---- locks, and commands that write one file at once
@@ -412,14 +383,10 @@ WRITERS = [  # what command k of four writes, and how what it must leave is read
     (lambda k: prepare(f'text {k}', split=f's{k}'), lambda k: is_whole(f's{k}')),
     (add_blocks, are_there),
     (lambda k: prepare(f'text {k}', force=True), lambda k: is_whole()),
-    (
-        lambda k: files.write_json('r.json', [k for _ in range(10_000)]),
-        lambda k: json.loads(Path('r.json').read_text()).count(k) in (0, 10_000),
-    ),
 ]
 ROUNDS = [(0, None), (1, None)]
-for moment in (None, None, 0.01, 0.02, 0.04, 0.06):
-    ROUNDS += [pytest.param(n, moment, marks=pytest.mark.slow) for n in range(4)]
+for moment in (None, 0.01, 0.02, 0.04, 0.06):
+    ROUNDS += [pytest.param(n, moment, marks=pytest.mark.slow) for n in range(3)]
 
 
 @pytest.mark.parametrize('n, moment', ROUNDS)
@@ -440,7 +407,7 @@ def test_commands_at_once_lose_nothing_and_leave_nothing(forked, n, moment):
             assert (k, p.code) == (0, -signal.SIGALRM), p.said
             write(0)
         read(k)
-    if moment is None or n in (0, 2):  # where a turn is taken, somebody tidies up
+    if moment is None or n != 1:  # where a turn is taken, somebody tidies up
         assert [*Path().rglob('*.tmp')] == []
 
 
@@ -448,10 +415,10 @@ def test_commands_at_once_lose_nothing_and_leave_nothing(forked, n, moment):
 
 
 PLACES = [  # names of the environment, (rank, number), (number in the node, processes of the node)
-    ({}, (0, 1), (None, None)),
     ({'RANK': '1', 'LOCAL_RANK': '1'}, (0, 1), (1, None)),  # as a scheduler may set it
     ({'WORLD_SIZE': '4'}, (0, 4), (None, None)),
     ({'RANK': '3', 'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '8'}, (3, 4), (None, 8)),
+    ({'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '4'}, (0, 4), (None, 4)),
 ]
 
 
@@ -462,23 +429,20 @@ def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_nod
     for name, value in there.items():
         monkeypatch.setenv(name, value)
     assert (processes.processes(), processes.place_in_node()) == (place, in_node)
-    assert [processes.launcher(n) for n in (1, 4)] == ['python', 'torchrun ...']
-    monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')
-    assert processes.launcher(4) == 'torchrun --standalone --nproc_per_node=4'
+    together = 'torchrun --standalone --nproc_per_node=4' if in_node[1] == 4 else 'torchrun ...'
+    assert [processes.launcher(n) for n in (1, 4)] == ['python', together]
 
 
-@pytest.mark.parametrize(
-    'n, device, found', [(1, 'auto', 'cuda'), (2, 'cpu', 'cpu'), (2, 'auto', 'cuda:1')]
-)
-def test_each_process_takes_a_gpu_of_its_own(monkeypatch, n, device, found):
-    monkeypatch.setenv('WORLD_SIZE', str(n))
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('LOCAL_RANK', '1')
     taken = []
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'set_device', taken.append)
     monkeypatch.setattr(devices, 'open_device', torch.device)
-    device, _ = devices.resolve_device(device, 'float32')
-    assert (str(device), taken) == (found, [device] if found == 'cuda:1' else [])
+    assert devices.resolve_device('cuda', 'float32') == (torch.device('cuda:1'), 'float32')
+    assert taken == [torch.device('cuda:1')]
+    with one_line('--device=cuda'):
+        devices.resolve_device('cuda:0', 'float32')
 
 
 def test_two_processes_share_what_they_have(forked):
@@ -505,19 +469,23 @@ def test_two_processes_share_what_they_have(forked):
     assert [(p.code, p.said) for p in forked(body, body)] == 2 * [(3, 'a result\n')]
 
 
-@pytest.mark.parametrize('hangup', [signal.SIG_IGN, signal.SIG_DFL])
-def test_signals_ask_a_lone_process_to_end(hangup):
-    """A closed terminal does not where nohup ignores it."""
-    before = signal.signal(signal.SIGHUP, hangup)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        own = signal.getsignal(number)
-        with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
-            os.kill(os.getpid(), number)
-            assert asked() == (number != signal.SIGHUP or hangup != signal.SIG_IGN)
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-        assert signal.getsignal(number) == own
-    signal.signal(signal.SIGHUP, before)
+ASKS = [(number, True) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+ASKS += [(signal.SIGHUP, False), (signal.SIGHUP, True)]  # not where nohup ignores it
+
+
+@pytest.mark.parametrize('number, asks', ASKS)
+def test_signals_ask_a_lone_process_to_end(number, asks):
+    """A second Ctrl-C ends it at once."""
+    own = signal.getsignal(number)
+    signal.signal(number, own if asks else signal.SIG_IGN)
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
+        os.kill(os.getpid(), number)
+        assert asked() == asks
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(number) == before
+    signal.signal(number, own)
 
 
 def test_the_commit_says_whether_files_were_changed(tmp_path):
@@ -532,18 +500,18 @@ def test_the_commit_says_whether_files_were_changed(tmp_path):
     assert processes.commit(tmp_path / 'inner') == 'unknown'
 
 
-PROGRAMS = {  # the file, the name, and what is typed in a folder beside the project's
-    f'{ROOT}/train.py': ('train.py', 'python ../{}/train.py'),
-    f'{ROOT}/mine/own.py': ('mine/own.py', 'python ../{}/mine/own.py'),
-    f'{ROOT}/../a b/own.py': (f'{os.path.dirname(ROOT)}/a b/own.py', "python '../a b/own.py'"),
-    '<stdin>': ('(no file)', "python '../{}/(no file)'"),
+BESIDE = os.path.dirname(ROOT)
+PROGRAMS = {  # the file, the name, and where it is from a folder beside the project's
+    f'{ROOT}/mine/own.py': ('mine/own.py', f'../{os.path.basename(ROOT)}/mine/own.py'),
+    f'{ROOT}/../a b/own.py': (f'{BESIDE}/a b/own.py', "'../a b/own.py'"),
+    '<stdin>': ('(no file)', f"'../{os.path.basename(ROOT)}/(no file)'"),
 }
 
 
 @pytest.mark.parametrize('file', PROGRAMS)
 def test_a_program_has_a_name_and_is_typed_where_one_stands(monkeypatch, file):
     monkeypatch.setitem(sys.modules, '__main__', SimpleNamespace(__file__=file))
-    monkeypatch.setattr(os, 'getcwd', lambda: f'{os.path.dirname(ROOT)}/b')
-    name = processes.program()
-    typed = processes.command(name, 1)
-    assert (name, typed) == tuple(one.format(os.path.basename(ROOT)) for one in PROGRAMS[file])
+    monkeypatch.setattr(os, 'getcwd', lambda: f'{BESIDE}/b')
+    name, place = PROGRAMS[file]
+    assert processes.program() == name
+    assert processes.command(name, 1) == f'python {place}'
