@@ -341,7 +341,7 @@ def report(text, rows, tokenizer):
     lines = [f'\n{text.label}, from {text.origin["source"]}']
     table = [row for row in rows if 'perplexity' in row]
     if table and not text.split.meta.given:
-        table.append(unigram_row(text.split.packed, tokenizer, text.blocks.size(1), text.sizes))
+        table.append(unigram_row(text, tokenizer))
     if table:
         lines.append(format_table(table))
     bounds = [row['estimate'] for row in rows if row.get('bound')]

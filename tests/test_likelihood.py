@@ -543,21 +543,22 @@ SHOWN = [
     'x 2.2500 ± 0.1952 9.49 ± 1.85 4.3281 3 8',
     'alone 0.5000 1.65 0.4809 1 4',
     'unigram, whole set 1.0397 2.83 2.0000 2 4',
-    'diverged 1000.0000 inf inf 40 9',
-    'a puzzle 1.0000 2.72 - 1 5',
-    'a puzzle 1.0000 2.72 5.00 1 5',
+    'diverged 1000.0000 inf inf 1 2',
+    'a puzzle 1.0000 2.72 - 1 1',
+    'a puzzle 1.0000 2.72 1.00 1 1',
 ]
 
 
 def test_tables_by_hand():
     """Tokens weigh the same in blocks of any length; a single block has no standard error."""
     nats = torch.tensor([2.0, 10.0, 6.0], dtype=torch.float64)
-    of_puzzles = tables.table_row('a puzzle', 1.0, None, 1, 5, None)
+    text = text_of(torch.tensor([[97, 97], [98, 256]]))
+    of_puzzles = tables.summarize('a puzzle', nats[:1] / 2, 1, None)
     rows = [
         tables.summarize('x', nats, torch.tensor([1, 4, 3]), 6),
         tables.summarize('alone', nats[:1], 4, 6),
-        tables.unigram_row(np.array([97, 97, 98, 256], dtype=np.uint16), Bytes(), 2),
-        tables.table_row('diverged', 1000.0, 0.0, 40, 9, 0),
+        tables.unigram_row(text, Bytes()),
+        tables.summarize('diverged', 1000 * nats[:1], 2, 0),
         of_puzzles,
     ]
     assert rows[0]['nats_per_block_stderr'] == pytest.approx(math.sqrt(32 / 6))

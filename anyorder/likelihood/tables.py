@@ -15,10 +15,26 @@ def summarize(name, nats, counts, n_bytes):
     n_bytes  of all blocks; None: tokens are not bytes"""
     n_blocks = len(nats)
     counts = torch.as_tensor(counts, dtype=torch.float64).expand(n_blocks)
-    n_tokens = counts.sum()
+    n_tokens = int(counts.sum())
+    mean = float(nats.sum() / n_tokens)
     stderr = ratio_error(nats, counts)
-    row = table_row(name, float(nats.sum() / n_tokens), stderr, n_blocks, int(n_tokens), n_bytes)
-    return row | {'nats_per_block_stderr': ratio_error(nats, torch.ones(n_blocks))}
+    perplexity = math.exp(mean) if mean < 700 else math.inf  # where exp overflows
+    bits = None
+    if n_bytes is not None:
+        bits = mean * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
+    return {
+        'estimate': name,
+        'nats_per_token': mean,
+        'stderr': stderr,
+        'perplexity': perplexity,
+        'perplexity_stderr': perplexity * stderr if stderr else stderr,
+        'bits_per_byte': bits,
+        'nats_per_block': mean * n_tokens / n_blocks,
+        'nats_per_block_stderr': ratio_error(nats, torch.ones(n_blocks)),
+        'blocks': n_blocks,
+        'tokens': n_tokens,
+        'bytes': n_bytes,
+    }
 
 
 def ratio_error(sums, counts):
@@ -37,53 +53,29 @@ def ratio_error(sums, counts):
     return float(variance.sqrt() / counts.mean())
 
 
-def unigram_row(tokens, tokenizer, block_size, sizes=None):
-    """Return a row of the table that a model with context has to beat.
-
-    It says the entropy of the set's own token frequencies.
-
-    sizes  (n_tokens,) bytes of text of the tokens; None: as the tokenizer says"""
+def unigram_row(text, tokenizer):
+    """Return a row of the table that a model with context has to beat: the entropy of the token
+    frequencies of the whole set of a Corpus."""
+    tokens = text.split.packed
     size = 2**24  # bincount copies what it counts
     chunks = (tokens[i : i + size] for i in range(0, len(tokens), size))
     counts = sum(np.bincount(chunk, minlength=tokenizer.n_tokens) for chunk in chunks)
     n_bytes = None
-    if sizes is not None:
-        n_bytes = int(sizes.sum())
+    if text.sizes is not None:
+        n_bytes = int(text.sizes.sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(counts @ tokenizer.n_bytes)
     n = len(tokens)
-    row = table_row('unigram, whole set', entropy(counts), 0.0, n // block_size, n, n_bytes)
-    return row | {'nats_per_block': row['nats_per_token'] * block_size}
+    N = text.blocks.size(1)
+    nats = torch.tensor([entropy(counts) * n], dtype=torch.float64)
+    row = summarize('unigram, whole set', nats, n, n_bytes)
+    return row | {'blocks': n // N, 'nats_per_block': row['nats_per_token'] * N}
 
 
 def entropy(counts):
     """Return the entropy of the frequencies that `counts` (n,) say, in nats."""
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
-
-
-def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    """Return a row of the table.
-
-    nats, stderr  a token, and their standard error
-    n_bytes       of all tokens; None: tokens are not bytes"""
-    perplexity = math.exp(nats) if nats < 700 else math.inf  # where exp overflows
-    bits = None
-    if n_bytes is not None:
-        bits = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
-    return {
-        'estimate': name,
-        'nats_per_token': nats,
-        'stderr': stderr,
-        'perplexity': perplexity,
-        'perplexity_stderr': perplexity * stderr if stderr else stderr,
-        'bits_per_byte': bits,
-        'nats_per_block': nats * n_tokens / max(1, n_blocks),
-        'nats_per_block_stderr': 0.0,
-        'blocks': n_blocks,
-        'tokens': n_tokens,
-        'bytes': n_bytes,
-    }
 
 
 def format_table(rows):

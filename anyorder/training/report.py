@@ -103,7 +103,7 @@ def validation_table(val, text, tokenizer, order):
     for name, nats in val.items():
         rows.append(summarize(titles.get(name, name), nats, text.n_blanks, text.n_bytes))
     if not text.split.meta.given:
-        rows.append(unigram_row(text.split.packed, tokenizer, text.split.block_size))
+        rows.append(unigram_row(text, tokenizer))
     return format_table(rows)
 
 
