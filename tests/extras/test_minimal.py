@@ -51,9 +51,9 @@ def test_losses_predictions_texts_and_ensembles_are_the_same(batch, sizes):
     torch.manual_seed(0)
     mean = minimal.ensemble_nll(same, idx, order, 8, n_contexts=4)
     torch.manual_seed(0)
-    shuffles = [torch.arange(8), *(torch.randperm(8) for _ in range(3))]
-    contexts = [order[:, [*shuffle, 8]] for shuffle in shuffles]
-    logp = [-model(idx, context)[:, 8] for context in contexts]
+    logp = [-model(idx, order)[:, 8]]
+    for _ in range(3):
+        logp.append(-model(idx, order[:, [*torch.randperm(8), 8]])[:, 8])
     assert_equal(mean, ensemble_nll(torch.stack(logp, 1)))
 
 
@@ -81,34 +81,26 @@ def test_five_updates_are_the_same(model, batch):
     assert_equal(average.state_dict(), ema.model.state_dict())
 
 
-def test_tokens_and_orders_are_drawn_by_their_probabilities():
-    model = make_model(block_size=1, vocab_size=3)
-    order = torch.zeros(6_000, 1, dtype=torch.long)
+def test_tokens_steps_and_orders_are_drawn_by_their_probabilities():
+    """Of 16 blanks a quarter by each binomial step, and the last reveals all that are left."""
+    seen = []
+    logits = torch.tensor([1.0, 0.5, 0.0])
+
+    def model(idx, order, n_known):
+        seen.append(n_known)
+        return logits.expand(*order.shape, 3)
+
+    order = torch.arange(20).expand(1, -1)
+    how = 4, 4, 'binomial', 0.5
     torch.manual_seed(0)
-    text = minimal.generate(same_network(model), order, order, 0, 1, temperature=0.5)
-    p = (model.predict(order[:1], order[:1], 0)[0, 0] / 0.5).softmax(-1)
-    assert chi2_of(text.flatten().bincount(minlength=3), p) < limit(2)
+    texts = torch.cat([minimal.generate(model, order, order, *how) for _ in range(500)])
+    assert chi2_of(texts[:, 4:].flatten().bincount(), (logits / 0.5).softmax(0)) < limit(2)
+    mean = torch.tensor(seen, dtype=torch.float64).view(500, 4).mean(0)
+    assert (mean - torch.tensor([4, 8, 12, 16])).abs().max() < 5 * (16 / 4 / 500) ** 0.5
     orders = minimal.sample_order(6_000, 3, l2r_ratio=0.5)
     assert torch.equal(orders.sort(1).values, torch.arange(3).expand(6_000, 3))
     counts = (orders[:, 0] * 3 + orders[:, 1]).bincount(minlength=8)[[1, 2, 3, 5, 6, 7]]
     assert chi2_of(counts, torch.tensor([7, 1, 1, 1, 1, 1]) / 12) < limit(5)
-
-
-def test_a_binomial_step_reveals_each_blank_by_its_share():
-    seen = []
-
-    def model(idx, order, n_known):
-        seen.append(n_known)
-        return torch.zeros(*order.shape, 2)
-
-    order = torch.arange(20).expand(1, -1)
-    torch.manual_seed(0)
-    for _ in range(500):
-        text = minimal.generate(model, order, order, 4, 4, 'binomial')
-        assert text[0, 4:].max() < 2
-    # of 16 blanks a quarter by each step, and the last reveals all that are left
-    mean = torch.tensor(seen, dtype=torch.float64).view(500, 4).mean(0)
-    assert (mean - torch.tensor([4, 8, 12, 16])).abs().max() < 5 * (16 / 4 / 500) ** 0.5
 
 
 @pytest.mark.slow
