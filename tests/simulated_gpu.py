@@ -35,7 +35,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NOT_OURS = (os.path.dirname(torch.__file__), os.path.abspath(__file__))
 
 # --------------------------------------------------------------------------------------------------
-# what waits, and what is copied from the host
+# what waits
 
 WAITS = {  # their results go to the host, or sizes of their results do
     'aten::_local_scalar_dense',
@@ -54,21 +54,14 @@ FILLS = {'aten::masked_fill', 'aten::masked_fill_', 'aten::index_fill', 'aten::i
 ASKED = WAITS | MOVES | INDEXING | FILLS | {'aten::where', 'aten::repeat_interleave'}
 
 
-class Counts:
-    """{(file, line, its text): how often} of waits for the device and of copies to it."""
-
-    def __init__(self):
-        self.waits = collections.Counter()
-        self.copies = collections.Counter()
-
-
-counting = [Counts()]  # the whole run, and every `counted` that is open
+# {(file, line, its text): how often} it waited, in the whole run and in each open `counted`
+counting = [collections.Counter()]
 
 
 @contextlib.contextmanager
 def counted():
-    """Give the Counts of what happens inside."""
-    counting.append(Counts())
+    """Give the waits of what happens inside."""
+    counting.append(collections.Counter())
     try:
         yield counting[-1]
     finally:
@@ -76,33 +69,31 @@ def counted():
 
 
 def count(operation, args, kwargs, stays):
-    """Count what CUDA does in an operation whose result `stays` on the device."""
+    """Count whether CUDA waits for an operation whose result `stays` on the device."""
     name = operation._schema.name
     if name not in ASKED:
         return
     named = dict(zip((argument.name for argument in operation._schema.arguments), args)) | kwargs
-    n_copies = len(copied(name, named)) if stays else 0
-    waits = must_wait(name, named, stays) or n_copies > 0 and not named.get('non_blocking')
-    if not waits and not n_copies:
+    comes = stays and comes_from_host(name, named)
+    waits = must_wait(name, named, stays) or comes and not named.get('non_blocking')
+    if not waits and not comes:
         return
     if recording is not None:
-        said = 'nothing may come from the host' if n_copies else 'the host must not wait'
+        said = 'nothing may come from the host' if comes else 'the host must not wait'
         raise RuntimeError(f'{said} while a graph is recorded: {name}')
-    place = our_line()
-    for counts in counting:
-        if waits:
-            counts.waits[place] += 1
-        if n_copies:
-            counts.copies[place] += n_copies
+    if waits:
+        place = our_line()
+        for waited in counting:
+            waited[place] += 1
 
 
-def copied(name, named):
-    """Return the tensors of the host that CUDA copies to the device.
+def comes_from_host(name, named):
+    """Whether CUDA copies a tensor of the host to the device.
 
     A number of the host in arithmetic is not copied, but handed to the kernel."""
     if name not in MOVES | INDEXING | {'aten::where'} or fills_mask(name, named):
-        return []
-    return [x for x in tensors_of(named) if not isinstance(x, OnDevice)]
+        return False
+    return not all(isinstance(x, OnDevice) for x in tensors_of(named))
 
 
 def must_wait(name, named, stays):
@@ -456,7 +447,7 @@ def main():
     sys.argv = sys.argv[1:]
     run(lambda _: runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__'))
     (whole,) = counting
-    for (file, number, line), n in whole.waits.items():
+    for (file, number, line), n in whole.items():
         print(f'waited in {file}, line {number}, {line}: {n}')
     if Graph.n_replays:
         print(f'replayed: {Graph.n_replays}')

@@ -125,35 +125,35 @@ def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
     assert 0 <= devices.seconds(lambda: None, CPU, 2) < 10
 
 
-# ---- the simulated GPU: what a card would say of waits and copies
+# ---- the simulated GPU: what a card would say of waits
 
 # {what is done to x (4, 5), i (2,) and m (4, 5) bool of the device and h (2,) of the host: how
-# often it waits and copies}
+# often it waits}
 COSTS = {
-    'x[0, 1] = 3': (1, 1),
-    'x[m] = 3': (0, 0),
-    'x[m]': (1, 0),
-    'x[h]': (1, 1),
-    'x.masked_fill(m, x[0, 0])': (1, 0),
-    'x + 3 + torch.tensor(3)': (0, 0),
-    'torch.where(m, x, torch.tensor(0.0))': (1, 1),
-    'i.repeat_interleave(i)': (1, 0),
-    'x[0, 0].item()': (1, 0),
-    'x.to("cpu", non_blocking=True)': (1, 0),
-    'h.to(device, non_blocking=True)': (0, 1),
-    'torch.tensor([1, 2], device=device)': (1, 1),
+    'x[0, 1] = 3': 1,
+    'x[m] = 3': 0,
+    'x[m]': 1,
+    'x[h]': 1,
+    'x.masked_fill(m, x[0, 0])': 1,
+    'x + 3 + torch.tensor(3)': 0,
+    'torch.where(m, x, torch.tensor(0.0))': 1,
+    'i.repeat_interleave(i)': 1,
+    'x[0, 0].item()': 1,
+    'x.to("cpu", non_blocking=True)': 1,
+    'h.to(device, non_blocking=True)': 0,
+    'torch.tensor([1, 2], device=device)': 1,
 }
 
 
-def test_the_simulated_gpu_waits_and_copies_as_cuda_does(simulated):
+def test_the_simulated_gpu_waits_as_cuda_does(simulated):
     def body(device):
         x = torch.zeros(4, 5, device=device)
         i = torch.arange(2, device=device)
         names = dict(torch=torch, device=device, x=x, m=x > 0, i=i, h=torch.arange(2))
         for done, want in COSTS.items():
-            with counted() as counts:
+            with counted() as waits:
                 exec(done, names)
-            assert (counts.waits.total(), counts.copies.total()) == want, done
+            assert waits.total() == want, done
         with pytest.raises(RuntimeError, match='aten::'):
             x + torch.zeros(4, 5)
 
@@ -170,11 +170,11 @@ def small(device, block_size=12, **variant):
     return model.to(device)
 
 
-def rows_of(device, n):
-    """(idx, order) of n rows of 12 positions."""
+def rows_of(device, n, length=12):
+    """(idx, order) of n rows."""
     g = torch.Generator().manual_seed(1)
-    idx = torch.randint(11, (n, 12), generator=g)
-    return idx.to(device), torch.rand(n, 12, generator=g).argsort(-1).to(device)
+    idx = torch.randint(11, (n, length), generator=g)
+    return idx.to(device), torch.rand(n, length, generator=g).argsort(-1).to(device)
 
 
 def begun(network, device, how, known, k=0):
@@ -186,14 +186,14 @@ def begun(network, device, how, known, k=0):
     return canvas, fill.steps(network, canvas, Way(unmasking_of(**how), drawing))
 
 
-def counts_of(steps):
-    """[the Counts of what each next(steps) does], until they end."""
-    found = []
+def waits_of(steps):
+    """{how often a next(steps) waits}, until they end."""
+    found = set()
     while True:
-        with counted() as counts:
+        with counted() as waits:
             if next(steps, None) is None:
                 return found
-        found.append(counts)
+        found.add(waits.total())
 
 
 KLASS = dict(policy='klass/4:0.1')
@@ -214,7 +214,7 @@ STEPS = [  # which network, a way of writing, how often each of its steps waits
 @pytest.mark.parametrize('name, how, n_waits', STEPS, ids=str)
 def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how, n_waits):
     """Launched, recorded and replayed; with other rows and other numbers of likeliest tokens by
-    turns. The plan of all steps is one copy to the device, and a place is wider than the text."""
+    turns. A place is wider than the text."""
     make = partial(small, block_size=80, **NETWORKS[name])
     asked = [([3, 3], 2), ([3, 3], 2), ([8, 6, 9], 3), ([3, 3], 2)]
     want = []
@@ -227,14 +227,11 @@ def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how
         network = freeze(make(device))
         for (known, k), wanted in zip(asked, want):
             canvas, several = begun(network, device, how, known, k)
-            found = counts_of(several)
+            waits = waits_of(several)
             for table in ('idx', 'order', 'step', 'logprob', 'likeliest'):
                 there = getattr(canvas, table).cpu().float()
                 close(there, getattr(wanted, table).float(), rtol=0, atol=1e-3)
-            if len(known) == 2:
-                assert {counts.waits.total() for counts in found} == {n_waits}
-                # the plan, and which rows run
-                assert n_waits or sum(counts.copies.total() for counts in found) <= 3
+            assert len(known) > 2 or waits == {n_waits}
         assert simulated_gpu.Graph.n_replays
 
     simulated(body)
@@ -256,16 +253,10 @@ FIXED = dict(n_steps=5)
 WAYS = [FIXED, dict(policy='margin:0.4'), dict(unmask='lossless:3')]
 
 
-def text(network, device, n=2, how=FIXED):
-    """The tokens of n rows."""
-    idx, order = rows_of(device, n)
-    return generate(network, idx, order, 3, seeds=range(n), **how).tolist()
-
-
-def left_to_right(network, device, n, length, **how):
-    """Write n rows of so many positions."""
-    order = torch.arange(length, device=device).repeat(n, 1)
-    return generate(network, torch.zeros_like(order), order, 1, length, seeds=range(n), **how)
+def text(network, device, n=2, length=12, **how):
+    """The tokens of n rows, of which one each is known."""
+    tables = rows_of(device, n, length)
+    return generate(network, *tables, 1, seeds=range(n), **FIXED | how).tolist()
 
 
 @pytest.mark.parametrize('is_frozen', [False, True])
@@ -279,7 +270,7 @@ def test_it_goes_with_its_network(simulated, is_frozen):
         n_tensors.append(len(simulated_gpu.memories))
         network = freeze(model) if is_frozen else model
         for how in WAYS * 2:
-            text(network, device, how=how)
+            text(network, device, **how)
         assert simulated_gpu.Graph.n_replays
         gc.collect()
         assert len(simulated_gpu.memories) > n_tensors[1]
@@ -316,9 +307,9 @@ def test_each_kind_of_text_has_its_own_of_the_most_rows_and_positions_of_all_tex
         kept = []
         for asked, how, shape, dtype, n_caches in HISTORY:
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16'):
-                found = left_to_right(network, device, *asked, **how)
+                found = text(network, device, *asked, **how)
             if dtype == 'float32':
-                close(found, left_to_right(freeze(small(device)), device, *asked, **how))
+                assert found == text(freeze(small(device)), device, *asked, **how)
             caches = network.workspace.caches
             assert (network.workspace.shape, str(caches[0].k.dtype)) == (shape, f'torch.{dtype}')
             assert len(caches) == n_caches
@@ -339,7 +330,7 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
         network = freeze(small(device, block_size=64))
         n_graphs = []
         for length in (20, 20, 17, 19):
-            left_to_right(network, device, 2, length)
+            text(network, device, 2, length, n_steps=length)
             n_graphs.append(len(network.workspace.graphs.recorded))
         assert n_graphs[2] == n_graphs[3]
 
@@ -359,7 +350,7 @@ def test_texts_by_turns_are_those_that_are_written_alone(simulated):
         want = {n: text(network, device, n) for n in (2, 3)}
         for turns in ((2, 3), (3, 2)):
             network.workspace = None
-            several = {n: begun(network, device, FIXED, [3] * n) for n in turns}
+            several = {n: begun(network, device, FIXED, [1] * n) for n in turns}
             for _ in zip(*(steps for _, steps in several.values())):
                 assert network.workspace is None
             for n, (canvas, rest) in several.items():
@@ -370,17 +361,7 @@ def test_texts_by_turns_are_those_that_are_written_alone(simulated):
     simulated(body)
 
 
-class OwnError(Exception):
-    pass
-
-
-def failed(several):
-    with pytest.raises(OwnError):
-        for _ in several:
-            raise OwnError
-
-
-@pytest.mark.parametrize('end', [lambda several: several.close(), lambda several: None, failed])
+@pytest.mark.parametrize('end', [lambda several: several.close(), lambda several: None])
 def test_a_text_that_ends_early_gives_it_back(simulated, end):
     def body(device):
         network = freeze(small(device))
@@ -495,11 +476,11 @@ def test_graphs_are_launched_under_keys(simulated):
         graphs = Graphs(device, most=2)
 
         def fails():
-            raise OwnError
+            raise KeyError
 
         for first in (3, 15):
             graphs.recorded['wrong'] = None
-            with pytest.raises(OwnError):
+            with pytest.raises(KeyError):
                 graphs.run('wrong', fails)
             found = [graphs.run('right', lambda: x.add_(1).sum()).item() for _ in range(4)]
             assert found == [*range(first, first + 12, 3)]
