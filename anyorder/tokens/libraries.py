@@ -17,6 +17,7 @@ from anyorder.tokens.tokenizer import (
     N_IDS,
     PART,
     Tokenizer,
+    around,
     shifted,
     split_spans,
     tokens_of,
@@ -204,7 +205,7 @@ class Library(Tokenizer):
     def encode_batch(self, texts):
         found = [one.ids for one in self.read(self.backend.encode_batch_fast, texts)]
         for text, ids in zip(texts, found if self.is_checked else []):
-            self.check(text, self.spans(text) if self.unknown in ids else [])
+            self.unspelt(text, self.spans(text) if self.unknown in ids else [])
         return found
 
     def encode_pairs(self, pairs):
@@ -214,7 +215,7 @@ class Library(Tokenizer):
         wholes = map(spans_of, self.read(self.backend.encode_batch, texts))
         both = []
         for (prompt, _), text, whole in zip(pairs, texts, wholes):
-            self.check(text, whole)
+            self.unspelt(text, whole)
             both.append(tuple(map(tokens_of, split_spans(whole, len(prompt)))))
         return both
 
@@ -228,9 +229,15 @@ class Library(Tokenizer):
         unknown = [text[start:end] for i, start, end in spans if i == self.unknown]
         written = self.backend.id_to_token(self.unknown or 0)
         found = [part for part in unknown if part != written]
-        if found or not any(map(self.is_left_out, {*text})):
-            return found
-        return list(filter(self.is_left_out, text))
+        if not found and any(map(self.is_left_out, {*text})):
+            found = list(filter(self.is_left_out, text))
+        if found and self.is_checked:
+            raise ValueError(
+                f'{self.name} has no token for {found[0][:40]!r}, as in '
+                f'{around(text, found[0])!r}: leave it out, or choose a tokenizer that spells '
+                'every text, as bytes, gpt2 or bpe:4096'
+            )
+        return found
 
     def is_left_out(self, letter):
         """Whether a letter makes no token, or tokens of some of its bytes.

@@ -22,7 +22,6 @@ class Spelling:
 
         A token that is unknown is no likelihood of what stands in the text. Where a vocabulary has
         none for what it lacks, each letter that is left out counts as one."""
-        self.tokenizer.check(text, found)
         unknown = self.tokenizer.unspelt(text, found)
         self.n_tokens += len(found)
         if self.tokenizer.unknown is None:

@@ -67,14 +67,12 @@ class Tokenizer:
     texts          the text of each id, of tokens that are symbols and no pieces of texts; else None
     special        {text that shows a special token: id} of those that are read where they are shown
     unknown        the id that stands for what the vocabulary lacks, or None
-    is_checked     whether a text that its tokens do not spell is refused
     file           all that makes the tokenizer, as text; None: its name does
     why_no_parts   why the text of a part may differ from what the whole text has there
     encode(text) -> ids  and encode_batch(texts), decode(ids) -> text
     spans(text) -> [(id, start, end)]: the letters of the text from which each token is made
 
-    encode_batch refuses what its tokens do not spell. Who reads spans asks `check`, or counts what
-    is `unspelt`."""
+    encode_batch refuses what its tokens do not spell. Who reads spans asks what is `unspelt`."""
 
     separator = ''
     eos = None
@@ -83,7 +81,6 @@ class Tokenizer:
     texts = None
     special = {}
     unknown = None
-    is_checked = False
     file = None
     why_no_parts = ''
 
@@ -162,18 +159,9 @@ class Tokenizer:
         return self.shown_spans(text)
 
     def unspelt(self, text, spans):
-        """Return the parts of a text that its tokens do not spell."""
+        """Return the parts of a text that its tokens do not spell. Raises ValueError for such a
+        text if texts are checked."""
         return []
-
-    def check(self, text, spans):
-        """Raise ValueError where a text is refused that its spans do not spell."""
-        unspelt = self.unspelt(text, spans) if self.is_checked else []
-        if unspelt:
-            raise ValueError(
-                f'{self.name} has no token for {unspelt[0][:40]!r}, as in '
-                f'{around(text, unspelt[0])!r}: leave it out, or choose a tokenizer that spells '
-                'every text, as bytes, gpt2 or bpe:4096'
-            )
 
     def cut_place(self, text):
         """Return the last place where a text can be cut and keeps its tokens, whatever follows it,
