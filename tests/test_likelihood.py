@@ -28,6 +28,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import Bytes, Symbols, tokenizer_of_set
 from anyorder.writer import Writer
 from configurator import configure
@@ -65,7 +66,7 @@ def text_of(blocks, given=None):
     tokens = blocks[blocks != PADDING].numpy()
     if given is None:
         given = torch.zeros_like(blocks, dtype=torch.bool)
-    split = SimpleNamespace(packed=tokens, meta=Meta())
+    split = Split(tokens, Meta(n_tokens=257))
     names = {'name': 'words', 'label': 'words (val)', 'origin': {'source': 'w'}}
     return Corpus(split, blocks, given, 12, **names)
 

@@ -56,16 +56,13 @@ def ratio_error(sums, counts):
 def unigram_row(text, tokenizer):
     """Return a row of the table that a model with context has to beat: the entropy of the token
     frequencies of the whole set of a Corpus."""
-    tokens = text.split.packed
-    size = 2**24  # bincount copies what it counts
-    chunks = (tokens[i : i + size] for i in range(0, len(tokens), size))
-    counts = sum(np.bincount(chunk, minlength=tokenizer.n_tokens) for chunk in chunks)
+    n = len(text.split.packed)
+    counts = text.split.count(n)
     n_bytes = None
     if text.sizes is not None:
         n_bytes = int(text.sizes.sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(counts @ tokenizer.n_bytes)
-    n = len(tokens)
     N = text.blocks.size(1)
     nats = torch.tensor([entropy(counts) * n], dtype=torch.float64)
     row = summarize('unigram, whole set', nats, n, n_bytes)

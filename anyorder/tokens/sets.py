@@ -88,12 +88,13 @@ class Split:
         ends = [np.flatnonzero(part == eos) + n + 1 for n, part in chunks_of(self.packed)]
         return np.concatenate([[0], *ends])
 
-    def count(self):
-        """Return (n_tokens,) int64: how often each token stands here; of more than COUNTED some
-        chunks are counted, spread evenly. Raises ValueError for a token that the set lacks."""
+    def count(self, most=None):
+        """Return (n_tokens,) int64: how often each token stands here; of more tokens than `most`,
+        by default COUNTED, some chunks are counted, spread evenly. Raises ValueError for a token
+        that the set lacks."""
         counts = np.zeros(self.meta.n_tokens, np.int64)
         for n, (_, part) in enumerate(chunks_of(self.packed)):
-            if n % math.ceil(len(self.packed) / COUNTED) == 0:
+            if n % math.ceil(len(self.packed) / (most or COUNTED)) == 0:
                 tokens, _ = self.unpack(part)
                 counts += np.bincount(tokens, minlength=len(counts))
         return counts
