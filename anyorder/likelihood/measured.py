@@ -125,7 +125,7 @@ def read_file(path, tokenizer):
         raise ValueError(
             f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: name its set'
         )
-    return encoded(open_texts(path, prompt_key='auto'), tokenizer, path)
+    return encoded(open_texts(path), tokenizer, path)
 
 
 def read_set(name, split, data_dir, tokenizer):

@@ -25,11 +25,10 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     if not source:
         raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
     source = home(source)
-    name = name or 'tokens'
-    place_of(data_dir, name, split)
+    path = place_of(data_dir, name or 'tokens', split)
     arrays = read_arrays(source, split)
     found = Source(name_source(source), arrays)
-    with folder_to_write(data_dir, name, found.splits, found.origin, force) as folder:
+    with folder_to_write(path, found.splits, found.origin, force) as folder:
         meta = describe(arrays, source, folder.meta if folder.kept else None, **form)
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):

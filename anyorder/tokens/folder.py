@@ -17,20 +17,20 @@ from configurator import home
 
 
 @contextlib.contextmanager
-def folder_to_write(data_dir, name, wanted, origin, force):
-    """Yield the Folder data_dir/name, for the body alone: another command that writes the set waits
-    and finds what the body has made. See place_of."""
-    path = place_of(data_dir, name, *wanted)
+def folder_to_write(path, wanted, origin, force):
+    """Yield the Folder at a path, for the body alone: another command that writes the set waits and
+    finds what the body has made. See place_of."""
     with locked(path):
         tidy(path)
-        yield Folder(path, name, wanted, origin, force)
+        yield Folder(path, wanted, origin, force)
 
 
-def place_of(data_dir, name, *splits):
+def place_of(data_dir, name, split):
     """Return the path of a set to be written. Raises ValueError where a name or the path is none:
-    ask before a source is fetched or read, where a split may be '' still."""
-    for split in splits:
-        check_names(name=name, split=split or 'train')
+    ask before a source is fetched or read.
+
+    split  '' is all of them"""
+    check_names(name=name, split=split or 'train')
     data_dir = home(data_dir)
     path = os.path.join(data_dir, name)
     check_folder('--data_dir', data_dir and path)
@@ -41,8 +41,7 @@ def place_of(data_dir, name, *splits):
 class Folder:
     """The folder that splits of a set are written to.
 
-    path    where it is, or will be
-    name    of the set
+    path    where it is, or will be; it ends in the name of the set
     wanted  [names] of the splits that are made
     origin  what meta.json says of their source
     force   whether they replace what is there, and all of a set that is damaged
@@ -51,7 +50,6 @@ class Folder:
     kept    {split: its entry} of those that stay beside them"""
 
     path: str
-    name: str
     wanted: list
     origin: str
     force: bool
@@ -98,7 +96,7 @@ class Folder:
         """Write splits of a set of the kind of a Meta; return the Meta of all that are there then.
 
         encoded  (split, tokens as on disk, bytes of text, rows that end here) each"""
-        meta = replace(meta, name=self.name, splits=self.kept)
+        meta = replace(meta, name=os.path.basename(self.path), splits=self.kept)
         os.makedirs(self.path, exist_ok=True)
         try:
             with whole_files(*(bin_path(self.path, split) for split in self.wanted)) as paths:

@@ -50,19 +50,15 @@ def benchmark(repository, config, field, rules, splits, about):
 
 
 def detokenized(rows, rules):
-    """Yield rows after these rules, one at a time: a training split of WikiText is half a
-    gigabyte. A prompt is no part of them."""
+    """Yield rows after these rules, one after the other, which are for line ends of Unix.
+
+    A row at a time: a training split of WikiText is half a gigabyte. A prompt is no part of it."""
     for row in cut_anew(rows, lambda row: 0):  # whole, as a rule may fit across two pieces
         text = row[1] if isinstance(row, tuple) else row
-        yield detokenize(text, rules)
-
-
-def detokenize(text, rules):
-    """Return the text after these rules, one after the other, which are for line ends of Unix."""
-    text = text.replace('\r\n', '\n')
-    for *kind, old, new in rules:
-        text = re.sub(old, new, text) if kind else text.replace(old, new)
-    return text
+        text = text.replace('\r\n', '\n')
+        for *kind, old, new in rules:
+            text = re.sub(old, new, text) if kind else text.replace(old, new)
+        yield text
 
 
 DATA_SETS = {
@@ -95,11 +91,10 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
     known = DATA_SETS[data_set]
-    name = name or data_set
-    place_of(data_dir, name, split)
+    path = place_of(data_dir, name or data_set, split)
     choice = choose(tokenizer)
     made_of = open_documents(data_set, home(source or ''), split, **keys)
-    with folder_to_write(data_dir, name, made_of.splits, made_of.origin, force) as folder:
+    with folder_to_write(path, made_of.splits, made_of.origin, force) as folder:
         of_set = tokenizer_of_set(folder.meta) if folder.meta else None
         others = []
         if choice and of_set and choice.identity not in (of_set.identity, (of_set.name, None)):

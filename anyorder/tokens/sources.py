@@ -214,7 +214,7 @@ A_ROW = (
 )
 
 
-def documents_of(rows, source, text_key='text', prompt_key=''):
+def documents_of(rows, source, text_key='text', prompt_key='auto'):
     """Yield the texts of rows; with prompts, pairs (prompt, text).
 
     rows        () -> rows, {field: value} or a line of JSON

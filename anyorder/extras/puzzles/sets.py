@@ -11,7 +11,7 @@ import numpy as np
 
 from anyorder.extras.puzzles.rules import task_of
 from anyorder.machine.terminal import progress
-from anyorder.tokens.folder import folder_to_write
+from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 
 MADE_BY = 'python -m anyorder.extras.puzzles make'
@@ -40,8 +40,9 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
     origin = ', '.join([task, f'seed {seed}', *about_made])
 
     wanted = [split] if split else list(SHARES)
-    counts = {'train': kind.n_train} | N_ROWS | dict(n_rows)
-    with folder_to_write(data_dir, name or task, wanted, origin, force) as folder:
+    counts = {'train': kind.n_train, **N_ROWS, **dict(n_rows)}
+    path = place_of(data_dir, name or task, split)
+    with folder_to_write(path, wanted, origin, force) as folder:
         others = ['puzzle'] if folder.meta and folder.meta.puzzle != puzzle else []
         same = all(said['rows'] == counts[s] for s, said in folder.there.items())
         if folder.is_done(others, same):
@@ -49,7 +50,7 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
         made_of = {s: make_puzzles(rules, s, counts[s], seed) for s in wanted}
         tokens, _ = made_of[wanted[0]]
         meta = Meta(
-            folder.name,
+            '',
             task,
             len(rules.symbols),
             given=True,
