@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 19_874,
     'anyorder/likelihood': 10_330,
     'anyorder/machine': 4_469,
-    'anyorder/tokens': 17_299,
+    'anyorder/tokens': 17_228,
     'anyorder/training': 9_046,
     'config': 940,
     'data': 440,

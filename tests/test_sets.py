@@ -290,8 +290,6 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         said = {'rows': n_rows, 'tokens': n, 'text_bytes': n - n_rows, 'sha256': sha256}
         assert info == said | {'source': name_source('a.jsonl')}
 
-    of_own = prepare('a.jsonl', 'openwebtext')  # a source in place of the set's own
-    assert of_own.splits['val']['source'] == name_source('a.jsonl')
     before = state()
     assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
     assert state() == before
@@ -338,13 +336,6 @@ def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(source
     assert (read('val'), len(read('train'))) == (['other', 'texts'], 18)
 
 
-def test_a_set_whose_splits_were_replaced_one_by_one_is_there_already(four, capsys):
-    for split in ('val', ''):
-        how = {'split': split, 'force': bool(split)}
-        prepare_puzzles('nae_sat', '.', n_rows=N_ROWS, **how, n_latents=4, n_observations=4)
-    assert 'there already' in capsys.readouterr().out
-
-
 # ---- data sets of the hub
 
 
@@ -382,8 +373,6 @@ def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
         assert found.origin.startswith(f'{source}, fingerprint ')
         texts = {' '.join(names): [*documents] for names, documents in found.parts.items()}
         assert texts == {names: texts_of(name) for names, name in wanted.items()}
-    with one_line("owner/set cannot be read as what the hub has.*Error: .*'other'"):
-        open_source('hf:owner/set/other', '')  # which has no such configuration
 
 
 def test_named_sets_go_through_datasets(monkeypatch):
@@ -419,10 +408,10 @@ GRIDS = np.arange(24).reshape(4, 6) % 7
 LETTERS = 'a\nb\nc\nd\ne\nf\ng'
 
 
-@pytest.mark.parametrize('rows, form', [(GRIDS, {}), (GRIDS[0], {}), (GRIDS[0], {'end': 9})])
-def test_an_array_is_divided_as_a_whole_into_rows_or_a_stream(rows, form):
-    meta = prepare(write('a.npy', rows), **form)
-    assert (meta.eos, meta.n_tokens) == (form.get('end'), 1 + form.get('end', rows.max()))
+@pytest.mark.parametrize('rows, end', [(GRIDS, None), (GRIDS[0], None), (GRIDS[0], 9)])
+def test_an_array_is_divided_as_a_whole_into_rows_or_a_stream(rows, end):
+    meta = prepare(write('a.npy', rows), end=end)
+    assert (meta.eos, meta.n_tokens) == (end, 1 + (end or rows.max()))
     splits = open_splits('.', 'text', 'train', 'val')
     parts = [split.packed.reshape(-1, *rows.shape[1:]) for split in splits]
     assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
@@ -434,35 +423,32 @@ def test_ids_and_what_is_given_stand_in_as_many_bits_as_they_need(most, dtype):
     where = np.array([[True, False, False], [False, True, True]])
     write('a.Npz', {'train': rows, 'val': rows, 'given': where[0], 'given_val': where})
     assert prepare_tokens('.', source='a.Npz').n_tokens == most + 1
-    for name, of_rows in (('train', where[[0, 0]]), ('val', where)):
-        split = open_split('.', 'tokens', name)
-        tokens, given = all_blocks(Blocks(split, 3))
-        assert (split.packed.dtype, tokens.tolist()) == (dtype, rows.tolist())
-        assert given.tolist() == of_rows.tolist()
+    for split, of_rows in zip(open_splits('.', 'tokens', 'train', 'val'), (where[[0, 0]], where)):
+        assert split.packed.dtype == dtype
+        assert as_rows(all_blocks(Blocks(split, 3))) == as_rows([rows, of_rows])
 
 
-@pytest.mark.parametrize('rows, form', [(GRIDS, {'shape': '2x3'}), (GRIDS[0], {'end': 9})])
-def test_a_split_of_arrays_has_what_is_said_of_the_others(rows, form):
-    first = prepare(
-        write('a.npy', rows), **form, vocabulary=write('names.txt', LETTERS + '\nh\ni\nj')
-    )
-    for how in ({}, form, {}):
-        added = prepare(write('b.npy', rows[:3] % 3), split='test', **how)
-        assert kind_of(added) == kind_of(first)
-
-
-def test_a_split_of_arrays_is_added_only_to_its_kind():
-    for name, rows in (('a', GRIDS), ('b', GRIDS[:1] % 3), ('large', GRIDS + 1)):
+def test_a_split_of_arrays_is_added_only_to_its_kind_which_need_not_be_said_anew():
+    arrays = {'a': GRIDS, 'b': GRIDS[:1] % 3, 'large': GRIDS + 1, 'c': GRIDS[0], 'd': GRIDS[1]}
+    for name, rows in arrays.items():
         write(f'{name}.npy', rows)
-    assert prepare('a.npy', shape='2x3') == prepare('a.npy', shape='2x3')
+    form = {'shape': '2x3', 'vocabulary': write('names.txt', LETTERS)}
+    kind = kind_of(prepare('a.npy', **form))
+    assert kind_of(prepare('a.npy', **form)) == kind
     test = {'split': 'test', 'shape': '2x3'}
     refused(
-        ('b.npy', '--force replaces it', {'shape': '2x3'}),
+        ('b.npy', '--force replaces it', form),
         ('b.npy', r'another kind \(shape\)', test | {'shape': '3x2'}),
         ('large.npy', 'token 7, and there are only 7 tokens', test),
         ('a.npy', 'is the source of train already', test),
     )
-    assert [*prepare('b.npy', **test).splits] == ['train', 'val', 'test']
+    for how in ({}, form):
+        added = prepare('b.npy', split='test', force=True, **how)
+        assert kind_of(added) == kind
+        assert [*added.splits] == ['train', 'val', 'test']
+    prepare('c.npy', 'text', 'streams', end=9)
+    added = prepare('d.npy', 'text', 'streams', split='test')
+    assert (added.n_tokens, added.eos) == (10, 9)
 
 
 # ---- wrong input
@@ -473,53 +459,41 @@ NO_GIVEN = np.zeros((4, 6), bool)
 # (name of a source and options, what is in it, what is said)
 BAD = [
     ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', 'row 2'),
-    ('a.jsonl', '[' * 20000, 'row 1'),
     ('a.jsonl', '{"text": 5}', 'row 1'),
     ('a.jsonl', '{"text": "a\\ud800"}\n', 'Unicode'),
-    ('a.jsonl', b'\xff\xfe\n', 'cannot be read'),
     ('a.jsonl', EIGHT + '{"text": "b"}', 'row 17 .* a prompt and a text'),
     ('a.jsonl', EIGHT + '{"prompt": "a", "text": ""}', 'row 17 of .* empty'),
-    ('a.jsonl', EIGHT + '{"prompt": 5, "text": "b"}', 'row 17 of .* a prompt'),
     ('a.jsonl --split=', '{"prompt": "a", "text": "b"}', 'train of .* would be empty'),
-    ('a.jsonl --prompt_key=ask', EIGHT, 'row 1 of a.jsonl .* --prompt_key'),
     ('a.jsonl', '{"prompt": "a", "text": "b<|endoftext|>c"}', 'row 1 of'),
     ('a.csv', 'text\na\nb, c\n', 'row 2 of .* in quotes'),
     ('a.jsonl.xz', lzma.compress(os.urandom(30000))[:9000], 'cannot be read'),
     ('a.parquet', 'PAR1 and no more', 'a.parquet cannot be read as a .parquet'),
     ('a.yaml', '', 'must end in .txt'),
     ('a.txt --source=hf:owner/none', '', 'owner/none cannot be read'),
-    ('a.txt --split=../x', 'a', 'plain name'),
-    ('a.txt --data_dir=', 'a', '--data_dir must name a folder'),
     ('a.txt --source=hf:owner/none --name=x/y', '', 'plain name'),
     ('a.txt --source=hf:owner/none --split=../x', '', 'plain name'),
     ('a.txt --source=hf:owner/none --data_dir=', '', '--data_dir must name a folder'),
     ('a.txt --source=hf:owner/none --tokenizer=byte', '', 'tokenizer must be bytes, gpt2'),
     ('a.npz --source=none.npz --name=x/y', '', 'plain name'),
-    ('a.npz --source=none.npz --data_dir=', '', '--data_dir must name a folder'),
     ('a.txt text --source=', 'a', "no file '': name a file"),
     ('a.txt --split=', 'a', 'train of a.txt, .* would be empty'),
-    ('a.txt --split=', ' ', 'train of a.txt, .* would be empty'),
     ('a.txt', '', 'train of .* would be empty'),
-    ('a.jsonl --split=', '{"text": "a"}\n{"text": ""}\n', 'would be empty'),
     ('a.jsonl --split= --tokenizer=bpe:300', '', 'would be empty'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),
     ('a.npy', GRIDS - 1, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS + 2**24 - 6, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS[None], r'a stream \(n,\), got .*\(1, 4, 6\)'),
-    ('a.npy', np.array([{}, 1], object), 'a.npy cannot be read as integers: .*pickled'),
-    *[('a.npy', GRIDS.astype(kind), 'hold integers .*, got .*4, 6') for kind in 'UfD?'],
-    ('a.npy', GRIDS.astype('M8[D]'), 'hold integers .*, got datetime64'),
-    ('a.npy', b'', 'a.npy cannot be read as integers'),
-    ('a.npz', {'train': GRIDS.astype('U')}, 'must hold integers'),
+    ('a.npy', GRIDS.astype('f'), 'hold integers .*, got .*4, 6'),
+    ('a.npy', GRIDS > 0, 'hold integers'),
     ('a.npz', b'PK', 'a.npz cannot be read as integers'),
     ('a.npz', {'train': np.array([{}])}, 'a.npz cannot be read as integers: .*pickled'),
     ('a.npy --shape=2x4', GRIDS, 'as 8x8, .*: got shape=.2x4. .* for rows of 6'),
     ('a.npy --shape=2x3', GRIDS[0], 'as 8x8, .* for a stream'),
-    *[(f'a.npy --shape={s}', GRIDS, 'HxW, as 8x8') for s in ('0x6', '2xx3', '2x3x', '2xox3', '6')],
+    ('a.npy --shape=2x3x', GRIDS, 'HxW, as 8x8'),
+    ('a.npy --shape=6', GRIDS, 'HxW, as 8x8'),
     ('a.npy --end=9', GRIDS, 'of a stream: got .* end=9 for rows of 6'),
     ('a.npy --end=-1', GRIDS[0], 'end=-1 for a stream'),
-    ('a.npy', GRIDS[:1], 'train of .* would be empty'),
     ('a.npy', GRIDS[0, :1], 'train of a.npy, sha256 .* would be empty'),
     ('a.npy --vocabulary=few.txt', GRIDS, 'has the token 6, and there are only 3 tokens'),
     ('a.npy --vocabulary=twice.txt', GRIDS, 'each once and without blanks'),
@@ -614,9 +588,7 @@ DAMAGED = [
     (':', 'ptb train', 'python data/prepare.py ptb --split=train --data_dir=.$'),
     (':', 'sudoku train', 'python -m anyorder.extras.puzzles make sudoku --data_dir=.$'),
     (':', 'pydocs test', 'prepare.py text --name=pydocs --source=FILE --split=test'),
-    (':', 'openwebtext test', 'prepare.py text --name=openwebtext --source=FILE --split=test'),
     ('mv text pydocs; rm pydocs/val.bin', 'pydocs val', 'pydocs --force --data_dir=.$'),
-    ('rm text/val.bin', 'text val', '--tokenizer=./text --name=text --source=FILE --force '),
     (':', '../x val', 'plain name'),
     ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text .*=./mine --name=mine '),
     (
@@ -627,9 +599,6 @@ DAMAGED = [
     ('rm nae_sat/val.bin', 'nae_sat val', 'nae_sat --seed=0 --n_latents=4 --n_observations=4 '),
     ('printf x >> text/val.bin', 'text val', 'no whole .*/val.bin; .* --force'),
     ('echo [] > text/meta.json', 'text val', 'cannot be read'),
-    ("""printf '{"tokenizer": "by' > text/meta.json""", 'text val', 'cannot be read'),
-    (r"printf '\377' > text/meta.json", 'text val', 'cannot be read'),
-    ('printf "%100000s" | tr " " [ > text/meta.json', 'text val', 'cannot be read'),
 ]
 
 
@@ -644,18 +613,17 @@ def test_a_set_that_is_damaged_or_missing_is_one_line(four, line, opened, said):
         open_split('.', 'text', 'train')
 
 
-@pytest.mark.parametrize('name, source', [('text', 'a.txt'), ('qa', 'a.jsonl')])
-def test_the_command_that_is_said_mends_a_set_of_ones_own(four, script, name, source):
-    whole = Path(name, 'train.bin').read_bytes()
-    os.remove(f'{name}/train.bin')
+def test_the_command_that_is_said_mends_a_set_of_ones_own(four, script):
+    whole = Path('qa/train.bin').read_bytes()
+    os.remove('qa/train.bin')
     with pytest.raises(ValueError) as e:
-        open_split('.', name, 'train')
-    said = script(*str(e.value).replace('=FILE', f'={source}').partition('python ')[2].split())
-    assert f'sha256 {hashlib.sha256(whole).hexdigest()[:16]}..., from {source}' in said.stdout
-    assert Path(name, 'train.bin').read_bytes() == whole
+        open_split('.', 'qa', 'train')
+    said = script(*str(e.value).replace('=FILE', '=a.jsonl').partition('python ')[2].split())
+    assert f'sha256 {hashlib.sha256(whole).hexdigest()[:16]}..., from a.jsonl' in said.stdout
+    assert Path('qa/train.bin').read_bytes() == whole
 
 
-WRONG = [('text', -1, 257), ('text', 0, 9999), ('nae_sat', 0, 2), ('nae_sat', 9, 2 + (1 << 15))]
+WRONG = [('text', -1, 257), ('nae_sat', 9, 2 + (1 << 15))]
 
 
 @pytest.mark.parametrize('name, place, token', WRONG)
@@ -688,28 +656,34 @@ END = 999
 FORMS = {'stream': {}, 'given': {}, 'rows': {'row_length': N}, 'documents': {'prompts': True}}
 
 
-def blocks_of(tokens, given=(), size=N, **kind):
-    meta = Meta('mine', 'own', 2**15, END, given=any(given), **kind)
+def blocks_of(whole, size=N, form='stream'):
+    """Return Blocks of tokens (id, whether it is given)."""
+    tokens, given = map(np.array, zip(*whole))
+    meta = Meta('mine', 'own', 2**15, END, given=bool(given.any()), **FORMS[form])
     return Blocks(Split(meta.pack(tokens, given), meta, 'val'), size)
 
 
-def set_of(form, first=0, size=N):
+def set_of(form, first=0):
     """Return Blocks of tokens from `first` on, these tokens, and the blocks by their definition. A
     token is (id, whether it is given)."""
     rng = np.random.default_rng(first)
     lengths = {'rows': [N] * 4, 'documents': rng.integers(2, 2 * N, 3 + first // 50)}
     rows = []
     for length in lengths.get(form, [40]):
-        n_given = int(rng.integers(min(length, size))) if form == 'documents' else 0
-        is_given = [m < n_given or form == 'given' and m % 7 in (0, 5) for m in range(length)]
-        rows.append([*zip(range(first, first + length), is_given)])
+        places = np.arange(length)
+        given = places < 0
+        if form == 'documents':
+            given = places < rng.integers(min(length, N))
+        elif form == 'given':
+            given = places % 7 % 5 == 0
+        rows.append([*zip((first + places).tolist(), given.tolist())])
         if form == 'documents':
             rows[-1][-1] = END, False
     whole = sum(rows, [])
-    blocks = blocks_of(*map(np.array, zip(*whole)), size, **FORMS[form])
+    blocks = blocks_of(whole, N, form)
     if form in ('stream', 'given'):
-        rows = [whole[m : m + size] for m in range(41 - size)]
-    return blocks, whole, [padded(row[:size], blocks.width) for row in rows]
+        rows = [whole[m : m + N] for m in range(41 - N)]
+    return blocks, whole, [padded(row[:N], blocks.width) for row in rows]
 
 
 def padded(row, width):
@@ -730,14 +704,14 @@ def test_blocks_are_those_of_the_definition(monkeypatch, form, piece):
     for first in range(0, 500, 100):
         blocks, whole, wanted = set_of(form, first)
         assert {*as_rows(random_blocks([blocks], 1000))} == {*wanted}
-        if form in ('stream', 'given'):
+        if blocks.meta.is_stream:
             wanted = wanted[::N]
         assert as_rows(all_blocks(blocks)) == wanted
         assert as_rows(all_blocks(blocks, 2)) == [wanted[0], wanted[len(wanted) // 2]]
         longest = max(map(len, ''.join('01'[given] for _, given in whole).split('0')))
         if longest:
             with one_line(f'has {longest} given tokens in a row'):
-                blocks_of(*map(np.array, zip(*whole)), longest, **FORMS[form])
+                blocks_of(whole, longest, form)
 
 
 @pytest.mark.parametrize('name', ['text', 'wikitext2'])
@@ -752,23 +726,17 @@ def test_to_prepare_a_set_takes_no_memory_of_its_size(name):
 
 def test_rows_of_a_batch_keep_their_padding():
     blocks = torch.tensor([[1, 2, 3], [5, 6, PADDING]])
-    orders = torch.arange(3).expand(2, 3)
-    batch = Batch.of(blocks, orders, blocks == PADDING, visits_of(blocks))
+    batch = Batch(blocks, torch.arange(3).expand(2, 3), n_visits=visits_of(blocks))
     assert batch.rows([1, 0]).n_visits.tolist() == [2, 3]
     assert batch.rows([0]).n_visits is None
 
 
-@pytest.mark.parametrize(
-    'kind, fits, other, said',
-    [
-        ({}, 9, 10, 'block_size=10 does not fit: mine/val takes --block_size=9 or less'),
-        ({'row_length': 3}, 3, 8, 'mine/val takes --block_size=3$'),
-    ],
-)
-def test_a_block_is_as_long_as_its_set_wants(kind, fits, other, said):
-    blocks_of(np.arange(9), (), fits, **kind)
-    with one_line(said):
-        blocks_of(np.arange(9), (), other, **kind)
+def test_a_block_is_as_long_as_its_set_wants():
+    whole = [(m, False) for m in range(18)]
+    blocks_of(whole, 18)
+    for size, form, said in ((19, 'stream', '=18 or less'), (8, 'rows', '=9'), (18, 'rows', '=9')):
+        with one_line(f'block_size={size} does not fit: mine/val takes --block_size{said}$'):
+            blocks_of(whole, size, form)
 
 
 # ---- mixtures
@@ -776,52 +744,40 @@ def test_a_block_is_as_long_as_its_set_wants(kind, fits, other, said):
 SHARES = np.array([0.5, 0.3, 0.2])
 
 
-def drawn_from(sets, weights):
-    """Draw rows; return their (tokens, given), and of which set each is."""
-    torch.manual_seed(0)
-    set_shares(sets, weights)
-    tokens, given = random_blocks(sets, 20_000)
-    return tokens, given, tokens[:, 0] // 100
-
-
 @pytest.mark.parametrize('form', FORMS)
 def test_rows_are_blocks_of_their_sets_by_their_shares_of_the_tokens(form):
-    """Rows by chi-square; the tokens of documents, whose rows are unlike, by their mean."""
+    """Without weights sets are read as if they were one."""
     mixed_sets, _, wanted = zip(*(set_of(form, first) for first in (0, 100, 200)))
-    tokens, given, owner = drawn_from(mixed_sets, SHARES)
+    set_shares(mixed_sets, SHARES)
+    torch.manual_seed(0)
+    tokens, given = random_blocks(mixed_sets, 20_000)
     n = (tokens != PADDING).sum(1)
-    of_row = [np.mean([sum(t != PADDING for t, _ in row) for row in rows]) for rows in wanted]
-    assert chi2_of(np.bincount(owner), shares_of(SHARES / of_row)) < limit(2)
     for k, rows in enumerate(wanted):
-        mine = owner == k
-        assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.02)
+        mine = tokens[:, 0] // 100 == k
+        assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.01)
         found = {*as_rows([tokens[mine], given[mine]])}
         assert found == {padded([*row], tokens.size(1)) for row in rows}
-
-
-def test_without_weights_sets_are_read_as_if_they_were_one():
-    """Every document is as likely."""
-    _, _, owner = drawn_from([set_of('documents', first)[0] for first in (0, 100, 200)], 3 * [None])
-    assert chi2_of(np.bincount(owner), np.array([3, 5, 7]) / 15) < limit(2)
+    set_shares(mixed_sets, [None] * 3)
+    n_apart = np.array([blocks.n_apart for blocks in mixed_sets])
+    assert [blocks.chance for blocks in mixed_sets] == pytest.approx(n_apart / n_apart.sum())
 
 
 def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypatch):
     both = [
-        blocks_of(np.repeat([0, 1], [90, 10])),
-        blocks_of(np.repeat([2, 3], [99, 1]), np.arange(100) % 2 == 0),
+        blocks_of([(0, False)] * 90 + [(1, False)] * 10),
+        blocks_of([(2, False), (2, True)] * 49 + [(2, False), (3, True)]),
     ]
     assert counts_of(both[:1])[:5].tolist() == [90, 10, 0, 0, 0]
     set_shares(both, [0.9, 0.1])
     assert counts_of(both)[:5].tolist() == [162, 18, 20, 1, 0]
     monkeypatch.setattr(sets, 'COUNTED', 640)
     monkeypatch.setattr(sets, 'CHUNK', 10)
-    parts = np.arange(64_000) // 1000  # one tenth of the places in each
+    parts = [(m // 1000, False) for m in range(64_000)]  # one tenth of the places in each
     assert (blocks_of(parts).count()[:64] == 10).all()
 
 
-def prepare_digits(digits, **options):
-    p.DATA_SETS['text'] = p.DataSet(lambda: [digits * 30] * 20, 'bytes', 0.1, '')
-    p.prepare('text', 'data', 'digits', **options)
+def prepare_digits(digits):
+    prepare(write('digits.txt', digits * 600), data_dir='data', name='digits', force=True)
 
 
 def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
@@ -837,7 +793,7 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
         assert last[f'val_{kind}'] == pytest.approx(mean, rel=1e-12)
 
     # It goes on by names in another order, and says which set is another
-    prepare_digits('2.7182818284 ', force=True)
+    prepare_digits('2.7182818284 ')
     capsys.readouterr()
     run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=1')
     assert ', train and val of digits\n' in capsys.readouterr().out
@@ -852,10 +808,7 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     [
         ('a:0.7,b', 'a weight above 0'),
         ('a:0,b:1', 'a weight above 0'),
-        ('a:nan,b:1', 'a weight above 0'),
         ('a:1,b:inf', 'a weight above 0'),
-        ('a:1_0,b:1', 'a weight above 0'),
-        ('a:1,b:', 'a weight above 0'),
         ('a:1:2,b:1', 'a weight above 0'),
         ('a:1,b:1,a:2', 'each set once'),
         ('', 'plain name'),
