@@ -16,7 +16,6 @@ from anyorder.fast import freeze
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
-from anyorder.generation.watch import seen
 from anyorder.generation.way import Page, Way, check_kinds
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import choose_lengths
@@ -138,7 +137,8 @@ class Writer:
         way, page = self.asked(way, page, options)
         (text,) = self.read([prompt], way, page, seed, [0])
         for _ in self.write([text], way, is_seen=True):
-            yield shown_text(seen(text.places), self.tokenizer, 0)
+            tokens, *_ = text.seen()
+            yield shown_text(tokens, self.tokenizer, 0)
         yield as_text(text.sample())
 
     def asked(self, way, page, options):
@@ -239,15 +239,14 @@ class Writer:
         texts = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
         rows = []
         for text, own in zip(texts, seeds_of(seed, len(texts))):
-            tokens, kinds, *_ = map(np.array, zip(*text.places))
-            if text.unknown or text.patterns or 'answer' not in kinds:
+            if text.unknown or text.patterns or 'answer' not in text.kinds:
                 raise ValueError(
                     'logprob scores the text that is written as [[=text]], beside which are blanks '
                     'of known lengths without a pattern: write [[n]] in place of [[?]] and '
                     '[[/pattern/]]'
                 )
-            of_kinds = [np.flatnonzero(kinds == kind) for kind in ('given', 'answer')]
-            rows.append((*map(torch.from_numpy, (tokens, *of_kinds)), own))
+            of_kinds = [np.flatnonzero(text.kinds == kind) for kind in ('given', 'answer')]
+            rows.append((*map(torch.from_numpy, (text.tokens, *of_kinds)), own))
         with self.autocast():
             return [*map(float, logprobs_of_parts(self.network, rows, n_orders))]
 
@@ -255,7 +254,7 @@ class Writer:
         """Write texts of `read` in batches. Yield the sample of each, see Text.sample.
 
         A Watch is shown the first text of each batch after each of its steps."""
-        n_blanks = sum(len(text.template.blanks) for text in texts)
+        n_blanks = sum(int((~text.template.is_known).sum()) for text in texts)
         is_seen = watch is not None
         with progress(total=n_blanks, unit='token', leave=False, disable=is_seen) as bar:
             for r in range(0, len(texts), batch_size):
@@ -265,7 +264,7 @@ class Writer:
                     bar.update(n_new)
                     if is_seen and batch[0].last_step > step:
                         step = batch[0].last_step
-                        watch(batch[0].places)
+                        watch(*batch[0].seen())
                 yield from map(Text.sample, batch)
 
     def write(self, texts, way, is_seen=False):
@@ -294,9 +293,9 @@ def check_templates(templates, way, page, config):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
-    if not any(template.blanks for template in templates):
+    if all(template.is_known.all() for template in templates):
         raise ValueError('there is no blank to write or score in the prompt')
-    for n in {min(len(template.places), config.block_size) for template in templates}:
+    for n in {min(len(template), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
     longest = max(template.longest for template in templates)
     matches = any(template.patterns for template in templates)
@@ -307,7 +306,7 @@ def check_templates(templates, way, page, config):
 
 def check_template(template, way, page, block_size):
     """Raise ValueError for a Template that cannot be written, or scored, in this way."""
-    if way.drawing.scores and any(place.kind != 'answer' for place in template.blanks):
+    if way.drawing.scores and not np.isin(template.kinds, ('given', 'answer')).all():
         raise ValueError(
             'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
             '...'
@@ -338,13 +337,12 @@ def check_places(templates, page, tokenizer, scores):
 
     An array page.allowed has a row for each position. What is to match a pattern does, also the
     text in its blanks if it is scored."""
-    n_positions = max(len(template.places) for template in templates)
+    n_positions = max(map(len, templates))
     check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):
         for start, end, pattern in template.patterns:
-            places = template.places[start:end]
-            tokens = [place.token if scores else place.known_token for place in places]
-            pattern.check(tokens, tokenizer, templates.index(template))
+            tokens = np.where(scores | template.is_known, template.tokens, -1)[start:end]
+            pattern.check(tokens.tolist(), tokenizer, templates.index(template))
 
 
 def prompts_of(prompt):

@@ -621,7 +621,7 @@ def test_a_length_is_the_likeliest_or_drawn_by_the_seed_of_the_row():
         want = [*sorted(zip(p, (1, 2)), reverse=True)]
         assert [*length.values()] == [want[0][1], want[0][0], want[1][1], want[1][0]]
         chosen.append(want[0][1])
-    assert text.places == TWO.with_lengths(chosen).places
+    assert (text.kinds == TWO.with_lengths(chosen).kinds).all()
 
 
 def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt):

@@ -656,9 +656,8 @@ def test_a_prompt_is_laid_out(prompt, laid_out):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
     text = p.parse_prompt(prompt, Bytes(), len(laid_out))
     shown = ''
-    for place in text.places:
-        token = chr(place.token)
-        shown += {'given': token, 'answer': token.upper()}.get(place.kind, '_')
+    for token, kind in zip(map(chr, text.tokens), text.kinds):
+        shown += {'given': token, 'answer': token.upper()}.get(kind, '_')
     assert shown == laid_out
 
 
@@ -761,7 +760,7 @@ def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
     text = p.parse_prompt([1.0, -1.0], Bytes(), 20)
-    assert [place.known_token for place in text.places] == [1, -1]
+    assert [*zip(text.tokens, text.kinds)] == [(1, 'given'), (0, 'blank')]
 
 
 @pytest.mark.parametrize(

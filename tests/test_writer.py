@@ -20,9 +20,8 @@ from conftest import REFERENCE, make_model, one_line
 import sample as command
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, fill, generate
-from anyorder.generation.prompts import Place
 from anyorder.generation.scroll import end_of
-from anyorder.generation.watch import Watch, has_colours, seen, visible
+from anyorder.generation.watch import Watch, has_colours, visible
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.machine.terminal import one_line_errors
@@ -389,17 +388,17 @@ def test_the_checkpoint_says_what_the_name_of_an_order_means():
 def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
     """To its end, if it is done early."""
     shown = []
-    monkeypatch.setattr(Watch, '__call__', lambda self, places: shown.append([*places]))
+    monkeypatch.setattr(Watch, '__call__', lambda self, *text: shown.append(text))
     put('p.jsonl', *({'prompt': prompt} for prompt in ('a[[1]]', 'b[[39]]', '[[40]]')))
     how = '--length=40', '--order=random', '--n_samples=1', '--batch_size=2'
     _, result = write('--prompt=FILE:p.jsonl', *how, '--watch')
     first, _, last = result['samples']
-    assert [max(place.step for place in places) for places in shown] == [0, *range(40)]
-    assert seen(shown.pop(0)) == first['tokens']
+    assert [max(steps) for _, steps, _ in shown] == [0, *range(40)]
+    assert shown.pop(0)[0] == first['tokens']
     written = [*zip(last['tokens'], last['step'], last['logprob'], strict=True)]
-    for now, places in enumerate(shown):
-        want = [place if place[1] <= now else (-1, -1, 0.0) for place in written]
-        assert [(place.known_token, place.step, place.logprob) for place in places] == want
+    for now, text in enumerate(shown):
+        want = [place if place[1] <= now else (-1, -2, 0.0) for place in written]
+        assert [*zip(*text)] == want
 
 
 def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
@@ -821,12 +820,10 @@ def watched(monkeypatch):
         found = []
         for steps in frames:
             clock[0] += seconds
-            places = []
-            for token, step, nats in zip(tokens, steps, logprob or [0.0] * len(steps)):
-                kind = 'given' if step == -1 else 'blank'
-                places.append(Place(token, kind, -1 if step is None else step, logprob=nats))
+            own = [-1 if step is None else token for token, step in zip(tokens, steps)]
+            steps = [-2 if step is None else step for step in steps]
             before = len(out.getvalue())
-            watch(places)
+            watch(own, steps, logprob or [0.0] * len(steps))
             found.append(out.getvalue()[before:])
         return found
 

@@ -10,6 +10,7 @@ from anyorder.generation.plan import is_exact
 from anyorder.orders import are_permutations, check_orders, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
+TOKEN, VISIT, STEP, LOGPROB, LIKELIEST = range(5)  # rows of Canvas.table
 # Tensors (B, N) on the device, then tensors (B,) on the host
 TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
 BY_ROW = ('n_known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'n_passes', 'rows')
@@ -151,11 +152,9 @@ class Canvas:
         for name in ('n_known', 'n_steps', 'n_passes'):
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
 
-    def lists(self):
-        """Return [token, visit, step, log p, likeliest] of each row, lists by position, of floats
-        and, the last one, of lists."""
-        tables = [self.idx, self.order.argsort(1), self.step, self.logprob]
-        whole = torch.stack([x.to(self.logprob.dtype) for x in tables], 2)  # (B, N, 4)
-        whole = torch.cat([whole, self.likeliest], 2).cpu()  # by one wait
-        rows = zip(whole[:, :, :4].mT.tolist(), whole[:, :, 4:].tolist())
-        return [[*columns, likeliest] for columns, likeliest in rows]
+    def table(self):
+        """Return (B, rows, N) floats on the host, by one wait: TOKEN, VISIT, STEP and LOGPROB of
+        each position, then what is likeliest beside it."""
+        tables = torch.stack([self.idx, self.order.argsort(1), self.step], 1)  # (B, 3, N)
+        tables = [tables.to(self.u.dtype), self.logprob.unsqueeze(1), self.likeliest.mT]
+        return torch.cat(tables, 1).cpu().numpy()

@@ -1,8 +1,6 @@
 """How does a prompt with blanks become tokens, and the positions that are to be written?"""
 
-import itertools
 import json
-import math
 import re
 from typing import NamedTuple
 
@@ -292,35 +290,6 @@ def matching(pattern, piece, tokenizer, length):
     return Piece('blank', '', lengths[0], most, pattern, lengths)
 
 
-class Place(NamedTuple):
-    """A position of a text, from its Template to the sample that is made of it.
-
-    token      0 in a blank that is not written yet; the text of an [[=answer]]
-    kind       of its Piece
-    step       as in Canvas, -1 until it is written; steps are counted on from stretch to stretch
-    visit      says which of the places of one step came first, and which of the given ones: those
-               of the first stretch as they are read, then others from left to right
-    logprob    as in Canvas
-    likeliest  its row of canvas.likeliest"""
-
-    token: int
-    kind: str
-    step: int = -1
-    visit: float = math.inf
-    logprob: float = 0.0
-    likeliest: list | None = None
-
-    @property
-    def is_known(self):
-        """Whether it is known by now."""
-        return self.kind == 'given' or self.step >= 0
-
-    @property
-    def known_token(self):
-        """The token if it is known, else -1."""
-        return self.token if self.is_known else -1
-
-
 class Template:
     """A text of at most `length` tokens with blanks, those of unknown length as short as may be.
 
@@ -329,7 +298,8 @@ class Template:
     chosen   what a sample says of the lengths that were chosen for its blanks
     unknown  the numbers of the pieces whose length is unknown
     n_least  tokens without those of [[..]]
-    places   [Place] of all
+    tokens   (N,) of all places; 0 in blanks, but for the text of an [[=answer]]
+    kinds    (N,) of the Piece of each
     starts   where each piece begins, and N
     open     [(start, end)] of each [[..]]
     patterns (start, end, Pattern) of what matches one"""
@@ -348,12 +318,13 @@ class Template:
             )
         n_left = length - self.n_least  # for each [[..]] that is not laid out its share
         n_rest = [piece.kind for piece in pieces].count('rest')
-        self.places = []
+        tokens = []
+        kinds = []
         self.starts = []
         self.open = []
         self.patterns = []
         for piece in pieces:
-            start = len(self.places)
+            start = len(tokens)
             self.starts.append(start)
             n = piece.least
             if piece.kind == 'rest':
@@ -363,21 +334,26 @@ class Template:
                 self.open.append((start, start + n))
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
-            written = [Place(token, piece.kind) for token in piece.text]
-            self.places += written or itertools.repeat(Place(0, piece.kind), n)
-        self.starts.append(len(self.places))
+            tokens += piece.text or n * [0]
+            kinds += n * [piece.kind]
+        self.starts.append(len(tokens))
         if pattern is not None:
-            self.patterns = [(0, len(self.places), pattern)]
+            self.patterns = [(0, len(tokens), pattern)]
+        self.tokens = np.array(tokens, int)
+        self.kinds = np.array(kinds, str)
+
+    def __len__(self):
+        return len(self.tokens)
 
     @property
     def longest(self):
         """The most tokens that it may have."""
-        return self.length if self.unknown else len(self.places)
+        return self.length if self.unknown else len(self)
 
     @property
-    def blanks(self):
-        """The places that are to be written, or scored."""
-        return [place for place in self.places if not place.is_known]
+    def is_known(self):
+        """(N,) which places are given; all others are to be written, or scored."""
+        return self.kinds == 'given'
 
     def check(self):
         """Raise ValueError for a blank that may not fit, or has a length that nothing tells."""
@@ -403,13 +379,19 @@ class Template:
         for piece, start in zip(self.pieces[i + 1 :], self.starts[i + 1 :]):
             if piece.sign in ('?', '.'):
                 return start
-        return len(self.places)
+        return len(self)
 
     def sections(self, stop):
-        """Return the [start, end] of its sections: with a stop each goes on to the end of its
-        [[..]], and what stands behind the last one is a section, too; without it is one."""
-        ends = [end for _, end in self.open if stop]
-        return [*itertools.pairwise(sorted({0, *ends, len(self.places)}))]
+        """Return [[first, end], ...] of its sections: where a stop may begin and where it ends.
+
+        With a stop each goes on to the end of its [[..]], in which the stop may begin, and what
+        stands behind the last one is a section without. Otherwise it is one section, where a stop
+        may begin at the first blank."""
+        n = len(self)
+        firsts = {n: n if self.open else int(np.append(self.is_known, False).argmin())}
+        if stop:
+            firsts |= {end: start for start, end in reversed(self.open) if end}
+        return sorted([first, end] for end, first in firsts.items())
 
     def with_lengths(self, lengths, chosen=()):
         """Return the Template whose first blanks of unknown length have these lengths."""

@@ -2,16 +2,18 @@
 
 from bisect import bisect_left
 
+import numpy as np
 import torch
 
 from anyorder.checkpoint import stand_in_of
-from anyorder.generation.canvas import Canvas
+from anyorder.generation.canvas import LIKELIEST, STEP, TOKEN, VISIT, Canvas
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import said_of
 from anyorder.generation.limits import Limits
-from anyorder.generation.prompts import Place
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
+
+GIVEN, BLANK = -1, -2  # in place of a step
 
 
 class Text:
@@ -34,10 +36,11 @@ class Text:
     it, 'part'). What stands after the last open blank is a section without a stop. Without stops
     all places are as in the template, and all its text is known from the start.
 
-    places      [Place] in natural order, to the end of the section that is written
-    sections    [(start, end)] in the template of this one and of those that follow
-    first       where a stop of it may begin: at its open blank, or, in a text without one, at
-                the first blank
+    table       (rows, N) of all places, as Canvas.table has them, but for these: STEP is GIVEN
+                or BLANK, or counts on from stretch to stretch; VISIT says which of the places of
+                one step came first, and which of the given ones: those of the first stretch as they
+                are read, then others from left to right
+    sections    [[first, end], ...] of this one and of those that follow, see Template.sections
     n_open      how many blanks have not ended with a stop
     patterns    [[start, end, Pattern], ...] of what matches one, within a section
     spans       [[start, end], ...] of its stretches
@@ -59,91 +62,90 @@ class Text:
         self.tokenizer = checkpoint.tokenizer
         self.block_size = checkpoint.config.block_size
         self.number = number
-        self.places = []
+        n_likeliest = page.top_logprobs and 1 + 2 * page.top_logprobs
+        self.table = np.zeros((LIKELIEST + n_likeliest, len(template)))
+        self.table[TOKEN] = template.tokens
+        self.table[VISIT] = np.inf
+        self.table[STEP] = np.where(template.is_known, GIVEN, BLANK)
         self.sections = template.sections(page.stop)
         self.n_open = len(template.open) or 1
-        self.patterns = []
+        self.patterns = [[*match] for match in template.patterns]
         self.spans = []
         self.n_steps = 0
         self.n_passes = 0
         self.log_weight = 0.0
-        self.begin_section()
-
-    def begin_section(self):
-        """Begin to write the next section."""
-        start, end = self.sections[0]
-        shift = len(self.places) - start  # of its positions in the template
-        self.places += self.template.places[start:end]
-        for first, last, pattern in self.template.patterns:
-            if start <= first < end:
-                self.patterns.append([first + shift, last + shift, pattern])
-        begins = [first + shift for first, last in self.template.open if last == end]
-        self.first = min(begins, default=len(self.places))
-        if not self.template.open:
-            self.first = self.first_blank()
 
     def first_blank(self):
-        """Return where the first blank is, or else the end."""
-        n = len(self.places)
-        return next((i for i, place in enumerate(self.places) if not place.is_known), n)
+        """Return where the first blank of the section is, or else its end."""
+        _, end = self.sections[0]
+        return int(np.append(self.is_blank[:end], True).argmax())
+
+    @property
+    def is_blank(self):
+        """(N,) of all places until now."""
+        return self.table[STEP] == BLANK
+
+    @property
+    def tokens(self):
+        """[N] of all places, -1 in blanks."""
+        return np.where(self.is_blank, -1, self.table[TOKEN]).astype(int).tolist()
 
     @property
     def last_step(self):
         """The number of the last step that wrote a token, -1 before the first."""
-        return max((place.step for place in self.places), default=-1)
+        return int(self.table[STEP].max(initial=GIVEN))
 
     def goes_on(self):
         """End the sections that are written, each by a stop or not. Return whether one is left,
         which follows by its own seed."""
         self.n_steps = 1 + self.last_step
         while self.sections:
-            end = self.end()
-            if end is None:
+            found = self.end()
+            if found is None:
                 return True
-            n, has_stop = end
-            del self.places[n:]
-            self.spans = [[start, min(last, n)] for start, last in self.spans]
+            n, has_stop = found
             self.n_open -= has_stop
             self.seed = derive_seed(self.seed, 'part')
-            self.sections.pop(0)
-            if self.sections:
-                self.begin_section()
+
+            # What follows the section moves up to its end
+            _, end = self.sections.pop(0)
+            self.table = np.delete(self.table, range(n, end), 1)
+            self.spans = np.minimum(self.spans, n).tolist()
+            for span in (*self.sections, *self.patterns):
+                if span[0] >= end:
+                    span[:2] = span[0] - end + n, span[1] - end + n
         return False
 
     def end(self):
         """Return up to which position the section is written, and whether with a stop; None while
         it is not."""
         n = self.first_blank()
-        tokens = [place.token for place in self.places[:n]]
-        n_kept = end_of(tokens, self.page.stop, self.tokenizer, self.first)
+        first, end = self.sections[0]
+        n_kept = end_of(self.tokens[:n], self.page.stop, self.tokenizer, first)
         if n_kept:
             return n_kept, True
-        if n == len(self.places):
+        if n == end:
             return n, False
         return None
 
     @property
-    def start(self):
-        """Where the last stretch begins."""
-        return self.spans[-1][0]
-
-    @property
     def stretch(self):
         """The places of the last stretch."""
-        return self.places[slice(*self.spans[-1])]
+        return self.table[:, slice(*self.spans[-1])]
 
     def slide_on(self):
-        """Begin the next stretch. Return (its tokens, and which of them are known), two lists; its
-        seed; and where it is: the row of `allowed`, and the position in the text."""
+        """Begin the next stretch. Return (its tokens, and which of them are known); its seed; and
+        where it is: the row of `allowed`, and the position in the text."""
+        _, end = self.sections[0]
         start = 0
         blank = self.first_blank()
         if blank >= self.block_size:
             start = blank - (self.page.context or self.block_size // 2)
-        self.spans.append([start, min(start + self.block_size, len(self.places))])
+        self.spans.append([start, min(start + self.block_size, end)])
         seed = self.seed
         if start:
             seed = derive_seed(seed, 'stretch', start)
-        stretch = [*zip(*[(place.token, place.is_known) for place in self.stretch])]
+        stretch = self.stretch[TOKEN].astype(int), self.stretch[STEP] > BLANK
         return stretch, seed, self.number, start
 
     def to_match(self, row):
@@ -152,21 +154,26 @@ class Text:
         row     on the canvas
         yields  (row, where it begins on the canvas, its tokens, -1 in blanks, Pattern): it may
                 begin before the canvas, where all is known, and end behind it"""
-        blanks = [i for i, place in enumerate(self.stretch, self.start) if not place.is_known]
+        begin, stop = self.spans[-1]
         for start, end, pattern in self.patterns:
-            if any(start <= i < end for i in blanks):
-                tokens = [place.known_token for place in self.places[start:end]]
-                yield row, start - self.start, tokens, pattern
+            if self.is_blank[max(start, begin) : min(end, stop)].any():
+                yield row, start - begin, self.tokens[start:end], pattern
 
     def take_down(self, row):
-        """Write down what the last stretch has revealed until now, its row of Canvas.lists."""
-        for p, token, visit, step, logprob, likeliest in zip(range(*self.spans[-1]), *row):
-            place = self.places[p]
-            if step < 0:
-                if place.visit != visit and len(self.spans) == 1:  # as it is read
-                    self.places[p] = place._replace(visit=visit)
-            elif place.step != (now := self.n_steps + int(step)):  # else it was written down before
-                self.places[p] = Place(int(token), place.kind, now, visit, logprob, likeliest)
+        """Write down what the last stretch has revealed until now, its row of Canvas.table."""
+        stretch = self.stretch
+        row = row[:, : stretch.shape[1]]  # without padding
+        if len(self.spans) == 1:  # as it is read
+            stretch[VISIT] = row[VISIT]
+        is_new = row[STEP] >= 0
+        stretch[:, is_new] = row[:, is_new]
+        stretch[STEP, is_new] += self.n_steps
+
+    def seen(self):
+        """Return what is to be seen of it until now, to the end of its section: [token], -1 in
+        blanks, [step] and [log p]."""
+        _, end = self.sections[0]
+        return self.tokens[:end], *self.table[STEP:LIKELIEST, :end].tolist()
 
     def sample(self):
         """Return what there is to say of the text, up to its stop.
@@ -187,21 +194,21 @@ class Text:
 
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
-        tokens, _, step, visit, logprob, _ = map(list, zip(*self.places))
-        in_turn = [*zip(step, visit)]
+        _, visit, step, logprob, *_ = self.table
+        tokens = self.tokens
         sample = {
             'text': self.tokenizer.decode(tokens),
             'tokens': tokens,
-            'nats': 0.0 - sum(logprob),  # of no tokens 0.0, not -0.0
-            'blanks': len(step) - step.count(-1),
+            'nats': 0.0 - sum(logprob.tolist()),  # of no tokens 0.0, not -0.0
+            'blanks': int((step > GIVEN).sum()),
             'passes': self.n_passes,
-            'order': sorted(range(len(tokens)), key=in_turn.__getitem__),
-            'step': step,
-            'logprob': logprob,
+            'order': np.lexsort([visit, step]).tolist(),
+            'step': step.astype(int).tolist(),
+            'logprob': logprob.tolist(),
         }
         if self.page.top_logprobs:
             sample['top_logprobs'] = [self.said(i, tokens) for i in range(len(tokens))]
-        if len(self.template.places) > self.block_size or len(self.spans) > 1:
+        if len(self.template) > self.block_size or len(self.spans) > 1:
             sample['stretches'] = self.spans
         if self.template.chosen:
             sample['lengths'] = self.template.chosen
@@ -214,13 +221,14 @@ class Text:
 
     def said(self, i, tokens):
         """Return said_of the place i among these tokens, None if it was known."""
-        if self.places[i].likeliest is None:
+        _, _, step, _, *likeliest = self.table[:, i].tolist()
+        if step == GIVEN:
             return None
 
         def names(token):
             return text_from(i, [token], tokens, self.tokenizer)
 
-        return said_of(self.places[i].likeliest, tokens[i], names)
+        return said_of(likeliest, tokens[i], names)
 
 
 def scroll(texts, network, way, use_cache=True, is_seen=False):
@@ -253,8 +261,8 @@ def next_canvas(texts, order, device):
     checkpoint = texts[0].checkpoint
     stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
     canvas = Canvas.of_texts(stretches, order, seeds, device)
-    if page.top_logprobs:
-        canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * page.top_logprobs)
+    n_likeliest = len(texts[0].table) - LIKELIEST
+    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, n_likeliest)
     canvas.limits = Limits(page.allowed, device, numbers, starts)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
@@ -267,7 +275,7 @@ def next_canvas(texts, order, device):
 def take_down(texts, canvas, n_rows=None):
     """Write down what is revealed until now in the rows of the canvas of texts, or those that run,
     or the first n_rows of them."""
-    for r, row in zip(canvas.rows[:n_rows].tolist(), canvas.lists()):
+    for r, row in zip(canvas.rows[:n_rows].tolist(), canvas.table()):
         texts[r].take_down(row)
 
 

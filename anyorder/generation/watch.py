@@ -32,11 +32,6 @@ def has_colours(environ=os.environ):
     return '256color' in environ.get('TERM', '') or bool(environ.get('COLORTERM'))
 
 
-def seen(places):
-    """Return the tokens of places, None in blanks."""
-    return [place.token if place.is_known else None for place in places]
-
-
 class Watch:
     """Redraw the text in place, and count below it.
 
@@ -53,26 +48,27 @@ class Watch:
         self.n_lines = 0  # of the last frame
         self.top = 0  # the line of the text on top of it
 
-    def __call__(self, places):
-        """Show a text, [Place] in natural order, after a step."""
+    def __call__(self, tokens, steps, logprob):
+        """Show a text after a step, lists as Text.seen gives them."""
         if not self.out.isatty():
             return
-        step = max(place.step for place in places)
+        step = int(max(steps))
         if step <= self.shown:  # another text
             self.shown = -1
-        n_blanks = sum(not place.is_known for place in places)
+        n_blanks = tokens.count(-1)
         if n_blanks and time.perf_counter() < self.frame_at + FRAME:
             return
-        n_written = sum(place.step >= 0 for place in places)
+        n_written = sum(own >= 0 for own in steps)
         count = f'step {step + 1} · {n_written} of {n_written + n_blanks} tokens'
-        self.draw(places, count)
+        styles = [*map(self.style, steps, logprob)]
+        self.draw(token_texts(tokens, self.tokenizer), styles, count)
         self.shown = step
         self.frame_at = time.perf_counter()
 
-    def draw(self, places, count):
-        """Draw a frame in place of the last one."""
+    def draw(self, texts, styles, count):
+        """Draw a frame of the texts of tokens in place of the last one."""
         width, height = shutil.get_terminal_size((80, 24))
-        lines, new = self.lines(places, max(2, width - 1))
+        lines, new = self.lines(texts, styles, max(2, width - 1))
         n_shown = max(1, height - 3)
         if new:  # scrolled as little as will do
             self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])
@@ -84,9 +80,8 @@ class Watch:
         self.out.flush()
         self.n_lines = len(frame)
 
-    def lines(self, places, width):
+    def lines(self, texts, styles, width):
         """Return the lines of the text, painted, and the numbers of those that have new tokens."""
-        texts = token_texts(seen(places), self.tokenizer)
         if self.columns:
             cell = 1 + max(map(columns_of, texts))
             texts = [to_the_right(text, cell) for text in texts]
@@ -94,8 +89,7 @@ class Watch:
         else:
             texts = [text + self.tokenizer.separator for text in texts]
         marks = []  # (line, style, letter)
-        for letters, place in zip(lay_out(texts, width), places):
-            style = self.style(place.step, place.logprob)
+        for letters, style in zip(lay_out(texts, width), styles):
             marks += [(line, style, letter) for line, letter in letters]
         lines = defaultdict(str)
         for (line, style), run in groupby(marks, itemgetter(0, 1)):
@@ -104,8 +98,8 @@ class Watch:
         return [*lines.values()], [line for line, style, _ in marks if style in NEW]
 
     def style(self, step, logprob):
-        """Return the style of a token that was written in this step, -1 for a known or a blank
-        one."""
+        """Return the style of a token that was written in this step, below 0 for a known or a
+        blank one."""
         plain, orange = NEW
         if step < 0:
             return ''

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 import torch
 
 from anyorder.generation.drawing import invert_cdf
@@ -72,10 +73,10 @@ def length_probabilities(network, template, lengths=()):
     cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
     rows = []
     for found, places in zip(texts, behind):
-        kept = found.places[cut : places[-1] + 1]
-        known = torch.tensor([p for p, place in enumerate(kept) if place.is_known])
+        kept = slice(cut, places[-1] + 1)
+        known = torch.from_numpy(np.flatnonzero(found.is_known[kept]))
         left, right = known.tensor_split([len(known) - len(places)])
-        rows.append((torch.tensor([place.token for place in kept]), left, right, None))
+        rows.append((torch.from_numpy(found.tokens[kept]), left, right, None))
     logp = torch.stack([*logprobs_of_parts(network, rows)])
     return n, logp.cpu().double().softmax(0)
 
@@ -86,7 +87,7 @@ def places_behind(text, i, room):
     room  positions behind the gap that the model has"""
     first = text.starts[i + 1]  # of what follows the gap
     end = min(text.end_of(i), first + room)
-    return [p for p in range(first, end) if text.places[p].is_known][:NEAR]
+    return (first + np.flatnonzero(text.is_known[first:end])[:NEAR]).tolist()
 
 
 def said(length):

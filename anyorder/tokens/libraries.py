@@ -290,7 +290,7 @@ class Library(Tokenizer):
     def text_behind(self, before, ids):
         if self.is_bytes or not before:
             return self.decode(ids)
-        before = [self.stand_in if token is None else token for token in before]
+        before = [self.stand_in if token < 0 else token for token in before]
         whole_letters = (
             n for n in range(1, 1 + len(before)) if PART not in self.decode(before[-n:])
         )

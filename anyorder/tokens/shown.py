@@ -10,17 +10,17 @@ NEAR = 8  # tokens before one that tell its text: those of a letter, and the one
 
 
 def token_texts(tokens, tokenizer):
-    """Return the text of each token, and a dot for None, a blank.
+    """Return the text of each token, and a dot for -1, a blank.
 
     It is what the text has there as a whole. A letter of several tokens stands at the last of them,
     if all of them are there. A tokenizer that falls back to bytes shows none of those that touch
     where one of them is no part of a letter, which is only known at the end."""
-    is_part = [token is not None and PART in tokenizer.decode([token]) for token in tokens]
+    is_part = [token >= 0 and PART in tokenizer.decode([token]) for token in tokens]
     is_part.append(False)
     texts = []
     letter = []  # the tokens of one that is begun
     for i, token in enumerate(tokens):
-        if token is None:
+        if token < 0:
             texts.append(BLANK)
             continue
         letter.append(token)
@@ -34,7 +34,7 @@ def token_texts(tokens, tokenizer):
 
 
 def text_from(i, ids, tokens, tokenizer):
-    """Return the text of these ids right behind the tokens before place i, None for a blank."""
+    """Return the text of these ids right behind the tokens before place i, -1 for a blank."""
     return tokenizer.text_behind(tokens[max(0, i - NEAR) : i], ids)
 
 
@@ -57,10 +57,10 @@ def to_the_right(text, width):
 
 
 def shown_text(tokens, tokenizer, columns):
-    """Return the text of tokens, with dots for None.
+    """Return the text of tokens, with dots for -1.
 
     With `columns` the rows of a grid stand on a line each, in cells of equal width."""
-    if not columns and None not in tokens:
+    if not columns and -1 not in tokens:
         return tokenizer.decode(tokens)
     texts = token_texts(tokens, tokenizer)
     if not columns:

@@ -146,7 +146,7 @@ class Tokenizer:
         return list(zip(self.encode_batch(prompts), self.encode_batch(texts)))
 
     def text_behind(self, before, ids):
-        """Return the text of tokens right behind the tokens `before`, in which None is a blank; []
+        """Return the text of tokens right behind the tokens `before`, in which -1 is a blank; []
         is the beginning of the text.
 
         Here a token is the same piece of a text wherever it stands."""

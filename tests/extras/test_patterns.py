@@ -153,7 +153,7 @@ def test_what_matches_is_what_a_tokenizer_shows(kind, within):
         ids = [vocabulary[piece] for piece in PIECES.split() if piece in vocabulary]
     n_found = 0
     for text in ('a( a| ab)*', '[a ]*', r'( |a|ef|\.|cd)+', ' a.*', '##ef', ' *aé?'):
-        before = [None] if within else []
+        before = [-1] if within else []
         n_found += len(compare(Pattern(text, within), tokenizer, rows_of(ids, 3), before))
     assert n_found > 10
     for token in {getattr(tokenizer, 'unknown', None), tokenizer.eos} - {None}:

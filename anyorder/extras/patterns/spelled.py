@@ -58,7 +58,7 @@ def vocabulary(tokenizer):
     for name, i in tokenizer.backend.get_vocab().items():
         if i not in special:
             first[i] = read(name, tokenizer.decode([i]))
-            tokens[i] = read(name, tokenizer.text_behind([None], [i]))
+            tokens[i] = read(name, tokenizer.text_behind([-1], [i]))
     return tokens, first
 
 
