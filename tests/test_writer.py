@@ -394,9 +394,9 @@ def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
     _, result = write('--prompt=FILE:p.jsonl', *how, '--watch')
     first, _, last = result['samples']
     assert [max(steps) for _, steps, _ in shown] == [0, *range(40)]
-    assert shown.pop(0)[0] == first['tokens']
-    written = [*zip(last['tokens'], last['step'], last['logprob'], strict=True)]
-    for now, text in enumerate(shown):
+    for now, text in zip([0, *range(40)], shown):
+        sample = last if text is not shown[0] else first
+        written = zip(sample['tokens'], sample['step'], sample['logprob'], strict=True)
         want = [place if place[1] <= now else (-1, -2, 0.0) for place in written]
         assert [*zip(*text)] == want
 
@@ -803,28 +803,21 @@ def plain(text):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """watched(tokenizer, text, frames, columns=..., TERM=...) shows a text by frames, each of which
-    is the steps of its tokens, some seconds apart. Returns what was written of each, with its
-    escapes."""
-    clock = [100.0]
-    monkeypatch.setattr('time.perf_counter', lambda: clock[0])
+    """watched(tokenizer, tokens, frames, columns=..., TERM=...) shows a text by frames, each of
+    which is the steps of its tokens, -2 in blanks, some seconds apart. Returns what was written of
+    each, with its escapes."""
 
-    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=None, **environ):
-        for name in ('TERM', 'COLORTERM', 'NO_COLOR'):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in environ.items():
-            monkeypatch.setenv(name, str(value))
-        out = io.StringIO()
-        out.isatty = lambda: True
-        watch = Watch(tokenizer, out, columns)
+    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=[0.0] * 200, **environ):
+        for name in ('TERM', 'COLORTERM', 'NO_COLOR', 'COLUMNS', 'LINES'):
+            monkeypatch.setenv(name, str(environ.get(name, '')))
+        watch = Watch(tokenizer, columns=columns)
         found = []
-        for steps in frames:
-            clock[0] += seconds
-            own = [-1 if step is None else token for token, step in zip(tokens, steps)]
-            steps = [-2 if step is None else step for step in steps]
-            before = len(out.getvalue())
-            watch(own, steps, logprob or [0.0] * len(steps))
-            found.append(out.getvalue()[before:])
+        for n, steps in enumerate(frames):
+            monkeypatch.setattr('time.perf_counter', lambda now=100 + n * seconds: now)
+            watch.out = io.StringIO()
+            watch.out.isatty = lambda: True
+            watch(np.where(np.array(steps) < -1, -1, tokens[: len(steps)]).tolist(), steps, logprob)
+            found.append(watch.out.getvalue())
         return found
 
     return show
@@ -835,7 +828,7 @@ TEXT = [*b'ab\ncd' + b'x' * 120]
 
 def test_a_frame_stands_in_place_of_the_last_one(watched):
     """In 80 columns; and what has nothing new, or is another text, is shown as new."""
-    frames = [-1, 0, -1, None, 1] + [None] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
+    frames = [-1, 0, -1, -2, 1] + [-2] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
     first, second, third = watched(Bytes(), TEXT, frames)
     assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
     assert first.startswith('\x1b[J')
@@ -847,7 +840,7 @@ def test_a_frame_stands_in_place_of_the_last_one(watched):
 
 def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched):
     logprob = [0.0, -9.0, *map(math.log, (0.3, 0.5, 0.7)), 0.0, 0.0]
-    frames = [-1, 0, 1, 2, 3, 4, None], [-1, 0, 1, 2, 3, 4, 5]
+    frames = [-1, 0, 1, 2, 3, 4, -2], [-1, 0, 1, 2, 3, 4, 5]
     _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, TERM='xterm-256color')
     colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
     assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
@@ -856,22 +849,21 @@ def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched)
 
 
 def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
-    frames = [[*range(step + 1)] + [None] * (39 - step) for step in range(40)]
+    frames = [[*range(step)] + [-2] * (40 - step) for step in range(1, 41)]
     shown = watched(Bytes(), TEXT[5:], frames, seconds=0.02)
     assert [step for step, frame in enumerate(shown) if frame] == [*range(0, 39, 3), 39]
 
 
 def test_a_text_that_is_too_high_is_shown_from_what_is_new(watched):
-    text = [97 + i // 20 for i in range(200)]  # ten lines; three fit
+    text = np.repeat([*b'abcdefghij'], 20)  # ten lines; three fit
     frames = [[-1] * n + [step] + [-1] * (199 - n) for step, n in enumerate((0, 199, 100, 90, 0))]
-    shown = watched(Bytes(), text, frames, COLUMNS=21, LINES=6)
-    assert [plain(frame)[0] for frame in shown] == [letter * 20 for letter in 'ahfea']
-    assert plain(shown[4])[1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
+    shown = [*map(plain, watched(Bytes(), text, frames, COLUMNS=21, LINES=6))]
+    assert [lines[0] for lines in shown] == [letter * 20 for letter in 'ahfea']
+    assert shown[4][1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
 
 
 def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
     cells = Symbols('cells', ['C4', 'F#3', 'a', ''], ' ')
-    frames = [[-1, -1, -1, -1, 0, None]]
-    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], frames, columns=3, COLUMNS=40)
+    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], [[-1] * 4 + [0, -2]], columns=3, COLUMNS=40)
     assert plain(frame)[:-1] == ['  C4 F#3   a', '     F#3   ·']
     assert '\x1b[7m F#3\x1b[0m' in frame

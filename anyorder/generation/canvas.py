@@ -11,9 +11,7 @@ from anyorder.orders import are_permutations, check_orders, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
 TOKEN, VISIT, STEP, LOGPROB, LIKELIEST = range(5)  # rows of Canvas.table
-# Tensors (B, N) on the device, then tensors (B,) on the host
-TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')
-BY_ROW = ('n_known', 'n_given', 'n_drafts', 'n_visits', 'n_steps', 'n_passes', 'rows')
+TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')  # (B, N) on the device
 
 
 class Canvas:
@@ -36,7 +34,7 @@ class Canvas:
     n_given   (B,) of them those that were known from the start
     n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
-    seeds     [B] ints: every random number of a row is a function of its own seed
+    seeds     [B] ints of all rows: every random number of a row is a function of its own seed
     n_steps   (B,) steps that each row has run
     n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take
@@ -125,18 +123,14 @@ class Canvas:
         self.order, _, n_blanks = given_first(self.order, ~chosen, n_visits)
         self.n_known = self.n_visits - n_blanks.cpu()
 
-    def take(self, chosen):
-        """Return rows, (B,) bool or numbers, as a canvas of their own."""
-        if chosen.dtype == torch.bool:
-            chosen = chosen.nonzero()[:, 0]
-        at = chosen.to(self.idx.device, non_blocking=True)
+    def take(self, rows):
+        """Return rows, numbers on the host, as a canvas of their own."""
+        at = rows.to(self.idx.device, non_blocking=True)
         part = copy.copy(self)
-        for name in (*TABLES, 'keys'):
-            setattr(part, name, getattr(self, name)[at])
-        for name in BY_ROW:
-            setattr(part, name, getattr(self, name)[chosen])
-        part.seeds = [self.seeds[r] for r in chosen.tolist()]
-        part.limits = self.limits.take(chosen)
+        for name, x in vars(self).items():
+            if torch.is_tensor(x):
+                setattr(part, name, x[at if x.device == at.device else rows])
+        part.limits = self.limits.take(rows)
         return part
 
     def stop_rows(self, done):
@@ -144,7 +138,8 @@ class Canvas:
         self.n_visits = torch.where(done, self.n_known, self.n_visits)
 
     def put(self, part):
-        """Write rows that `take` gave back to their places; n_visits stays. They may be wider."""
+        """Write what rows that `take` gave have by now to their places; n_visits stays. They may be
+        wider."""
         at = part.rows.to(self.idx.device, non_blocking=True)
         N = self.idx.size(1)
         for name in TABLES:

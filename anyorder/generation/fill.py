@@ -104,7 +104,7 @@ def write(network, canvas, way, use_cache):
     ends = way.unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
     known_after = canvas.n_known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
-    part = canvas.take(canvas.n_blanks > 0)  # the rows that run
+    part = canvas.take(canvas.n_blanks.nonzero()[:, 0])  # the rows that run
     with workspace_of(network, part, use_cache, way.drawing.n_passes) as workspace:
         runner = Runner(network, workspace, way, part)
         n_done = 0  # steps of this round
@@ -120,6 +120,6 @@ def write(network, canvas, way, use_cache):
             n_done += plan.n_done
             left = part.n_blanks > 0
             if is_due(left.sum(), part):
-                canvas.put(part.take(~left))
+                canvas.put(part)
                 rows = left.nonzero()[:, 0] if part.is_exact else filled_up(left)
                 runner.keep_rows(rows)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -334,8 +335,8 @@ class Template:
                 self.open.append((start, start + n))
             if piece.pattern is not None:
                 self.patterns.append((start, start + n, piece.pattern))
-            tokens += piece.text or n * [0]
-            kinds += n * [piece.kind]
+            tokens += piece.text or repeat(0, n)
+            kinds += repeat(piece.kind, n)
         self.starts.append(len(tokens))
         if pattern is not None:
             self.patterns = [(0, len(tokens), pattern)]

@@ -201,7 +201,7 @@ def prefill(network, part, cache):
     for bucket in buckets.unique():
         near = buckets == bucket
         rows = near.nonzero()[:, 0]
-        prompts = part.take(near)
+        prompts = part.take(rows)
         n = min(int(prompts.n_known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
         network.predict(

@@ -13,7 +13,8 @@ from anyorder.generation.limits import Limits
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
-GIVEN, BLANK = -1, -2  # in place of a step
+GIVEN = -1  # in place of a step
+BLANK = -2  # in place of a step
 
 
 class Text:
@@ -235,15 +236,13 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
     """Write texts of one Page in a Way. Yield after each step the number of tokens that it
     revealed.
 
-    is_seen  write down each step of the first text at once, and not each stretch"""
+    is_seen  write down each step at once, and not each stretch"""
     stop = texts[0].page.stop
     while written := [text for text in texts if text.goes_on()]:
         canvas = next_canvas(written, way.order, network.device)
         for n_new, running in steps(network, canvas, way, use_cache):
-            if stop:
+            if stop or is_seen:
                 take_down(written, running)
-            elif is_seen:
-                take_down(written, running, 1)
             yield int(n_new.sum())
             if stop:
                 done = [written[r].end() is not None for r in running.rows.tolist()]
@@ -272,10 +271,10 @@ def next_canvas(texts, order, device):
     return canvas
 
 
-def take_down(texts, canvas, n_rows=None):
-    """Write down what is revealed until now in the rows of the canvas of texts, or those that run,
-    or the first n_rows of them."""
-    for r, row in zip(canvas.rows[:n_rows].tolist(), canvas.table()):
+def take_down(texts, canvas):
+    """Write down what is revealed until now in the rows of the canvas of texts, or those that
+    run."""
+    for r, row in zip(canvas.rows.tolist(), canvas.table()):
         texts[r].take_down(row)
 
 
