@@ -40,14 +40,21 @@ def read_gpt2(folder):
     It may differ from OpenAI's in sizes alone."""
     config = read_json(os.path.join(folder, 'config.json'))
     check_form(config, UNDERSTOOD)
-    weights = own_weights(folder)
-    n_rows = len(weights['wte.weight'])
-    if n_rows != GPT2_N_TOKENS or not has_gpt2_tokens(folder):
+    state = gpt2_weights(folder)
+    wte = state['transformer.wte.weight']
+    if len(wte) != GPT2_N_TOKENS or not has_gpt2_tokens(folder):
         raise ValueError(
             f'{folder} has other tokens than the {GPT2_N_TOKENS:,} of GPT-2 (its embedding has '
-            f'{n_rows:,} rows), and no others are read: train a model of your tokens'
+            f'{len(wte):,} rows), and no others are read: train a model of your tokens'
         )
-    state = our_weights(weights)
+    wpe = state['transformer.wpe.weight']
+    padding = wte.new_zeros(embedding_rows(GPT2_N_TOKENS) - GPT2_N_TOKENS, *wte.shape[1:])
+    state |= {
+        'transformer.wte.weight': torch.cat([wte, padding]),
+        'transformer.wnonee.weight': wte[END:].clone(),
+        'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
+        'transformer.wtpe.weight': torch.zeros_like(wpe),
+    }
     return {
         'model': state,
         'ema_model': {'shadow_params': state},  # 'ema', the default of commands, is 'raw' here
@@ -86,33 +93,18 @@ def our_sizes(config):
     }
 
 
-def own_weights(folder):
-    """Return {name: weight in float32} of a GPT-2, by GPT-2's names."""
+def gpt2_weights(folder):
+    """Return {name of ours: weight in float32} of a GPT-2."""
     weights = {}
     for name, p in read_weights(folder).items():
-        if not name.endswith(BUFFERS):
-            weights[name.removeprefix('transformer.')] = p.float()
-    weights = unwrapped(weights, 'lm_head.weight', 'wte.weight')
-    if not {'wte.weight', 'wpe.weight'} <= weights.keys():
+        if name.endswith(BUFFERS):
+            continue
+        if name.endswith(TRANSPOSED) and p.dim() == 2:
+            p = p.t().contiguous()
+        weights[f'transformer.{name.removeprefix("transformer.")}'] = p.float()
+    weights = unwrapped(weights, 'transformer.lm_head.weight', 'transformer.wte.weight')
+    if not {'transformer.wte.weight', 'transformer.wpe.weight'} <= weights.keys():
         raise ValueError(
             f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin'
         )
     return weights
-
-
-def our_weights(weights):
-    """Return {name: weight} of an AOGPT, from the weights of a GPT-2."""
-    state = {}
-    for name, p in weights.items():
-        if name.endswith(TRANSPOSED) and p.dim() == 2:
-            p = p.t().contiguous()
-        state[f'transformer.{name}'] = p
-
-    wte = weights['wte.weight']
-    wpe = weights['wpe.weight']
-    padding = wte.new_zeros(embedding_rows(GPT2_N_TOKENS) - GPT2_N_TOKENS, *wte.shape[1:])
-    state['transformer.wte.weight'] = torch.cat([wte, padding])
-    state['transformer.wnonee.weight'] = wte[END:].clone()
-    state['transformer.wpe.weight'] = torch.cat([wpe, wpe[-1:]])
-    state['transformer.wtpe.weight'] = torch.zeros_like(wpe)
-    return state
