@@ -43,7 +43,7 @@ BUDGET = {
     '': 13_053,
     'anyorder': 14_574,
     'anyorder/extras': 3_800,
-    'anyorder/extras/hub': 4_733,
+    'anyorder/extras/hub': 4_731,
     'anyorder/extras/lm_eval': 3_700,
     'anyorder/extras/masked': 3_830,
     'anyorder/extras/patterns': 7_309,

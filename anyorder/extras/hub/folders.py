@@ -15,7 +15,7 @@ def read_weights(folder):
         if path.endswith('.safetensors'):
             part = read_safetensors(path)
         else:
-            part = load_pickle(path, path, 'weights', 'fetch it again')
+            part = load_pickle(path, 'weights', 'fetch it again')
         with reading(path, 'weights by name', 'fetch it again'):
             weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
     return unwrapped(weights)
