@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import pathlib
-from collections import Counter
 from dataclasses import replace
 from unittest import mock
 
@@ -14,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from oracle import chi2_of, limit
-from toy_runs import resume, run
+from toy_runs import run
 
 import train
 from anyorder.checkpoint import (
@@ -31,18 +29,9 @@ from anyorder.checkpoint import (
 from anyorder.extras import orders as orders_of_grids
 from anyorder.extras.hub.folders import read_weights
 from anyorder.functions import LOADED, loaded, names_of
-from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import Adaptive, Given
 from anyorder.generation.way import Way
-from anyorder.orders import (
-    ORDERS,
-    Family,
-    Order,
-    draw_orders,
-    given_first,
-    read_order,
-    sample_order,
-)
+from anyorder.orders import ORDERS, Order, draw_orders, given_first, read_order, sample_order
 from anyorder.seeds import (
     derive_seed,
     hashed,
@@ -71,11 +60,6 @@ def empty_folder(tmp_path, monkeypatch):
 # orders
 
 
-def tuples(orders):
-    """The rows of orders (B, n), as a dict counts them."""
-    return list(map(tuple, orders.tolist()))
-
-
 PINNED = {
     'fixed': '7 4 2 5 1 6 0 3',
     'fixed@5': '4 3 7 1 2 5 6 0',
@@ -97,8 +81,8 @@ def test_orders_are_pinned(text):
 
 def test_a_generator_gives_a_number_more_than_positions_in_float64():
     """The last is for l2r_ratio."""
-    many = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))
-    sorted_many = many[:, :-1].argsort(-1)  # float32 would have ties
+    u = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))
+    sorted_many = u[:, :-1].argsort(-1)  # float32 would have ties
     assert torch.equal(sample_order(1, 30_000, generator=stream('y')), sorted_many)
     u = torch.rand(300, 5, dtype=torch.float64, generator=stream('x'))
     mixed = torch.where(u[:, 4:] < 0.5, torch.arange(4), torch.arange(4).flip(0))
@@ -106,17 +90,15 @@ def test_a_generator_gives_a_number_more_than_positions_in_float64():
 
 
 def test_few_orders_and_sorted_subsets_have_their_laws():
-    """Left to right and the orders of the next seeds; 0, 1, 2 or all of 3 positions are known, each
-    number as often, and each set of as many."""
-    fixed = [tuples(Order.of(text, {}).draw(1, 7))[0] for text in ('fixed@5', 'fixed@6')]
-    of_few = dict.fromkeys([tuple(range(7)), *fixed], 1 / 3)
-    of_subset = dict.fromkeys([(1, 0, 2), (2, 0, 1), (0, 2, 1), (1, 2, 0)], 1 / 12)
-    of_subset[0, 1, 2] = 2 / 3
-    for text, n, law in (('few:3@4', 7, of_few), ('sorted_subset', 3, of_subset)):
-        counts = Counter(tuples(Order.of(text, {}).draw(12_000, n, stream('law'))))
-        assert counts.keys() == law.keys()
-        n_each = torch.tensor([counts[row] for row in law])
-        assert chi2_of(n_each, torch.tensor([*law.values()])) < limit(len(law) - 1)
+    """Left to right and the orders of the next seeds, each as often; positions whose number is
+    below the last come first."""
+    order = Order.of('few:3@4', {})
+    fixed = [Order.of(text, {}).draw(1, 7) for text in ('fixed@5', 'fixed@6')]
+    rows = torch.cat([torch.arange(7)[None], *fixed]).repeat_interleave(2, 0)
+    u = torch.tensor([0, 0.33, 0.34, 0.66, 0.67, 0.99])
+    assert torch.equal(order.of_uniforms(u[:, None], 7), rows)
+    u = torch.tensor([[0.7, 0.5, 0.3, 0.9, 0.1, 0.5]])
+    assert Order('sorted_subset').of_uniforms(u, 5).tolist() == [[2, 4, 0, 1, 3]]
 
 
 @pytest.mark.parametrize('text', ['fixed@1', 'block@1', 'swaps:9@1', 'r2l'])
@@ -124,20 +106,6 @@ def test_a_shorter_sequence_leaves_out_what_lies_behind(text):
     whole = Order.of(text, {}).draw(1, 40)[0]
     part = Order.of(text, {'block_size': 40}).draw(2, 13)
     assert torch.equal(part[1], whole[whole < 13])
-
-
-def test_another_family_is_one_function(monkeypatch):
-    """Left to right from a random position on, of one number."""
-
-    def rotation(u, n, _):
-        return (torch.arange(n) + (u * n).long()) % n
-
-    family = Family(rotation, drawn=True, n_numbers=lambda n, _: 1)
-    monkeypatch.setitem(ORDERS, 'rotated', family)
-    u = torch.rand(4000, 2, dtype=torch.float64, generator=stream(1))
-    order = Order('rotated').draw(4000, 50, stream(1), l2r_ratio=0.1)
-    assert (order.diff(dim=1) % 50 == 1).all()
-    assert torch.equal(order[:, 0], torch.where(u[:, 1] < 0.1, 0, (u[:, 0] * 50).long()))
 
 
 @pytest.mark.parametrize('kind', ORDERS)
@@ -154,19 +122,20 @@ def test_orders_of_blocks_depend_on_seed_and_number_alone(kind):
 
 
 def test_what_is_given_comes_first():
+    """Then blanks, then padding, each in the order, or what is given by position."""
     order = sample_order(50, 300, generator=stream(0))
     given = torch.rand(50, 300, generator=stream(1)) < 0.4
     given[:2] = torch.tensor([[True], [False]])
     ends = torch.arange(50) * 6 + 1
-    new, n_given, n_blanks = given_first(order, given, ends)
-    in_place = given_first(order, given, ends, left_to_right=True)[0]
-    part = torch.where(torch.arange(300) >= ends.unsqueeze(1), 2, (~given).int())  # by position
-    for r, parts in enumerate(part.tolist()):
-        was = order[r].tolist()
-        assert new[r].tolist() == sorted(was, key=parts.__getitem__)
-        known = sorted(p for p in was if parts[p] == 0)
-        assert in_place[r].tolist() == known + new[r, len(known) :].tolist()
-        assert [n_given[r], n_blanks[r]] == [parts.count(0), parts.count(1)]
+    part = (~given).long().masked_fill(torch.arange(300) >= ends.unsqueeze(1), 2)  # by position
+    for left_to_right in (False, True):
+        new, n_given, n_blanks = given_first(order, given, ends, left_to_right)
+        rank = order.argsort(1)
+        if left_to_right:
+            rank = torch.where(part == 0, torch.arange(300), rank)
+        assert ((300 * part + rank).gather(1, new).diff() > 0).all()
+        assert torch.equal(n_given, (part == 0).sum(1))
+        assert torch.equal(n_blanks, (part == 1).sum(1))
 
 
 # ---- names of orders
@@ -184,7 +153,7 @@ NAMED = [
     ('few:1@5', {}, 'few:1@5', 'one', 'own'),
     ('random', BLOCK, 'random', 'random', 'any'),
     ('l2r', BLOCK, 'l2r', 'one', 'l2r'),
-    ('rows', BLOCK | {'shape': [2, 4]}, 'rows', 'several', 'own'),
+    ('rows', BLOCK | {'shape': (2, 4)}, 'rows', 'several', 'own'),
 ]
 
 
@@ -192,9 +161,8 @@ NAMED = [
 def test_a_text_and_the_options_of_a_run_give_an_order(text, run, kept, law, estimate):
     order = Order.of(text, run)
     assert (order.kept, order.law, order.estimate) == (kept, law, estimate)
-    seed = 0 if kept in ('random', 'l2r', 'rows', [1, 0]) else order.seed
-    sizes = {'length': run.get('block_size'), 'shape': (2, 4) if kept == 'rows' else None}
-    assert replace(order, seed=seed) == replace(Order.of(kept, {}), **sizes)
+    assert (order.length, order.shape) == (run.get('block_size'), run.get('shape'))
+    assert Order.of(kept, run) == order
     called = ('listed', 'b.json') if order.kind == 'listed' else (kept, kept)
     assert (order.name, order.name_as('a/b.json')) == called
 
@@ -206,8 +174,8 @@ def test_of_some_orders_each_row_has_a_draw_of_its_own():
 
 def test_what_files_of_results_call_an_order():
     entries = {'kind': 'rows', 'parameter': None, 'seed': 0, 'length': 8}
-    assert Order('rows', length=8).entries == entries
-    assert Order('rows', length=8, shape=(2, 4)).entries == entries | {'shape': (2, 4)}
+    for shape, more in ((None, {}), ((2, 4), {'shape': (2, 4)})):
+        assert Order('rows', length=8, shape=shape).entries == entries | more
     assert Order('mine.py:f@0123456789ab').name == 'mine.py:f'  # whose file need not be there
 
 
@@ -264,11 +232,6 @@ def test_a_text_that_is_no_order_is_one_line():
 # seeds
 
 
-def check_alike(values, n):
-    """Each of n values is about as often as the others, by chi-square."""
-    assert chi2_of(values.flatten().bincount(minlength=n), 1 / n) < limit(n - 1)
-
-
 def test_seeds_are_a_function_of_their_names():
     assert derive_seed(1, 2) == hashed(1, 2) == 5142973159532490859
     assert derive_seed(1, 2, 3) == 2904650318594197935
@@ -291,10 +254,11 @@ def test_bits_are_those_of_splitmix64():
 
 def test_numbers_of_a_row_are_those_that_it_has_alone_and_every_bit_of_a_seed_counts():
     keys = keys_of([5, 6, 10**30])
-    columns = torch.arange(7)
-    together = uniform(keys.unsqueeze(1), 'tokens', 3, columns)
+    together = uniform(keys.unsqueeze(1), 'tokens', 3, torch.arange(7))
     for r in range(3):
-        assert torch.equal(uniform(keys[r : r + 1], 'tokens', 3, columns[:4]), together[r, :4])
+        alone = uniform(keys[r : r + 1], 'tokens', 3, torch.arange(4))
+        assert torch.equal(alone, together[r, :4])
+    assert (2**53 * together[0, :2]).tolist() == [8136883725737428, 2578434551019903]
     seeds = [0, *(2**i for i in range(80))]
     assert len({*uniform(keys_of(seeds), 'tokens', 0).tolist()}) == 81
 
@@ -304,17 +268,6 @@ def test_a_device_without_float64_has_the_first_24_bits_of_a_number(monkeypatch)
     exact = uniform(keys, 'tokens')
     monkeypatch.setattr('anyorder.seeds.widest', lambda device: torch.float32)
     assert torch.equal(uniform(keys, 'tokens').double(), (exact * 2**24).floor() / 2**24)
-
-
-def test_numbers_are_uniform_and_independent_of_their_neighbours():
-    rows = keys_of(range(2000)).unsqueeze(1)
-    columns = torch.arange(200)
-    u = uniform(rows, 'tokens', columns)
-    assert 0 <= u.min() <= u.max() < 1
-    cell = (16 * u).long()
-    check_alike(cell[:, 1:] * 16 + cell[:, :-1], 256)
-    check_alike(cell[1:] * 16 + cell[:-1], 256)
-    check_alike(random_bits(rows, columns) & 1023, 1024)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -350,8 +303,7 @@ def test_our_file_gives_the_model_back(network):
     for weights, origin in {'raw': model, 'ema': ema.model}.items():
         loaded = model_from_checkpoint('c.pt', weights)
         assert not loaded.training
-        assert loaded.config == origin.config
-        torch.testing.assert_close(loaded.state_dict(), origin.state_dict(), rtol=0, atol=0)
+        assert digest(loaded) == digest(origin)
     average = load_checkpoint('c.pt')['ema_model']
     assert (average['num_updates'], average['decay']) == (2, 0.9)
 
@@ -359,17 +311,15 @@ def test_our_file_gives_the_model_back(network):
 def test_what_published_sizes_leave_out_is_inferred():
     """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the
     condition."""
-    args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
-
-    def config_of(args, **weights):
-        named = {f'transformer.{name}.weight': p for name, p in weights.items()}
-        return config_from_checkpoint({'model_args': args | {'more': 1}, 'model': named})
-
-    adaln = config_of(args, wtpe=torch.zeros(4, 6))
-    assert (adaln.n_real, adaln.n_cond) == (50257, 6)
-    assert (adaln.target_position, adaln.gpt2_blocks) == ('adaln', False)
-    sigma = config_of(args, ln_f=torch.zeros(8))
-    assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
+    args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8, 'more': 1}
+    for name, shape, *found in (
+        ('wtpe', (4, 6), 'adaln', False, 6),
+        ('ln_f', (8,), 'input', True, 128),
+    ):
+        weights = {f'transformer.{name}.weight': torch.zeros(shape)}
+        config = config_from_checkpoint({'model_args': args, 'model': weights})
+        assert config.n_real == 50257
+        assert [config.target_position, config.gpt2_blocks, config.n_cond] == found
     assert [embedding_rows(n) for n in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
 
 
@@ -391,24 +341,21 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     model, ema = averaged(vocab_size=320, n_tokens=257)
     run = {'order': 'block:2@3', 'l2r_ratio': 0.5}
     counts = torch.arange(257)
-    more = dict(iter_num=7, tokenizer='bytes', config=run, counts=counts)
-    save_checkpoint('c.pt', model, ema, **more)
+    save_checkpoint('c.pt', model, ema, iter_num=7, tokenizer='bytes', config=run, counts=counts)
     opened = Checkpoint('c.pt')
     assert (opened.tokenizer.name, opened.run, opened.iter_num) == ('bytes', run, 7)
-    assert opened.order == Order('block', 2, seed=3)
-    assert opened.weights == 'ema'
+    assert (opened.order, opened.weights) == (Order('block', 2, seed=3), 'ema')
     opened.tokenizer.special = {'<a>': 7, '<b>': 3}
     found = opened.model('raw')
     assert torch.equal(found.counts, counts)
     assert found.exempt.tolist() == [3, 7, 256]  # for which a penalty is not
     assert found.state_dict().keys() == model.state_dict().keys()
-    save_checkpoint('c.pt', model, tokenizer='bytes')
-    opened = Checkpoint('c.pt')
-    assert (opened.weights, opened.counts) == ('raw', None)
-    assert opened.about('raw') == 'c.pt: raw weights, iteration ?'
-    save_checkpoint('c.pt', model, ema_model=None, config=None)  # as if neither was there
-    opened = Checkpoint('c.pt')
-    assert (opened.weights, opened.run, opened.order) == ('raw', {}, Order())
+    for entries in ({}, dict(ema_model=None, config=None)):  # as if neither was there
+        save_checkpoint('c.pt', model, tokenizer='bytes', **entries)
+        opened = Checkpoint('c.pt')
+        assert (opened.weights, opened.run, opened.counts) == ('raw', {}, None)
+        assert opened.order == Order()
+        assert opened.about('raw') == 'c.pt: raw weights, iteration ?'
 
 
 OWN = {'tokenizer': 'own', 'n_tokens': 7}
@@ -447,11 +394,8 @@ def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
 
 def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
     os.mkdir('here')
-    pathlib.Path('order.json').write_text('[2, 0, 1]')
     monkeypatch.chdir('here')
-    assert open_checkpoint('~/ckpt.pt').entries['iter_num'] == 7
-    writer = Writer(pathlib.Path('~/ckpt.pt'))
-    assert len(writer.infill('a[[1-1]]b', order='~/order.json', length=3)) == 3
+    assert Writer(pathlib.Path('~/ckpt.pt')).checkpoint.iter_num == 7
     with pytest.raises((OSError, ImportError), match=f'{tmp_path}/here|transformers'):
         open_checkpoint('masked:~/here')
 
@@ -518,15 +462,15 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
     kept, right = map(list, zip(*PLAIN))
     entries = entries_of(model.float()) | {'kept': kept}
     torch.save(entries, 'c.pt', _use_new_zipfile_serialization=is_zip)
-    checkpoint = load_checkpoint('c.pt')
-    assert checkpoint['kept'] == right
-    assert not any(isinstance(value, np.generic | np.ndarray) for value in checkpoint['kept'])
-    assert digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
+    data = pathlib.Path('c.pt').read_bytes()
     if not is_zip:  # as numpy 1 names its functions
-        data = pathlib.Path('c.pt').read_bytes()
-        older = data.replace(b'numpy._core.multiarray', b'numpy.core.multiarray')
-        pathlib.Path('c.pt').write_bytes(older)
-        assert load_checkpoint('c.pt')['kept'] == right
+        data = data.replace(b'numpy._core.multiarray', b'numpy.core.multiarray')
+    pathlib.Path('older.pt').write_bytes(data)
+    for path in ('c.pt', 'older.pt'):
+        checkpoint = load_checkpoint(path)
+        assert checkpoint['kept'] == right
+        assert not any(isinstance(value, np.generic | np.ndarray) for value in checkpoint['kept'])
+        assert digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
 
 
 @pytest.mark.parametrize(
@@ -571,16 +515,16 @@ def test_weights_in_a_file_of_others(store, average):
     entries = entries_of(model, ema)
     raw = entries['model']
     shadow = {name: ema.model.state_dict()[name] for name in raw}
+    left_out = {HEAD: EMBEDDING, EMBEDDING: HEAD}.get(store)
+    prefix = store if store.startswith('module') else ''
+    named = []
+    for weights in (raw, shadow):
+        named.append({prefix + name: p for name, p in weights.items() if name != left_out})
+    raw, shadow = named
     if average == 'list':
         shadow = list(entries['ema_model']['shadow_params'].values())
     elif average == 'list of all':
         shadow = list(shadow.values())
-    for weights in (raw, shadow):
-        if store in (HEAD, EMBEDDING) and isinstance(weights, dict):
-            del weights[HEAD if store == EMBEDDING else EMBEDDING]
-    if store.startswith('module'):
-        raw = {store + name: p for name, p in raw.items()}
-        shadow = {store + name: p for name, p in shadow.items()}
     entries['ema_model']['shadow_params'] = shadow
     torch.save(entries | {'model': raw}, 'c.pt')
     assert digest(model_from_checkpoint('c.pt', 'raw')) == digest(model)
@@ -616,17 +560,14 @@ def test_a_folder_of_weights():
 
 @pytest.mark.parametrize(
     'wrapped',
-    [
-        'module.h.0.weight',
-        '_orig_mod.module.h.0.weight',
-        '_fsdp_wrapped_module.h.0._checkpoint_wrapped_module.weight',
-    ],
+    ['_orig_mod.module.h.0.weight', '_fsdp_wrapped_module.h.0._checkpoint_wrapped_module.weight'],
 )
 def test_what_wrappers_put_into_names_is_left_out(wrapped):
-    weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
     own = {'h.0.weight': torch.arange(3.0), 'modules.weight': torch.ones(1)}
-    torch.testing.assert_close(unwrapped(weights), own, rtol=0, atol=0)
-    unwrapped(weights | {'h.0.weight': torch.arange(3.0)})  # twice, and the same
+    weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
+    # twice, and the same
+    for found in (unwrapped(weights), unwrapped(weights | {'h.0.weight': torch.arange(3.0)})):
+        torch.testing.assert_close(found, own, rtol=0, atol=0)
     with one_line('two different weights h.0.weight'):
         unwrapped(weights | {'h.0.weight': torch.ones(3)})
 
@@ -667,21 +608,21 @@ def test_names_of_the_hub(monkeypatch):
             pathlib.Path(repo, 'model.safetensors').touch()
         return repo
 
-    def fail(repo, file):
-        raise OSError('a\nb')
+    def download(repo, file):
+        if file == 'gone.pt':
+            raise OSError('a\nb')
+        return f'{repo}|{file}'
 
     monkeypatch.setattr(hub, 'snapshot_download', snapshot)
-    monkeypatch.setattr(hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
-    assert local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
-    assert local_path('gpt2-xl') == 'openai-community/gpt2-xl'
-    assert local_path('hf:me/mine') == 'me/mine'
+    monkeypatch.setattr(hub, 'hf_hub_download', download)
+    os.makedirs('gpt2')  # what is here comes first
+    names = ('hf:me/it/124M/x.pt', 'gpt2-xl', 'hf:me/mine', 'gpt2')
+    paths = ['me/it|124M/x.pt', 'openai-community/gpt2-xl', 'me/mine', 'gpt2']
+    assert [*map(local_path, names)] == paths
     safe, pickled = ('model*.safetensors*', 'pytorch_model*.bin*')
     assert asked == [('openai-community/gpt2-xl', safe), ('me/mine', safe), ('me/mine', pickled)]
-    os.makedirs('gpt2')  # what is here comes first
-    assert local_path('gpt2') == 'gpt2'
-    monkeypatch.setattr(hub, 'hf_hub_download', fail)
-    with one_line('hf:me/it/x.pt'):
-        local_path('hf:me/it/x.pt')
+    with one_line('hf:me/it/gone.pt'):
+        local_path('hf:me/it/gone.pt')
 
 
 # --------------------------------------------------------------------------------------------------
@@ -751,11 +692,9 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
     plain, digest = kept[:-2], kept[-14:-2]
     assert Order.of(plain, {'order': kept.replace(digest, '0' * 12)}) == order  # of an edited file
     assert Way.of({}, 'mine.py:shifted:3') == Way(Given(), order=Order.of(kept, {}))
-    how = dict(block_length=8, threshold=0.9, noise=2.0)
     way = Way.of({}, 'mine.py:gap/8:0.9+2')  # which runs the file
-    score = Adaptive(score=f'mine.py:gap@{digest}', **how)
+    score = Adaptive(score=f'mine.py:gap@{digest}', block_length=8, threshold=0.9, noise=2.0)
     assert way == Way(score)
-    assert unmasking_of(f'mine.py:gap@{digest}/8:0.9+2') == score
     with one_line('mine.py:gap is a score'):
         read_order('mine.py:gap')
     assert marker.read_text() == 'x'
@@ -802,24 +741,18 @@ def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
         open_start(configure(vars(train), ['c.py']))
     script(*sample, '--order=l2r')
     for command in (sample, evaluate):
-        refused = script(*command, code=1).stderr
-        assert f'the order {kept[:-2]}, which no checkpoint runs: add --order=' in refused
-        assert refused.count('\n') == 1
+        assert f'{kept[:-2]}, which no checkpoint runs' in script(*command, code=1).stderr
     assert not marker.exists()
     assert 'mine.py:shifted:3' in script(*evaluate, '--orders=mine.py:shifted').stdout
     assert ' mine.py:gap\n' in script(*sample, '--order=mine.py:gap').stdout
 
 
-def test_a_run_has_the_shape_of_its_set_and_goes_on_with_its_file(data, marker):
+def test_a_run_has_the_shape_of_its_set_and_tells_that_its_file_is_another(data, marker):
     typed = '--order=mine.py:rows'
     with one_line('16 positions and shape=None: prepare the set'):
         run(typed)
     write_meta('data/pydocs', replace(read_meta('data/pydocs'), shape=[2, 8]))
     run(typed, '--max_iters=1')
-    LOADED.clear()
-    with one_line('add --order=PATH/mine.py:rows '):
-        resume('--max_iters=2')
-    resume('--max_iters=2', typed)
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8
     pathlib.Path('mine.py').write_text(MINE + '# another file')
