@@ -154,6 +154,7 @@ NAMED = [
     ('random', BLOCK, 'random', 'random', 'any'),
     ('l2r', BLOCK, 'l2r', 'one', 'l2r'),
     ('rows', BLOCK | {'shape': (2, 4)}, 'rows', 'several', 'own'),
+    ('spiral', {}, 'spiral', 'one', 'own'),
 ]
 
 
