@@ -254,7 +254,7 @@ class Writer:
         """Write texts of `read` in batches. Yield the sample of each, see Text.sample.
 
         A Watch is shown the first text of each batch after each of its steps."""
-        n_blanks = sum(int((~text.template.is_known).sum()) for text in texts)
+        n_blanks = sum(int(text.is_blank.sum()) for text in texts)
         is_seen = watch is not None
         with progress(total=n_blanks, unit='token', leave=False, disable=is_seen) as bar:
             for r in range(0, len(texts), batch_size):

@@ -38,26 +38,20 @@ def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def save(name, kind, has_average=False, **config):
-    """Save a checkpoint of a small model; returns the model."""
-    model = make_model(**config).float()
-    set_ = {'tokenizer': 'own', 'eos': None, 'given': False} | kind
-    average = EMA(model, 0.9) if has_average else None
-    save_checkpoint(name, model, average, tokenizer=set_['tokenizer'], set=set_)
-    return model
+def save(name, n_tokens, block_size=8, tokenizer='own', eos=None, **kind):
+    """Save a checkpoint, with an average, of a small model of sets of this kind."""
+    model = make_model(block_size=block_size, vocab_size=64, n_tokens=n_tokens).float()
+    kind |= {'tokenizer': tokenizer, 'eos': eos, 'given': False, 'n_tokens': n_tokens}
+    save_checkpoint(name, model, EMA(model, 0.9), tokenizer=tokenizer, set=kind)
 
 
 @pytest.fixture
 def letters():
-    """letters(**config) is a Writer of eight of 26 letters, which are written one behind the
-    other."""
+    """letters(block_size) is a Writer of so many of 26 letters, one behind the other."""
 
-    def make(use_cache=True, is_sure=False, **config):
-        kind = {'tokenizer': 'sudoku4', 'n_tokens': 26, 'vocabulary': [*LETTERS]}
-        save(
-            'letters.pt', kind, **dict(block_size=8, vocab_size=32, n_tokens=26, n_layer=1) | config
-        )
-        writer = Writer('letters.pt', use_cache=use_cache)
+    def make(block_size=8, is_sure=False):
+        save('letters.pt', 26, block_size, 'sudoku4', vocabulary=[*LETTERS])
+        writer = Writer('letters.pt')
         for p in writer.model.requires_grad_(False).parameters():
             p.mul_(not is_sure)  # if it is, every letter is as likely: at temperature 0 it is an a
         return writer
@@ -162,10 +156,8 @@ def test_open_blanks_are_written_section_by_section(letters, how):
 
 
 def test_without_a_stop_open_blanks_share_the_length(letters):
-    writer = letters(block_size=20)
-    shared = writer.infill('a[[..]]b[[..]]cd[[..]]', length=20, order='margin', n_steps=4)
-    same = writer.infill('a[[6]]b[[5]]cd[[5]]', length=20, order='margin', n_steps=4)
-    assert shared == same
+    prompts = ['a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]']
+    shared, same = letters(20).infill(prompts, seed=[1, 1], order='margin', n_steps=4)
     assert shared.sample == same.sample
 
 
@@ -238,7 +230,7 @@ def test_a_stop_is_whole_before_it_is_found():
 
 
 def test_a_stop_is_a_token_however_it_is_written():
-    save('five.pt', {'n_tokens': 5, 'eos': 4}, block_size=30, vocab_size=64, n_tokens=5)
+    save('five.pt', 5, 30, eos=4)
     writer = Writer('five.pt')
     texts = writer.infill('', n=4, order='l2r', stop='4')
     for stop in (' 4', '<|endoftext|>'):
@@ -257,24 +249,18 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
         asked.update(zip(rows.tolist(), positions.tolist()))
         return torch.arange(26) == (10 * rows + positions).unsqueeze(1) % 26
 
+    infill = letters().infill
     prompts = ['[[..]]', 'ab[[..]]cd[[..]]', '[[20]]']
     how = dict(length=20, stop=['d', 'n'], order='l2r', batch_size=2)
-    found = letters().infill(prompts, allowed=allowed, **how)
+    found = infill(prompts, allowed=allowed, **how)
     assert found == ['abcd', 'abmncdqrstuvwx', 'uvwxyzabcd']
-    assert [text.logprob for text in found] == [0] * 3
+    assert not any(text.logprob for text in found)
     assert max(asked) == (2, 9)
     only_a = np.arange(26) == np.zeros((8, 1))
-    only_a[0] = False  # known tokens are not asked about, and scored ones are
-    assert letters().infill('b[[3]]', length=4, allowed=only_a) == 'baaa'
+    only_a[[0, 4]] = False  # known tokens are not asked about, nor what stands behind a stop
+    assert infill('b[[..]]', order='l2r', stop='aaa', allowed=only_a) == 'baaa'
     with one_line('scored is not allowed at position 2 of row 0'):
-        letters().infill('b[[=ab]]', score=True, allowed=only_a)
-
-
-def test_a_table_needs_no_token_where_nothing_is_written(letters):
-    """Behind a [[..]] that a stop ends, in known text, or beside the length that is chosen."""
-    writer = letters(is_sure=True)
-    last = torch.arange(8).unsqueeze(1) < torch.full((26,), 7)
-    assert writer.infill('[[..]]b[[1]]', temperature=0, stop='a', allowed=last) == 'aba'
+        infill('b[[=ab]]', score=True, allowed=only_a)
 
 
 def test_what_leaves_no_token_is_one_line(letters):
@@ -286,8 +272,6 @@ def test_what_leaves_no_token_is_one_line(letters):
         generate(letters().model, idx, torch.arange(8)[None], 1, allowed=shut)
     with one_line('8 positions or more'):
         generate(letters().model, idx, torch.arange(8)[None], 1, allowed=shut[:7])
-    with one_line('at position 3 of row 1'):
-        letters().infill(['abcd', 'abc'], allowed=lambda rows, positions: shut[positions])
 
 
 # ---- what was likeliest
@@ -379,10 +363,8 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
 def test_the_checkpoint_says_what_the_name_of_an_order_means():
     model = make_model(block_size=12, vocab_size=320, n_tokens=257).float()
     save_checkpoint('c.pt', model, tokenizer='bytes', config={'order': 'block:5@3'})
-    own = sample_order(1, 12, 'block', seed=3, parameter=5)[0].tolist()
-    put('order.json', own[::-1])
-    assert Writer('c.pt').infill('').sample['order'] == own
-    assert Writer('c.pt').infill('', order='order.json').sample['order'] == own[::-1]
+    own = sample_order(1, 12, 'block', seed=3, parameter=5)
+    assert Writer('c.pt').infill('').sample['order'] == own[0].tolist()
 
 
 def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
@@ -460,27 +442,25 @@ def test_the_command_says_what_a_cut_excludes(write):
 @pytest.fixture
 def grids():
     """(a Writer of grids of 2 x 3 tokens with names a, ab, ..., rows to fill)."""
-    kind = {'n_tokens': 5, 'row_length': 6, 'shape': [2, 3]}
-    kind['vocabulary'] = ['a', 'ab', 'b', 'ba', 'c']
-    save('grids.pt', kind, True, block_size=6, vocab_size=64, n_tokens=5)
+    names = ['a', 'ab', 'b', 'ba', 'c']
+    save('grids.pt', 5, 6, row_length=6, shape=[2, 3], vocabulary=names)
     rows = np.array([[0, -1, 2, -1, 4, -1], [-1, -1, -1, 1, 3, -1], [4] * 5 + [-1]])
     return Writer('grids.pt', dtype='bfloat16'), rows
 
 
 def test_rows_of_tokens_are_written_by_command_and_program(grids, script):
-    writer, rows = grids
+    _, rows = grids
     writer = Writer('grids.pt')
     asked = rows.repeat(2, 0)
     np.save('rows.npy', rows)
     put('rows.jsonl', *rows.tolist())
-    for source, out in (('rows.npy', 'o.json'), ('rows.jsonl', 'o.npy'), ('rows.npy', 'o.jsonl')):
-        how = [f'--prompt=FILE:{source}', '--order=margin', '--n_samples=2', f'--out={out}']
+    for source, out in (('npy', 'json'), ('jsonl', 'npy'), ('npy', 'jsonl')):
+        how = [f'--prompt=FILE:rows.{source}', '--order=margin', '--n_samples=2', f'--out=o.{out}']
         script('sample.py', '--ckpt=grids.pt', *how)
     tokens = np.load('o.npy').tolist()
-    assert (np.where(asked < 0, -1, tokens) == asked).all()
     assert [sample['tokens'] for sample in read('o.json')['samples']] == tokens
     with open('o.jsonl') as f:
-        assert [json.loads(line) for line in f] == tokens
+        assert [*map(json.loads, f)] == tokens
 
     # The program writes the same rows, in the shape of the prompt, and texts that fill one
     assert writer.infill(asked, order='margin').tolist() == tokens
@@ -498,6 +478,7 @@ def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     writer = Writer(ckpt)
     alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(PROMPTS * 2)]
     assert writer.infill((*PROMPTS,), seed=7, **how) == alone[:3]
+    assert writer.infill([[*b'ab', -1, *b'e'], PROMPTS[1]], seed=[8, 8], **how) == [alone[1]] * 2
     column = np.array(PROMPTS[:2])  # of a table
     several = writer.infill(column, n=2, seed=[7, 10, 8, 11], batch_size=3, **how)
     assert several == [[alone[0], alone[3]], [alone[1], alone[4]]]
@@ -578,12 +559,9 @@ def test_logprob_of_a_part_given_another(letters, n_orders):
         assert nats == pytest.approx(float(want))
 
 
-@pytest.mark.parametrize('kind', [tuple, np.array, torch.tensor])
-def test_an_order_is_any_sequence_of_positions(letters, kind):
-    logprob = letters().logprob
-    assert logprob('a[[=bcd]]', order=kind([3, 0, 2, 1])) == logprob(
-        'a[[=bcd]]', order=[3, 0, 2, 1]
-    )
+def test_an_order_is_any_sequence_of_positions(letters):
+    orders = [kind([3, 0, 2, 1]) for kind in (list, tuple, np.array, torch.tensor)]
+    assert len({letters().logprob('a[[=bcd]]', order=order) for order in orders}) == 1
 
 
 @pytest.mark.parametrize(
@@ -604,10 +582,10 @@ def test_a_stop_that_is_a_json_list_of_texts_is_one(typed, stop):
 def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
     writer = Writer(ckpt)
     of_way = dict(order='margin', n_steps=5, temperature=0.5)
+    of_page = dict(length=20, stop='\n')
     way = Way.of(writer.checkpoint.run, **of_way)
-    page = Page(length=20, stop='\n')
-    text = writer.infill('ab[[..]]', length=20, stop='\n', **of_way)
-    assert text == writer.infill('ab[[..]]', way=way, page=page)
+    text = writer.infill('ab[[..]]', **of_page, **of_way)
+    assert text == writer.infill('ab[[..]]', way=way, page=Page(**of_page))
     assert writer.logprob('ab[[=cd]]', way=way) == writer.logprob('ab[[=cd]]', **of_way)
 
 
@@ -615,7 +593,6 @@ def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
 
 HUGE = 99999999999999999999
 BAD = [  # of command and program: prompt, options, a word
-    ('a', 'temperature=-1', 'temperature'),
     ('a', 'top_logprobs=258', 'top_logprobs'),
     ('a', 'cfg_scale=1, length=33', 'at most 32'),
     ('a', 'context=32', '0 to 31'),
@@ -624,7 +601,7 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', "stop='b', revise=1", 'leave out stop'),
     ('a[[=b]]', "stop='c', score=True", 'leave out stop'),
     ('a', "stop=['a', '']", 'leave out'),
-    ('a', 'length=-1', 'length'),
+    ('a', 'length=-1', '0 to'),
     ('a', 'length=HUGE', 'length'),
     ('a', "order='margins'", "nearest is 'margin'"),
     ('a[[3]]', "order='margin/5'", '4 positions'),
@@ -672,19 +649,16 @@ PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
     [
         ('--n_samples=0', 'n_samples'),
         ('--stop=["a", "b"', 'JSON list'),
-        ('--stop=[ "a" ', 'JSON list'),
         ('--prompt=FILE:none.npy', 'none.npy'),
         ('--prompt=FILE:pickled.npy', 'rows of integers'),
         ('--prompt=FILE:table.npy --out=table.npy', 'no file of this run'),
         (f'--prompt=FILE:{os.devnull}', 'no prompt in'),
-        ('--prompt=FILE:empty.npy', 'no prompt in'),
         ('--prompt=FILE:rows.jsonl', 'line 1 of rows.jsonl'),
         ('--prompt=FILE:p.jsonl --order=order.json', 'from 0 to 3 once'),
         ('--allowed=pickled.npy', 'pickled.npy'),
         ('--allowed=several.npz', 'several.npz'),
         ('--allowed=table.npy', 'got float64 (9, 257)'),
         ('--html=x.txt', 'must end in'),
-        ('--out=no/where.json', '--out=no/where.json'),
         (f'--out={PUBLISHED} --metrics={PUBLISHED}', 'no file of this run'),
         ('--tempratur=1', "'temperature'"),
         ('--device=cuda:99', 'device'),
@@ -701,7 +675,6 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
     put('p.jsonl', {'prompt': '[[3]]'}, {'prompt': '[[4]]'})
     put('order.json', [0, 2, 1])
     put('rows.jsonl', [[1, 2], [3]])
-    np.save('empty.npy', np.ones((0, 3), int))
     options = re.split(' (?=--)', options)
     assert word in refused(f'--ckpt={ckpt}', '--weights=raw', '--out=o.json', *options)
 
@@ -720,14 +693,10 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ('infill([[1, -1], [2, -1, -1]])', 'of one length, got'),
         ('infill(np.zeros((0, 3), int))', 'must be a prompt'),
         ("infill('a', seed='x')", 'seed must be a whole'),
-        ("infill('a', seed=(1,))", 'seed must be a whole'),
         ("infill('a', seed=[1.5])", 'seed must be a whole'),
         ("infill('a', n_steps=2.5)", 'n_steps must be a whole'),
-        ("infill('a', top_k='3')", 'top_k must be a whole'),
-        ("infill('a', length=None)", 'length must be a whole'),
         ("infill('a', n=1.5)", 'n must be a whole'),
         ("infill('a', temperature='1')", 'temperature must be a number'),
-        ("infill('a', schedule=None)", 'schedule must be a name'),
         ("infill('a', schedule=[1, 'b'])", 'schedule must be a name'),
         ("infill('a', unmask=None)", 'unmask must be a text'),
         ("infill('a', stop=None)", 'stop must be a text'),
@@ -743,7 +712,6 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("[*stream(['a'])]", 'one text'),
         ("logprob(['[[=a]]', 'b'])", r'\[\[=text\]\]'),
         ("logprob('[[=a]][[?]]b')", 'known lengths'),
-        ("logprob('[[=a]][[2/b+/]]')", 'known lengths'),
         ("infill('a[[2/b+/]]', order='l2r', unmask='lossless')", 'lossless'),
         ("logprob('[[=a]]', n=1)", "'n'"),
         ("logprob('[[=a]][[2]]', order='margin')", 'every blank'),
@@ -752,13 +720,11 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         ("logprob('[[=a]]', order='margin+0.5')", 'noise=0.5'),
         ("logprob('[[=a]]', order='margin', temperature=0)", 'above 0'),
         ("infill('a', allow=1)", "'allow'"),
-        ("next(stream('a', top=1))", "'top'"),
         # of a model of rows
         ('row([0, 1, 2])', '6 tokens, got a row of 3'),
         ("row('a [[4-5]] b')", '6 tokens, got a row of 9'),
         ('row(6 * [0])', 'no blank'),
         ('row([0, 5, -1, 0, 0, 0])', 'from 0 to 4, .* got .0, 5,'),
-        ('row([np.nan, -1])', 'integers from 0 to 4'),
         ('row([[[0]]])', 'integers from 0 to 4'),
         ('row(10 * [-1])', 'a larger length'),
         ("row('[[..]]', stop=' ')", 'list of texts'),  # makes no token
@@ -774,17 +740,10 @@ def test_wrong_input_of_a_program_is_one_line(ckpt, grids, what, said):
     assert 'model' not in vars(writer)
 
 
-def test_a_list_may_have_texts_and_rows(ckpt):
-    writer = Writer(ckpt)
-    row = [*b'ab', -1]
-    mixed = writer.infill([row, 'ab[[1]]'], length=9)
-    assert mixed == [writer.infill('ab[[1]]', seed=seed) for seed in (1337, 1338)]
-
-
 def test_a_model_that_is_not_there_is_one_line(ckpt):
     with one_line('emma'):
         Writer(ckpt, 'emma')
-    save('digits.pt', {'tokenizer': 'sudoku4', 'n_tokens': 4}, vocab_size=64, n_tokens=4)
+    save('digits.pt', 4, tokenizer='sudoku4')
     for wrong in ('<|endoftext|>', '5'):  # which are no tokens of it
         with one_line('sudoku4 has the tokens'):
             Writer('digits.pt').infill('1', stop=wrong)
