@@ -318,7 +318,7 @@ def data_beside_training(checkpoint, texts, c):
         own_form = form_of(text.split.meta)
         if run.get('dataset') and own_form != form:
             yield f'{text.name}: {own_form}; in the training {form}'
-        anew = prepared_anew(checkpoint, c.data_dir, text.name)
+        anew = prepared_anew(checkpoint, text.split.meta)
         if anew:
             yield anew
 

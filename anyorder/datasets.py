@@ -14,7 +14,7 @@ from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import Split, bin_path, whole_splits
 from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
-from configurator import home
+from configurator import differing, home
 
 
 def open_splits(data_dir, name, *splits):
@@ -109,14 +109,16 @@ def changed_since(sets, meta):
 
     No set is read: its Meta and the checkpoint have hashes."""
     before = sets.get(meta.name, {})
-    both = [split for split in TRAIN_AND_VAL if split in before and split in meta.splits]
-    changed = [s for s in both if before[s]['sha256'] != meta.splits[s]['sha256']]
+    changed = [
+        split
+        for split in TRAIN_AND_VAL
+        if 'sha256' in differing(before.get(split, {}), meta.splits.get(split, {}))
+    ]
     return f'{" and ".join(changed)} of {meta.name}' if changed else ''
 
 
-def prepared_anew(checkpoint, data_dir, name):
-    """Return a line on the set of this name, if a checkpoint was trained on it and it has other
+def prepared_anew(checkpoint, meta):
+    """Return a line on the set of this Meta, if a checkpoint was trained on it and it has other
     contents now, see changed_since; '' of any other set."""
-    meta = read_meta(os.path.join(home(data_dir), name))
-    changed = changed_since(checkpoint.entries.get('sets', {}), meta) if meta else ''
+    changed = changed_since(checkpoint.entries.get('sets', {}), meta)
     return changed and f'prepared anew since the training: {changed}; the model may know it'

@@ -185,7 +185,7 @@ def open_puzzles(checkpoint, c):
             f'{name} has other puzzles or symbols than a checkpoint of {tokenizer.name} tokens '
             'knows: choose another --dataset or --ckpt'
         )
-    if anew := prepared_anew(checkpoint, data_dir, name):
+    if anew := prepared_anew(checkpoint, meta):
         print(anew)
     blocks = Blocks(split, min(meta.row_length or block_size, block_size))
     tokens, given = all_blocks(blocks, c.n_puzzles)
