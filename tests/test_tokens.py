@@ -87,17 +87,13 @@ def trained(n_tokens=300):
     return train_bpe(f'bpe:{n_tokens}', n_tokens, [TEXT, TEXT, 'the end'])
 
 
-def changed(tok, added_tokens=(), **parts):
-    """The tokenizer with other parts of its tokenizer.json."""
-    found = json.loads(tok.file) | parts
-    found['added_tokens'] += added_tokens
-    return Library.of_file('changed.json', json.dumps(found))
-
-
-def added(i, content, **flags):
-    """What a tokenizer.json says of a token that is added."""
-    names = ('special', 'normalized', 'single_word', 'lstrip', 'rstrip')
-    return {'id': i, 'content': content, **dict.fromkeys(names, False), **flags}
+def changed(tok, *tokens, **parts):
+    """The tokenizer with other parts of its tokenizer.json, and with tokens that are added."""
+    file = json.loads(tok.file) | parts
+    flags = dict.fromkeys(('special', 'normalized', 'single_word', 'lstrip', 'rstrip'), False)
+    for one in tokens:
+        file['added_tokens'].append({'id': tok.n_tokens, **flags, **one})
+    return Library.of_file('changed.json', json.dumps(file))
 
 
 def gpt2():
@@ -112,7 +108,7 @@ OPENED = {
     'bytes of UTF-8': Bytes,
     'gpt2': gpt2,
     'tiktoken': of_tiktoken,
-    'bpe': lambda: changed(trained(), added_tokens=[added(298, '<|mask|>', special=True)]),
+    'bpe': lambda: changed(trained(), {'content': '<|mask|>', 'special': True}),
 }
 
 
@@ -353,10 +349,10 @@ def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes(
         {'decoder': {'type': 'Fuse'}},
         {'model': model | {'end_of_word_suffix': '</w>'}},
         {'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': behind}},
-        {'added_tokens': [added(298, 'xy', rstrip=True)]},
-        {'added_tokens': [added(298, 'xy')]},
     ]
     found = [changed(tok, **parts) for parts in changes]
+    for one in ({'content': 'xy', 'rstrip': True}, {'content': 'xy'}):
+        found.append(changed(tok, one))
     assert [one.n_bytes is None and bool(one.about_bytes()) for one in found] == 6 * [True] + [
         False
     ]
