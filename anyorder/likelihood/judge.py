@@ -79,7 +79,7 @@ def text_metrics(samples, counted):
     return metrics | {'repetition': n_old / max(1, len(grams))}
 
 
-def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
+def generative_perplexity(judge, samples, counted, n_each=1):
     """Return the perplexity of token lists under a judge's network, left to right.
 
         exp(sum of nats / number of tokens), each token given all before it
@@ -100,7 +100,7 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     rows.sort(key=lambda row: -len(row[1][0]))
     numbers, pieces = zip(*rows)
     nats = torch.zeros(len(samples), dtype=torch.float64)
-    found = zip(numbers, read(judge, pieces, batch_size * N))
+    found = zip(numbers, read(judge, pieces, 16 * N))  # texts of a pass, or more short ones
     with progress(found, total=len(rows), unit='text', desc='judge', leave=False) as bar:
         for r, nll in bar:
             nats[r] += check_finite(nll.sum(dtype=widest(judge.device))).cpu()

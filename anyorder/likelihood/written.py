@@ -78,15 +78,12 @@ def written(config, checkpoint, way, **fields):
             found |= between_orders(order, nats_by_order(nats), text)
         return found
 
-    # no journal of another reading
-    names = [order, unmasking, way.drawing]
-    if pattern is not None:
-        names.append(pattern.text)
+    name = derive_seed(order, unmasking, way.drawing, config.pattern)
     label = fields['name'] + fields.get('ending', '')
     how = {
         'nats_of': nats_of,
         'kind': 'written',
-        'work': f'{label} x {K} {derive_seed(*names):x}',
+        'work': f'{label} x {K} {name:x}',  # no journal of another reading
         'columns': columns,
         'about': about,
         'bound': drawn or has_orders and (order.drawn or K > 1),

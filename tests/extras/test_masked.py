@@ -265,12 +265,10 @@ def test_commands_take_a_masked_model(kinds, script, tmp_path):
     assert ' value is ' in json.loads((tmp_path / 's.json').read_text())['samples'][0]['text']
     (tmp_path / 'text.txt').write_text('If the value is 100, it is 10 times the other one. ' * 4)
     how = ['--datasets=text.txt', '--estimates=any,iw', '--orders=l2r', '--n_orders=2']
-    for kind, n_bytes in (('llada', 194), ('bert', None)):  # all but 'ther one. '
-        which = f'--ckpt=masked:{kinds(kind)[1]}'
-        said = script('eval_ppl.py', which, *how, f'--out={kind}.json').stderr
-        assert ('unknown' in said) == (kind == 'bert')
-        row, *_ = json.loads((tmp_path / f'{kind}.json').read_text())['results']
-        assert row['bytes'] == n_bytes
+    which = f'--ckpt=masked:{kinds("bert")[1]}'
+    assert 'unknown' in script('eval_ppl.py', which, *how, '--out=e.json').stderr
+    row, *_ = json.loads((tmp_path / 'e.json').read_text())['results']
+    assert row['bytes'] is None
 
 
 def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script, tmp_path):

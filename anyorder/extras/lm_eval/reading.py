@@ -20,7 +20,7 @@ class Reading:
     the order.
 
     order     an Order
-    n_orders  K orders, where the family has several; the nats are the mean of theirs, a bound
+    n_orders  more than one where the family has several; the nats are the mean of theirs, a bound
     seed      seed and tokens of a row fix its orders
 
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token,
@@ -46,9 +46,8 @@ class Reading:
         Of a masked loss an order asks for a part."""
         text = torch.tensor([context + tokens])
         given = torch.arange(text.size(1)).unsqueeze(0) < len(context)
-        K = 1 if self.order.law == 'one' else self.n_orders
         rows = [derive_seed(context, tokens)], text, given
-        batch = measured_batch(model, rows, self.order, K, self.seed)
+        batch = measured_batch(model, rows, self.order, self.n_orders, self.seed)
         firsts = batch.n_given if batch.n_known is None else batch.n_known
         return [*zip(batch.order, firsts.tolist())]
 
