@@ -1,7 +1,5 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
-from itertools import chain
-
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -143,41 +141,35 @@ def answers(model, batch, head, at_once):
     order = padded(orders).to(device)
     n_visits = torch.tensor([*map(len, orders)])
     counts = torch.tensor([*map(len, asked)])
-    starts = counts.cumsum(0) - counts
-    visit = torch.tensor([*chain(*asked)])  # (m,), row by row
-    row = torch.arange(len(batch)).repeat_interleave(counts)
-    rows = row.to(device)
-    tokens = idx[rows, order[rows, visit.to(device)]]
+    visit = padded(asked).cummax(1).values  # (R, A); behind the last one of a row it stands again
+    is_asked = torch.arange(visit.size(1)) < counts.unsqueeze(1)
+    tokens = idx.gather(1, order.gather(1, visit.to(device)))
 
-    def ask(n_known, first, n_targets, cells, cache=None):
-        """Ask for some of the m visits, among the n_targets of each row from `first` on."""
-        rows = row[cells]
-        picked = rows.to(device), (visit[cells] - first[rows]).to(device)
+    def ask(n_known, first, n_targets, columns, cache=None):
+        """Ask for the visits of some columns, among the n_targets of each row from `first` on."""
+        cells = (is_asked & columns).nonzero(as_tuple=True)
+        row, column = (x.to(device) for x in cells)
+        at = (visit - first.unsqueeze(1))[cells].to(device)
 
         def of_tokens(x):
-            parts = zip(x[picked].split(N_LOGITS), tokens[cells].split(N_LOGITS))
+            parts = zip(x[row, at].split(N_LOGITS), tokens[row, column].split(N_LOGITS))
             return torch.cat([head(*part) for part in parts])
 
         how = {'n_visits': n_visits, 'first': first, 'head': of_tokens}
         return model.predict(idx, order, n_known, n_targets, cache, **how)
 
     if at_once or not model.slots.masked_loss:
-        first = visit[starts]
-        last = visit[starts + counts - 1]
+        first = visit[:, 0]
         known = first if at_once else n_visits - 1
-        return ask(known, first, last + 1 - first, slice(None))
+        return ask(known, first, visit[:, -1] + 1 - first, True)
 
     cache = None
     if model.slots.cached:
         cache = KVCache(model.config, len(batch), device, product_dtype(model))
-    number = torch.arange(len(row)) - starts[row]  # (m,) of a visit among those of its row
-    found = []
-    for j in range(int(counts.max())):
-        # the j-th visit of each row; of a row that has fewer, its last
-        at = visit[starts + (counts - 1).clamp(max=j)]
-        found.append(ask(at, at, 1, number == j, cache))
-    by_row = number.argsort(stable=True).argsort()
-    return torch.cat(found)[by_row.to(device)]
+    number = torch.arange(visit.size(1))
+    found = [ask(at, at, 1, number == j, cache) for j, at in enumerate(visit.T)]
+    _, row = is_asked.T.nonzero(as_tuple=True)
+    return torch.cat(found)[row.argsort(stable=True).to(device)]
 
 
 def check_finite(nats):
