@@ -5,7 +5,7 @@ from functools import partial
 from anyorder.extras.puzzles.countdown import Countdown
 from anyorder.extras.puzzles.nae_sat import NaeSat
 from anyorder.extras.puzzles.puzzle import Puzzle
-from anyorder.extras.puzzles.steps import in_steps
+from anyorder.extras.puzzles.steps import CELLS, ORDERS, Solved, Steps
 from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.extras.puzzles.zebra import Zebra
 from configurator import check_choice
@@ -26,7 +26,10 @@ def task_of(task, steps='', **options):
     """Return the Puzzle of a name and of its options."""
     check_choice('a puzzle', task, *TASKS)
     puzzle = TASKS[task](**options)
-    return in_steps(puzzle, steps) if steps else puzzle
+    if not steps:
+        return puzzle
+    check_choice('steps', steps, *ORDERS, CELLS)
+    return Solved(puzzle) if steps == CELLS else Steps(puzzle, steps)
 
 
 def judge_of(meta):

@@ -9,24 +9,15 @@ import numpy as np
 
 from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.solver import rounds
-from configurator import check_choice
 
 ORDERS = ('solver', 'reading', 'random')  # of the blanks
 CELLS = 'cells'  # no steps: the same puzzles as cells, to compare with
 
 
-def in_steps(puzzle, steps):
-    """Return those of a kind of puzzles that the rounds of a solver solve, without a guess.
-
-    puzzle  a Puzzle that also has `cells` and `state`, see Steps
-    steps   how their blanks are written: a name of ORDERS, by the solver's rounds, in reading order
-            or at random; or CELLS"""
-    check_choice('steps', steps, *ORDERS, CELLS)
-    return Solved(puzzle) if steps == CELLS else Steps(puzzle, steps)
-
-
 class Solved(Puzzle):
-    """The puzzles that rounds solve, others are left out."""
+    """Those of a kind of puzzles that the rounds of a solver solve, without a guess.
+
+    puzzle  a Puzzle that also has `cells` and `state`, see Steps"""
 
     def __init__(self, puzzle):
         self.puzzle = puzzle
@@ -54,7 +45,8 @@ class Steps(Solved):
     """The puzzles that rounds solve, a step for each of their cells.
 
     A row of the puzzle ends with the values of its cells; `puzzle.cells` has the texts that name
-    them, a letter a token; `puzzle.state(tokens, given)` is what its solver is asked.
+    them, a letter a token; `puzzle.state(tokens, given)` is what its solver is asked. The blanks
+    are written by the solver's rounds, in reading order or at random: `order` is one of ORDERS.
 
     address  (cells, a) the tokens that name each cell
     cell     the cell of a tokens that name it, -1 for none"""

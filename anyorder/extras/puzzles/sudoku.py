@@ -37,9 +37,8 @@ class Sudoku(Puzzle):
     def key(self, tokens):
         """Return what two splits may not share: the solution.
 
-        Its digits are named in the order of the first row."""
-        names = np.zeros((len(tokens), self.n), tokens.dtype)
-        np.put_along_axis(names, tokens[:, : self.n], np.arange(1, self.n + 1)[None], 1)
+        Its digits are named by their columns in the first row, from 1 on."""
+        names = tokens[:, : self.n].argsort(1) + 1
         return np.take_along_axis(names, tokens, 1)
 
     def count(self, tokens, given):
@@ -72,16 +71,14 @@ class Sudoku(Puzzle):
             can, sound = propagate(can, self.units)
             can[~sound] = True
             left = can.sum(2)
-            done = sound & (left == 1).all(1)
+            done = (left == 1).all(1)
             grids.append(can[done].argmax(2))
             can = can[~done]
-            left = left[~done]
-            if len(can):
-                rows = np.arange(len(can))
-                n_left = np.where(left > 1, left, self.n + 1)
-                cell = (n_left + rng.random(left.shape)).argmin(1)
-                digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
-                can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
+            n_left = np.where(left > 1, left, self.n + 1)[~done]
+            rows = np.arange(len(can))
+            cell = (n_left + rng.random(n_left.shape)).argmin(1)
+            digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
+            can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
         return np.concatenate(grids)
 
     def dig(self, tokens, n_clues, rng):
