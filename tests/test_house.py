@@ -48,7 +48,7 @@ BUDGET = {
     'anyorder/extras/masked': 3_792,
     'anyorder/extras/patterns': 7_309,
     'anyorder/extras/pictures': 2_130,
-    'anyorder/extras/puzzles': 10_755,
+    'anyorder/extras/puzzles': 10_690,
     'anyorder/extras/rules': 2_957,
     'anyorder/extras/speed': 5_590,
     'anyorder/generation': 19_711,
