@@ -384,16 +384,10 @@ SAVED = {
     'order': 'few:8@3',
     'documents': 'together',
 }
-RESUMED = dict(totals=0, tokenizer='bytes', config=SAVED)
 MODEL = make_model(n_layer=1, vocab_size=320, n_tokens=257)
 AVERAGE = EMA(MODEL, 0.9)
-
-
-def write_run(path, **entries):
-    """Write a checkpoint that a run may go on from."""
-    kept = RESUMED | {'best': {}, 'iter_num': 7} | entries
-    save_checkpoint(path, MODEL, AVERAGE, **kept)
-
+# a checkpoint that a run may go on from
+RESUMED = dict(totals=0, tokenizer='bytes', config=SAVED, best={}, iter_num=7)
 
 # what a checkpoint was saved with, what is typed now, and what the run has and says is changed
 ADAMW = {'optimizer': 'adamw'}
@@ -415,7 +409,7 @@ def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
     """Of a config file a checkpoint overrules optimizer and shape, and says so; other weights
     overrule the shape alone."""
     Path('c.py').write_text("optimizer = 'adamw'\nn_layer = 12\nn_head = 2\nbatch_size = 5\n")
-    write_run('ckpt.pt', config=saved)
+    save_checkpoint('ckpt.pt', MODEL, AVERAGE, **RESUMED | {'config': saved})
     typed_here = words.split()
     resumed = typed('--init_from=resume', '--out_dir=.', *typed_here)
     config, _, _, found = starts.open_start(resumed)
@@ -782,11 +776,10 @@ def test_the_best_begins_anew_where_a_resume_measures_another_thing():
 
 
 @pytest.mark.parametrize('value', [math.nan, math.inf])
-def test_a_validation_that_is_not_finite_ends_the_run_before_it_saves(scripted, value):
-    scripted(3, value)
+def test_a_validation_that_is_not_finite_is_neither_logged_nor_saved(folder, value):
+    run = folder(1)
     with one_line('val_any is (nan|inf) at iteration 2: not finite.*go on from iteration 1'):
-        tiny(*BEST, '--max_iters=2')
-    assert (len(log()), saved()) == (1, 1)
+        run.compare(2, {'val_any': value})
 
 
 # ---- the files of a run
@@ -822,34 +815,20 @@ def files():
 
 
 def test_what_is_no_run_is_not_gone_on_with(folder):
-    folder(2, 4)
-    assert open_newest('out').iter_num == 4
-    save_checkpoint('out/ckpt.pt', MODEL, AVERAGE, iter_num=7, tokenizer='bytes')
-    with one_line('no run .* --init_from=out/ckpt.pt'):
-        open_newest('out')
+    save_checkpoint('ckpt.pt', MODEL, AVERAGE, iter_num=7, tokenizer='bytes')
+    with one_line('no run .* --init_from=./ckpt.pt'):
+        open_newest('.')
 
 
-def test_a_folder_is_locked_before_it_is_read(data, forked, monkeypatch):
-    """By the first process, for all. A plan locks nothing, and asks no other process."""
-    tiny('--max_iters=1')
-    read = starts.Checkpoint
-    others = []
-
-    def reading(*args, **how):
-        patch.undo()
-        (other,) = forked(lambda: resume('--max_iters=3'))
-        others.append(other.said)
-        return read(*args, **how)
-
+def test_a_folder_is_locked_before_it_is_read(folder, forked, monkeypatch):
+    """But by a plan, which writes nothing."""
+    run = folder(2)
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, 'Checkpoint', reading)
-        tiny('--init_from=auto', '--max_iters=2')
-    assert 'out/ckpt.pt is in use by another process' in others[0]
-    os.remove('out/.ckpt.pt.lock')
-    monkeypatch.setenv('WORLD_SIZE', '2')
+        patch.setattr(run_folder, 'Checkpoint', None)
+        (other,) = forked(resume)
+    assert 'out/ckpt.pt is in use by another process' in other.said
     _, _, before, _ = starts.open_start(typed('--init_from=auto', '--plan=H100'))
-    assert before['iter_num'] == 2
-    assert not os.path.exists('out/.ckpt.pt.lock')
+    assert before['iter_num'] == run.saved == 2
 
 
 def test_the_first_process_alone_writes(folder, monkeypatch):
