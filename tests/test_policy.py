@@ -1,7 +1,6 @@
 """An order that sees the run: what its function is given, and where it may stand."""
 
 import math
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +10,7 @@ from conftest import make_model, one_line
 from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
 
 import eval_ppl
-from anyorder.checkpoint import Checkpoint, model_from_checkpoint
+from anyorder.checkpoint import Checkpoint
 from anyorder.functions import LOADED
 from anyorder.generation.canvas import Canvas
 from anyorder.likelihood.estimates import in_orders
@@ -90,14 +89,14 @@ def order_of(name):
     return Order.of(read_order(f'policy.py:{name}'), {})
 
 
-def seeing(name, model, step, idx, given):
-    """What draw_orders wants: such an order, and what it is shown."""
-    return dict(order=order_of(name), model=model, step=step, idx=idx, given=given)
+def seen(step, idx, given, model=None):
+    """What an order is shown of a run."""
+    return dict(model=model or make_model(), step=step, idx=idx, given=given)
 
 
-def drawn_by(name, step, l2r_ratio=0.0):
-    seen = seeing(name, make_model(), step, TOKENS, NOTHING)
-    return seen.pop('order').draw(2, 4, stream(1), l2r_ratio, **seen)
+def drawn_by(name, l2r_ratio=0.0):
+    order = order_of(name)
+    return order.draw(2, 4, stream(1), l2r_ratio, **seen(4, TOKENS, NOTHING))
 
 
 TOKENS = torch.tensor([[3, 1, 2, -1], [5, 6, 0, 7]])
@@ -107,21 +106,9 @@ NOTHING = torch.zeros(2, 4, dtype=torch.bool)
 def test_a_function_gets_what_it_names(policy):
     """Padding is token 0; the numbers u are those without it, and the coin is none of them."""
     u = torch.rand(2, 6, dtype=torch.float64, generator=stream(1))
-    order = drawn_by('by_token', 4)
-    assert torch.equal(order, (TOKENS.clamp(min=0) + 1 + u[:, :4]).argsort(1))
-    assert torch.equal(drawn_by('coins', 4), (u[:, 4:5] - u[:, :4]).argsort(1))
-    assert drawn_by('coins', 4, l2r_ratio=1.0).tolist() == [[0, 1, 2, 3]] * 2
-
-    model = make_model()
-    numbers = [2, 5]
-    drawn = draw_orders(numbers, 4, 3, **seeing('by_token', model, 1, *repeated(3)))
-    for b, number in enumerate(numbers):
-        own = seeing('by_token', model, 1, *repeated(3, slice(b, b + 1)))
-        assert torch.equal(draw_orders([number], 4, 3, **own), drawn[3 * b : 3 * b + 3])
-
-
-def repeated(k, rows=slice(None)):
-    return [x[rows].repeat_interleave(k, 0) for x in (TOKENS, NOTHING)]
+    assert torch.equal(drawn_by('by_token'), (TOKENS.clamp(min=0) + 1 + u[:, :4]).argsort(1))
+    assert torch.equal(drawn_by('coins'), (u[:, 4:5] - u[:, :4]).argsort(1))
+    assert drawn_by('coins', l2r_ratio=1.0).tolist() == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize('name, options', [('everything', ['--dropout=0.1']), ('by_token', TWO)])
@@ -155,29 +142,28 @@ def test_a_row_that_is_no_permutation_ends_the_run(policy):
             *('--eval_interval=3', '--log_interval=9'),
         )
     assert Checkpoint('out/ckpt.pt').iter_num == 3
-    late = seeing('late', make_model(), 3, TOKENS, NOTHING)
     with one_line('every position .* policy.py:late'):
-        draw_orders([0, 1], 4, **late)
+        draw_orders([0, 1], 4, order=order_of('late'), **seen(3, TOKENS, NOTHING))
 
 
 def test_a_function_may_change_what_it_is_given(policy):
     given = NOTHING.clone()
     tokens = TOKENS.clone()
-    draw_orders([0, 1], 4, **seeing('greedy', make_model(), 0, tokens, given))
+    draw_orders([0, 1], 4, order=order_of('greedy'), **seen(0, tokens, given))
     assert torch.equal(given, NOTHING) and torch.equal(tokens, TOKENS)
 
 
 def test_a_wrong_function_is_told_wherever_it_is_drawn(policy):
     """That it draws by torch's own generator does not make another validation of it."""
     same = order_of('same')
-
-    def write(n):
-        Canvas.of_texts([([0] * n, [False] * n)], same, 0)
-
-    for draw in (same.check, partial(draw_orders, [0, 1], order=same), write):
+    blanks = [([0] * 4, [False] * 4)]
+    for draw in (
+        lambda: same.check(4),
+        lambda: draw_orders([0, 1], 4, order=same),
+        lambda: Canvas.of_texts(blanks, same, 0),
+    ):
         with one_line('every position .* policy.py:same'):
-            draw(4)
-    torch.rand(3)
+            draw()
     found = [draw_orders([0, 1], 4, order=order_of('drawn')) for _ in range(2)]
     assert torch.equal(*found)
 
@@ -219,17 +205,19 @@ def test_nothing_is_written_in_such_an_order(policy, script):
 
 
 def test_an_estimate_is_the_nats_in_the_orders_that_the_function_gives(policy):
-    """Each of K orders a block sees the tokens of that block, and the updates of the checkpoint."""
+    """Each of K orders a block sees the tokens of that block, and the updates of the checkpoint;
+    a block has them alone, too."""
     model = make_model(block_size=4)
     config = configure(vars(eval_ppl), ['--n_orders=3', '--block_size=4', '--batch_size=8'])
-    checkpoint = mock.Mock(config=model.config, iter_num=7)
-    estimate = in_orders(config, checkpoint, order_of('by_token'))
-    text = Corpus(None, TOKENS.clamp(min=0), NOTHING)
-    found = estimate.nats(model, text, [0, 1])
-    orders = draw_orders([0, 1], 4, 3, config.seed, **seeing('by_token', model, 7, *repeated(3)))
-    blocks = TOKENS.clamp(min=0).repeat_interleave(3, 0)
-    want = block_nll(model, blocks, orders, 8).view(2, 3)
-    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+    order = order_of('by_token')
+    estimate = in_orders(config, mock.Mock(config=model.config, iter_num=7), order)
+    tokens = TOKENS.clamp(min=0)
+    found = estimate.nats(model, Corpus(None, tokens, NOTHING), [0, 1])
+    for b, nats in enumerate(found):
+        blocks = tokens[b].repeat(3, 1)
+        shown = seen(7, blocks, blocks < 0, model)
+        want = block_nll(model, blocks, draw_orders([b], 4, 3, config.seed, order, **shown), 8)
+        torch.testing.assert_close(nats, want, rtol=0, atol=1e-12)
     assert not estimate.bound
 
 
@@ -244,18 +232,18 @@ def test_a_validation_has_the_orders_that_are_named(policy):
     (entry,) = [entry for entry in log() if 'val_any' in entry]
     assert [name[4:] for name in entry if name.startswith('val_')] == NAMES
     assert (entry['best'], entry['best_iter']) == (entry['val_ends'], 4)
-    one = Checkpoint('out/ckpt.pt').entries['config']
+    one = Checkpoint('out/ckpt.pt').run['val_orders']
     LOADED.clear()
     with one_line('--val_orders= if'):
         resume('--max_iters=6')
     resume('--max_iters=8', f'--val_orders={names}')
-    assert Checkpoint('out/ckpt.pt').entries['config']['val_orders'] == one['val_orders']
+    assert Checkpoint('out/ckpt.pt').run['val_orders'] == one
     assert Path('out/ckpt_best.pt').exists()
 
     run('--max_iters=4', '--order=block:4', '--out_dir=plain')
     (plain,) = [entry for entry in log('plain') if 'val_own' in entry]
     assert (plain['val_own'], plain['val_l2r']) == (entry['val_own'], entry['val_l2r'])
-    assert 'val_any' not in plain and model_from_checkpoint('plain/ckpt.pt')
+    assert 'val_any' not in plain
 
 
 def test_the_best_stays_where_another_order_is_validated_too(policy):
