@@ -34,6 +34,7 @@ from anyorder.generation.way import Way
 from anyorder.orders import ORDERS, Order, draw_orders, given_first, read_order, sample_order
 from anyorder.seeds import (
     derive_seed,
+    drawn_seeds,
     hashed,
     keys_of,
     numbered_keys,
@@ -77,6 +78,11 @@ def test_orders_are_pinned(text):
     """Published runs and logs depend on them."""
     order = Order.of(text, {}).draw(1, 8, stream('x'))
     assert ' '.join(map(str, order[0].tolist())) == PINNED[text]
+
+
+def test_orders_of_blocks_are_pinned():
+    """Validations depend on them."""
+    assert draw_orders([5], 8).tolist() == [[6, 3, 0, 2, 5, 4, 7, 1]]
 
 
 def test_a_generator_gives_a_number_more_than_positions_in_float64():
@@ -239,6 +245,7 @@ def test_seeds_are_a_function_of_their_names():
     names = itertools.product((1, 2, 'dropout'), range(5_000), range(2))
     states = [derive_seed(*of_one) % 2**32 for of_one in names]
     assert len({*states}) > 30_000 - 4  # as far as 32 bits reach
+    assert len({*drawn_seeds(999, stream(1))}) == 999
     assert seeds_of(5, 3) == [5, 6, 7]
     assert seeds_of([4, np.int64(4)], 2) == [4, 4]
     with one_line('each of 3 texts'):
