@@ -50,7 +50,7 @@ BUDGET = {
     'anyorder/extras/pictures': 2_130,
     'anyorder/extras/puzzles': 10_690,
     'anyorder/extras/rules': 2_957,
-    'anyorder/extras/speed': 5_590,
+    'anyorder/extras/speed': 5_530,
     'anyorder/generation': 19_711,
     'anyorder/likelihood': 10_181,
     'anyorder/machine': 4_469,

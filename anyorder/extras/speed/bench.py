@@ -11,7 +11,7 @@ The plain way has a cache that is concatenated, a sorted vocabulary, torch.multi
 lossless unmasking costs says frontier, of a trained model."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, check_choice, numbers
+from configurator import Config, at_least, check_choice, numbers
 
 # model (random weights)
 block_size = 1024  # positions
@@ -38,25 +38,50 @@ dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals())
 
+import math
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 
-from anyorder.extras.speed.models import (
-    TIMES,
-    random_model,
-    times_of,
-    times_of_updates,
-    training_step,
-)
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.extras.table import Table
-from anyorder.fast import freeze
+from anyorder.fast import freeze, lean
 from anyorder.generation import generate, unmask_schedule
-from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.devices import (
+    LONG_RUN,
+    autocast,
+    peak_flops,
+    resolve_compile,
+    resolve_device,
+    seconds,
+)
 from anyorder.machine.files import check_out
+from anyorder.networks import named_network
 from anyorder.orders import sample_order
+from anyorder.tokens.blocks import Blocks
+from anyorder.tokens.meta import Meta
+from anyorder.tokens.sets import Split
 from anyorder.training.clock import training_flops
+from anyorder.training.update import TrainState, make_optimizers, update
+from model import AOGPT, EMA
+
+SIZES = ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_tokens')
+
+# {what a row says: (title, format)} of what is timed
+TIMES = {
+    'name': ('', ''),
+    'steps': ('steps', ''),
+    'first': ('first s', '.2f'),
+    'later': ('later s', '.2f'),
+    'ms_per_step': ('ms/step', ',.1f'),
+    'tokens_per_sec': ('tokens/s', ',.0f'),
+    'peak_mib': ('peak MiB', ',.0f'),
+    'of_limit': ('of limit', '.1%'),
+    'mfu': ('MFU', '.1%'),
+}
 
 
 def main(config):
@@ -112,6 +137,99 @@ def time_texts(table, model, passes, config, device, dtype):
     for n in passes.get('plain', ()):
         ends = unmask_schedule(config.block_size, n)
         table.add(timed('plain', ends, partial(plain_generate, model, order, ends)))
+
+
+# --------------------------------------------------------------------------------------------------
+# what is timed
+
+
+def random_model(config, device):
+    """Return a model with random weights, of the sizes and the network that are given."""
+    at_least(config, 1, *SIZES)
+    torch.manual_seed(config.seed)
+    sizes = {name: config[name] for name in SIZES}
+    return AOGPT(replace(named_network(config.network), **sizes)).to(device).eval()
+
+
+def training_step(config, device, dtype):
+    """Return (model with random weights, whether updates are compiled, a function that makes one).
+
+    The update is that of train.py."""
+    model = lean(random_model(config, device).train())
+    run = Config(
+        config,
+        gradient_accumulation_steps=1,
+        grad_clip=1.0,
+        l2r_ratio=0.0 if model.slots.masked_loss else 0.1,
+        dtype=dtype,
+        learning_rate=1e-3,
+        muon_learning_rate=0.02,
+        weight_decay=0.05,
+        beta1=0.9,
+        beta2=0.95,
+    )
+    state = TrainState(model, make_optimizers(model, run), EMA(model, 0.9999))
+    asked = 'auto' if config.compile else False
+    compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
+    if compiled:
+        state.run_model = torch.compile(model)
+    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
+    split = Split(tokens, Meta(n_tokens=config.n_tokens))
+    sets = [Blocks(split, config.block_size)]
+    return model, compiled, partial(update, state, sets, run.learning_rate, run)
+
+
+# --------------------------------------------------------------------------------------------------
+# how long it takes
+
+
+def times_of(work, device, repeats, n_steps, n_tokens):
+    """Return {what: number} of calls of `work`, which makes n_steps steps for n_tokens tokens.
+
+    first  seconds of the first call, which compiles and warms up
+    later  of the fastest of `repeats` later ones, of which tokens_per_sec and peak_mib are, too"""
+    first = seconds(work, device, 1)
+    peak_memory(device, reset=True)
+    later = seconds(work, device, repeats)
+    return {
+        'steps': n_steps,
+        'first': first,
+        'later': later,
+        'ms_per_step': 1000 * later / n_steps,
+        'tokens_per_sec': n_tokens / later,
+        'peak_mib': peak_memory(device) / 2**20,
+    }
+
+
+def times_of_updates(step, flops, config, device, dtype):
+    """Return the times of config.n_updates calls of `step`, and their MFU; one takes `flops`."""
+    n = config.n_updates
+
+    def updates():
+        for _ in range(n):
+            step()
+
+    n_tokens = n * config.batch_size * config.block_size
+    row = times_of(updates, device, config.repeats, n, n_tokens)
+    return row | {'mfu': n * flops / row['later'] / peak_flops(device, dtype)}
+
+
+def peak_memory(device, reset=False):
+    """Return the most bytes that the GPU's allocator gave, else that the process had.
+
+    They are counted since the last reset; nan where there is no /proc. With `reset` begin to count
+    anew."""
+    if device.type == 'cuda':
+        if reset:
+            return torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        if reset:
+            return Path('/proc/self/clear_refs').write_text('5')
+        said = Path('/proc/self/status').read_text()
+        return 1024 * int(said.partition('VmHWM:')[2].split()[0])
+    except OSError:
+        return math.nan
 
 
 if __name__ == '__main__':

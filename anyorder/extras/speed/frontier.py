@@ -50,7 +50,7 @@ from anyorder.likelihood.written import written
 from anyorder.machine.files import check_out
 from anyorder.writer import Writer
 
-# see models.TIMES
+# see bench.TIMES
 COLUMNS = {
     'way': ('', ''),
     'n_steps': ('steps', ''),
