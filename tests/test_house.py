@@ -44,7 +44,7 @@ BUDGET = {
     'anyorder': 14_574,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_731,
-    'anyorder/extras/lm_eval': 3_474,
+    'anyorder/extras/lm_eval': 3_406,
     'anyorder/extras/masked': 3_792,
     'anyorder/extras/patterns': 7_309,
     'anyorder/extras/pictures': 2_130,

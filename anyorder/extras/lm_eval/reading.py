@@ -2,7 +2,7 @@
 any lengths, from left to right or in several orders."""
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 import torch
 import torch.nn.functional as F
@@ -40,16 +40,17 @@ class Reading:
             )
         self.order.check(config.block_size)
 
-    def passes(self, model, context, tokens):
-        """Return [(order (T,), visit from which tokens are asked for)] of a row, its context first.
+    def rows(self, model, context, tokens):
+        """Yield a row of `read` for each of the orders: text, order and asked visits.
 
-        Of a masked loss an order asks for a part."""
+        Where the bound of a masked loss is drawn, it asks for a part of the tokens."""
         text = torch.tensor([context + tokens])
         given = torch.arange(text.size(1)).unsqueeze(0) < len(context)
         rows = [derive_seed(context, tokens)], text, given
         batch = measured_batch(model, rows, self.order, self.n_orders, self.seed)
         firsts = batch.n_given if batch.n_known is None else batch.n_known
-        return [*zip(batch.order, firsts.tolist())]
+        for order, first in zip(batch.order, firsts.tolist()):
+            yield text[0], order, range(first, len(order))
 
 
 LEFT_TO_RIGHT = Reading(Order('l2r'))
@@ -64,37 +65,24 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     length  a longer row is scored in `pieces`; by default the model's"""
     length = length or model.config.block_size
 
-    def passes_of(context, continuation):
-        """Return [(text, order, the visits that are asked for, the weight of their nats, whether
-        they say if greedy decoding writes it)]."""
-        found = []
-        for before, tokens in pieces(context, continuation, length):
-            text = before + tokens
-            ways = reading.passes(model, before, tokens)
-            for number, (order, first) in enumerate(ways):
-                asked = range(first, len(text))
-                # what is asked for stands for all tokens, and orders are averaged
-                weight = len(tokens) / len(asked) / len(ways)
-                found.append((text, order, asked, weight, number == 0))
-        return found
-
     def score(x, tokens):
         logits = model.lm_head(x)
         nll = F.cross_entropy(float32_or_better(logits), tokens, reduction='none')
         return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
     longest_first = sorted(range(len(rows)), key=lambda r: -sum(map(len, rows[r])))
-    passes = [passes_of(*rows[r]) for r in longest_first]
-    asked = (one[:3] for one in chain(*passes))
+    texts = [pieces(*rows[r], length) for r in longest_first]
+    asked = (row for piece in chain(*texts) for row in reading.rows(model, *piece))
     drawn = is_drawn(model.slots, reading.order)
     found = read(model, asked, batch_size * length, score, at_once=drawn)
-    for r, of_row in zip(longest_first, passes):
+    for r, text in zip(longest_first, texts):
         nats = 0.0
         greedy = True
-        for (*_, weight, decides), scores in zip(of_row, found):
-            nll, right = check_finite(scores.cpu().double()).T
-            nats += float(nll.sum()) * weight
-            greedy &= bool(right.all()) or not decides
+        for (_, tokens), number in product(text, range(reading.n_orders)):
+            nll, right = check_finite(next(found).cpu().double()).T
+            # what is asked for stands for all tokens, and orders are averaged
+            nats += float(nll.sum()) * (len(tokens) / len(nll) / reading.n_orders)
+            greedy &= bool(right.all()) or number > 0
         yield r, nats, greedy
 
 
