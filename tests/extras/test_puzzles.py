@@ -50,6 +50,7 @@ def rng(seed=0):
 def test_names_that_begin_with_each_other_have_blanks_between_them():
     assert get_tokenizer('sudoku4').decode([1, 2]) == '23'
     assert get_tokenizer('countdown3').decode([1, 2]) == '+ -'
+    assert get_tokenizer('countdown3').n_tokens == 6 + 999
 
 
 def test_the_sudoku_solver_counts_the_grids_that_agree():
@@ -256,10 +257,13 @@ def test_countdowns_are_solved_by_their_rows(name, n, largest):
 ANSWERS = {
     '79 - 44 = 35 35 - 15 = 20': [1, 1],
     '44 + 15 = 59 79 - 59 = 20': [1, 1],
-    '45 15 4 . 12 45 / 15 = 3 4 * 3 = 12': [1, 1],
+    '12 1 4 . 48 12 / 1 = 12 12 * 4 = 48': [1, 1],
     '79 - 15 = 65 65 - 44 = 21': [0, 0],
     '79 - 15 = 64 64 - 44 = 21': [1, 0],
-    '79 - 15 = 64 64 + 15 = 79': [1, 0],  # another target, a number twice
+    '79 - 15 = 64 64 + 15 = 79': [1, 0],  # another target
+    '40 20 7 . 20 40 - 20 = 20 40 - 20 = 20': [1, 0],  # a number twice
+    '40 10 7 . 20 40 - 10 = 30 30 - 10 = 20': [1, 0],
+    '40 20 7 . 60 40 + 40 = 80 80 - 20 = 60': [0, 0],
     '79 - 15 = 64 79 - 59 = 20': [1, 0],
     '79 - 79 = 1 64 - 44 = 20': [0, 0],
     '15 + 5 = 20 20 * 1 = 20': [0, 0],
@@ -345,10 +349,8 @@ def test_what_is_generated_depends_on_seed_split_and_part_and_on_no_process(monk
     assert len(one[0]) == 1500
     monkeypatch.setattr(sets, 'MANY', 0)  # for which processes are started
     assert all(map(np.array_equal, one, make_puzzles(rules, 'train', 1500, 0)))
-    parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0), ('train', 0, 0)
-    made = [sets.make_part(rules, *part)[0].tobytes() for part in parts]
-    assert len({*made}) == 4
-    assert made[0] == made[4]
+    parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0)
+    assert len({sets.make_part(rules, *part)[0].tobytes() for part in parts}) == 4
 
 
 @pytest.mark.parametrize(
