@@ -1,6 +1,7 @@
 """What has an evaluation finished? The nats of its blocks, in a file beside --out, from which a
 killed one goes on."""
 
+import contextlib
 import json
 import os
 
@@ -13,9 +14,9 @@ class Journal:
     """Nats of finished blocks: `done` {(set, digest of the set, work, block): [m numbers]}.
 
     The first line of the file says which evaluation it is. Every other line is a block: [set,
-    digest, work, block, nats]. A last line that was cut off is dropped. The first
-    process reads and writes the file, which others may not see. Evaluations at the same time add to
-    one file, and each takes turns with the others to write. Without a path there is no file."""
+    digest, work, block, nats]. A last line that was cut off is dropped. All processes read the
+    file, what the first one finds counts. Evaluations at the same time add to one file, and each
+    takes turns with the others to write. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it.
@@ -23,13 +24,15 @@ class Journal:
         evaluation  a dict of all that the nats depend on"""
         self.path = path
         self.done = {}
+        if not path:
+            return
         rank, _ = processes()
-        if path and rank == 0:
-            with locked(path):
-                self.read(evaluation)
+        with locked(path) if rank == 0 else contextlib.nullcontext():
+            self.read(evaluation)
+            if rank == 0:
                 blocks = [[*key, nats] for key, nats in self.done.items()]
                 replace_file(path, lines_of([evaluation, *blocks]).encode())
-        self.done = gather(self.done)[0]
+        self.done = gather(self.done)[0]  # others may not see the file
 
     def read(self, evaluation):
         """Read what is there. Raises ValueError unless it is a journal of this evaluation."""
