@@ -1,6 +1,6 @@
 """The weights of attention are those by which the network reads, and stand where slots are."""
 
-from unittest import mock
+import itertools
 
 import pytest
 import torch
@@ -32,29 +32,29 @@ def read_by(model, order, known, j):
 
 
 @pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
-def test_weights_times_values_are_what_the_network_reads(batch, variant):
+def test_weights_times_values_are_what_the_network_reads(batch, variant, monkeypatch):
     idx, order = batch
     model = make_model(**variant)
     before = model.predict(idx, order, KNOWN)
+    plain = F.scaled_dot_product_attention
     calls = []
 
     def spy(q, k, v, *how, **named):
-        y = F_attention(q, k, v, *how, **named)
+        y = plain(q, k, v, *how, **named)
         calls.append((v, y))
         return y
 
-    F_attention = F.scaled_dot_product_attention
-    with mock.patch.object(F, 'scaled_dot_product_attention', spy):
-        weights, reads = attention(model, idx, order, KNOWN)
-    assert weights.shape == (2, 5, 2, 9, 9) and len(calls) == 2
-    for of_layer, (v, y) in zip(weights, calls):
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', spy)
+    weights, reads = attention(model, idx, order, KNOWN)
+    monkeypatch.undo()
+    assert weights.shape == (2, 5, 2, 9, 9)
+    for of_layer, (v, y) in zip(weights, calls, strict=True):
         torch.testing.assert_close(of_layer @ v, y[:, :, -9:], rtol=1e-13, atol=1e-13)
     assert torch.equal(model.predict(idx, order, KNOWN), before)
 
     for row, known in enumerate(KNOWN.tolist()):
-        seen = [[sees(model, known, d, j) for j in range(9)] for d in range(9)]
-        for head in weights[:, row].flatten(0, 1):
-            assert torch.equal(head > 0, torch.tensor(seen))
+        for d, j in itertools.product(range(9), range(9)):
+            assert ((weights[:, row, :, d, j] > 0) == sees(model, known, d, j)).all()
         stands = [read_by(model, order[row].tolist(), known, j) for j in range(9)]
         assert reads[row].tolist() == stands
 
