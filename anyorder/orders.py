@@ -272,8 +272,8 @@ class Order:
             return function(u, size, self if family.is_whole else self.parameter)
         if not seen:
             raise ValueError(
-                f'{self.name} is an order of training, as it asks for {", ".join(self.sees)}: '
-                'nothing is written in it, choose another one'
+                f'{self.name} is an order of training, which sees the run: nothing is written in '
+                'it, choose another one'
             )
         seen['coin'] = u[:, n]
         # copies, which the function may change

@@ -16,32 +16,26 @@ from anyorder.training.muon import Muon
 
 
 def draw_batch(state, sets, config):
-    """Draw the Batch of a micro-batch of Blocks, on the device, from torch's default generators."""
+    """Draw the Batch of a micro-batch of Blocks, on the device, from torch's default generators.
+
+    Rows of a user's order that are no permutation are counted, without a wait."""
     device = state.device
     tokens, given = random_blocks(sets, config.batch_size)
     about = given, visits_of(tokens), sets[0].begins(tokens)
     idx, given, n_visits, begins = (send(x, device) for x in (tokens, *about))
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
-    order = draw_order(state, idx, given, config)
+    seen = {'idx': idx, 'given': given, 'step': state.iter_num, 'model': state.ema.model}
+    with autocast(device, config.dtype):
+        order = state.order.draw(*idx.shape, None, config.l2r_ratio, device, **seen)
+    if state.order.is_function:
+        N = idx.size(1)
+        state.totals[3] += (~are_permutations(order, N)).sum()
+        order = order.clamp(0, N - 1)
     batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
     if not state.model.slots.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
     return with_known(batch, u)
-
-
-def draw_order(state, idx, given, config):
-    """Draw the orders (B, N) of a micro-batch.
-
-    Rows of a user's function that are no permutation are counted, without a wait."""
-    seen = {'idx': idx, 'given': given, 'step': state.iter_num, 'model': state.ema.model}
-    with autocast(state.device, config.dtype):
-        order = state.order.draw(*idx.shape, None, config.l2r_ratio, state.device, **seen)
-    if not state.order.is_function:
-        return order
-    N = idx.size(1)
-    state.totals[3] += (~are_permutations(order, N)).sum()
-    return order.clamp(0, N - 1)
 
 
 def send(x, device):
