@@ -219,7 +219,7 @@ class Often(Klass):
 @dataclass(frozen=True)
 class Early(PcSampler):
     decay: float = 0.1
-    most: float = 0.5
+    most: float = 1.0
 
 
 # of scores, the largest first, and the number of a rule: how many blanks are sure
