@@ -27,6 +27,7 @@ class Canvas:
     names     of the numbers u, see draw_numbers
     likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
     keys      (B,) of keys_of: the seeds for draws on the device
+    number, start  (B,) which rows of its limits these are, and from which position on
 
     On the host:
 
@@ -75,7 +76,9 @@ class Canvas:
         self.logprob = torch.zeros_like(self.u)
         self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = self.n_passes = self.n_drafts = torch.zeros_like(self.n_visits)
-        self.limits = Limits(allowed, idx.device, range(B), [0 for _ in range(B)])
+        self.number = self.rows.to(idx.device)
+        self.start = torch.zeros_like(self.number)
+        self.limits = Limits(allowed, self)
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu'):

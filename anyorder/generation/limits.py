@@ -2,8 +2,6 @@
 
 import torch
 
-from anyorder.machine.devices import widest
-
 
 class Limits:
     """The limits of the texts on a canvas: which tokens may stand where, each blank by itself.
@@ -12,19 +10,17 @@ class Limits:
 
     allowed       bool (positions, V), or a function that gives bool (m, V) of rows and positions,
                   int tensors (m,); None: all
-    rows, starts  [B] row r of the canvas is row rows[r] of these, from position starts[r] on
     joint         whether blanks decide each other, as those of a pattern do, see Language in
                   extras/patterns, which goes on with the limits that a canvas has
     log_weight    (B,) of each row of the whole canvas: what its weight is by a Language"""
 
     joint = False
 
-    def __init__(self, allowed, device, rows, starts):
-        self.rows, self.starts = torch.tensor([[*rows], [*starts]]).to(device)
-        self.log_weight = torch.zeros(len(rows), dtype=widest(device), device=device)
+    def __init__(self, allowed, canvas):
+        self.log_weight = canvas.u.new_zeros(len(canvas))
         self.allowed = allowed
         if allowed is not None and not callable(allowed):
-            self.allowed = torch.as_tensor(allowed).to(device)
+            self.allowed = torch.as_tensor(allowed).to(canvas.idx.device)
 
     @property
     def asks_host(self):
@@ -43,9 +39,8 @@ class Limits:
         stands there is scored (`scores`), where its token is not."""
         if self.allowed is None:
             return logits
-        row = part.rows.to(self.rows.device)[cells.row]
-        rows = self.rows[row]
-        positions = self.starts[row] + cells.position
+        rows = part.number[cells.row]
+        positions = part.start[cells.row] + cells.position
         if callable(self.allowed):
             may = torch.as_tensor(self.allowed(rows, positions)).to(logits.device)
         else:

@@ -49,7 +49,7 @@ class Text:
     n_passes    passes of the network that they took
     log_weight  see sample"""
 
-    def __init__(self, template, seed, page, checkpoint, number=0):
+    def __init__(self, template, seed, page, checkpoint, number):
         """Begin to write the text of a Template whose blanks have their lengths.
 
         page        a Page whose `stop` is a list. The positions of `allowed` count from the start
@@ -262,7 +262,8 @@ def next_canvas(texts, order, device):
     canvas = Canvas.of_texts(stretches, order, seeds, device)
     n_likeliest = len(texts[0].table) - LIKELIEST
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, n_likeliest)
-    canvas.limits = Limits(page.allowed, device, numbers, starts)
+    canvas.number, canvas.start = torch.tensor([numbers, starts]).to(device)
+    canvas.limits = Limits(page.allowed, canvas)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns
