@@ -156,7 +156,7 @@ def write_all(writer, prompts, texts, way, result, config):
     """Write the texts of the prompts in batches, and append to result['samples'].
 
     Sample r, a dict of Text.sample with prompt and seed, is a function of seed + r."""
-    watch = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
+    watch = Watch(writer.tokenizer, writer.columns) if config.watch else None
     samples = result['samples']
     start = time.perf_counter()
     saved = start

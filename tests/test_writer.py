@@ -769,7 +769,7 @@ def watched(monkeypatch):
     def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=[0.0] * 200, **environ):
         for name in ('TERM', 'COLORTERM', 'NO_COLOR', 'COLUMNS', 'LINES'):
             monkeypatch.setenv(name, str(environ.get(name, '')))
-        watch = Watch(tokenizer, columns=columns)
+        watch = Watch(tokenizer, columns)
         found = []
         for n, steps in enumerate(frames):
             monkeypatch.setattr('time.perf_counter', lambda now=100 + n * seconds: now)

@@ -36,12 +36,12 @@ class Watch:
     """Redraw the text in place, and count below it.
 
     Blanks are dots, tokens are shaded by confidence, new ones are highlighted. A text that is
-    higher than the terminal is shown from where new tokens begin. Silent if `out` is no terminal.
+    higher than the terminal is shown from where new tokens begin. Silent if there is no terminal.
     With `columns` the text is a grid: a row is a line, where the terminal is wide enough."""
 
-    def __init__(self, tokenizer, out=None, columns=0):
+    def __init__(self, tokenizer, columns=0):
         self.tokenizer = tokenizer
-        self.out = out or sys.stdout
+        self.out = sys.stdout
         self.columns = columns
         self.shown = -1  # the step of the last frame
         self.frame_at = 0.0
