@@ -1,6 +1,7 @@
 """What does a block learn and see? Documents apart, and prompts whose answers alone count, each as
 a text by itself, through training, validation, eval_ppl.py and sampling."""
 
+import itertools
 import json
 
 import numpy as np
@@ -63,13 +64,15 @@ def options(model, order='random'):
     return Config(sizes | adamw, optimizer='adamw', l2r_ratio=l2r_ratio, order=order)
 
 
+def begins_in(blocks, kind):
+    """Where each text of blocks begins, (n, P): of a stream of documents, or of rows of one."""
+    return 0 * blocks[:, :1] if kind == 'prompts' else begins_of(blocks, EOS)
+
+
 def texts_of(row, begins):
     """[(p, b, e)]: text p stands in a block (N,) from b to e; PADDING is in none."""
-    n = int((row != PADDING).sum())
-    if begins is None:
-        return [(0, 0, n)]
-    ends = [*begins[1:].tolist(), n]
-    return [(p, b, e) for p, (b, e) in enumerate(zip(begins.tolist(), ends)) if b < e]
+    edges = [*begins.tolist(), int((row != PADDING).sum())]
+    return [(p, b, e) for p, (b, e) in enumerate(itertools.pairwise(edges)) if b < e]
 
 
 def by_themselves(model, blocks, given, begins, orders, law, known):
@@ -79,7 +82,7 @@ def by_themselves(model, blocks, given, begins, orders, law, known):
     its length, what is given first. Of a masked loss so many visits are known, (n,) or (n, P)."""
     nats = torch.zeros(blocks.shape, dtype=torch.float64)
     for r, row in enumerate(blocks):
-        for p, b, e in texts_of(row, None if begins is None else begins[r]):
+        for p, b, e in texts_of(row, begins[r]):
             shift = b if law == 'random' else 0
             own = [d - shift for d in orders[r].tolist() if 0 <= d - shift < e - b]
             own.sort(key=lambda d: not given[r, b + d])
@@ -120,25 +123,22 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     torch.manual_seed(2)
     blocks, given = random_blocks(sets, 6)
     orders = law.draw(6, 9, l2r_ratio=config.l2r_ratio)
-    how = sets[0].begins(blocks), orders, law.law, batch.n_known
+    how = begins_in(blocks, kind), orders, law.law, batch.n_known
     nats = blank_nll(model, batch)
     close(nats, by_themselves(model, blocks, given, *how))
     assert batch.is_blank.sum() == batch.n_blanks.sum()
     assert not nats[~batch.is_blank].any()
 
     blocks, given = all_blocks(sets[0])
-    begins = sets[0].begins(blocks)
+    begins = begins_in(blocks, kind)
     laws = {'any': RANDOM} if model.slots.masked_loss else {'own': law, 'l2r': Order('l2r')}
     found = validate(model, Corpus.of(sets[0], 0, get_tokenizer('bytes')), laws, config)
     for name, own in laws.items():
         known = None
         if model.slots.masked_loss:
-            counts = torch.stack([(~given).sum(1), given.sum(1) - (blocks == PADDING).sum(1)])
-            if begins is not None:
-                counts = torch.stack([count(~given, begins), count(given, begins)])
-            n_blanks, n_given = counts
-            share = known_shares(range(len(blocks)), n_blanks[0].numel()).view_as(n_blanks)
-            known = n_given + (share * n_blanks).long()
+            n_blanks = count(~given, begins)
+            share = known_shares(range(len(blocks)), begins.size(1)).view_as(n_blanks)
+            known = count(given & (blocks != PADDING), begins) + (share * n_blanks).long()
         orders = draw_orders(range(len(blocks)), 9, order=own)
         want = by_themselves(model, blocks, given, begins, orders, own.law, known)
         close(found[name], want.sum(1))
