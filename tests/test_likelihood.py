@@ -799,7 +799,7 @@ def test_a_table_does_not_depend_on_processes_or_being_killed(
     evaluate, script, forked, folder, tmp_path
 ):
     """Two processes, of which the second sees no file of the first, go on from half of the lines
-    of one, the last cut off."""
+    of one, the last cut off. A journal of another evaluation is an error in both."""
     rows, _ = evaluate(HISTORY)
     lines = (tmp_path / 'x.json.blocks.jsonl').read_text().splitlines(True)
     assert len(lines) == 1 + 10 * 5
@@ -810,6 +810,8 @@ def test_a_table_does_not_depend_on_processes_or_being_killed(
     finished = forked(*[lambda out=out: script(*command, out) for out in outs])
     assert [process.code for process in finished] == [0, 0], finished
     assert not [*(tmp_path / 'far').iterdir()]
+    refused = forked(*[lambda: script(*command, '--seed=1', '--out=y.json', code=1)] * 2)
+    assert [process.code for process in refused] == [0, 0], refused  # a line in each of them
     finished_blocks = (tmp_path / 'y.json.blocks.jsonl').read_text().splitlines()
     assert len(finished_blocks) == len(lines)  # none is measured again
     found = json.loads((tmp_path / 'y.json').read_text())['results']
