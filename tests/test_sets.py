@@ -283,12 +283,11 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
     val = read('val')
     chosen = sorted(random.Random(2357).sample(range(20), 2))
     assert (val, sorted(read('train') + val)) == ([TEXTS[i] for i in chosen], sorted(TEXTS))
-    for split, info in meta.splits.items():
-        raw = Path(f'text/{split}.bin').read_bytes()
-        n, n_rows = len(raw) // 2, len(read(split))
-        sha256 = hashlib.sha256(raw).hexdigest()
-        said = {'rows': n_rows, 'tokens': n, 'text_bytes': n - n_rows, 'sha256': sha256}
-        assert info == said | {'source': name_source('a.jsonl')}
+    raw = Path('text/val.bin').read_bytes()
+    n = len(raw) // 2
+    sha256 = hashlib.sha256(raw).hexdigest()
+    said = {'rows': 2, 'tokens': n, 'text_bytes': n - 2, 'sha256': sha256}
+    assert meta.splits['val'] == said | {'source': name_source('a.jsonl')}
 
     before = state()
     assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
@@ -449,7 +448,7 @@ def test_a_split_of_arrays_is_added_only_to_its_kind_which_need_not_be_said_anew
         assert added.splits['test']['text_bytes'] == 0
     prepare('c.npy', 'text', 'streams', end=9)
     added = prepare('d.npy', 'text', 'streams', split='test')
-    assert (added.n_tokens, added.eos) == (10, 9)
+    assert (added.n_tokens, added.eos, added.splits['test']['rows']) == (10, 9, 1)
 
 
 # ---- wrong input
@@ -728,23 +727,23 @@ def test_a_block_is_as_long_as_its_set_wants():
 
 # ---- mixtures
 
-SHARES = np.array([0.5, 0.3, 0.2])
 
-
+@pytest.mark.parametrize('weights', [[7, 3], [5, 3, 2]])
 @pytest.mark.parametrize('form', FORMS)
-def test_rows_are_blocks_of_their_sets_by_their_shares_of_the_tokens(form):
+def test_rows_are_blocks_of_their_sets_by_their_shares_of_the_tokens(form, weights):
     """Without weights sets are read as if they were one."""
-    mixed_sets, _, wanted = zip(*(set_of(form, first) for first in (0, 100, 200)))
-    set_shares(mixed_sets, SHARES)
+    found = [set_of(form, 100 * k) for k in range(len(weights))]
+    mixed_sets = [blocks for blocks, *_ in found]
+    set_shares(mixed_sets, weights)
     torch.manual_seed(0)
     tokens, given = random_blocks(mixed_sets, 20_000)
     n = (tokens != PADDING).sum(1)
-    for k, rows in enumerate(wanted):
+    for k, (*_, rows) in enumerate(found):
         mine = tokens[:, 0] // 100 == k
-        assert float(n[mine].sum() / n.sum()) == pytest.approx(SHARES[k], abs=0.01)
-        found = {*as_rows([tokens[mine], given[mine]])}
-        assert found == {padded([*row], tokens.size(1)) for row in rows}
-    set_shares(mixed_sets, [None] * 3)
+        assert float(n[mine].sum() / n.sum()) == pytest.approx(weights[k] / 10, abs=0.01)
+        wanted = {padded([*row], tokens.size(1)) for row in rows}
+        assert {*as_rows([tokens[mine], given[mine]])} == wanted
+    set_shares(mixed_sets, [None] * len(found))
     n_apart = np.array([blocks.n_apart for blocks in mixed_sets])
     assert [blocks.chance for blocks in mixed_sets] == pytest.approx(n_apart / n_apart.sum())
 
@@ -790,21 +789,15 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     assert 'of pydocs;' not in said
 
 
-@pytest.mark.parametrize(
-    'text, said',
-    [
-        ('a:0.7,b', 'a weight above 0'),
-        ('a:0,b:1', 'a weight above 0'),
-        ('a:1,b:inf', 'a weight above 0'),
-        ('a:1:2,b:1', 'a weight above 0'),
-        ('a:1,b:1,a:2', 'each set once'),
-        ('', 'plain name'),
-        ('a:1,../b:1', 'plain name'),
-    ],
-)
-def test_weights_that_are_none_are_one_line(text, said):
-    with one_line(said):
-        weights_in(text)
+WEIGHTS = {  # that are none, and what is said
+    'a:0.7,b': 'a weight above 0',
+    'a:0,b:1': 'a weight above 0',
+    'a:1,b:inf': 'a weight above 0',
+    'a:1:2,b:1': 'a weight above 0',
+    'a:1,b:1,a:2': 'each set once',
+    '': 'plain name',
+    'a:1,../b:1': 'plain name',
+}
 
 
 def test_weights_are_shares():
@@ -814,6 +807,9 @@ def test_weights_are_shares():
     assert (name_of_run({'dataset': 'a'}), name_of_run({})) == ('a', '')
     with one_line('trained on a and b'):
         name_of_run({'dataset': 'a:2, b:6'})
+    for text, said in WEIGHTS.items():
+        with one_line(said):
+            weights_in(text)
 
 
 @pytest.mark.parametrize(
