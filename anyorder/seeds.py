@@ -21,13 +21,12 @@ GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 def seeds_of(seed, n):
     """Return the seeds of n rows: seed + r, or the list `seed` itself."""
     try:  # ints of NumPy have another repr, which is hashed
-        seeds = [*map(operator.index, seed if isinstance(seed, list) else [seed])]
+        each = seed if isinstance(seed, list) else range(seed, seed + n)
+        seeds = [*map(operator.index, each)]
     except TypeError:
         raise ValueError(
             f'seed must be a whole number, or a list of some, got {seed!r:.60}'
         ) from None
-    if not isinstance(seed, list):
-        return [*range(seeds[0], seeds[0] + n)]
     if len(seeds) != n:
         raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seeds)}')
     return seeds

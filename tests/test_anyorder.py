@@ -657,12 +657,11 @@ def test_the_cells_of_a_grid_come_in_an_order_by_hand():
         assert order.tolist() == [[*map(int, cells.split())]]
 
 
-@pytest.mark.parametrize('kind', ['rows', 'columns', 'spiral', 'blocks2d'])
-def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
-    Order(kind, shape=(3, 4)).check(12, 99)
+def test_an_order_of_a_grid_wants_all_cells_of_one():
+    Order('rows', shape=(3, 4)).check(12, 99)
     for n, shape in ((12, None), (11, (3, 4))):
         with one_line('prepare the set with --shape=HxW'):
-            Order(kind, shape=shape).check(n, 99)
+            Order('rows', shape=shape).check(n, 99)
 
 
 # --------------------------------------------------------------------------------------------------
