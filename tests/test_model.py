@@ -211,6 +211,13 @@ def test_cached_is_uncached_in_unequal_rows_that_end_and_are_reordered(network, 
             cache.length = known  # slot n_known was run for another target
 
 
+def test_one_token_a_step_is_a_pass_without_a_mask():
+    """One that asks for two has slots that do not see each other."""
+    for n, n_keys in ((1, None), (2, 5)):
+        asked = [torch.tensor([[number]]) for number in (3, 3, n, 9)]
+        assert Slots.plan(asked, 9)[1] == [(3 + n, n, n_keys)]
+
+
 # --------------------------------------------------------------------------------------------------
 # what is wrong
 
