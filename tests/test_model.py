@@ -215,7 +215,8 @@ def test_one_token_a_step_is_a_pass_without_a_mask():
     """One that asks for two has slots that do not see each other."""
     for n, n_keys in ((1, None), (2, 5)):
         asked = [torch.tensor([[number]]) for number in (3, 3, n, 9)]
-        assert Slots.plan(asked, 9)[1] == [(3 + n, n, n_keys)]
+        (size,) = Slots.plan(asked, 9)[1]
+        assert [*size] == [3 + n, n, n_keys]
 
 
 # --------------------------------------------------------------------------------------------------
