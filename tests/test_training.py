@@ -120,11 +120,12 @@ def test_muon_has_the_matrices_of_blocks_alone():
     """Four of each."""
     model = learner()
     adamw, muon = make_optimizers(model, options(optimizer='muon'))
-    matrices, vectors = adamw.param_groups
-    found = [(len(of['params']), of['weight_decay'], of['lr_ratio']) for of in muon.param_groups]
-    assert found == [(8, 0.1, 3)]
+    groups = adamw.param_groups + muon.param_groups
+    matrices, vectors, hidden = groups
+    found = [(of['weight_decay'], of['lr_ratio']) for of in groups]
+    assert found == [(0.1, 1), (0, 1), (0.1, 3)]
     assert {p.dim() for p in vectors['params']} == {1}
-    assert (matrices['weight_decay'], vectors['weight_decay']) == (0.1, 0)
+    assert len(hidden['params']) == 8
     n = len(matrices['params']) + len(vectors['params'])
     assert n + 8 == len([*model.parameters()])
 
@@ -151,7 +152,7 @@ def test_muon_takes_queries_keys_and_values_for_three_matrices():
 @pytest.mark.parametrize('clip', [0.5, 0.0])
 def test_updates_by_hand(clip):
     """AdamW of betas (0.9, 0.95), gradients clipped to a norm, 0 clips none, two micro-batches in
-    the order of the run. Vectors have three times the learning rate."""
+    the order of the run; then the average. Vectors have three times the learning rate."""
     state = start(learner(), order=Order('block', 3, 7))
     state.optimizers[0].param_groups[1]['lr_ratio'] = 3.0
     model = learner()
@@ -159,6 +160,7 @@ def test_updates_by_hand(clip):
     matrices = {'params': [p for p in params if p.dim() > 1], 'weight_decay': 0.1}
     vectors = {'params': [p for p in params if p.dim() == 1], 'weight_decay': 0.0}
     adamw = torch.optim.AdamW([matrices, vectors], betas=(0.9, 0.95), foreach=False)
+    average = EMA(model, 0.9)
     total = 0
     for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
         adamw.zero_grad()
@@ -175,8 +177,10 @@ def test_updates_by_hand(clip):
         for group, ratio in zip(adamw.param_groups, (1, 3)):
             group['lr'] = lr * ratio
         adamw.step()
+        average.update(model)
         update(state, SETS, lr, options(grad_clip=clip))
     close(flat(state.model.parameters()), flat(params))
+    close(flat(state.ema.model.parameters()), flat(average.model.parameters()))
     close(state.totals[0], total)
     state.sum_seen()
     assert (state.ema.n_updates, state.iter_num, state.logged) == (3, 3, 0)
