@@ -550,6 +550,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     assert sorted(os.listdir('all')) == ['.ckpt.pt.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
     checkpoint = load_checkpoint('all/ckpt.pt')
     assert (checkpoint['iter_num'], saved('all/ckpt_old.pt')) == (10, 8)
+    assert checkpoint['tokenizer'] == 'bytes'
     config = checkpoint['config']
     assert (config['device'], config['compile'], config['source']) == ('cpu', False, 'pydocs')
     wanted = AOGPTConfig(8, 320, 1, 2, 16, n_tokens=257, gate_init=1.0)
@@ -577,6 +578,19 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
     for kind in ('any', 'l2r'):
         easy, hard = (last[f'val_{name}_{kind}'] for name in ('easy', 'hard'))
         assert last[f'val_{kind}'] == pytest.approx(easy / 4 + 3 * hard / 4, rel=1e-12)
+
+
+def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(data, capsys):
+    """Of 13 1/3 tokens a row without what is cut and padding. Validation's are shorter."""
+    for name, n_letters in (('train', (7, 15, 63)), ('val', (1, 2))):
+        rows = ['{"prompt": "", "text": "%s"}' % ('x' * n) for n in n_letters]
+        Path(f'{name}.jsonl').write_text('\n'.join(rows))
+        for dataset in ('a', 'b'):
+            prepared.prepare('text', 'data', dataset, f'{name}.jsonl', name, tokenizer='bytes')
+    how = ['--gradient_accumulation_steps=2', '--max_iters=1']
+    tiny('--dataset=a:1,b:3', '--block_size=16', *how)
+    found = re.findall(r'(\d) of 3 .* cut at 16; .* ([\d.]+) times', capsys.readouterr().out)
+    assert found == [('1', '0.606'), ('1', '1.82')]  # 16 rows, a quarter of them of a, of 88 tokens
 
 
 def killed():
@@ -680,10 +694,13 @@ def test_the_history_of_a_folder(data, capsys):
 
 
 def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch):
+    """A resume by train.py says that this is another one."""
     own = SimpleNamespace(__file__=os.path.abspath('own.py'), __spec__=None)
     monkeypatch.setitem(sys.modules, '__main__', own)
     train.train(typed(*TOY, '--max_iters=1'), lambda *args: update(*args))
     assert load_checkpoint('out/ckpt.pt')['config']['program'] == own.__file__
+    *_, changed = starts.open_start(typed('--init_from=resume'))
+    assert changed == [f'program {own.__file__} -> train.py']
 
 
 def test_the_average_of_another_run_starts_a_run_that_knows_it(data):
@@ -839,11 +856,12 @@ def test_the_first_process_alone_writes(folder, monkeypatch):
     """The way on is a command for a shell."""
     monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('RANK', '1')
-    other = RunFolder(Config(HERE | {'out_dir': 'my runs'}), {'environment': {}}, Best())
+    config = Config(out_dir='my runs', program='own.py')
+    other = RunFolder(config, {'environment': {}}, Best())
     assert other.way_on() == 'start again, nothing was saved yet'
     save(other, 3)
     assert not os.path.exists('my runs')
-    command = f'torchrun ... {os.path.relpath(ROOT)}/train.py --init_from=resume --out_dir='
+    command = f'torchrun ... {os.path.relpath(ROOT)}/own.py --init_from=resume --out_dir='
     assert other.way_on() == f"go on from iteration 3 with: {command}'my runs'"
 
 
@@ -943,8 +961,11 @@ def test_a_chart_shows_the_log_and_a_resume_goes_on_in_it(data, wandb, monkeypat
     _, texts = wandb.Table.call_args.args
     assert [order for order, _ in texts] == ['in random order', 'left to right']
     assert charted(3, 'scratch')['id'] != own['id']
-    monkeypatch.setenv('WANDB_RUN_ID', 'b')
-    assert charted(4)['id'] == 'b'
+    names = ['project', 'name', 'run_id']
+    for name in names:
+        monkeypatch.setenv(f'WANDB_{name.upper()}', name)
+    again = charted(4)
+    assert [again['project'], again['name'], again['id']] == names
 
 
 @pytest.mark.parametrize('call', ['log', 'Table', 'finish'])
