@@ -18,6 +18,7 @@ from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint, save_
 from anyorder.extras.hub import __main__ as hub
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
+from anyorder.extras.hub.gpt2 import our_sizes
 from anyorder.tokens.libraries import Library
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import MAKERS, Symbols, tokenizer_of_set
@@ -455,6 +456,10 @@ def test_left_to_right_it_is_gpt2(tmp_path, activation, dtype):
     assert not model.transformer.wtpe.weight.any()
     row = model.transformer.wpe.weight
     assert torch.equal(row[T], row[T - 1])
+
+
+def test_sizes_that_a_config_leaves_out_are_those_of_transformers():
+    assert our_sizes({}) == our_sizes(transformers.GPT2Config().to_dict())
 
 
 @pytest.mark.parametrize('wrapper', ['', '_orig_mod.', 'module.transformer.'])
