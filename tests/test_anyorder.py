@@ -404,6 +404,7 @@ def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
     os.mkdir('here')
     monkeypatch.chdir('here')
     assert Writer(pathlib.Path('~/ckpt.pt')).checkpoint.iter_num == 7
+    assert load_checkpoint('~/ckpt.pt')['iter_num'] == 7
     with pytest.raises((OSError, ImportError), match=f'{tmp_path}/here|transformers'):
         open_checkpoint('masked:~/here')
 

@@ -283,6 +283,7 @@ def test_initialisation():
         ('transformer.h.3.attn.c_attn.weight', 0.02),
         ('lm_head.weight', 0.02),
         ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4),
+        ('transformer.h.3.attn.c_proj.weight', 0.02 / 4),
     ):
         assert w[name].abs().max() <= 3 * std
         assert w[name].std().item() / std == pytest.approx(0.9866, abs=0.03)  # cut at 3

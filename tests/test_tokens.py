@@ -31,6 +31,7 @@ from anyorder.tokens.tokenizers import (
     Begun,
     Bytes,
     Symbols,
+    batches,
     encode_documents,
     get_tokenizer,
     tokenizer_of_set,
@@ -321,11 +322,13 @@ def test_only_the_first_word_of_a_text_begins_it():
     assert [*map(tok.backend.id_to_token, shown)] == ['▁a', END_OF_TEXT, 'b']
 
 
-def test_nothing_ends_a_document_where_no_token_does():
+def test_documents_are_read_together_and_nothing_ends_one_where_no_token_does():
     tok = tokenizer_like('letters')
     for tok.n_tokens, dtype in ((2**16, '<u2'), (2**16 + 1, '<u4')):
         ((tokens, n_bytes),) = encoded([Begun('a'), Begun('b'), 'b'], tok)
         assert (tokens.tolist(), tokens.dtype, n_bytes) == ([0, 1, 1], dtype, 3)
+    documents = ['ab', 'cd', 'efgh', 'i', ('jk', 'lm'), 'n', 'o', 'p']
+    assert [len(batch) for batch in batches(documents, 3, 4)] == [2, 1, 2, 3]
 
 
 # --------------------------------------------------------------------------------------------------
