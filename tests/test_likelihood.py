@@ -1,10 +1,12 @@
 """How likely is a text? Estimates against a pass for each visit, rows by hand, and the command."""
 
+import hashlib
 import itertools
 import json
 import math
 import unicodedata
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -292,6 +294,13 @@ def test_an_ensemble_is_its_definition(network):
                 mixed = -(-torch.stack(members[:n])).exp().mean(0).log()
                 want[j] += weight * (mixed - members[0]).sum()
         close(nats, want)
+
+
+def test_a_text_is_hashed_once_for_all_its_blocks_and_estimates(monkeypatch):
+    hashing = mock.Mock(wraps=hashlib)
+    monkeypatch.setattr('anyorder.likelihood.measured.hashlib', hashing)
+    measured(make_model(), made('--estimates=l2r,any'))
+    assert hashing.blake2b.call_count == 1
 
 
 # the order, how many passes, the temperature

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ class Corpus:
         """Return the blocks of these numbers [M], for nll.measured_batch."""
         return numbers, self.blocks[numbers], self.given[numbers]
 
-    @property
+    @cached_property
     def digest(self):
         """A hash of the blocks, and of what is given."""
         data = self.blocks.numpy().tobytes() + self.given.numpy().tobytes()
