@@ -1,6 +1,7 @@
 """How is likelihood measured? Nats of blocks in orders."""
 
 import torch
+from torch.nn import Identity
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.fast import product_dtype
@@ -8,7 +9,7 @@ from anyorder.machine.devices import autocast, widest
 from anyorder.orders import RANDOM, draw_orders
 from anyorder.seeds import numbered_keys, uniform
 from anyorder.tokens.blocks import PADDING, Batch, visits_of
-from model import KVCache, Parts
+from model import KVCache, Parts, take
 
 N_LOGITS = 2**12  # rows of logits in memory
 
@@ -142,34 +143,29 @@ def answers(model, batch, head, at_once):
     n_visits = torch.tensor([*map(len, orders)])
     counts = torch.tensor([*map(len, asked)])
     visit = padded(asked).cummax(1).values  # (R, A); behind the last one of a row it stands again
-    is_asked = torch.arange(visit.size(1)) < counts.unsqueeze(1)
-    tokens = idx.gather(1, order.gather(1, visit.to(device)))
 
-    def ask(n_known, first, n_targets, columns, cache=None):
-        """Ask for the visits of some columns, among the n_targets of each row from `first` on."""
-        cells = (is_asked & columns).nonzero(as_tuple=True)
-        row, column = (x.to(device) for x in cells)
-        at = (visit - first.unsqueeze(1))[cells].to(device)
-
-        def of_tokens(x):
-            parts = zip(x[row, at].split(N_LOGITS), tokens[row, column].split(N_LOGITS))
-            return torch.cat([head(*part) for part in parts])
-
-        how = {'n_visits': n_visits, 'first': first, 'head': of_tokens}
+    def hidden(n_known, first, n_targets, cache=None):
+        """Return the hidden states (R, n, C) of visits from `first` on."""
+        how = {'n_visits': n_visits, 'first': first, 'head': Identity()}
         return model.predict(idx, order, n_known, n_targets, cache, **how)
 
+    # What the head reads of all visits, (R, A, C)
     if at_once or not model.slots.masked_loss:
         first = visit[:, 0]
-        known = first if at_once else n_visits - 1
-        return ask(known, first, visit[:, -1] + 1 - first, True)
+        x = hidden(first if at_once else n_visits - 1, first, visit[:, -1] + 1 - first)
+        x = take(x, (visit - first.unsqueeze(1)).to(device))
+    else:
+        cache = None
+        if model.slots.cached:
+            cache = KVCache(model.config, len(batch), device, product_dtype(model))
+        x = torch.cat([hidden(at, at, 1, cache) for at in visit.T], 1)
 
-    cache = None
-    if model.slots.cached:
-        cache = KVCache(model.config, len(batch), device, product_dtype(model))
-    number = torch.arange(visit.size(1))
-    found = [ask(at, at, 1, number == j, cache) for j, at in enumerate(visit.T)]
-    _, row = is_asked.T.nonzero(as_tuple=True)
-    return torch.cat(found)[row.argsort(stable=True).to(device)]
+    # What it says of those that are asked for
+    is_asked = torch.arange(visit.size(1)) < counts.unsqueeze(1)
+    cells = tuple(part.to(device) for part in is_asked.nonzero(as_tuple=True))
+    tokens = idx.gather(1, order.gather(1, visit.to(device)))
+    parts = zip(x[cells].split(N_LOGITS), tokens[cells].split(N_LOGITS))
+    return torch.cat([head(*part) for part in parts])
 
 
 def check_finite(nats):
