@@ -43,14 +43,14 @@ def written(config, checkpoint, way, **fields):
 
     def nats_of(model, batch, numbers):
         seeds = [derive_seed(config.seed, 'written', b, k) for b in numbers for k in range(K)]
+        seeds = torch.tensor(seeds)
         if pattern is not None:
             for number, block in zip(numbers, batch.idx[::K]):
                 pattern.check(block[block != PADDING].tolist(), checkpoint.tokenizer, number)
         found = []
         for rows in torch.arange(len(seeds)).split(config.batch_size):
             part = batch.rows(rows).to(model.device)
-            own_seeds = [seeds[r] for r in rows.tolist()]
-            canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
+            canvas = Canvas(part.idx, part.order, part.n_given, seeds[rows], part.n_visits)
             if pattern is not None:
                 parts = []
                 for row, n in enumerate(canvas.n_visits.tolist()):
@@ -60,8 +60,7 @@ def written(config, checkpoint, way, **fields):
             fill(model, canvas, way)
             is_cut = canvas.logprob == -torch.inf
             nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
-            passes = [len({*steps} - {-1}) for steps in canvas.step.tolist()]
-            columns = nats, is_cut.sum(1), torch.tensor(passes)
+            columns = nats, is_cut.sum(1), canvas.n_passes
             found.append(torch.stack([column.cpu().double() for column in columns], 1))
         return torch.cat(found).view(-1, 3 * K)
 
