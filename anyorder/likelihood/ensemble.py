@@ -52,8 +52,8 @@ def sample_groups(block_size, width, n_positions, seed):
     returns  (an increasing list of groups, how many groups each stands for, float64)"""
     n_groups = -(-block_size // width)
     n_sampled = n_positions // width
-    if n_sampled == 0 or n_positions >= block_size or n_sampled >= n_groups:
-        return list(range(n_groups)), torch.ones(n_groups, dtype=torch.float64)
+    if n_sampled == 0 or n_positions >= block_size:
+        n_sampled = n_groups  # each part is one group
     edges = torch.linspace(0, n_groups, n_sampled + 1, dtype=torch.float64).round().long()
     sizes = edges.diff()
     u = uniform(keys_of([seed]), torch.arange(n_sampled))
@@ -98,16 +98,20 @@ def ensemble_block_nll(model, idx, order, groups, n_contexts, width, n_tokens=2*
     members = []
     for first, _ in groups:
         members += [own[first : first + width], *islice(found, n_new)]
-    sizes = [*map(len, members)]
-    members = torch.cat(members).cpu().double()  # the only wait for the device
-    members = padded(members.split(sizes)).view(len(groups), n_contexts, -1)  # 0 behind the last
-    members = members.transpose(1, 2)  # (groups, width, n_contexts)
-    mixed = [ensemble_nll(-members[..., :m]) for m in powers_of_two(n_contexts)]
-    gains = members[..., :1] - torch.stack(mixed, -1)  # (groups, width, n)
+    members = padded(members).cpu().double()  # 0 behind the last; the only wait for the device
+    members = members.view(len(groups), n_contexts, -1).mT  # (groups, width, n_contexts)
+    mixed = torch.stack([*mixtures(members).values()], -1)
+    gains = members[..., :1] - mixed  # (groups, width, n)
     return own.cpu().double(), gains.sum(1)
+
+
+def mixtures(nats):
+    """Return {M: nats (...) of the mixture of the first M members}, M in powers_of_two(n), of the
+    nats (..., n) of each."""
+    return {m: ensemble_nll(-nats[..., :m]) for m in powers_of_two(nats.size(-1))}
 
 
 def powers_of_two(n):
     """Return 1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
-    powers = (2**k for k in range(n.bit_length()))
-    return [*(power for power in powers if power < n), n]
+    powers = [2**k for k in range((n - 1).bit_length())]  # below n
+    return [*powers, n]

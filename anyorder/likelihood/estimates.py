@@ -10,12 +10,7 @@ from itertools import chain
 
 import torch
 
-from anyorder.likelihood.ensemble import (
-    ensemble_block_nll,
-    ensemble_nll,
-    powers_of_two,
-    sample_groups,
-)
+from anyorder.likelihood.ensemble import ensemble_block_nll, mixtures, powers_of_two, sample_groups
 from anyorder.likelihood.nll import block_nll, check_finite, is_drawn, measured_batch
 from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.machine.processes import gather, processes
@@ -195,11 +190,7 @@ def between_orders(order, nats, text):
 def importance_weighted(config, checkpoint):
     """Return the Estimate -log 1/K sum_k p(x | sigma_k) over uniform random orders, for K = 1, 2,
     4, ..., a tighter bound."""
-
-    def columns(nats):
-        return {k: ensemble_nll(-nats[:, :k]) for k in powers_of_two(nats.size(1))}
-
-    return in_orders(config, checkpoint, RANDOM, kind='iw', name='iw', columns=columns)
+    return in_orders(config, checkpoint, RANDOM, kind='iw', name='iw', columns=mixtures)
 
 
 def by_contexts(config, checkpoint, n_contexts=16, width=1):
