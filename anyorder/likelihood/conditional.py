@@ -21,8 +21,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
     a, b  (n,) and (m,) positions, lists or tensors; b may be empty
     seed  draws the shuffles, by default one that the generator draws"""
     N = idx.size(1)
-    a = torch.as_tensor(a, dtype=torch.long).flatten()
-    b = torch.as_tensor(b, dtype=torch.long).flatten()
+    a, b = [torch.as_tensor(part, dtype=torch.long).flatten() for part in (a, b)]
     both = torch.cat([b, a])
     is_set = len(both.unique()) == len(both)
     if n_orders < 0 or not len(a) or not is_set or both.min() < 0 or both.max() >= N:

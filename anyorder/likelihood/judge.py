@@ -94,7 +94,7 @@ def generative_perplexity(judge, samples, counted, n_each=1):
     for r, (tokens, flags) in enumerate(zip(samples, counted)):
         for i in range(0, len(tokens), N):
             text = tokens[i : i + N]
-            asked = [visit for visit, counts in enumerate(flags[i : i + N]) if counts]
+            asked = np.flatnonzero(flags[i : i + N]).tolist()
             if asked:
                 rows.append((r, (text, range(len(text)), asked)))
     rows.sort(key=lambda row: -len(row[1][0]))
@@ -104,7 +104,7 @@ def generative_perplexity(judge, samples, counted, n_each=1):
     with progress(found, total=len(rows), unit='text', desc='judge', leave=False) as bar:
         for r, nll in bar:
             nats[r] += check_finite(nll.sum(dtype=widest(judge.device))).cpu()
-    sizes = torch.tensor([sum(counts) for counts in counted])
+    sizes = torch.tensor([*map(sum, counted)])
     by_prompt = [x.view(-1, n_each).sum(1) for x in (nats, sizes)]
     row = summarize('', *by_prompt, n_bytes=0)
     names = ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')
