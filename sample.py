@@ -93,7 +93,7 @@ def main(config):
 
     # Open the model, and lay the prompts out
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
-    way, page = writer.asked(None, None, options)
+    way, page = writer.way_and_page(None, None, options)
     judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
     numbers = [i for i in range(len(prompts)) for _ in range(config.n_samples)]
     texts = writer.read(prompts, way, page, config.seed, numbers)

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from anyorder.generation.watch import visible
-from anyorder.likelihood.lengths import said
+from anyorder.likelihood.lengths import length_in_words
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import columns_of, shown_text, to_the_right
 from anyorder.writer import as_rows
@@ -60,7 +60,7 @@ def print_samples(samples, writer, config):
     """Print each text below a line that says how likely it was."""
     what = 'sum of -log p as last written' if config.revise else '-log p'
     for r, sample in enumerate(samples):
-        about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
+        about = ''.join(f', {length_in_words(length)}' for length in sample.get('lengths', ()))
         nats = nats_and_bits(sample['nats'], 3)
         print(
             f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in '

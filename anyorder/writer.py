@@ -42,7 +42,7 @@ class Writer:
     """A trained model with its tokenizer, on its device.
 
     Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
-    asked, read and samples. The weights are put into place when they are first needed."""
+    way_and_page, read and samples. The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True):
         """Open a checkpoint.
@@ -110,7 +110,7 @@ class Writer:
         top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
                    top_logprobs of the Filled or the Rows
         pattern    what the whole text matches: a regular expression, or a Pattern"""
-        way, page = self.asked(way, page, options)
+        way, page = self.way_and_page(way, page, options)
         check_kinds({'n': 1 if n is None else n, 'batch_size': batch_size})
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
@@ -134,14 +134,14 @@ class Writer:
         infill gives."""
         if not isinstance(prompt, str):
             raise ValueError(f'stream writes one text: give it a str, got {prompt!r:.60}')
-        way, page = self.asked(way, page, options)
+        way, page = self.way_and_page(way, page, options)
         (text,) = self.read([prompt], way, page, seed, [0])
         for _ in self.write([text], way, is_seen=True):
             tokens, *_ = text.seen()
             yield shown_text(tokens, self.tokenizer, 0)
         yield as_text(text.sample())
 
-    def asked(self, way, page, options):
+    def way_and_page(self, way, page, options):
         """Return the Way and the Page that infill's arguments name."""
         of_way = dict(options)
         of_page = {name: of_way.pop(name) for name in PAGE if name in options}

@@ -3,7 +3,7 @@
 generate            for programs
 +- fill             all steps at once
    +- steps         yields after each step
-      +- write            fills all blanks as planned: has a Runner make each step
+      +- one_round        fills all blanks as planned: has a Runner make each step
 """
 
 import torch
@@ -94,10 +94,10 @@ def steps(model, canvas, way, use_cache=True):
     way.check(model.slots, model.config.block_size, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in rounds_of(way, network, canvas):
-        yield from write(network, canvas, one, use_cache)
+        yield from one_round(network, canvas, one, use_cache)
 
 
-def write(network, canvas, way, use_cache):
+def one_round(network, canvas, way, use_cache):
     """Fill the blanks of the canvas once."""
     if not canvas.n_blanks.any():
         return

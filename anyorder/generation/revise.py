@@ -15,7 +15,7 @@ GROUPS = 8  # a round writes one token in so many again, rounded up
 
 
 def rounds_of(way, network, canvas):
-    """Yield the Way of each round, in which fill.write fills all blanks of the canvas.
+    """Yield the Way of each round, in which fill.one_round fills all blanks of the canvas.
 
     After the first round the worst eighth is blank again, up to `revise` times, until a round
     changes nothing."""

@@ -19,7 +19,7 @@ SCORED = 2**28  # logits of a pass that scores a text: 1 GiB in float32
 
 
 class Unmasking:
-    """A way to reveal blanks: what fill.write asks for."""
+    """A way to reveal blanks: what fill.one_round asks for."""
 
     adaptive = False  # whether the model, or a rule, chooses the order
     reorders = False  # whether a step does, so that a cache keeps no slot of a blank

@@ -90,7 +90,7 @@ def places_behind(text, i, room):
     return (first + np.flatnonzero(text.is_known[first:end])[:NEAR]).tolist()
 
 
-def said(length):
+def length_in_words(length):
     """Return what a sample says of a length, in words."""
     other = ''
     if 'runner_up' in length:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyorder.likelihood.lengths import said
+from anyorder.likelihood.lengths import length_in_words
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import token_texts
 
@@ -78,7 +78,7 @@ def replay_rows(samples, tokenizer, between=''):
         # without the passes that wrote nothing but what a stop cut
         rank = {step: number for number, step in enumerate(sorted(set(drawn)), 1)}
         about = facts(drawn, sum(sample['logprob']))
-        about += [said(length) for length in sample.get('lengths', ())]
+        about += [length_in_words(length) for length in sample.get('lengths', ())]
         after = range(i + 1, len(samples))
         row = {
             'name': f'sample {i}',
