@@ -135,7 +135,7 @@ def parse(default, text):
     if isinstance(default, str) and default != 'auto':
         return text
     try:
-        return value_of(ast.parse(text, mode='eval').body)
+        return value_of(ast.parse(text.strip(), mode='eval').body)
     except NO_VALUE:
         return text
 
@@ -167,6 +167,8 @@ OPERATORS = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
 }
 
 
@@ -202,8 +204,8 @@ def value_of(node):
             return constant
         case ast.Name(id=name) if name.lower() in BOOLS:
             return BOOLS[name.lower()]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -value_of(operand)
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](value_of(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             return OPERATORS[type(op)](value_of(left), value_of(right))
     raise ValueError(ast.unparse(node))

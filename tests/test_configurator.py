@@ -52,7 +52,7 @@ def test_order_of_overriding(tmp_path):
 
 
 VALUES = {  # what is typed behind the names of options, and their values
-    'learning_rate': {'1': 1.0, '1e-3': 1e-3},
+    'learning_rate': {'1': 1.0, '1e-3': 1e-3, ' +2 ': 2.0},
     'batch_size': {'-2': -2, '4 * 8': 32},
     'bias': {'false': False, 'True': True, '1': True, '0': False, '': True},
     'compile': {'false': False, '1': 1},

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_053,
+    '': 13_057,
     'anyorder': 14_386,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_731,
@@ -60,7 +60,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 3_898,
-    'tests': 116_936,
+    'tests': 116_938,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
