@@ -61,6 +61,7 @@ ENDS = [
     # cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low
     (Given(6, 'cosine'), [12288], [[418, 1646, 3599, 6144, 9107, 12288]]),
     (Given(3), [8, 1, 0], [[2, 5, 8], [1, 1, 1], [0, 0, 0]]),
+    (Given(10), [90], [[*range(9, 91, 9)]]),  # 90 (7 / 10) is below 63 in floats
     (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
     (Lossless(2), [4, 1], [[4], [1]]),
     (Adaptive(1, score='margin', block_length=2), [8], [[2, 4, 6, 8]]),
@@ -184,6 +185,12 @@ def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
     assert gumbel_noise(torch.tensor([0, 0.25])).tolist() == pytest.approx(
         [-4.47, -0.327], abs=0.01
     )
+
+
+def test_noise_of_tokens_is_standard_gumbel():
+    noise = drawing.token_noise(keys_of([5]), torch.tensor([3]), 20_000)[0]
+    tenths = (10 * (-(-noise).exp()).exp()).long()  # of the distribution function
+    assert chi2_of(tenths.bincount(), torch.full((10,), 0.1)) < limit(9)
 
 
 def test_noise_belongs_to_seed_position_and_token():
@@ -432,7 +439,7 @@ NAMED = [
     (dict(), 'own', Given()),
     (dict(n_steps=4, schedule='cosine'), 'own', Given(4, 'cosine')),
     (dict(schedule=[2, 9], unmask='binomial'), 'own', Given(schedule=[2, 9])),  # none is drawn
-    (dict(unmask='lossless:64'), 'own', Lossless(64)),
+    (dict(unmask='lossless'), 'own', Lossless(32)),
     (
         dict(order='margin', unmask='binomial', n_steps=4),
         'random',
@@ -506,6 +513,7 @@ BAD = [
     ('Given(schedule=[2, 9], binomial=True)', 'ends'),
     ('Lossless(window=2.0)', 'window'),
     ("Adaptive(score='best')", 'score'),
+    ("Adaptive(score='margin', threshold=-0.1)", 'threshold'),
     ("Adaptive(score='margin', noise=-1)", 'noise'),
     ("Adaptive(score='margin', noise=math.inf)", 'noise'),
     ('Drawing(temperature=0, scores=True)', 'temperature'),
