@@ -219,11 +219,12 @@ def test_a_row_of_steps_is_a_puzzle_in_the_order_of_a_solver(name, width, share)
         assert (np.diff(when * n + cell) > 0).all() == (steps != 'random')
 
 
-def test_a_step_is_right_if_it_names_a_free_cell_and_its_value():
-    task = task_of('zebra4', steps='solver')
+@pytest.mark.parametrize('name, width', [('sudoku4', 3), ('zebra4', 2)])
+def test_a_step_is_right_if_it_names_a_free_cell_and_its_value(name, width):
+    task = task_of(name, steps='solver')
     tokens, given = task.make(24, rng(5), every)
     answer = tokens.copy()
-    steps = answer[:, -32:].reshape(-1, 16, 2)
+    steps = answer[:, -16 * width :].reshape(-1, 16, width)
     steps[:] = steps[:, ::-1].copy()  # in another order
     _, right = task.check_answer(tokens, given, answer)
     assert right.all()
@@ -232,9 +233,9 @@ def test_a_step_is_right_if_it_names_a_free_cell_and_its_value():
     steps[1, 5, -1] = 4 - steps[1, 5, -1]  # another value, then the cell is full
     steps[2, 5, 0] = -1  # no cell
     _, right = task.check_answer(tokens, given, answer)
-    wrong = np.argwhere(~right[:, -32:].reshape(-1, 16, 2).all(2)).tolist()
+    wrong = np.argwhere(~right[:, -16 * width :].reshape(-1, 16, width).all(2)).tolist()
     assert wrong == [[0, 5], [1, 5], [1, 6], [2, 5]]
-    assert right.sum() == right.size - 8
+    assert right.sum() == right.size - 4 * width
 
 
 NUMBERS = task_of('countdown3').symbols
