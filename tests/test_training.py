@@ -5,6 +5,7 @@ import contextlib
 import functools
 import glob
 import itertools
+import json
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from toy_runs import TOY, TWO, assert_same_runs, interrupted, log, resume, run
 import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.extras.hub.exported import write_exported
+from anyorder.extras.puzzles import solve
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import blank_nll
@@ -570,14 +572,18 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
     write_meta('data/easy', meta)
     tiny('--block_size=16', '--dataset=easy:1,hard:3', '--max_iters=2', '--l2r_ratio=0')
     said = capsys.readouterr().out
-    solve = '  python -m anyorder.extras.puzzles solve --dataset='
-    words = ['easy --ckpt=out/ckpt.pt --split=val', 'hard --ckpt=out/ckpt.pt']
-    assert said.splitlines()[-3:-1] == [solve + word for word in words]
+    begin = '  python -m anyorder.extras.puzzles solve '
+    words = ['--dataset=easy --ckpt=out/ckpt.pt --split=val', '--dataset=hard --ckpt=out/ckpt.pt']
+    assert said.splitlines()[-3:-1] == [begin + word for word in words]
     assert 'written' not in said
     last = log()[-1]
     for kind in ('any', 'l2r'):
         easy, hard = (last[f'val_{name}_{kind}'] for name in ('easy', 'hard'))
         assert last[f'val_{kind}'] == pytest.approx(easy / 4 + 3 * hard / 4, rel=1e-12)
+    for word, n in zip(words, (20, 5)):
+        solve.main(configure(vars(solve), [*word.split(), '--orders=l2r', '--out=o.json']))
+        (row,) = json.loads(Path('o.json').read_text())['results']
+        assert row['puzzles'] == n and row['right'] > 0.1
 
 
 def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(data, capsys):
