@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_690,
     'anyorder/extras/rules': 2_957,
     'anyorder/extras/speed': 5_530,
-    'anyorder/generation': 19_680,
+    'anyorder/generation': 19_672,
     'anyorder/likelihood': 9_999,
     'anyorder/machine': 4_469,
     'anyorder/tokens': 17_230,

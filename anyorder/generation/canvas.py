@@ -81,12 +81,13 @@ class Canvas:
         self.limits = Limits(allowed, self)
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu'):
+    def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """Return the canvas of texts of any lengths.
 
         texts  [(tokens, given)], two lists each. Given tokens come first, then the blanks, both as
                the Order has them, but for given tokens as its known_l2r says
-        seed   row r is a function of seed + r, or of seed[r]"""
+        seed   row r is a function of seed + r, or of seed[r]
+        allowed  as in Limits"""
         seeds = seeds_of(seed, len(texts))
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         tokens, given = [pad_sequence([*map(torch.tensor, some)], True) for some in zip(*texts)]
@@ -95,7 +96,7 @@ class Canvas:
             row[:n] = order.draw(1, n, keys=keys_of([own]))[0]
             check_orders(row[:n], n, order.name)
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
-        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths)
+        return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
     def __len__(self):
         return len(self.rows)

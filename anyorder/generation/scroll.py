@@ -9,7 +9,6 @@ from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import LIKELIEST, STEP, TOKEN, VISIT, Canvas
 from anyorder.generation.fill import steps
 from anyorder.generation.likeliest import said_of
-from anyorder.generation.limits import Limits
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
@@ -259,11 +258,10 @@ def next_canvas(texts, order, device):
     page = texts[0].page
     checkpoint = texts[0].checkpoint
     stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
-    canvas = Canvas.of_texts(stretches, order, seeds, device)
+    canvas = Canvas.of_texts(stretches, order, seeds, device, page.allowed)
     n_likeliest = len(texts[0].table) - LIKELIEST
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, n_likeliest)
     canvas.number, canvas.start = torch.tensor([numbers, starts]).to(device)
-    canvas.limits = Limits(page.allowed, canvas)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns
