@@ -298,8 +298,19 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         ('other/a.jsonl', '--force', {'split': 'val'}),
         ('bad.jsonl', 'row 31 .* valid Unicode', {'force': True}),
     )
+    write('text/val.bin', b'')  # which is damaged
+    refused(
+        ('a.jsonl', 'text holds train already', {}),
+        ('a.jsonl', 'is the source of train already', {'split': 'val'}),
+    )
     prepare('a.jsonl', force=True)
     assert read('val') == val
+
+
+def test_no_two_splits_are_of_one_data_set():
+    datasets.Dataset.from_dict({'text': TEXTS}).save_to_disk('set')
+    prepare('set', split='train')
+    refused(('set', 'is the source of train already', {'split': 'test'}))
 
 
 @pytest.mark.parametrize('n', [5, 25])
