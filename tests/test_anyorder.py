@@ -242,6 +242,7 @@ def test_a_text_that_is_no_order_is_one_line():
 def test_seeds_are_a_function_of_their_names():
     assert derive_seed(1, 2) == hashed(1, 2) == 5142973159532490859
     assert derive_seed(1, 2, 3) == 2904650318594197935
+    assert derive_seed(1, 2, 0) == 2677740985567283079
     names = itertools.product((1, 2, 'dropout'), range(5_000), range(2))
     states = [derive_seed(*of_one) % 2**32 for of_one in names]
     assert len({*states}) > 30_000 - 4  # as far as 32 bits reach
@@ -755,12 +756,13 @@ def test_a_checkpoint_and_a_config_file_run_no_file(marker, script):
     assert ' mine.py:gap\n' in script(*sample, '--order=mine.py:gap').stdout
 
 
-def test_a_run_has_the_shape_of_its_set_and_tells_that_its_file_is_another(data, marker):
+def test_a_run_has_the_shape_of_its_set_and_tells_that_its_file_is_another(data, marker, capsys):
     typed = '--order=mine.py:rows'
     with one_line('16 positions and shape=None: prepare the set'):
         run(typed)
     write_meta('data/pydocs', replace(read_meta('data/pydocs'), shape=[2, 8]))
     run(typed, '--max_iters=1')
+    assert 'sample.py --ckpt=out/ckpt.pt --order=mine.py:rows\n' in capsys.readouterr().out
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8
     pathlib.Path('mine.py').write_text(MINE + '# another file')
