@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 import torture
 from conftest import HANGS, ROOT
-from test_training import SETS, learner, options, start
+from test_training import FIVE, SETS, learner, options, start
 from torch.utils._pytree import tree_leaves
 from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
 
@@ -23,6 +23,7 @@ from anyorder.fast import lean
 from anyorder.machine.processes import start_processes
 from anyorder.training.sharding import recompute
 from anyorder.training.update import update
+from anyorder.training.validation import validate
 
 pytestmark = pytest.mark.slow
 LONG = ['--max_iters=100000', '--eval_interval=100000', '--lr_decay_iters=100000']
@@ -82,14 +83,15 @@ RUNS = [*zip(NETWORKS, itertools.cycle(('muon', 'adamw')))]
 
 def after_updates(network, optimizer, way='', n=2, **more):
     """Return the state after some updates in float64, and its checkpoint, but for the losses, of
-    which each process has its own."""
+    which each process has its own; beside it validation block by block."""
     model = lean(learner(**network, dropout=0.1).train())
     if way:
         recompute(model)
     state = start(model, optimizer, way)
     for _ in range(n):
         update(state, SETS, 1e-2, options(l2r_ratio=0.0, **more))
-    entries = state.entries() | {'totals': 0}
+    val = validate(state.ema.model, FIVE, {'any': state.order}, options(batch_size=1))
+    entries = state.entries() | {'totals': 0, 'val': val}
     return state, entries_of(state.model, state.ema, **entries)
 
 
