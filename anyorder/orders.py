@@ -337,16 +337,15 @@ def read_positions(path):
 
 def order_options(options, saved):
     """Return what the Config `options` says of the orders of training and validation, the first as
-    Order.kept; without a word random order, and [].
+    Order.kept, the others for Order.of.
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    found = {'order': options.order, 'val_orders': []}
-    if 'order' in options.given:  # by a config file or by the command line
-        found['order'] = Order.of(read_typed(options, 'order', options.order), saved).kept
-    if 'val_orders' in options.given:
-        for text in names_in(options.val_orders):
-            found['val_orders'].append(read_typed(options, 'val_orders', text, 'own'))
-    return found
+    order = read_typed(options, 'order', options.order)
+    texts = names_in(options.val_orders)
+    return {
+        'order': Order.of(order, saved).kept,
+        'val_orders': [read_typed(options, 'val_orders', text, 'own') for text in texts],
+    }
 
 
 def read_typed(options, name, text, *others):
