@@ -275,11 +275,13 @@ class Order:
                 f'{self.name} is an order of training, which sees the run: nothing is written in '
                 'it, choose another one'
             )
-        seen['coin'] = u[:, n]
-        # copies, which the function may change
-        seen['idx'] = seen['idx'].clamp(min=0).to(u.device)
-        seen['given'] = seen['given'].to(u.device, copy=True)
-        asked = {name: seen[name] for name in self.sees}
+        shown = seen | {
+            'coin': u[:, n],
+            # copies, which the function may change
+            'idx': seen['idx'].clamp(min=0).to(u.device),
+            'given': seen['given'].to(u.device, copy=True),
+        }
+        asked = {name: shown[name] for name in self.sees}
         return function(u[:, :n], size, self.parameter, **asked)
 
 
@@ -380,17 +382,15 @@ def one_order(order, n, device):
 def check_orders(orders, n, name):
     """Raise ValueError unless each row of orders (..., n) is a permutation, in the order of this
     name. The host waits for the device."""
-    if not are_permutations(orders, n).all():
+    if orders.size(-1) != n or not are_permutations(orders).all():
         raise ValueError(
             f'an order must hold every position from 0 to {n - 1} once, and {name} does not'
         )
 
 
-def are_permutations(orders, n):
+def are_permutations(orders):
     """Return (...), whether each row of orders (..., n) is a permutation, without a wait."""
-    positions = torch.arange(n, device=orders.device)
-    if orders.size(-1) != n:
-        return torch.tensor(False)
+    positions = torch.arange(orders.size(-1), device=orders.device)
     return (orders.sort(-1).values == positions).all(-1)
 
 

@@ -50,7 +50,7 @@ class Canvas:
         n_known and n_visits, by default N, are ints or (B,); `allowed` is as in Limits, of texts
         that begin with the canvas."""
         B, N = order.shape
-        if idx.shape != order.shape or not are_permutations(order, N).all():
+        if idx.shape != order.shape or not are_permutations(order).all():
             raise ValueError(
                 'each order must be a permutation of the positions of idx, got '
                 f'{tuple(order.shape)} for {tuple(idx.shape)}'

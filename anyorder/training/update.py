@@ -28,9 +28,8 @@ def draw_batch(state, sets, config):
     with autocast(device, config.dtype):
         order = state.order.draw(*idx.shape, None, config.l2r_ratio, device, **seen)
     if state.order.is_function:
-        N = idx.size(1)
-        state.totals[3] += (~are_permutations(order, N)).sum()
-        order = order.clamp(0, N - 1)
+        state.totals[3] += (~are_permutations(order)).sum()
+        order = order.clamp(0, idx.size(1) - 1)
     batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
     if not state.model.slots.masked_loss:
         return batch
