@@ -10,6 +10,7 @@ from conftest import make_model, one_line
 from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
 
 import eval_ppl
+import train
 from anyorder.checkpoint import Checkpoint
 from anyorder.functions import LOADED
 from anyorder.generation.canvas import Canvas
@@ -18,6 +19,7 @@ from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll
 from anyorder.orders import Order, draw_orders, read_order
 from anyorder.seeds import stream
+from anyorder.training.validation import Validation
 from configurator import configure
 
 POLICY = """
@@ -74,6 +76,8 @@ def same(u, n, parameter):
 
 def drawn(u, n, parameter):
     return torch.rand(u.shape).argsort(1)
+
+a_l2r = drawn
 """
 
 
@@ -244,6 +248,15 @@ def test_a_validation_has_the_orders_that_are_named(policy):
     (plain,) = [entry for entry in log('plain') if 'val_own' in entry]
     assert (plain['val_own'], plain['val_l2r']) == (entry['val_own'], entry['val_l2r'])
     assert 'val_any' not in plain
+
+
+def test_no_loss_of_a_set_has_the_name_of_a_function(policy):
+    config = configure(vars(train), ['--dataset=a,b'])
+    config['val_orders'] = ['l2r', read_order('policy.py:a_l2r')]
+    with one_line('val_a_l2r, val_a_l2r'):
+        Validation(config).check(config)
+    config['dataset'] = 'a'
+    Validation(config).check(config)
 
 
 def test_the_best_stays_where_another_order_is_validated_too(policy):

@@ -57,6 +57,11 @@ class Validation:
         names = [f'{name}_' for name in weights_in(c.dataset)]
         sets = ['', *names] if len(names) > 1 else ['']
         losses = [f'val_{name}{order}' for name in sets for order in self.orders]
+        if len({*losses}) < len(losses):
+            raise ValueError(
+                'each validation loss must have a name of its own, rename a function of '
+                f'val_orders: got {", ".join(losses)}'
+            )
         check_choice('keep_best', c.keep_best, *losses, '')
 
     def try_orders(self, state, text):
