@@ -175,6 +175,8 @@ def test_left_to_right_each_column_predicts_the_next_token(views, batch, name):
     found = causal(idx, labels=idx, **unused)
     same(found.loss, nll.mean())
     same(causal(idx, labels=idx, num_items_in_batch=torch.tensor(80)).loss, nll.sum() / 80)
+    completion = idx.index_fill(1, torch.arange(4), -100)  # whose prompt is not learned
+    same(causal(idx, labels=completion).loss, nll[:, 3:].mean())
     head = causal.get_output_embeddings()
     hidden = causal.base_model(input_ids=idx, use_cache=False).last_hidden_state
     for logits in (found.logits, hidden @ head.weight.T + head.bias):
