@@ -25,7 +25,7 @@ from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.mixture import mixed
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.ranks import file_of_ranks
-from anyorder.tokens.shown import lay_out, token_texts, written_text
+from anyorder.tokens.shown import lay_out, shown_text, token_texts, written_text
 from anyorder.tokens.tokenizer import END_OF_TEXT, PART, tokens_of
 from anyorder.tokens.tokenizers import (
     Begun,
@@ -594,6 +594,17 @@ def test_what_a_writer_shows_is_a_part_of_the_text_at_the_end(writer):
     text = writer.infill('ab', length=16, order='l2r', stop=stop)
     assert stop in text[n:] and whole.startswith(text)
     assert stop not in tok.decode(text.sample['tokens'][:-1])[n:]
+
+
+def test_a_grid_is_shown_in_cells_of_equal_width_and_a_text_as_it_is():
+    tok = Symbols('own', ['a', 'bc', '日本'], '.')
+    for tokens, columns, text in (
+        ([0, 1, 2, 0], 2, '   a   bc\n日本    a'),
+        ([0, -1, 2, 0], 2, '   a    ·\n日本    a'),
+        ([0, 1, 2], 0, 'a.bc.日本'),
+        ([0, -1], 0, 'a.·'),
+    ):
+        assert shown_text(tokens, tok, columns) == text
 
 
 LINES = {  # texts, and the lines that they take
