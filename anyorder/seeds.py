@@ -21,7 +21,7 @@ GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 def seeds_of(seed, n):
     """Return the seeds of n rows: seed + r, or the list `seed` itself."""
     try:  # ints of NumPy have another repr, which is hashed
-        each = seed if isinstance(seed, list) else range(seed, seed + n)
+        each = seed if isinstance(seed, list) else [operator.index(seed) + r for r in range(n)]
         seeds = [*map(operator.index, each)]
     except TypeError:
         raise ValueError(

@@ -248,6 +248,7 @@ def test_seeds_are_a_function_of_their_names():
     assert len({*states}) > 30_000 - 4  # as far as 32 bits reach
     assert len({*drawn_seeds(999, stream(1))}) == 999
     assert seeds_of(5, 3) == [5, 6, 7]
+    assert seeds_of(np.uint8(255), 2) == [255, 256]
     assert seeds_of([4, np.int64(4)], 2) == [4, 4]
     with one_line('each of 3 texts'):
         seeds_of([4, 4], 3)
