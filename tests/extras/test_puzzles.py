@@ -581,7 +581,8 @@ BAD = [
     (['--orders=margins'], 'nearest'),
     (['--orders=l2r/2'], 'no order'),
     (['--orders=margin/17'], '16 positions'),
-    (['--temperature=hot'], 'hot'),
+    (['--temperature=hot'], 'temperature must be'),
+    (['--blanks=foo'], 'blanks must be'),
     (['--temperature=-1'], 'temperature'),
 ]
 

@@ -22,7 +22,7 @@ prepared anew since: the model may have been trained on its puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, check_choice, names_in, numbers
+from configurator import at_least, check_choice, names_in, number_in, numbers
 
 ckpt = 'out/ckpt.pt'  # a path, a folder of the hub, hf:OWNER/REPO[/path.pt] or masked:FOLDER
 weights = 'ema'  # 'ema' or 'raw'
@@ -110,8 +110,7 @@ def main(config):
     checkpoint = open_checkpoint(config.ckpt)
     puzzles = open_puzzles(checkpoint, config)
     if config.temperature == 'auto':
-        config['temperature'] = 0 if puzzles.given.any() else 1
-    config['temperature'] = float(config.temperature)
+        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
     counts, _ = puzzles.check_answer(puzzles.tokens)
     if not counts.any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
@@ -210,9 +209,9 @@ def only_blank(positions, tokens, given):
     given = torch.ones_like(given)
     for part in positions.split(','):
         first, _, end = part.partition(':')
-        first = int(first)
-        end = int(end or first + 1)
-        if not 0 <= first < end <= N:
+        first = number_in(first, int)
+        end = number_in(end, int) if end else (first or 0) + 1
+        if None in (first, end) or not 0 <= first < end <= N:
             raise ValueError(
                 f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
                 f'{positions!r}'
