@@ -40,7 +40,7 @@ def local_path(name, files=FILES):
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
-        if not os.path.exists(name):
+        if not any(map(os.path.isfile, (name, os.path.join(name, 'config.json')))):
             raise ValueError(
                 f'no checkpoint {name}: name a file, as python train.py config/quickstart.py '
                 'makes, a folder with a config.json, or hf:OWNER/REPO'

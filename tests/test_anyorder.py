@@ -417,8 +417,10 @@ class Bomb:
 
 
 HALF = object()
+FOLDER = object()
 FILES = [  # (what a file holds, what is said)
     (None, 'no checkpoint'),
+    (FOLDER, 'no checkpoint'),
     (b'', '.0 bytes. cannot be read'),
     (HALF, 'cannot be read'),
     (bytes(range(7, 200)), 'cannot be read'),
@@ -446,6 +448,8 @@ def test_files_that_are_no_checkpoint_are_one_line_and_run_no_code(model, held, 
             save_checkpoint('c.pt', model)
             whole = pathlib.Path('c.pt').read_bytes()
             pathlib.Path('c.pt').write_bytes(whole[: len(whole) // 2])
+        elif held is FOLDER:
+            pathlib.Path('c.pt').mkdir(exist_ok=True)
         elif isinstance(held, bytes):
             pathlib.Path('c.pt').write_bytes(held)
         elif held is not None:
