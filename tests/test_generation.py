@@ -4,6 +4,7 @@ What holds for every way of writing is in test_laws.py."""
 
 import itertools
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def test_scores_that_differ_by_rounding_alone_are_equal():
     """In a row: they become the largest one, step by step; others stay as they are."""
     low = -torch.inf
     score = torch.tensor([0.5, 0.3, 0.5 + 1e-5, 0.5 - 1e-5, 0.3 + 1e-3, low, 0.5 - 2e-5])
-    row = torch.tensor([1, 0, 1, 1, 0, 0, 0])
+    row = torch.tensor([0, 1, 0, 0, 1, 1, 1])
     equal = score[[2, 1, 2, 2, 4, 5, 6]]
     assert torch.equal(scores.without_rounding(score, row), equal)
 
@@ -294,6 +295,13 @@ def test_every_step_is_told_with_what_it_revealed(batch):
         [[1] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
         [[2] * 3, [0, 1, 4], [5, 3, 2], [9, 9, 9]],
     ]
+
+
+def test_all_steps_are_planned_at_once(batch, monkeypatch):
+    planned = Mock(wraps=fill.planned)
+    monkeypatch.setattr(fill, 'planned', planned)
+    generate(make_model(), *batch, 2)
+    assert planned.call_count == 1
 
 
 @pytest.mark.parametrize('how', [dict(policy='margin'), dict(unmask='lossless:2')], ids=str)
