@@ -294,6 +294,9 @@ HISTORY = [
     ((4, 6), dict(cfg_scale=1.5), (4, 12), 'float32', 2),
     ((2, 12), {}, (2, 12), 'bfloat16', 1),
     ((2, 12), {}, (2, 12), 'float32', 1),
+    ((2, 12), dict(policy='margin'), (2, 12), 'float32', 1),
+    ((2, 12), dict(policy='entropy'), (2, 12), 'float32', 1),
+    ((2, 12), dict(policy='entropy', top_k=2), (2, 12), 'float32', 1),
 ]
 
 
