@@ -6,13 +6,12 @@ import hashlib
 import os
 import pkgutil
 from dataclasses import asdict, fields
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
-from torch.utils._pytree import tree_map_only  # there is no public name
 
 from anyorder.machine.files import reading, whole_files
-from anyorder.machine.processes import is_split, local, own_part, processes, whole
+from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
@@ -59,7 +58,7 @@ def entries_of(model, ema=None, **entries):
     It holds model, model_args, ema_model with shadow_params by name, and `entries`: iter_num,
     config, optimizer, ..."""
     checkpoint = {
-        'model': dict(model.state_dict(keep_vars=True)),
+        'model': model.state_dict(keep_vars=True),
         'model_args': asdict(model.config),
         **entries,
     }
@@ -69,8 +68,7 @@ def entries_of(model, ema=None, **entries):
             'num_updates': ema.n_updates,
             'shadow_params': dict(ema.model.named_parameters()),
         }
-    # a tensor that is there twice, as a tied head, is one tensor afterwards, too
-    return tree_map_only(torch.Tensor, cache(of_all), checkpoint)
+    return map_tensors(checkpoint, of_all)
 
 
 def of_all(x):
@@ -111,15 +109,18 @@ def load_checkpoint(name, lazily=False):
     if os.path.isdir(path):
         return load_folder(path)
     checkpoint = load_pickle(path, 'a checkpoint', 'name another, or copy it again', lazily)
-    found = {'model': None, 'model_args': None}
-    if isinstance(checkpoint, dict):
-        found |= {name: value for name, value in checkpoint.items() if value is not None}
+    held = checkpoint.items() if isinstance(checkpoint, dict) else ()
+    found = {name: value for name, value in held if value is not None}
+    if not {'model', 'model_args'} <= found.keys():
+        raise ValueError(
+            f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
+            "and 'model_args'"
+        )
     for name, kind in ENTRIES.items():
-        value = found.get(name, kind())
-        if not isinstance(value, kind):
+        if not isinstance(found.get(name, kind()), kind):
             raise ValueError(
                 f'{path} is not a checkpoint: {name} must be a {kind.__name__}, got '
-                f'{type(value).__name__}: name another, or copy it again'
+                f'{type(found[name]).__name__}: name another, or copy it again'
             )
     return found
 

@@ -47,7 +47,7 @@ from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.training.start import open_start
 from anyorder.weights import embedding_rows, local_path, unwrapped
 from anyorder.writer import Writer
-from configurator import configure
+from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 
 
@@ -351,7 +351,9 @@ def test_a_checkpoint_is_opened_with_all_that_it_says():
     model, ema = averaged(vocab_size=320, n_tokens=257)
     run = {'order': 'block:2@3', 'l2r_ratio': 0.5}
     counts = torch.arange(257)
-    save_checkpoint('c.pt', model, ema, iter_num=7, tokenizer='bytes', config=run, counts=counts)
+    save_checkpoint(
+        'c.pt', model, ema, iter_num=7, tokenizer='bytes', config=Config(run), counts=counts
+    )
     opened = Checkpoint('c.pt')
     assert (opened.tokenizer.name, opened.run, opened.iter_num) == ('bytes', run, 7)
     assert (opened.order, opened.weights) == (Order('block', 2, seed=3), 'ema')
@@ -630,7 +632,7 @@ def test_names_of_the_hub(monkeypatch):
 
     monkeypatch.setattr(hub, 'snapshot_download', snapshot)
     monkeypatch.setattr(hub, 'hf_hub_download', download)
-    os.makedirs('gpt2')  # what is here comes first
+    pathlib.Path('gpt2').touch()  # what is here comes first
     names = ('hf:me/it/124M/x.pt', 'gpt2-xl', 'hf:me/mine', 'gpt2')
     paths = ['me/it|124M/x.pt', 'openai-community/gpt2-xl', 'me/mine', 'gpt2']
     assert [*map(local_path, names)] == paths

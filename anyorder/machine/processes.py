@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy
@@ -92,6 +93,22 @@ def whole(x):
 def local(x):
     """Return a tensor, or the rows of it that this process has if it is split."""
     return x.to_local() if is_split(x) else x
+
+
+def map_tensors(tree, function):
+    """Return nested dicts and lists with function(tensor) in place of each tensor.
+
+    A tensor that is there twice, as a tied head, is one tensor afterwards, too."""
+    once = cache(function)
+
+    def mapped(x):
+        if isinstance(x, dict):
+            return {key: mapped(value) for key, value in x.items()}
+        if isinstance(x, list):
+            return [mapped(value) for value in x]
+        return once(x) if isinstance(x, torch.Tensor) else x
+
+    return mapped(tree)
 
 
 def own_part(x, like):
