@@ -484,7 +484,7 @@ ASKS += [(signal.SIGHUP, False), (signal.SIGHUP, True)]  # not where nohup ignor
 def test_signals_ask_a_lone_process_to_end(number, asks):
     """A second Ctrl-C ends it at once."""
     own = signal.getsignal(number)
-    signal.signal(number, own if asks else signal.SIG_IGN)
+    signal.signal(number, signal.default_int_handler if asks else signal.SIG_IGN)
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), processes.stop_requests() as asked:
         os.kill(os.getpid(), number)
