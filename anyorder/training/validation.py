@@ -8,6 +8,7 @@ from anyorder.machine.processes import processes, sum_over_processes
 from anyorder.networks import named_network
 from anyorder.orders import Order
 from anyorder.tokens.mixture import weights_in
+from anyorder.training.sharding import saves_by
 from configurator import check_choice
 
 
@@ -49,7 +50,7 @@ class Validation:
                 )
             if not order.sees:  # which wants tokens
                 order.check(c.block_size)
-            elif 'model' in order.sees and c.save_memory not in ('', 'recompute'):
+            elif 'model' in order.sees and (saves_by('shard', c) or saves_by('hybrid', c)):
                 raise ValueError(
                     f'{order.name} asks for the model, which save_memory={c.save_memory} splits: '
                     'leave one of the two out'
