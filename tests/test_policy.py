@@ -174,7 +174,7 @@ def test_a_wrong_function_is_told_wherever_it_is_drawn(policy):
 
 BAD = {
     '--order=policy.py:early': 'early',
-    '--val_orders=policy.py:any': 'got any',
+    '--val_orders=policy.py:any': 'got val_any',
     '--order=policy.py:curious': 'batch',
     '--order=policy.py:short': 'must return int64',
     '--order=policy.py:late --network=encoder --l2r_ratio=0': "order and val_orders 'random'",
@@ -182,7 +182,7 @@ BAD = {
     '--val_orders=policy.py:everything --save_memory=hybrid': 'save_memory=hybrid',
     '--val_orders=own,l2r --network=encoder --l2r_ratio=0': 'val_orders',
     '--val_orders=own,other': "'other' is no order",
-    '--val_orders=policy.py:ends,b.py:ends': 'got ends',
+    '--val_orders=policy.py:ends,b.py:ends': 'got val_ends',
     '--val_orders=own,block:8 --keep_best=val_l2r': 'val_any, val_block:8',
     '--val_orders=policy.py:gone': 'has no order gone',
 }
@@ -253,8 +253,8 @@ def test_a_validation_has_the_orders_that_are_named(policy):
 def test_no_loss_of_a_set_has_the_name_of_a_function(policy):
     config = configure(vars(train), ['--dataset=a,b'])
     config['val_orders'] = ['l2r', read_order('policy.py:a_l2r')]
-    with one_line('val_a_l2r, val_a_l2r'):
-        Validation(config).check(config)
+    with one_line('val_a_l2r'):
+        Validation(config)
     config['dataset'] = 'a'
     Validation(config).check(config)
 

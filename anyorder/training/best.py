@@ -62,10 +62,9 @@ def best_of(config, validation, sets, before):
     sets    {name: what meta.json says of its splits}
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
-    orders = validation.orders
     if config.patience and not loss:
-        loss = f'val_{[*orders][0]}'
-    watched = [order.kept for name, order in orders.items() if loss.endswith(f'_{name}')]
+        loss = [*validation.losses][0]
+    watched = loss and validation.losses[loss].kept
     hashes = {name: splits['val']['sha256'] for name, splits in sets.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
     kept = before.get('best', {})

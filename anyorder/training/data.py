@@ -66,16 +66,14 @@ class Data:
         return found
 
     def losses(self, val):
-        """Return what the log says of `validate`: {'val_any': nats a blank, ...}, the means
-        over the sets by their shares. Of several sets each follows, {'val_books_any': ...}."""
-        means = {}
-        each = {}
+        """Return what the log says of `validate`, {one of Validation.losses: nats a blank}. Means
+        over the sets are by their shares."""
+        found = dict.fromkeys(self.validation.losses, 0.0)
         for split, part in zip(self.train, self.val):
             n_blanks = int(part.n_blanks.sum())
             for name, nats in val[split.meta.name].items():
                 loss = float(nats.sum()) / n_blanks
-                means[f'val_{name}'] = means.get(f'val_{name}', 0) + split.share * loss
-                each[f'val_{split.meta.name}_{name}'] = loss
-        if len(self.train) == 1:
-            return means
-        return means | each
+                found[f'val_{name}'] += split.share * loss
+                if len(self.train) > 1:
+                    found[f'val_{split.meta.name}_{name}'] = loss
+        return found

@@ -17,26 +17,33 @@ class Validation:
 
     n_blocks  of a set, if there are as many
     own       the Order in which the run trains
-    orders    {name in the log: Order}: random order is 'any', own order 'any', 'l2r' or 'own', and
-              a function FILE.py:NAME is NAME"""
+    orders    {its name: Order}: random order is 'any', own order 'any', 'l2r' or 'own', and a
+              function FILE.py:NAME is NAME
+    losses    {name in the log: Order}: 'val_any', the mean over the sets, and of several sets
+              'val_books_any', ... behind it"""
 
     def __init__(self, config):
-        """Raises ValueError for two orders of one name."""
+        """Raises ValueError for two losses of one name."""
         self.n_blocks = config.eval_iters * config.batch_size
         self.own = Order.of('own', config)
         self.orders = {}
+        self.losses = {}
         self.masked_loss = named_network(config.network).slots.masked_loss
+        sets = [*weights_in(config.dataset)]
+        parts = ['', *(f'{name}_' for name in sets if len(sets) > 1)]
         for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
             order = Order.of(text, config)
             name = order.estimate
             if name == 'own' and text != 'own':
                 name = order.name.rpartition('.py:')[2]
             is_taken = name in ('any', 'l2r', 'own') and order.is_function and text != 'own'
-            if is_taken or self.orders.setdefault(name, order) != order:
-                raise ValueError(
-                    'val_orders must have names of their own, any, l2r and own have one: got '
-                    f'{name}'
-                )
+            self.orders[name] = order
+            for loss in (f'val_{part}{name}' for part in parts):
+                if is_taken or self.losses.setdefault(loss, order) != order:
+                    raise ValueError(
+                        'val_orders must give each loss a name of its own (any, l2r and own have '
+                        f'one): rename a function, got {loss} twice'
+                    )
 
     def check(self, c):
         """Raise ValueError unless a network can be trained and validated in the orders of these
@@ -55,15 +62,7 @@ class Validation:
                     f'{order.name} asks for the model, which save_memory={c.save_memory} splits: '
                     'leave one of the two out'
                 )
-        names = [f'{name}_' for name in weights_in(c.dataset)]
-        sets = ['', *names] if len(names) > 1 else ['']
-        losses = [f'val_{name}{order}' for name in sets for order in self.orders]
-        if len({*losses}) < len(losses):
-            raise ValueError(
-                'each validation loss must have a name of its own, rename a function of '
-                f'val_orders: got {", ".join(losses)}'
-            )
-        check_choice('keep_best', c.keep_best, *losses, '')
+        check_choice('keep_best', c.keep_best, *self.losses, '')
 
     def try_orders(self, state, text):
         """Draw each order of the run once, for the first block of a Corpus: a function that sees
