@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -428,7 +428,7 @@ def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
         f.write(' ')
     with one_line('damaged.*--force'):
         prepared('bpe:280', 'b')
-    assert prepared('bpe:280', 'b', force=True) == replace(meta, name='b') == read_meta('b')
+    assert prepared('bpe:280', 'b', force=True) == meta == read_meta('b')
     (folder / 'w.json').write_text(opened('words').file)
     prepared('w.json', 'w', f'{WORDS} ' * 9)
     assert 'bits a byte are not known of w.json' in capsys.readouterr().out

@@ -137,6 +137,7 @@ def read_meta(directory, force=False):
             f'{path} or the tokenizer beside it is damaged: copy the folder again, or prepare the '
             'set again with --force'
         )
+    entries['name'] = os.path.basename(directory)  # the folder may be a copy, or have a new name
     return Meta(**entries, tokenizer_file=file)
 
 
