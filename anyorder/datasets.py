@@ -53,14 +53,13 @@ def make_split(data_dir, name, split, meta):
     if not meta and name in MAKERS and split in SPLITS and maker_of(name).task_of(name).quick:
         return maker_of(name).prepare_puzzles(name, data_dir)
     directory = os.path.join(data_dir, name)
-    command = f'{command_of(directory, split, meta)} --data_dir={shlex.quote(str(data_dir))}'
+    command = f'{command_of(name, split, meta)} --data_dir={shlex.quote(str(data_dir))}'
     raise ValueError(f'no whole {bin_path(directory, split)}; make it with: {command}')
 
 
-def command_of(directory, split, meta):
-    """Return the command that makes a split of the set in a directory, of which there may be a
-    Meta, without --data_dir."""
-    name = os.path.basename(directory)
+def command_of(name, split, meta):
+    """Return the command that makes a split of the set of this name, of which there may be a Meta,
+    without --data_dir."""
     row = DATA_SETS.get(name, DATA_SETS['text'])
     again = ' --force' if meta else ''
     if meta and meta.made_by:
@@ -76,8 +75,6 @@ def command_of(directory, split, meta):
     kind = 'text'
     if meta and meta.tokenizer == OWN:
         kind = 'tokens [--shape, --end and --vocabulary as before]'
-    elif meta:
-        kind = f'text --tokenizer={shlex.quote(directory)}'
     splits = meta.splits if meta else dict.fromkeys(TRAIN_AND_VAL, {'source': ''})
     sources = [entry['source'] for entry in splits.values()]
     is_part = split in splits and sources.count(splits[split]['source']) > 1

@@ -303,7 +303,7 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
         ('a.jsonl', 'text holds train already', {}),
         ('a.jsonl', 'is the source of train already', {'split': 'val'}),
     )
-    prepare('a.jsonl', force=True)
+    prepare('a.jsonl', tokenizer='', force=True)
     assert read('val') == val
 
 
@@ -451,6 +451,7 @@ def test_a_split_of_arrays_is_added_only_to_its_kind_which_need_not_be_said_anew
         ('b.npy', r'another kind \(shape\)', test | {'shape': '3x2'}),
         ('large.npy', 'token 7, and there are only 7 tokens', test),
         ('a.npy', 'is the source of train already', test),
+        (write('a.txt', 'a b'), r'another kind \(tokenizer\)', {'split': 'test', 'tokenizer': ''}),
     )
     for how in ({}, form):
         added = prepare('b.npy', split='test', force=True, **how)
@@ -587,7 +588,7 @@ DAMAGED = [
     (':', 'pydocs test', 'prepare.py text --name=pydocs --source=FILE --split=test'),
     ('mv text pydocs; rm pydocs/val.bin', 'pydocs val', 'pydocs --force --data_dir=.$'),
     (':', '../x val', 'plain name'),
-    ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text .*=./mine --name=mine '),
+    ('mv text mine; rm mine/val.bin', 'mine val', 'val.bin; .* text --name=mine '),
     (
         'mv rows mine; rm mine/val.bin',
         'mine val',

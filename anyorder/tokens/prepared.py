@@ -97,11 +97,11 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     with folder_to_write(path, made_of.splits, made_of.origin, force) as folder:
         of_set = tokenizer_of_set(folder.meta) if folder.meta else None
         others = []
-        if choice and of_set and choice.identity not in (of_set.identity, (of_set.name, None)):
+        if of_set and is_another(choice, of_set):
             others.append('tokenizer')
         if folder.is_done(others):
             return folder.meta
-        if folder.kept:
+        if not others and (folder.kept or not choice):
             choice = of_set
         choice = choice or choose(known.tokenizer)
         about_bytes = choice.about_bytes()  # opens what is opened at first use, before documents
@@ -116,6 +116,14 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         meta = Meta('', choice.name, choice.n_tokens, choice.eos, **kind)
         encoded = encode_source(made_of, choice, meta)
         return folder.write(meta, progress(encoded, desc='texts', unit=' pieces'))
+
+
+def is_another(choice, of_set):
+    """Whether texts want another tokenizer than that of a set, whose tokens may be no text. None is
+    content with any; a bpe:N that is still to be trained has its name alone."""
+    if of_set.texts:
+        return True
+    return choice is not None and choice.identity not in (of_set.identity, (of_set.name, None))
 
 
 def open_documents(data_set, source, split, **keys):
