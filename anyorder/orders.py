@@ -11,7 +11,7 @@ import operator
 import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -192,7 +192,7 @@ class Order:
 
     @property
     def kept(self):
-        """What a checkpoint keeps, for Order.of."""
+        """What a checkpoint and a file of results keep, for Order.of."""
         return list(self.parameter) if self.kind == 'listed' else self.called(self.kind)
 
     @property
@@ -205,14 +205,6 @@ class Order:
         if self.kind == 'listed':
             return os.path.basename(text)
         return self.name
-
-    @property
-    def entries(self):
-        """What a file of results says, a dict."""
-        entries = asdict(self)
-        if self.shape is None:
-            del entries['shape']
-        return entries
 
     def check(self, n, block_size=None):
         """Raise ValueError unless n of the positions of a model have such an order."""

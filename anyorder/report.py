@@ -22,16 +22,11 @@ REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a p
 
 def begin_result(writer, way, config):
     """Return what a file of results holds, without samples."""
-    order = config.order
-    if order == 'own':  # what the option leaves open
-        order = way.order.entries
-    elif way.order.kind == 'listed':
-        order = way.order.kept
     return {
         'config': config,
         'iter_num': writer.checkpoint.entries.get('iter_num'),
         'tokenizer': writer.tokenizer.name,
-        'order': order,
+        'order': config.order if way.unmasking.adaptive else way.order.kept,
         'device': str(writer.device),
         'dtype': writer.dtype,
         'seconds': 0.0,

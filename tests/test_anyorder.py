@@ -179,11 +179,8 @@ def test_of_some_orders_each_row_has_a_draw_of_its_own():
     assert drawn == ['random', 'few', 'sorted_subset', 'rows', 'columns', 'blocks2d']
 
 
-def test_what_files_of_results_call_an_order():
-    entries = {'kind': 'rows', 'parameter': None, 'seed': 0, 'length': 8}
-    for shape, more in ((None, {}), ((2, 4), {'shape': (2, 4)})):
-        assert Order('rows', length=8, shape=shape).entries == entries | more
-    assert Order('mine.py:f@0123456789ab').name == 'mine.py:f'  # whose file need not be there
+def test_the_name_of_a_function_wants_no_file():
+    assert Order('mine.py:f@0123456789ab').name == 'mine.py:f'
 
 
 def listed(text):

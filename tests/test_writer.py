@@ -350,6 +350,7 @@ def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     said, result = write('--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2', *options_of(how))
     asked = how | ({'allowed': np.load('a.npy')} if 'allowed' in how else {})
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **asked)
+    assert result['order'] == how.get('order', 'random')
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
         assert (text, text.logprob) == (sample['text'], -sample['nats'])
         assert visible(text) in said

@@ -34,9 +34,10 @@ class Validation:
         for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
             order = Order.of(text, config)
             name = order.estimate
+            is_taken = False
             if name == 'own' and text != 'own':
                 name = order.name.rpartition('.py:')[2]
-            is_taken = name in ('any', 'l2r', 'own') and order.is_function and text != 'own'
+                is_taken = name in ('any', 'l2r', 'own')
             self.orders[name] = order
             for loss in (f'val_{part}{name}' for part in parts):
                 if is_taken or self.losses.setdefault(loss, order) != order:
