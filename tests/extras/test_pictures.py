@@ -25,7 +25,8 @@ FILES = {
         {"way": "fixed", "passes": 8, "nats": 2.0},
         {"way": "fixed", "passes": 2, "nats": 3.0},
         {"way": "margin", "passes": 8, "nats": 1.0},
-        {"way": "margin", "passes": 4, "nats": null}]}""",
+        {"way": "margin", "passes": 4, "nats": null},
+        {"way": "lossless", "passes": null, "nats": 4.0}]}""",
     'solved.json': """{"results": [
         {"order": "random", "solved": 0.5},
         {"order": "margin", "solved": 1.0}]}""",
@@ -75,6 +76,8 @@ BAD = {
     'cut.json': 'cut.json cannot be read',
     'b --y=val_l2r': 'they have: flops, iter, loss',
     'ways.json': 'they have: nats, passes, way',
+    'ways.json --x=passes --y=way': 'no run has',
+    'ways.json --x=passes --y=nats': 'several nats at passes 8: --by= one or more of way',
     '': 'name the runs',
     'b --labels=x,y': 'must name 1: b; got x,y',
     'b --out=x.jpg': 'x.jpg',

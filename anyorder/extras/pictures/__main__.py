@@ -113,11 +113,18 @@ def entries_of(path):
 
 
 def curve_of(points, x, y):
-    """Return {x: [y of each run, ...]} where all runs have both; numbers rise."""
+    """Return {x: [y of each run, ...]} where all runs have both; numbers rise.
+
+    Raises ValueError where a run has several y at one x."""
     curve = {}
     for path, entry in points:
-        if x in entry and entry.get(y) is not None:
-            curve.setdefault(entry[x], {})[path] = entry[y]
+        place = entry.get(x)
+        value = entry.get(y)
+        if place is None or not isinstance(value, int | float):
+            continue
+        if curve.setdefault(place, {}).setdefault(path, value) != value:
+            named = ', '.join(entry)
+            raise ValueError(f'{path} has several {y} at {x} {place}: --by= one or more of {named}')
     n_runs = len({path for path, _ in points})
     places = [place for place, values in curve.items() if len(values) == n_runs]
     if not has_names(places):
