@@ -77,6 +77,7 @@ BAD = {
     'b --y=val_l2r': 'they have: flops, iter, loss',
     'ways.json': 'they have: nats, passes, way',
     'ways.json --x=passes --y=way': 'no run has',
+    'b --x=iter --y=loss --by=size': '--by=size; they have: flops',
     'ways.json --x=passes --y=nats': 'several nats at passes 8: --by= one or more of way',
     '': 'name the runs',
     'b --labels=x,y': 'must name 1: b; got x,y',

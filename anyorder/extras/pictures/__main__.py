@@ -38,15 +38,17 @@ labels = ''  # what to call the runs, with commas between; '' is names of folder
 
 def main(config):
     check_out('out', config.out, '.png, .svg, .pdf', *config.words)
-    lines = lines_of(config.words, names_in(config.by), config.labels)
+    by = names_in(config.by)
+    lines = lines_of(config.words, by, config.labels)
     there = {name for points in lines.values() for _, entry in points for name in entry}
     losses = ['loss', *(name for name in LOSSES if name in there)]
     panels = {}
     for y in names_in(config.y) or losses:
         panel = {label: curve_of(points, config.x, y) for label, points in lines.items()}
-        if not any(panel.values()):
+        if not any(panel.values()) or not there.issuperset(by):
             named = ', '.join(sorted(there))
-            raise ValueError(f'no run has {y} by {config.x}; they have: {named}')
+            asked = f'--y={y} by --x={config.x} --by={config.by}'
+            raise ValueError(f'no run has {asked}; they have: {named}')
         print(f'{y:<34}{"mean":>12}{"error":>10}{"runs":>6}  {config.x}')
         for label, curve in panel.items():
             print_ends(label, curve)
