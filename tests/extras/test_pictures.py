@@ -20,6 +20,7 @@ FILES = {
     'a_seed1/log.jsonl': LOG % (3.0, 2.0) + '{"tokens": 2400, "loss": 9.0}\n{"iter": 40, "lo',
     'a_seed22/log.jsonl': '{"iter": 10, "tokens": 50}\n' + LOG % (4.0, 3.0),
     'b/log.jsonl': LOG % (5.0, 4.0),
+    'old/b/log.jsonl': LOG % (7.0, 6.0),
     'l2r.jsonl': '{"tokens": 2, "val_l2r": 1.0}\n{"tokens": 1, "val_l2r": 3.0}\n',
     'ways.json': """{"config": {}, "results": [
         {"way": "fixed", "passes": 8, "nats": 2.0},
@@ -39,7 +40,7 @@ def plot(tmp_path, monkeypatch):
     """plot(words) in a folder with FILES."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     return lambda words: pictures.main(configure(vars(pictures), words.split()))
 
@@ -47,6 +48,7 @@ def plot(tmp_path, monkeypatch):
 ENDS = [  # a line by its name, mean, error, number of runs and place
     ('b b/log.jsonl ./b/ --y=loss', ['b 4.0000 1 1800']),
     ('b --x=iter --y=val_any', ['b 2.5000 1 30']),
+    ('b old/b --y=loss --labels=new,old', ['new 4.0000 1 1800', 'old 6.0000 1 1800']),
     ('b --x=flops --y=loss', ['b 4.0000 1 9000000000000000.0']),
     (
         'a_seed1 a_seed22 b --y=loss --labels=_1,$x^$',
@@ -80,7 +82,8 @@ BAD = {
     'b --x=iter --y=loss --by=size': '--by=size; they have: flops',
     'ways.json --x=passes --y=nats': 'several nats at passes 8: --by= one or more of way',
     '': 'name the runs',
-    'b --labels=x,y': 'must name 1: b; got x,y',
+    'b --labels=x,y': 'must name 1: .*b; got x,y',
+    'b old/b': 'must name 2: .*b, .*old/b; got',
     'b --out=x.jpg': 'x.jpg',
     'b --out=none/x.png': 'none/x.png',
 }

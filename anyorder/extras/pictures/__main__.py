@@ -14,6 +14,7 @@ most."""
 
 import io
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -84,9 +85,9 @@ def lines_of(words, by, labels):
         if path.is_dir():
             path = path / 'log.jsonl'
         named = path.parent if path.name == 'log.jsonl' else path
-        names[path] = re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', named.absolute().name)
+        names[path] = re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', os.path.abspath(named))
     own = list(dict.fromkeys(names.values()))
-    called = labels.split(',') if labels else own
+    called = labels.split(',') if labels else list(dict.fromkeys(map(os.path.basename, own)))
     if len(called) != len(own):
         raise ValueError(f'--labels must name {len(own)}: {", ".join(own)}; got {labels}')
     lines = {}
