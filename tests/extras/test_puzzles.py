@@ -470,6 +470,8 @@ def test_scores_by_hand():
     assert found['solved_stderr'] == share_error(1, 2) == pytest.approx((3 * 3 / 6**3) ** 0.5)
     # of 2 of 2 and 1 of 4, sqrt((1^2 + 1^2) / (n - 1) / n) / 3
     assert found['right_stderr'] == pytest.approx(1 / 3)
+    counts[1] = False  # of no blank nothing is solved
+    assert score(counts, right) == score(counts[:1], right[:1])
     for some in (slice(0, 1), [0, 0]):  # which do not differ
         whole = score(counts[some], right[some])
         assert whole['solved'] == whole['right'] == 1
@@ -519,19 +521,22 @@ def test_positions_that_an_option_names_are_blank():
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-    """A folder with sets of puzzles and of text, and of two of them a checkpoint."""
+    """A folder with sets of puzzles and of text, and of those with rows a checkpoint."""
     path = tmp_path_factory.mktemp('puzzles')
     data = str(path / 'data')
     n_rows = {'train': 5, 'val': 5, 'test': 12}
-    of_set = {'sudoku4': {}, 'nae_sat': dict(n_latents=8, n_observations=8)}
-    for name, made in of_set.items():
-        meta = prepare_puzzles(name, data, n_rows=n_rows, **made)
-        model = network(n_tokens=meta.n_tokens).float()
-        entries = dict(tokenizer=meta.tokenizer, puzzle=meta.puzzle)
-        entries['config'] = dict(dataset=name, data_dir=data)
-        save_checkpoint(path / f'{name}.pt', model, EMA(model, 0.9), **entries)
     (path / 'words.txt').write_text('some words of text ' * 50)
+    (path / 'rows.jsonl').write_text('{"prompt": "", "text": "ab"}\n{"prompt": "", "text": "c"}\n')
     prepare('text', data, 'words', str(path / 'words.txt'), 'test', 'bytes')
+    for meta in (
+        prepare_puzzles('sudoku4', data, n_rows=n_rows),
+        prepare_puzzles('nae_sat', data, n_rows=n_rows, n_latents=8, n_observations=8),
+        prepare('text', data, 'rows', str(path / 'rows.jsonl'), 'test', 'bytes'),
+    ):
+        model = make_model(block_size=16, vocab_size=257, n_tokens=meta.n_tokens).float()
+        entries = dict(tokenizer=meta.tokenizer, puzzle=meta.puzzle)
+        entries['config'] = dict(dataset=meta.name, data_dir=data)
+        save_checkpoint(path / f'{meta.name}.pt', model, EMA(model, 0.9), **entries)
     return path
 
 
@@ -564,8 +569,9 @@ def test_the_command_solves_along_files_families_and_scores(solved, tmp_path):
 
 
 def test_the_likeliest_digits_are_taken_unless_nothing_is_given(solved):
-    for name, option, temperature in (('sudoku4', 'auto', 0), ('nae_sat', 'auto', 1)):
-        _, found = solved(name, '--orders=l2r', f'--temperature={option}')
+    """The padding of shorter rows is not given."""
+    for name, temperature in (('sudoku4', 0), ('nae_sat', 1), ('rows', 1)):
+        _, found = solved(name, '--orders=l2r')
         assert found['config']['temperature'] == temperature
     _, found = solved('nae_sat', '--orders=l2r', '--blanks=13')  # one blank a row
     (row,) = found['results']

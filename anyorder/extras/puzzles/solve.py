@@ -109,8 +109,10 @@ def main(config):
     check_out('out', config.out, '.json', config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
     puzzles = open_puzzles(checkpoint, config)
+    is_content = puzzles.tokens != PADDING
+    share = float(puzzles.given[is_content].float().mean())
     if config.temperature == 'auto':
-        config['temperature'] = 0.0 if puzzles.given.any() else 1.0
+        config['temperature'] = 0.0 if share else 1.0
     counts, _ = puzzles.check_answer(puzzles.tokens)
     if not counts.any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
@@ -125,7 +127,6 @@ def main(config):
     model = checkpoint.model(config.weights, device)
     config['device'] = str(device)
     config['dtype'] = dtype
-    share = float(puzzles.given.float().mean())
     title = (
         f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
         f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
@@ -293,9 +294,12 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
 
 
 def score(counts, right):
-    """Return {'solved', 'right', each with its 'stderr' over puzzles} of a check_answer."""
-    total = counts.sum(1).double()  # (n,)
-    right = (right & counts).sum(1).double()  # (n,)
+    """Return {'solved', 'right', each with its 'stderr' over puzzles} of a check_answer.
+
+    A row of which nothing counts is no puzzle."""
+    is_puzzle = counts.any(1)
+    total = counts[is_puzzle].sum(1).double()  # (n,)
+    right = (right & counts)[is_puzzle].sum(1).double()  # (n,)
     n = len(total)
     solved = int((right == total).sum())
     share = float(right.sum() / total.sum())
