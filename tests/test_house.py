@@ -54,7 +54,7 @@ BUDGET = {
     'anyorder/generation': 19_670,
     'anyorder/likelihood': 9_999,
     'anyorder/machine': 4_561,
-    'anyorder/tokens': 17_283,
+    'anyorder/tokens': 17_260,
     'anyorder/training': 8_952,
     'config': 940,
     'data': 440,

@@ -62,7 +62,8 @@ class Source:
     def split_of(self, names, number):
         """Return the split of a document of the part with these `names`.
 
-        One that `divide` has not seen has no byte: `unchanged` refuses it at the end."""
+        One that `divide` has not seen has no byte: its source has changed, which is told at the
+        end."""
         return names[self.is_val[number : number + 1] == b'\1']
 
     def of_train(self):

@@ -92,23 +92,21 @@ def open_texts(path, by_line=False, **keys):
     if not found:
         raise ValueError(f'{path} must end in {KINDS}')
     kind = found[1].lower()
-    if kind in ROWS:
-        read = partial(documents_of, partial(ROWS[kind], path), path, **keys)
-    elif not {*keys.values()} <= {'text', 'auto', ''}:
+    if kind not in ROWS and not {*keys.values()} <= {'text', 'auto', ''}:
         raise ValueError(
             f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a '
             '.jsonl'
         )
-    else:
-        read = partial(texts, [*state], by_line or kind == 'raw')
-    return Documents(partial(unchanged, path, state, read))
 
+    def read():
+        if kind in ROWS:
+            yield from documents_of(ROWS[kind](path), path, **keys)
+        else:
+            yield from texts(state, by_line or kind == 'raw')
+        if state_of(path) != state:
+            raise ValueError(f'{path} has changed while it was read: start again')
 
-def unchanged(path, state, read):
-    """Yield what read() yields of a source, whose state_of is this one still at the end."""
-    yield from read()
-    if state_of(path) != state:
-        raise ValueError(f'{path} has changed while it was read: start again')
+    return Documents(read)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -161,10 +159,11 @@ def texts(paths, by_line):
     """Yield the texts of files, of which each line may be one."""
     for path in paths:
         with reading_text(path, '\n') as f:
-            if not by_line:
+            if by_line:
+                for line in f:
+                    yield from parted_text(line)
+            else:
                 yield from parted(iter(partial(f.read, PIECE), ''))
-            for line in f:
-                yield from parted_text(line)
 
 
 def lines(path):
@@ -217,12 +216,12 @@ A_ROW = (
 def documents_of(rows, source, text_key='text', prompt_key='auto'):
     """Yield the texts of rows; with prompts, pairs (prompt, text).
 
-    rows        () -> rows, {field: value} or a line of JSON
+    rows        {field: value} or a line of JSON each
     source      what they are from, for errors
     text_key    field of the texts
     prompt_key  field of the prompts; '' is none, 'auto' is "prompt" where a row has one"""
     kinds = set()
-    for number, row in enumerate(rows(), 1):
+    for number, row in enumerate(rows, 1):
         if isinstance(row, str) and row.isspace():
             continue
         with reading(f'row {number} of {source}', *A_ROW):
@@ -293,10 +292,11 @@ ROWS = {'jsonl': lines, 'csv': csv_rows, 'parquet': parquet_rows}
 def dataset_documents(found, source, **keys):
     """Return the Documents of a Dataset."""
 
-    def rows():
-        return table_rows(found.with_format('arrow').iter(1000))
+    def read():
+        rows = table_rows(found.with_format('arrow').iter(1000))
+        return documents_of(rows, source, **keys)
 
-    return Documents(partial(documents_of, rows, source, **keys))
+    return Documents(read)
 
 
 def is_saved(folder):
