@@ -47,7 +47,7 @@ from anyorder.training.best import Best, best_of
 from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock, training_flops
 from anyorder.training.muon import Muon
-from anyorder.training.run_folder import RunFolder, open_newest
+from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
 from anyorder.training.validation import Validation, validate
 from configurator import Config, configure
@@ -844,14 +844,14 @@ def files():
 def test_what_is_no_run_is_not_gone_on_with(folder):
     save_checkpoint('ckpt.pt', MODEL, AVERAGE, iter_num=7, tokenizer='bytes')
     with one_line('no run .* --init_from=./ckpt.pt'):
-        open_newest('.')
+        starts.open_start(typed('--init_from=resume', '--out_dir=.'))
 
 
 def test_a_folder_is_locked_before_it_is_read(folder, forked, monkeypatch):
     """But by a plan, which writes nothing."""
     run = folder(2)
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, 'Checkpoint', None)
+        patch.setattr(starts, 'Checkpoint', None)
         (other,) = forked(resume)
     assert 'out/ckpt.pt is in use by another process' in other.said
     _, _, before, _ = starts.open_start(typed('--init_from=auto', '--plan=H100'))

@@ -16,7 +16,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from anyorder.checkpoint import Checkpoint, save_checkpoint
+from anyorder.checkpoint import save_checkpoint
 from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import command, first_process_first, processes
@@ -171,21 +171,6 @@ def name_too(path, other):
             os.link(path, temporary)
         except OSError:  # a file system without links
             shutil.copyfile(path, temporary)
-
-
-def open_newest(out_dir):
-    """Return the Checkpoint out_dir/ckpt.pt, from whose raw weights a run goes on.
-
-    Raises ValueError when the file holds no run, is missing or is not whole."""
-    path = os.path.join(out_dir, 'ckpt.pt')
-    checkpoint = Checkpoint(path, lazily=True)
-    if 'totals' not in checkpoint.entries:  # a TrainState has left them
-        raise ValueError(
-            f'{path} holds no run that can be resumed: start from its weights with '
-            f'--init_from={path}'
-        )
-    checkpoint.weights = 'raw'
-    return checkpoint
 
 
 def cut_log(path, last):

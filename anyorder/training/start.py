@@ -18,7 +18,6 @@ from anyorder.networks import named_network, network_fields, network_name
 from anyorder.orders import order_options
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
-from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import GPT2_N_TOKENS, embedding_rows
@@ -57,7 +56,7 @@ def open_start(config, program='train.py'):
     checkpoint = None
     before = {}
     fixed = {}
-    place = {'out_dir': config.out_dir, 'init_from': name, 'program': program}
+    new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
     if name == 'resume':
         checkpoint = open_newest(config.out_dir)
         before = checkpoint.entries
@@ -65,17 +64,17 @@ def open_start(config, program='train.py'):
     elif name != 'scratch':
         checkpoint = Checkpoint(name)
         earlier = checkpoint.run.get('started_from', [])
-        place['started_from'] = [*earlier, {'name': short_name(name)}]
+        new['started_from'] = [*earlier, {'name': short_name(name)}]
     if checkpoint:
         fixed |= {size: getattr(checkpoint.config, size) for size in SIZES}
         fixed['network'] = network_name(checkpoint.config)
 
+    # Later ones override earlier ones
     saved = before.get('config', {})
     written = config | written_out(config, saved)
-    given = {option: written[option] for option in sorted(config.given)}
-    overrule(given, fixed, config.typed)
-    new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
-    resolved = Config(new | written | saved | given | fixed | place)
+    given = overruled(written, config, fixed)
+    place = {'out_dir': config.out_dir, 'init_from': name, 'program': program}
+    resolved = Config(new | written | saved | given | place)
     found = differing(saved, resolved)
     changed = [words for option, words in found.items() if option not in WHERE]
     return resolved, checkpoint, before, changed
@@ -94,6 +93,21 @@ def resolve_start(config):
     return weights or 'scratch'
 
 
+def open_newest(out_dir):
+    """Return the Checkpoint out_dir/ckpt.pt, from whose raw weights a run goes on.
+
+    Raises ValueError when the file holds no run, is missing or is not whole."""
+    path = os.path.join(out_dir, 'ckpt.pt')
+    checkpoint = Checkpoint(path, lazily=True)
+    if 'totals' not in checkpoint.entries:  # a TrainState has left them
+        raise ValueError(
+            f'{path} holds no run that can be resumed: start from its weights with '
+            f'--init_from={path}'
+        )
+    checkpoint.weights = 'raw'
+    return checkpoint
+
+
 def short_name(name):
     """Return the name of a checkpoint, of a path its last part."""
     return os.path.basename(os.path.abspath(name)) if os.path.exists(name) else name
@@ -107,12 +121,14 @@ def written_out(config, saved):
     return named | order_options(config, saved)
 
 
-def overrule(given, fixed, typed):
-    """Say which of the options that are given a checkpoint has `fixed` otherwise.
+def overruled(written, config, fixed):
+    """Return the options that are given, as they are written out, overruled by those that a
+    checkpoint has `fixed`, and say which.
 
     Raises ValueError for those that are typed."""
+    given = {option: written[option] for option in sorted(config.given)}
     found = differing(given, fixed)
-    wrong = [words for name, words in found.items() if name in typed]
+    wrong = [words for name, words in found.items() if name in config.typed]
     if wrong:
         raise ValueError(
             f'the checkpoint fixes {", ".join(wrong)}: leave it out, or begin anew with '
@@ -121,6 +137,7 @@ def overrule(given, fixed, typed):
     rank, _ = processes()
     if found and rank == 0:
         say(f'the checkpoint overrules the config file: {", ".join(found.values())}')
+    return given | fixed
 
 
 def check_options(c, world_size):
