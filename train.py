@@ -120,7 +120,6 @@ def train(config, make_update):
     device, dtype = start_device(config)
     data = Data(config)
     changed += check_data(before, data, config)
-    data.validation.check(config)
     model = start_model(config, checkpoint, data.tokenizer)
 
     # The options are whole when device, data and work are known
@@ -131,11 +130,11 @@ def train(config, make_update):
     found = {'dtype': dtype, 'compile': compiled}
     if config.device == 'auto':
         found['device'] = device.type
-    config = Config(config | data.said | found)
+    config = Config(data.config | found)
     check_processes(before, config, model, data)
 
     # Build what learns, and where the run is kept
-    state = start_state(config, before, model, data.validation.own, device)
+    state = start_state(config, before, model, device)
     data.validation.try_orders(state, data.val[0])
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': dict(config), 'environment': where, **data.entries}

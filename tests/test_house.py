@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_057,
+    '': 13_037,
     'anyorder': 14_291,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_731,
@@ -55,7 +55,7 @@ BUDGET = {
     'anyorder/likelihood': 9_999,
     'anyorder/machine': 4_561,
     'anyorder/tokens': 17_260,
-    'anyorder/training': 8_954,
+    'anyorder/training': 8_973,
     'config': 940,
     'data': 440,
     'docs': 1_350,

@@ -23,7 +23,7 @@ class Data:
     kind        what kind_of says of the sets
     sets        {name: what meta.json says of its splits}
     tokenizer   of all of them
-    said        what they add to the options: the source of the training, and the shape of a grid
+    config      the options of the run, with the source of the training and the shape of a grid
     validation  the Validation of the run
     counts      (n_tokens,) how often each token is trained on"""
 
@@ -38,8 +38,10 @@ class Data:
         self.train = [Blocks(train, *how) for train, _ in pairs]
         set_shares(self.train, [*weights.values()])
         sources = [split.entry['source'] for split in self.train]
-        self.said = {'source': ', '.join(sources), 'shape': self.kind.shape}
-        self.validation = Validation(Config(config | self.said))
+        said = {'source': ', '.join(sources), 'shape': self.kind.shape}
+        self.config = Config(config | said)
+        self.validation = Validation(self.config)
+        self.validation.check(self.config)
         n_blocks = self.validation.n_blocks
         self.val = [Corpus.of(Blocks(val, *how), n_blocks, self.tokenizer) for _, val in pairs]
         for text in self.val:

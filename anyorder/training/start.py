@@ -15,7 +15,7 @@ from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.terminal import say
 from anyorder.networks import named_network, network_fields, network_name
-from anyorder.orders import order_options
+from anyorder.orders import Order, order_options
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
@@ -238,7 +238,7 @@ def check_processes(before, config, model, data):
         )
 
 
-def start_state(config, before, model, order, device):
+def start_state(config, before, model, device):
     """Return the TrainState on `device` of a new run, or of that which it goes on with, which had
     the entries `before`."""
     model = lean(model.train())
@@ -251,6 +251,7 @@ def start_state(config, before, model, order, device):
     if mesh is not None:
         shard(model, mesh)
         shard(ema.model, mesh)
+    order = Order.of('own', config)
     state = TrainState(model, make_optimizers(model, config), ema, order)
     if before:
         state.resume(before)

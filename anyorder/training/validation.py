@@ -16,7 +16,6 @@ class Validation:
     """What a run validates: some blocks of each of its sets, in some orders.
 
     n_blocks  of a set, if there are as many
-    own       the Order in which the run trains
     orders    {its name: Order}: random order is 'any', own order 'any', 'l2r' or 'own', and a
               function FILE.py:NAME is NAME
     losses    {name in the log: Order}: 'val_any', the mean over the sets, and of several sets
@@ -25,7 +24,6 @@ class Validation:
     def __init__(self, config):
         """Raises ValueError for two losses of one name."""
         self.n_blocks = config.eval_iters * config.batch_size
-        self.own = Order.of('own', config)
         self.orders = {}
         self.losses = {}
         self.masked_loss = named_network(config.network).slots.masked_loss
@@ -49,7 +47,7 @@ class Validation:
     def check(self, c):
         """Raise ValueError unless a network can be trained and validated in the orders of these
         options, and keep_best names one of the losses."""
-        for order in (self.own, *self.orders.values()):
+        for order in (Order.of('own', c), *self.orders.values()):
             if self.masked_loss and (c.l2r_ratio or order.law != 'random'):
                 raise ValueError(
                     f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio '
@@ -68,7 +66,7 @@ class Validation:
     def try_orders(self, state, text):
         """Draw each order of the run once, for the first block of a Corpus: a function that sees
         the run raises here what it raises, before anything is written."""
-        for order in (self.own, *self.orders.values()):
+        for order in (state.order, *self.orders.values()):
             measured_batch(state.ema.model, text.rows([0]), order, step=state.iter_num)
 
 
