@@ -137,7 +137,7 @@ def train(config, make_update):
     state = start_state(config, before, model, device)
     data.validation.try_orders(state, data.val[0])
     where = environment(device) | {'started_from': config.started_from}
-    kept = {'config': dict(config), 'environment': where, **data.entries}
+    kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.sets, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
     del checkpoint, before, model  # the weights are in the state
