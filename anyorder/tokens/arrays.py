@@ -45,8 +45,9 @@ def encode_arrays(arrays, meta):
         if names != TRAIN_AND_VAL:
             yield *names, packed, 0, n_rows
         elif meta.row_length:
-            for is_val, row in zip(draw_val(n_rows, VAL_RATIO), packed):
-                yield names[is_val], row, 0, 1
+            in_val = draw_val(n_rows, VAL_RATIO)
+            for number, row in enumerate(packed):
+                yield names[number in in_val], row, 0, 1
         else:
             cut = int(len(packed) * (1 - VAL_RATIO))
             yield 'train', packed[:cut], 0, 1

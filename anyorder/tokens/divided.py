@@ -30,11 +30,11 @@ class Source:
     origin  what meta.json says of it
     parts   {names of splits: Documents, or an array}; of ('train', 'val') each document is of one
             of the two
-    is_val  (n,) bytes, 0 for train and 1 for val, of the documents of ('train', 'val')"""
+    in_val  {numbers of the documents of ('train', 'val') that are of val}"""
 
     origin: str
     parts: dict
-    is_val: bytes = b''
+    in_val: frozenset = frozenset()
 
     @property
     def splits(self):
@@ -53,18 +53,15 @@ class Source:
         for piece in documents:
             n += not isinstance(piece, Begun)
             length += len(piece)
-        self.is_val = draw_val(n, val_ratio)
+        self.in_val = draw_val(n, val_ratio)
         if n == 1 and isinstance(piece, str):
             cut = int(length * (1 - val_ratio))
             self.parts[TRAIN_AND_VAL] = Documents(partial(cut_in_two, documents, cut))
-            self.is_val = b'\0\1'
+            self.in_val = {1}
 
     def split_of(self, names, number):
-        """Return the split of a document of the part with these `names`.
-
-        One that `divide` has not seen has no byte: its source has changed, which is told at the
-        end."""
-        return names[self.is_val[number : number + 1] == b'\1']
+        """Return the split of a document of the part with these `names`."""
+        return names[number in self.in_val]
 
     def of_train(self):
         """Yield the documents of the train split."""
@@ -82,13 +79,10 @@ def names_of(split):
 
 
 def draw_val(n, val_ratio):
-    """Return (n,) bytes, 1 for a share `val_ratio` of n documents, of which one at least, and 0 for
-    the others."""
-    is_val = bytearray(n)
+    """Return {numbers of those that are of val} of n documents: a share `val_ratio`, of which one
+    at least."""
     n_val = min(n, max(1, round(n * val_ratio)))
-    for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
-        is_val[number] = 1
-    return is_val
+    return {*random.Random(SPLIT_SEED).sample(range(n), n_val)}
 
 
 def cut_in_two(pieces, cut):
