@@ -207,15 +207,6 @@ def test_noise_belongs_to_seed_position_and_token():
 # ---- scores
 
 
-def test_scores_that_differ_by_rounding_alone_are_equal():
-    """In a row: they become the largest one, step by step; others stay as they are."""
-    low = -torch.inf
-    score = torch.tensor([0.5, 0.3, 0.5 + 1e-5, 0.5 - 1e-5, 0.3 + 1e-3, low, 0.5 - 2e-5])
-    row = torch.tensor([0, 1, 0, 0, 1, 1, 1])
-    equal = score[[2, 1, 2, 2, 4, 5, 6]]
-    assert torch.equal(scores.without_rounding(score, row), equal)
-
-
 def test_of_equal_scores_the_first_in_the_order_is_taken_and_a_threshold_is_reached():
     """In any batch. All tokens are equal: a score of 1/8 each."""
     model = make_model(block_size=40, vocab_size=8)

@@ -65,6 +65,11 @@ class Limits:
         """Return logits (m, V) of the laws of Cells within all limits, by those of each alone."""
         return logits
 
+    def compared(self, score, cells):
+        """Return the scores (m,) of Cells by which a step chooses: equal where they differ by
+        rounding alone."""
+        return score
+
     def reveal(self, cells, token):
         """Take note that the tokens (m,) of Cells are known now."""
 

@@ -41,20 +41,3 @@ def score_of(name):
         return loaded(name)
     check_choice('score', name, *SCORES)
     return SCORES[name]
-
-
-def without_rounding(score, row):
-    """Return scores (m,) of which those of a row (m,) that differ by rounding alone are equal.
-
-    Blanks that decide each other, as the digits of (19|20), have equal scores in exact numbers.
-    In order of size, each score becomes the one before it, unless the step is larger than the tenth
-    of a root of the precision: in float32 rounding made steps up to 1e-5."""
-    best = score.argsort(descending=True, stable=True)
-    best = best[row[best].argsort(stable=True)]
-    ranked = score[best]
-    is_lower = ranked.diff() < -0.1 * torch.finfo(score.dtype).eps ** 0.5
-    is_lower |= row[best].diff() != 0
-    first = torch.arange(len(score), device=score.device)  # of those that are equal
-    first[1:] = torch.where(is_lower, first[1:], 0)
-    equal = ranked[first.cummax(0).values]
-    return torch.empty_like(score).index_copy(0, best, equal)

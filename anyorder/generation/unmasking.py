@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from anyorder.generation.schedules import check_schedule, scheduled_ends
-from anyorder.generation.scores import PROBABILITIES, score_of, without_rounding
+from anyorder.generation.scores import PROBABILITIES, score_of
 from anyorder.machine.devices import widest
 from anyorder.names import is_own
 from anyorder.seeds import hashed, uniform
@@ -261,9 +261,7 @@ class Adaptive(Given):
         Return a Choice."""
         x, cells = runner.read()
         found, logits = runner.of_each(self.score_blanks, x, cells)
-        if runner.part.limits.joint:
-            found = without_rounding(found, cells.row)
-        found = found.to(widest(x.device))
+        found = runner.part.limits.compared(found, cells).to(widest(x.device))
         if self.threshold is not None and runner.workspace.graphs is not None:
             logits = None  # the graph of each size would keep them for the next launch
 

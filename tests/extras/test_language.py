@@ -10,6 +10,7 @@ from conftest import make_model, one_line
 from oracle import ENCODER, TWO_STREAM
 
 from anyorder import Pattern
+from anyorder.extras.patterns.language import without_rounding
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
@@ -149,10 +150,17 @@ def written(model, how, rows, device='cpu'):
 
 
 @pytest.mark.parametrize(
-    'how', [dict(n_steps=3), dict(n_steps=6, policy='margin'), dict(policy='eb:0.5')], ids=str
+    'how, scale',
+    [
+        (dict(n_steps=3), 1),
+        (dict(n_steps=6, policy='margin'), 1e-11),  # scores that are equal where a pattern is
+        (dict(policy='eb:0.5'), 1),
+    ],
+    ids=str,
 )
-def test_rows_of_a_batch_are_rows_alone_on_any_device(simulated, request, how):
-    model = toy()
+def test_rows_of_a_batch_are_rows_alone_on_any_device(simulated, request, how, scale):
+    model = toy(seed=3)
+    model.lm_head.weight.mul_(scale)
     every = [0, 1, 2, 3, 4]
     batch = written(model, how, every)
     for row, start, n, pattern in PARTS:
@@ -169,6 +177,14 @@ def test_rows_of_a_batch_are_rows_alone_on_any_device(simulated, request, how):
 
     simulated(compare)
     compare(torch.device(request.config.getoption('--device')))
+
+
+def test_scores_that_differ_by_rounding_alone_are_equal():
+    """In a row: they become the largest one, step by step; others stay as they are."""
+    score = torch.tensor([0.5, 0.3, 0.5 + 1e-5, 0.5 - 1e-5, 0.301, -torch.inf, 0.5 - 2e-5])
+    row = torch.tensor([0, 1, 0, 0, 1, 1, 1])
+    equal = score[[2, 1, 2, 2, 4, 5, 6]]
+    assert torch.equal(without_rounding(score, row), equal)
 
 
 @pytest.mark.parametrize('how, drawing', [(HOWS[1], {'presence_penalty': 1.5}), (HOWS[5], {})])
