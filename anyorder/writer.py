@@ -297,10 +297,8 @@ def check_templates(templates, way, page, config):
         raise ValueError('there is no blank to write or score in the prompt')
     for n in {min(len(template), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
-    longest = max(template.longest for template in templates)
     matches = any(template.patterns for template in templates)
-    n = min(longest, config.block_size)
-    way.check(config.slots, n, matches, scores)
+    way.check(config, matches, scores)
     each(partial(check_template, way=way, page=page, block_size=config.block_size), templates)
 
 

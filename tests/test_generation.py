@@ -453,7 +453,7 @@ NAMED = [
 @pytest.mark.parametrize('options, order, noun', NAMED, ids=str)
 def test_options_name_a_way(options, order, noun):
     assert Way.of({}, **options) == Way(noun, order=Order.of(order, {}))
-    noun.check(make_model().slots, 9, Drawing())  # which can write so
+    noun.check(make_model().config, Drawing())  # which can write so
 
 
 def test_a_way_draws_or_scores():
@@ -483,7 +483,7 @@ def canvas_of(order=ORDERS, n_known=0, seeds=range(5), **how):
 
 
 def checked(way):
-    way.check(make_model().slots, 9, Drawing(), scores=True)
+    way.check(make_model().config, Drawing(), scores=True)
 
 
 def page_of(**how):

@@ -474,7 +474,9 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script):
 PROMPTS = ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
 
 
-@pytest.mark.parametrize('how', [dict(order='margin', n_steps=2), dict(order='l2r', n_steps=None)])
+@pytest.mark.parametrize(
+    'how', [dict(order='margin/8', n_steps=2), dict(order='l2r', n_steps=None)]
+)
 def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     writer = Writer(ckpt)
     alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(PROMPTS * 2)]
@@ -605,7 +607,7 @@ BAD = [  # of command and program: prompt, options, a word
     ('a', 'length=-1', '0 to'),
     ('a', 'length=HUGE', 'length'),
     ('a', "order='margins'", "nearest is 'margin'"),
-    ('a[[3]]', "order='margin/5'", '4 positions'),
+    ('a[[3]]', "order='margin/33'", '32 positions'),
     ('a', "unmask='lossless', order='margin'", 'leave out order=margin'),
     ('a', "unmask='lossless', revise=1", 'leave out revise=1'),
     ('a[[0]]', '', 'a blank is'),

@@ -91,7 +91,7 @@ def steps(model, canvas, way, use_cache=True):
             'writing needs a model in evaluation mode (model.eval()): '
             'dropout would fall on some steps'
         )
-    way.check(model.slots, model.config.block_size, canvas.limits.joint)
+    way.check(model.config, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
     for one in rounds_of(way, network, canvas):
         yield from one_round(network, canvas, one, use_cache)

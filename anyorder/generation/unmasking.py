@@ -34,10 +34,10 @@ class Unmasking:
     rereads = False  # whether a pass stands for one of each token, see Reread
     has_bound = False  # whether the probability of a text is known as a bound alone
 
-    def check(self, slots, n, drawing, matches=False, scores=False):
-        """Raise ValueError unless such a network can write n positions so by a Drawing, if it
+    def check(self, config, drawing, matches=False, scores=False):
+        """Raise ValueError unless a network of this config can write so by a Drawing, if it
         `matches` keeping to a pattern, and can say how likely a text is, if it `scores`."""
-        if slots.masked_loss and self.by_noise:
+        if config.slots.masked_loss and self.by_noise:
             raise ValueError(
                 'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
                 'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
@@ -63,9 +63,10 @@ class Unmasking:
                 'revise and cfg_scale; and a text that is scored stays as it is: score with '
                 f'revise=0, got revise={self.revise}'
             )
+        n = config.block_size
         if self.reorders and self.block_length is not None and self.block_length > n:
             raise ValueError(
-                f'block_length must be at most the {n} positions of the text, '
+                f'block_length must be at most the {n} positions of the model, '
                 f'got {self.block_length}'
             )
 

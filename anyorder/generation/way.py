@@ -65,9 +65,9 @@ class Way:
             order = read_order(order, 'own', *POLICIES)
         return cls(unmasking_of(**options), drawing, Order.of(order, run))
 
-    def check(self, slots, n, matches=False, scores=False):
+    def check(self, config, matches=False, scores=False):
         """Raise ValueError for what cannot be written so, see Unmasking.check."""
-        self.unmasking.check(slots, n, self.drawing, matches, scores)
+        self.unmasking.check(config, self.drawing, matches, scores)
 
     @property
     def to_score(self):

@@ -33,7 +33,7 @@ def written(config, checkpoint, way, **fields):
     unmasking = way.unmasking
     order = way.order
     pattern = read_pattern(config.pattern)
-    way.check(checkpoint.config.slots, config.block_size, pattern is not None)
+    way.check(checkpoint.config, pattern is not None)
     if pattern is not None:
         pattern.table(checkpoint.tokenizer)  # raises before a text is opened
     has_orders = order.law != 'one' and not unmasking.adaptive

@@ -64,7 +64,7 @@ class AnyOrderLM(LM):
         self._device = self.writer.device
         config = self.writer.checkpoint.config
         way, _ = self.how_to_write({}, ())
-        way.check(config.slots, config.block_size)
+        way.check(config)
         self.chooses = way.unmasking.adaptive
         self.reading = Reading(way.order, c.n_orders, c.seed)
         self.reading.check(config)

@@ -120,7 +120,7 @@ def main(config):
     n, N = puzzles.tokens.shape
     for _, way in runs:  # before any is solved
         way.order.check(N, checkpoint.config.block_size)
-        way.check(checkpoint.config.slots, N)
+        way.check(checkpoint.config)
 
     # The model
     device, dtype = resolve_device(config.device, config.dtype)

@@ -115,7 +115,7 @@ def ways_of(c, checkpoint):
         option = 'unmask' if name in ('binomial', 'lossless') else 'order'
         for n in steps:
             way = Way.of(checkpoint.run, n_steps=n or N, **{option: text})
-            way.check(checkpoint.config.slots, N, scores=not drafts)
+            way.check(checkpoint.config, scores=not drafts)
             law = Way.of(checkpoint.run, n_steps=N) if drafts else way
             found.append((text, n, way, law.to_score))
     return found
