@@ -199,8 +199,8 @@ class Writer:
             with self.autocast():
                 templates = [*bar]
         check_places(templates, page, self.tokenizer, way.drawing.scores)
-        rows = enumerate(zip(templates, seeds))
-        return [Text(*row, page, self.checkpoint, r) for r, row in rows]
+        rows = zip(templates, seeds)
+        return [Text(*row, page, self.checkpoint, r) for r, row in enumerate(rows)]
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B

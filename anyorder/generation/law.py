@@ -50,20 +50,20 @@ def guided(x, runner):
     return torch.where(blank.isneginf(), x, mixed)  # a network of others may rule a token out
 
 
-def penalize(logits, penalty, part, cells, n_read, exempt):
+def penalize(logits, cells, runner):
     """Return the logits (m, V) of Cells with the penalty on tokens that are known, in place.
 
         p(v) exp(-penalty [v stands among the known tokens]) / Z
 
-    A blank knows the visits before its own among the first n_read (B,) of its row: a prompt, what
+    A blank knows the visits before its own among the first n_read of its row: a prompt, what
     earlier steps wrote, and drafts. So all tokens of a step have the law of the step's beginning,
-    and a draft that is checked has the law of one token a step.
-
-    penalty  nats; below 0 known tokens become more likely
-    exempt   (k,) tokens without a penalty, see checkpoint.set_exempt; None: there are none
+    and a draft that is checked has the law of one token a step. With a penalty below 0, in nats,
+    known tokens become more likely. A network may exempt tokens, see checkpoint.set_exempt.
 
     It is the presence_penalty of OpenAI's API and of vLLM, which do not count the prompt, and of
     llama.cpp, which does. In another order the prompt may as well stand behind a blank."""
+    part = runner.part
+    n_read = runner.bounds.n_read
     logits = float32_or_better(logits)
     V = logits.size(1)
     B, T = part.order.shape
@@ -74,8 +74,9 @@ def penalize(logits, penalty, part, cells, n_read, exempt):
     token = part.idx.gather(1, part.order).clamp(0, V - 1)  # in a blank it may be anything
     since = torch.full((B, V), T, dtype=torch.int32, device=logits.device)
     since.scatter_reduce_(1, token, visit, 'amin')
+    exempt = getattr(runner.network, 'exempt', None)
     if exempt is not None:
         since.index_fill_(1, exempt, T)
     n_known = torch.minimum(cells.visit, n_read[cells.row])  # (m,)
     is_known = since[cells.row] < n_known.unsqueeze(1)  # (m, V)
-    return logits.add_(is_known, alpha=-penalty)
+    return logits.add_(is_known, alpha=-runner.drawing.presence_penalty)

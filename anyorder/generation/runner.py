@@ -85,15 +85,12 @@ class Runner:
 
     def logits(self, x, cells):
         """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
-        part = self.part
-        drawing = self.drawing
         logits = self.network.lm_head(x)
-        if drawing.presence_penalty:
-            exempt = getattr(self.network, 'exempt', None)
-            n_read = self.bounds.n_read
-            logits = penalize(logits, drawing.presence_penalty, part, cells, n_read, exempt)
+        if self.drawing.presence_penalty:
+            logits = penalize(logits, cells, self)
+        part = self.part
         n_tokens = self.network.config.n_real
-        return part.limits.alone(logits, part, cells, n_tokens, drawing.scores)
+        return part.limits.alone(logits, part, cells, n_tokens, self.drawing.scores)
 
     def in_parts(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""

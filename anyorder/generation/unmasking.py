@@ -94,7 +94,7 @@ class Unmasking:
     def asked(self, part, first, n_new):
         """Return what steps that reveal n_new ask of the network: how many visits are known, and
         how many from `first` on are its targets, (steps, B) each on the host, as is `first`."""
-        return first + part.n_drafts, n_new
+        return first, n_new
 
     def run(self, runner, plan):
         """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host."""
