@@ -100,8 +100,7 @@ def main(config):
 
     # Write
     result = begin_result(writer, way, config)
-    prompts = [prompts[i] for i in numbers]
-    write_all(writer, prompts, texts, way, result, config)
+    write_all(writer, [prompts[i] for i in numbers], texts, way, result, config)
 
     # Say what was written, and how
     samples = result['samples']
@@ -111,9 +110,8 @@ def main(config):
         write_page(samples, about, writer, config)
     if config.metrics:
         # of several prompts, each has n_samples that follow each other
-        n_each = config.n_samples if len({*numbers}) > 1 else 1
-        found = measure(samples, writer.tokenizer, judge, writer.device, n_each)
-        result['metrics'], lines = found
+        n_each = config.n_samples if len(prompts) > 1 else 1
+        result['metrics'], lines = measure(samples, writer.tokenizer, judge, writer.device, n_each)
         about |= lines
     save(result, config.out)
     print_table(about | {'written': config.out, 'page': config.html})
