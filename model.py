@@ -74,16 +74,15 @@ class AOGPTConfig:
             if not is_kind or (field.name in SIZES and value < 1):
                 kind = field.type.__name__
                 raise ValueError(f'{field.name} must be {kind}, a size at least 1, got {value!r}')
-        way = self.target_position
-        is_decoder = self.attention == 'causal'
+        target = self.target_position
         is_even = self.n_embd // self.n_head % 2 == 0
         rules = {
             'n_embd must be divisible by n_head': self.n_embd % self.n_head == 0,
             'dropout must be at least 0 and below 1': 0 <= self.dropout < 1,
             'n_tokens must be 0 (all) to vocab_size': 0 <= self.n_tokens <= self.vocab_size,
-            f'target_position must be {", ".join(TARGET_POSITIONS)}': way in TARGET_POSITIONS,
+            f'target_position must be {", ".join(TARGET_POSITIONS)}': target in TARGET_POSITIONS,
             f'attention must be {", ".join(ATTENTION)}': self.attention in ATTENTION,
-            'two_stream is a decoder': is_decoder or way != 'two_stream',
+            'two_stream is a decoder': self.attention == 'causal' or target != 'two_stream',
             'rotary wants heads of even width': is_even or not self.rotary,
         }
         for rule, holds in rules.items():
