@@ -62,7 +62,6 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 
 from collections import Counter
 from datetime import timedelta
-from functools import cache
 
 import torch
 
@@ -144,14 +143,12 @@ def estimates_of_orders(c, checkpoint):
     for text in names_in(c.orders):
         ways |= ways_of(text, c, checkpoint.run)
     beside_passes = any(one for _, one in ways.values())
-
-    @cache
-    def estimate(row):
-        way, one = ways[row]
-        other = estimate(one) if one in ways else None
-        return estimate_of(row, way, other, c, checkpoint, beside_passes)
-
-    return [(estimate(row), row[0]) for row in ways]
+    found = {}
+    for row, (way, _) in ways.items():
+        found[row] = estimate_of(row, way, c, checkpoint, beside_passes)
+    for row, (_, one) in ways.items():
+        found[row].one = found.get(one)
+    return [(found[row], row[0]) for row in ways]
 
 
 def told_apart(found):
@@ -202,11 +199,10 @@ def ways_of(text, c, run):
     return found
 
 
-def estimate_of(row, way, one, c, checkpoint, beside_passes):
+def estimate_of(row, way, c, checkpoint, beside_passes):
     """Return the estimate of a row (text, n_steps): the law of writing, or without passes, and by
     the law of the model itself, the plain one in the order.
 
-    one            the estimate with which it is compared
     beside_passes  whether rows have numbers of passes: then a masked loss is not drawn"""
     text, n_steps = row
     order = way.order
@@ -220,7 +216,7 @@ def estimate_of(row, way, one, c, checkpoint, beside_passes):
     if c.pattern:
         ending += ', matching'
     if adaptive or ending:
-        return written(c, checkpoint, way, name=name, ending=ending, one=one)
+        return written(c, checkpoint, way, name=name, ending=ending)
     kind = 'order' if order.estimate == 'own' else order.estimate
     # what is given is read as in the rows that are compared with it
     known_l2r = order.known_l2r and any(numbers(c, 'n_steps'))

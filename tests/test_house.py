@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_034,
+    '': 13_033,
     'anyorder': 14_259,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_731,
