@@ -249,16 +249,16 @@ def with_run(c, checkpoint):
     return Config(c | found)
 
 
-def open_texts(names, c, checkpoint):
+def open_corpora(names, c, checkpoint):
     """Return the Corpus of each data set and text file."""
-    texts = []
+    corpora = []
     for name in names:
         split = c.split
         if name in names_of_run(checkpoint.run):
             split = split or 'val'
         how = c.data_dir, split, c.n_blocks, c.documents
-        texts.append(open_corpus(name, c.block_size, checkpoint.tokenizer, *how))
-    return texts
+        corpora.append(open_corpus(name, c.block_size, checkpoint.tokenizer, *how))
+    return corpora
 
 
 def open_journal(c, model, dtype):
@@ -270,7 +270,7 @@ def open_journal(c, model, dtype):
     return Journal(f'{c.out}.blocks.jsonl', evaluation)
 
 
-def introduce(checkpoint, model, texts, journal, c):
+def introduce(checkpoint, model, corpora, journal, c):
     """Yield the lines that say what is about to be measured. `c` has device and dtype resolved."""
     _, world_size = processes()
     N = c.block_size
@@ -286,58 +286,58 @@ def introduce(checkpoint, model, texts, journal, c):
     about_bytes = checkpoint.tokenizer.about_bytes()
     if about_bytes:
         yield about_bytes
-    yield from data_beside_training(checkpoint, texts, c)
+    yield from data_beside_training(checkpoint, corpora, c)
     if c.n_positions:
         yield f'ensembles on a sample of {c.n_positions} visits of a block'
     if c.temperature != 1:
         yield f'tempered: temperature {c.temperature:g}'
     if c.pattern:
         yield f'matching: given that a block matches {c.pattern}'
-    if N != 1024 and any(is_zero_shot(text.name) for text in texts):
+    if N != 1024 and any(is_zero_shot(corpus.name) for corpus in corpora):
         yield (
             f'published numbers have a context of 1024: the numbers below, of context {N}, do not '
             'compare with them'
         )
 
 
-def data_beside_training(checkpoint, texts, c):
+def data_beside_training(checkpoint, corpora, c):
     """Yield lines on what is measured and what was trained on: documents, form, contents."""
     run = checkpoint.run
-    if any(form_of(text.split.meta) == STREAM for text in texts):
+    if any(form_of(corpus.split.meta) == STREAM for corpus in corpora):
         line = f'documents of a block {c.documents}'
         own = run.get('documents')
         if own:
             line += ', as in the training' if own == c.documents else f'; in the training {own}'
         yield line
-    for text in texts:
+    for corpus in corpora:
         form = form_of(checkpoint.set)
-        own_form = form_of(text.split.meta)
+        own_form = form_of(corpus.split.meta)
         if run.get('dataset') and own_form != form:
-            yield f'{text.name}: {own_form}; in the training {form}'
-        anew = prepared_anew(checkpoint, text.split.meta)
+            yield f'{corpus.name}: {own_form}; in the training {form}'
+        anew = prepared_anew(checkpoint, corpus.split.meta)
         if anew:
             yield anew
 
 
-def evaluate(model, text, estimates, journal):
-    """Return the rows of one text.
+def evaluate(model, corpus, estimates, journal):
+    """Return the rows of one corpus.
 
     Estimates that do the same work share its nats, by way of the journal."""
     rows = []
     for estimate in estimates:
-        if estimate.dataset in ('', text.name):
-            nats = estimate.measure(model, text, journal)
-            of_one = estimate.one and estimate.one.measure(model, text, journal)
-            rows += estimate.rows(nats, text, of_one)
+        if estimate.dataset in ('', corpus.name):
+            nats = estimate.measure(model, corpus, journal)
+            of_one = estimate.one and estimate.one.measure(model, corpus, journal)
+            rows += estimate.rows(nats, corpus, of_one)
     return rows
 
 
-def report(text, rows, tokenizer):
-    """Return what to print of the rows of a text: the table, then the remarks."""
-    lines = [f'\n{text.label}, from {text.origin["source"]}']
+def report(corpus, rows, tokenizer):
+    """Return what to print of the rows of a corpus: the table, then the remarks."""
+    lines = [f'\n{corpus.label}, from {corpus.origin["source"]}']
     table = [row for row in rows if 'perplexity' in row]
-    if table and not text.split.meta.given:
-        table.append(unigram_row(text, tokenizer))
+    if table and not corpus.split.meta.given:
+        table.append(unigram_row(corpus, tokenizer))
     if table:
         lines.append(format_table(table))
     bounds = [row['estimate'] for row in rows if row.get('bound')]
@@ -349,7 +349,7 @@ def report(text, rows, tokenizer):
 def main(config):
     check_options(config)
 
-    # Open the model, and the texts
+    # Open the model, and the corpora
     checkpoint = open_checkpoint(config.ckpt)
     config = with_run(config, checkpoint)
     datasets = names_of_sets(config, checkpoint)
@@ -357,7 +357,7 @@ def main(config):
     device, dtype = resolve_device(config.device, config.dtype)
     start_processes(timedelta(days=7))  # all wait for the longest block
     with first_process_first():  # a text that is missing costs nothing before the model is there
-        texts = open_texts(datasets, config, checkpoint)
+        corpora = open_corpora(datasets, config, checkpoint)
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, model, dtype)
 
@@ -365,16 +365,16 @@ def main(config):
     rank, _ = processes()
     if rank == 0:
         resolved = Config(config | {'device': device, 'dtype': dtype})
-        print(*introduce(checkpoint, model, texts, journal, resolved), sep='\n')
+        print(*introduce(checkpoint, model, corpora, journal, resolved), sep='\n')
 
     # Measure
     model = freeze(model, getattr(torch, dtype))
     results = []
-    for text in texts:
-        rows = evaluate(model, text, estimates, journal)
+    for corpus in corpora:
+        rows = evaluate(model, corpus, estimates, journal)
         if rank == 0:
-            print(report(text, rows, checkpoint.tokenizer), flush=True)
-        origin = {'dataset': text.name, 'set': text.label, **text.origin}
+            print(report(corpus, rows, checkpoint.tokenizer), flush=True)
+        origin = {'dataset': corpus.name, 'set': corpus.label, **corpus.origin}
         origin['block_size'] = config.block_size
         results += [origin | row for row in rows]
 

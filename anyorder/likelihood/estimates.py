@@ -27,11 +27,11 @@ def mean(nats):
     return {nats.size(1): nats.mean(1)}
 
 
-def blocks_of(text):
-    return text
+def blocks_of(corpus):
+    return corpus
 
 
-def nothing(nats, text, row):
+def nothing(nats, corpus, row):
     return {}
 
 
@@ -74,15 +74,15 @@ class Estimate:
     def label(self):
         return self.name + self.ending
 
-    def measure(self, model, text, journal):
+    def measure(self, model, corpus, journal):
         """Return nats (n, m) of all blocks of a Corpus, of all processes.
 
         What is in the journal is not run again."""
         rank, world_size = processes()
-        items = self.items(text)
-        keys = [(text.label, text.digest, self.work, number) for number in range(len(items))]
+        items = self.items(corpus)
+        keys = [(corpus.label, corpus.digest, self.work, number) for number in range(len(items))]
         missing = [key for key in keys if key not in journal.done]
-        how = {'total': len(missing), 'unit': 'block', 'desc': f'{text.label} {self.label}'}
+        how = {'total': len(missing), 'unit': 'block', 'desc': f'{corpus.label} {self.label}'}
         with progress(**how, leave=False, disable=rank > 0 or not missing) as bar:
             size = self.n_at_once * world_size
             for i in range(0, len(missing), size):
@@ -97,24 +97,24 @@ class Estimate:
                 bar.update(len(part))
         return torch.tensor([journal.done[key] for key in keys], dtype=torch.float64)
 
-    def rows(self, nats, text, of_one=None):
+    def rows(self, nats, corpus, of_one=None):
         """Return rows of the table from the nats (n, m) of all blocks of a Corpus.
 
         of_one  what `measure` gives of the estimate `one`"""
-        counts = text.by_block(text.n_blanks)
-        columns = {n: text.by_block(column) for n, column in self.columns(nats).items()}
+        counts = corpus.by_block(corpus.n_blanks)
+        columns = {n: corpus.by_block(column) for n, column in self.columns(nats).items()}
         first, *_ = columns.values()
         found = []
         for n, column in columns.items():
             label = f'{self.label} x {n}' if self.several else self.label
             row = {'kind': self.kind, 'n': n, 'bound': self.bound}
-            row |= summarize(label, column, counts, text.n_bytes)
+            row |= summarize(label, column, counts, corpus.n_bytes)
             if self.gains and n > 1:
                 row |= compared('gain', first - column, counts)
             if of_one is not None:
                 (other,) = self.one.columns(of_one).values()
-                row |= compared('cost', column - text.by_block(other), counts)
-            found.append(row | self.about(nats, text, row))
+                row |= compared('cost', column - corpus.by_block(other), counts)
+            found.append(row | self.about(nats, corpus, row))
         return found
 
 
@@ -151,15 +151,15 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
         how = {'n_known': batch.n_known if drawn else None, 'n_given': batch.n_given}
         return block_nll(model, batch.idx, batch.order, config.batch_size, **how).view(-1, K)
 
-    def nats(model, text, numbers):
+    def nats(model, corpus, numbers):
         how = {'step': checkpoint.iter_num, 'left_to_right': known_l2r}
-        batch = measured_batch(model, text.rows(numbers), order, K, config.seed, **how)
+        batch = measured_batch(model, corpus.rows(numbers), order, K, config.seed, **how)
         return (nats_of or nats_in_orders)(model, batch, numbers)
 
-    def about(nats, text, row):
+    def about(nats, corpus, row):
         if 'idx' in order.sees:
             return {'sees': ', '.join(order.sees)}
-        return {} if drawn else between_orders(order, nats, text)
+        return {} if drawn else between_orders(order, nats, corpus)
 
     kind = 'drawn ' if drawn else ''
     ending = ', known from left to right' if known_l2r else ''
@@ -176,15 +176,15 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     return Estimate(nats=nats, **how | fields)
 
 
-def between_orders(order, nats, text):
+def between_orders(order, nats, corpus):
     """Return what a row says of the difference between the orders of a block, of nats (n, K)."""
     n_orders = nats.size(1)
     if n_orders == 1 or not nats.isfinite().all():
         return {}
     if order.drawn:
-        return {'spread': float(text.by_block(nats).var(1).mean().sqrt())}
+        return {'spread': float(corpus.by_block(nats).var(1).mean().sqrt())}
     stderr = nats.mean(0).std() / n_orders**0.5  # of orders that all blocks share
-    return {'orders_stderr': float(stderr * len(nats) / text.n_blanks.sum())}
+    return {'orders_stderr': float(stderr * len(nats) / corpus.n_blanks.sum())}
 
 
 def importance_weighted(config, checkpoint):

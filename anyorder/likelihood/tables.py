@@ -53,17 +53,17 @@ def ratio_error(sums, counts):
     return float(variance.sqrt() / counts.mean())
 
 
-def unigram_row(text, tokenizer):
+def unigram_row(corpus, tokenizer):
     """Return a row of the table that a model with context has to beat: the entropy of the token
     frequencies of the whole set of a Corpus."""
-    n = len(text.split.packed)
-    counts = text.split.count(n)
+    n = len(corpus.split.packed)
+    counts = corpus.split.count(n)
     n_bytes = None
-    if text.sizes is not None:
-        n_bytes = int(text.sizes.sum())
+    if corpus.sizes is not None:
+        n_bytes = int(corpus.sizes.sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(counts @ tokenizer.n_bytes)
-    N = text.blocks.size(1)
+    N = corpus.blocks.size(1)
     nats = torch.tensor([entropy(counts) * n], dtype=torch.float64)
     row = summarize('unigram, whole set', nats, n, n_bytes)
     return row | {'blocks': n // N, 'nats_per_block': row['nats_per_token'] * N}

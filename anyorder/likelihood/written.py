@@ -67,14 +67,14 @@ def written(config, checkpoint, way, **fields):
     def columns(nats):
         return mean(nats_by_order(nats))
 
-    def about(nats, text, row):
+    def about(nats, corpus, row):
         kept, cut, passes = nats.unflatten(1, (-1, 3)).mean(1).T
         found = {'passes': float(passes.mean())}
         if cut.any():
             n_kept = max(1, row['tokens'] - cut.sum())
             found |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / n_kept)}
         if has_orders:  # other draws are a block's own
-            found |= between_orders(order, nats_by_order(nats), text)
+            found |= between_orders(order, nats_by_order(nats), corpus)
         return found
 
     name = derive_seed(order, unmasking, way.drawing, config.pattern)

@@ -15,9 +15,9 @@ def last_word(config, checkpoint):
     Left to right. A word sees what fits into a block. Networks with a masked loss take a pass for
     each token."""
 
-    def items(text):
+    def items(corpus):
         """Return the last words of all passages, the longest passage first."""
-        words = last_words(text.split.packed, checkpoint.tokenizer)
+        words = last_words(corpus.split.packed, checkpoint.tokenizer)
         if not words:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         return sorted(words, key=lambda pair: -len(pair[0]))
@@ -38,7 +38,7 @@ def last_word(config, checkpoint):
 class Accuracy(Estimate):
     """An Estimate whose row has no nats of blocks."""
 
-    def rows(self, measured, text, of_one=None):
+    def rows(self, measured, corpus, of_one=None):
         nats, hits = measured.T
         words = summarize('', nats, 1, None)
         n = len(measured)
