@@ -482,10 +482,6 @@ def canvas_of(order=ORDERS, n_known=0, seeds=range(5), **how):
     Canvas(ROWS, order, n_known, seeds, **how)
 
 
-def checked(way):
-    way.check(make_model().config, Drawing(), scores=True)
-
-
 def page_of(**how):
     Page(**how).check(9, 5)
 
@@ -543,8 +539,8 @@ BAD = [
     ('page_of(length=2**31)', 'length'),
     ('page_of(top_logprobs=6)', 'top_logprobs'),
     ('page_of(context=9)', 'context'),
-    ('checked(Given(revise=1))', 'revise'),
-    ("checked(Adaptive(score='margin', noise=1))", 'noise'),
+    ('Given(revise=1).check(make_model().config, Drawing(), scores=True)', 'revise'),
+    ('Adaptive(noise=1).check(make_model().config, Drawing(), scores=True)', 'noise'),
 ]
 
 

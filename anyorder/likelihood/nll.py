@@ -146,8 +146,7 @@ def answers(model, batch, head, at_once):
 
     def hidden(n_known, first, n_targets, cache=None):
         """Return the hidden states (R, n, C) of visits from `first` on."""
-        how = {'n_visits': n_visits, 'first': first, 'head': Identity()}
-        return model.predict(idx, order, n_known, n_targets, cache, **how)
+        return model.predict(idx, order, n_known, n_targets, cache, n_visits, first, Identity())
 
     # What the head reads of all visits, (R, A, C)
     if at_once or not model.slots.masked_loss:
