@@ -47,7 +47,7 @@ BUDGET = {
     'anyorder/extras/lm_eval': 3_405,
     'anyorder/extras/masked': 3_792,
     'anyorder/extras/patterns': 7_537,
-    'anyorder/extras/pictures': 2_234,
+    'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
     'anyorder/extras/rules': 2_957,
     'anyorder/extras/speed': 5_519,

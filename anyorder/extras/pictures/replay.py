@@ -70,21 +70,21 @@ def replay_rows(samples, tokenizer, between=''):
     top       only if the sample has top_logprobs: of each token said_of, see likeliest.py"""
     known = []
     for sample in samples:
-        places = zip(sample['tokens'], sample['step'])
-        known.append([token if step < 0 else None for token, step in places])
+        is_known = np.less(sample['step'], 0)
+        known.append(np.where(is_known, sample['tokens'], -1).tolist())
     rows = []
     for i, sample in enumerate(samples):
-        drawn = [step for step in sample['step'] if step >= 0]
         # without the passes that wrote nothing but what a stop cut
-        rank = {step: number for number, step in enumerate(sorted(set(drawn)), 1)}
-        about = facts(drawn, sum(sample['logprob']))
+        written, rank = np.unique([-1, *sample['step']], return_inverse=True)
+        n_steps = len(written) - 1
+        about = facts(rank[rank > 0], n_steps, sum(sample['logprob']))
         about += [length_in_words(length) for length in sample.get('lengths', ())]
         after = range(i + 1, len(samples))
         row = {
             'name': f'sample {i}',
             'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
-            'rank': [rank.get(step, 0) for step in sample['step']],
-            'n_steps': len(rank),
+            'rank': rank[1:].tolist(),
+            'n_steps': n_steps,
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
             'facts': about,
             'beside': next((j for j in after if known[j] == known[i]), None),
@@ -95,13 +95,12 @@ def replay_rows(samples, tokenizer, between=''):
     return rows
 
 
-def facts(drawn, nats):
+def facts(drawn, n_steps, nats):
     """Return the lines below a sample: how much in how many steps, how likely, how left to right.
 
-    drawn     the step of each drawn token, in order of position
+    drawn     the rank of each drawn token, in order of position
     nats      the log-probability of all drawn tokens"""
     n = len(drawn)
-    n_steps = len(set(drawn))
     lines = [f'{n} tokens in {n_steps} steps', f'{abs(nats) / max(1, n):.2f} nats a token']
     tau = kendall_tau(drawn)
     if tau is not None:
