@@ -76,8 +76,8 @@ def lines_of(config):
     run = Config(config | found)
 
     # What it costs
-    yield row('parameters', f'{model.n_parameters():,}')
-    yield row('vocabulary', f'{model.config.n_real:,}', where)
+    yield row('parameters', model.n_parameters(), ',')
+    yield row('vocabulary', model.config.n_real, ',', where)
     if on_hub(start):
         origin = f'the shape of {start} is not looked up on the hub'
         yield f'the shape comes from the options: {origin}'
@@ -137,9 +137,9 @@ def vocabulary(config, sets, checkpoint=None):
 # the lines
 
 
-def row(name, value, remark=''):
-    """Return a line: a name, what is said of it, and a remark."""
-    return f'{name:<34}{value:>18}  {remark}'.rstrip()
+def row(name, value, form='', remark=''):
+    """Return a line: a name, what is said of it in a format, and a remark."""
+    return f'{name:<34}{format(value, form):>18}  {remark}'.rstrip()
 
 
 def work_lines(run, model, rate):
@@ -157,16 +157,16 @@ def work_lines(run, model, rate):
     padded = ''
     if run.length < run.block_size:
         padded = f'{run.length} a sequence, as the longest document has, padding included'
-    yield row('tokens an update', f'{tokens:,}', padded)
-    yield row('tokens in all', f'{tokens * run.max_iters:,}')
-    yield row('GFLOP a token', f'{of_token / 1e9:,.4g}')
-    yield row('TFLOP an update', f'{clock.flops_per_iter / 1e12:,.4g}')
-    yield row('TFLOP of validations', f'{of_validations / 1e12:,.4g}', f'{n_orders} orders')
-    yield row('TFLOP in all', f'{in_all / 1e12:,.4g}')
+    yield row('tokens an update', tokens, ',', padded)
+    yield row('tokens in all', tokens * run.max_iters, ',')
+    yield row('GFLOP a token', of_token / 1e9, ',.4g')
+    yield row('TFLOP an update', clock.flops_per_iter / 1e12, ',.4g')
+    yield row('TFLOP of validations', of_validations / 1e12, ',.4g', f'{n_orders} orders')
+    yield row('TFLOP in all', in_all / 1e12, ',.4g')
 
-    yield '\n' + row('hours of training', 'hours', f'at {rate / 1e12:,.4g} TFLOP/s')
+    yield '\n' + row('hours of training', 'hours', '', f'at {rate / 1e12:,.4g} TFLOP/s')
     for mfu in MFUS:
-        yield row(f'  at {mfu:.0%} MFU', f'{in_all / rate / mfu / 3600:,.4g}')
+        yield row(f'  at {mfu:.0%} MFU', in_all / rate / mfu / 3600, ',.4g')
     if run.dtype != 'bfloat16':
         yield f'TFLOP/s hold for bfloat16; {run.dtype} takes several times as long'
 
@@ -178,12 +178,12 @@ def memory_lines(run, model, name, gpu):
     how = f'compile={run.compile}, {run.dtype}'
     if run.save_memory:
         how += f', {run.save_memory}'
-    yield '\n' + row(f'memory of one {name}, batch_size={run.batch_size}', 'GiB', how)
+    yield '\n' + row(f'memory of one {name}, batch_size={run.batch_size}', 'GiB', '', how)
     for part, n in parts.items():
-        yield row(f'  {part}', f'{n / GIB:,.2f}')
-    yield row('together', f'{sum(parts.values()) / GIB:,.2f}')
+        yield row(f'  {part}', n / GIB, ',.2f')
+    yield row('together', sum(parts.values()) / GIB, ',.2f')
     reserved = "without CUDA's own and what is lost between tensors"
-    yield row('there is', f'{room:,.2f}', f'{gpu.memory:g} {reserved}')
+    yield row('there is', room, ',.2f', f'{gpu.memory:g} {reserved}')
 
     # The largest batch_size with and without each way to save memory
     ways = ['']
@@ -191,7 +191,9 @@ def memory_lines(run, model, name, gpu):
         ways.append('shard')
     if run.world_size > NODE:
         ways.append('hybrid')
-    yield '\n' + row('the largest micro-batch', 'batch_size', 'for as many sequences in an update')
+    yield '\n' + row(
+        'the largest micro-batch', 'batch_size', '', 'for as many sequences in an update'
+    )
     for words in itertools.product(('', 'recompute'), ways):
         saved = ','.join(filter(None, words))
 
@@ -201,13 +203,13 @@ def memory_lines(run, model, name, gpu):
 
         largest = bisect_right(range(1, 2**40), room * GIB, key=bytes_at)
         title = f'--save_memory={saved}' if saved else 'as it is'
-        yield row(f'  {title}', largest or 'none', same_update(run, largest))
+        yield row(f'  {title}', largest or 'none', '', same_update(run, largest))
 
     n_bytes = n_parts(run) * (parts['weights'] + parts['EMA'] + parts['optimizer'])
     n_files = 3 + bool(run.keep_best)  # the newest, the one before it, and the next one
     yield '\n' + row('disk', 'GiB')
-    yield row('  a checkpoint', f'{n_bytes / GIB:,.2f}')
-    yield row(f'  {n_files} of them, while one is written', f'{n_files * n_bytes / GIB:,.2f}')
+    yield row('  a checkpoint', n_bytes / GIB, ',.2f')
+    yield row(f'  {n_files} of them, while one is written', n_files * n_bytes / GIB, ',.2f')
 
 
 def same_update(run, largest):
