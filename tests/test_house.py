@@ -50,7 +50,7 @@ BUDGET = {
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
     'anyorder/extras/rules': 2_957,
-    'anyorder/extras/speed': 5_519,
+    'anyorder/extras/speed': 5_466,
     'anyorder/generation': 19_499,
     'anyorder/likelihood': 9_983,
     'anyorder/machine': 4_561,

@@ -118,25 +118,22 @@ def time_texts(table, model, passes, config, device, dtype):
     order = sample_order(config.batch_size, config.block_size, device=device)
     blank = torch.zeros_like(order)
     seeds = range(config.batch_size)
-
-    def timed(name, ends, write):
-        with autocast(device, dtype):
-            times = times_of(write, device, config.repeats, len(ends), order.numel())
-        return {'name': name, **times}
-
-    for n in passes['n_steps']:
-        ends = unmask_schedule(config.block_size, n)
-        write = partial(generate, network, blank, order, 0, n, seeds=seeds)
-        row = timed(config.network, ends, write)
-        if config.network == 'decoder':
-            # only now: the first call in a process has all that a device prepares once
-            limits = device_limits(device, products)
-            how = config.batch_size, ends, *limits, products.itemsize
-            row['of_limit'] = generation_limit(model, *how) / row['later']
-        table.add(row)
-    for n in passes.get('plain', ()):
-        ends = unmask_schedule(config.block_size, n)
-        table.add(timed('plain', ends, partial(plain_generate, model, order, ends)))
+    for option, counts in passes.items():
+        name = 'plain' if option == 'plain' else config.network
+        for n in counts:
+            ends = unmask_schedule(config.block_size, n)
+            write = partial(generate, network, blank, order, 0, n, seeds=seeds)
+            if name == 'plain':
+                write = partial(plain_generate, model, order, ends)
+            with autocast(device, dtype):
+                times = times_of(write, device, config.repeats, len(ends), order.numel())
+            row = {'name': name, **times}
+            if name == 'decoder':
+                # only now: the first call in a process has all that a device prepares once
+                limits = device_limits(device, products)
+                how = config.batch_size, ends, *limits, products.itemsize
+                row['of_limit'] = generation_limit(model, *how) / row['later']
+            table.add(row)
 
 
 # --------------------------------------------------------------------------------------------------
