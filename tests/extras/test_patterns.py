@@ -103,7 +103,7 @@ def test_a_table_accepts_what_matches_an_expression(n):
 TYPED = r"""a|ab (|a)b a*?b?? ^a$ \Aab \Aab\Z (?i)^A$ (?s).b (?m)^a []a] [^]a] [\]a] [$^] \.|a \\
     a{0} | () . \u0663 \d [0-9] \x61 \u00e9 (?P<one>a)b [\s\S]* [\x00-\x7f] (?i:É) (a|(b|é))+?
     \(?=a [(?=]a a\$ \\b [\^b$]"""
-MEANT = {text: text for text in [*TYPED.split(), '(?x)a b # a', '\n']}
+MEANT = {text: text for text in [*TYPED.split(), '(?ix)a # [)$\nb(\\#|) # a', '\n']}
 MEANT |= {'[0-9--1]': '[02-9]', '[[:alpha:]]': '[a-zA-Z]', r'\x{41}+': 'A+', r'\p{Nd}': r'\d'}
 TEXTS = ['', 'a', 'b', 'ab', 'A', 'é', '٣', '\n', '\nb', ']', '$', '0', '1', '.', '\\', 'bb', 'abé']
 
@@ -199,6 +199,7 @@ BAD = {
     'possessive': ['a++', 'a{2}+', '(?>a)'],
     r'\{0,2\}': ['a{,2}'],
     'flag a': ['(?a)a'],
+    'comment': ['(?x: a # [b\n)'],
     r'without its \(': ['a)', 'a)(b', 'a)|(b'],
     'unterminated': ['[a'],
     r'missing \)': ['(a'],

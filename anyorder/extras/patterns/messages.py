@@ -52,7 +52,6 @@ class Messages:
         self.logs = logs
         self.forward = np.full((n, n_places + 1, S + 1), -np.inf)
         self.forward[span, 0, states] = 0
-        self.forward[:, 0, S] = -np.inf
         self.backward = np.full((n, n_places + 1, S + 1), -np.inf)
         self.backward[span, lengths, :S] = np.where(table.final, 0, -np.inf)
         self.known_to = np.zeros(n, int)

@@ -12,8 +12,8 @@ from anyorder.extras.patterns.syntax import check, without_ends
 class Pattern:
     """A regular expression that a whole text matches.
 
-    text    the expression, in the syntax of Rust's crate regex, without ^ at its start and $ at its
-            end, which it has in any case
+    text    the expression, in the syntax of Rust's crate regex, without comments, and without ^ at
+            its start and $ at its end, which it has in any case
     within  whether what matches is a part of a text that begins behind other tokens: many
             tokenizers show the space of a token there alone
 
@@ -51,16 +51,15 @@ class Pattern:
         table = self.table(tokenizer)
         blanks = np.full(most + table.n_states, -1)
         can_match = np.flatnonzero(table.ends(blanks))
-        shorter = can_match[can_match < least]
-        longer = can_match[can_match > most]
-        found = can_match[len(shorter) : len(can_match) - len(longer)].tolist()
-        if not found:
+        borders = can_match.searchsorted([least, most + 1])
+        shorter, found, longer = np.split(can_match, borders)
+        if not found.size:
             size = f'{least} to {most}' if least < most else least
             near = ' and '.join(map(str, [*shorter[-1:], *longer[:1]]))
             raise ValueError(
                 f'no text of {size} tokens matches {self}: the nearest that can match: {near}'
             )
-        return found
+        return found.tolist()
 
     def check(self, tokens, tokenizer, row=0):
         """Raise ValueError unless a text of these tokens, -1 in its blanks, can match.

@@ -4,6 +4,7 @@ import re
 import warnings
 
 FLAGS = re.compile(r'(?:\(\?[a-zA-Z-]+\))*')  # of the whole expression
+COMMENT = re.compile(r'(\\.)|#[^\n]*', re.DOTALL)  # in a class, too; and what is none, an escape
 STARTS = re.compile(r'\A(?:\^|\\A)+')
 ENDS = re.compile(r'(?<!\\)((?:\\\\)*)(?:\$|\\[zZ])+\Z')
 PIECE = re.compile(r'\\(?:[xuUpP]\{[^}]*\}|[pP].|.)|\[\^?\]?|.', re.DOTALL)
@@ -19,14 +20,19 @@ REFUSED = [
     (r'(?:[*+?]|\{\d+(?:,\d*)?\})\+|\(\?>', 'a possessive repetition', 'leave the + or ?> out'),
     (r'\{,\d+\}', 'a count without a least number', 'write {0,2} for {,2}'),
     (r'\(\?\w*a', 'the flag a', 'write [0-9] for \\d and [a-z] for \\w'),
+    (r'\(\?\w*x[^#]*#', 'a comment within', 'begin it with (?x), or write \\# for the letter'),
     ('\0', 'a NUL', 'no text holds one'),
 ]
 
 
 def without_ends(text):
-    """Return an expression without ^ or \\A at its start and $, \\z or \\Z at its end."""
+    """Return an expression without ^ or \\A at its start and $, \\z or \\Z at its end, and without
+    the comments that the flag x allows."""
     flags = FLAGS.match(text).group()
-    rest = STARTS.sub('', text.removeprefix(flags))
+    rest = text.removeprefix(flags)
+    if re.search(r'\(\?\w*x', flags):
+        rest = COMMENT.sub(r'\1', rest)
+    rest = STARTS.sub('', rest)
     return flags + ENDS.sub(r'\1', rest)
 
 
@@ -95,11 +101,7 @@ def between_nuls(text):
             found.append(rf'[{piece}&&[^\x00]]')
         else:
             found.append(piece)
-    inner = ''.join(found)
-    has_comments = re.match(r'\(\?\w*x', text)
-    if has_comments:
-        inner += '\n'
-    return rf'\x00(?:{inner})\x00'
+    return rf'\x00(?:{"".join(found)})\x00'
 
 
 def meaning_of_dot(text):
