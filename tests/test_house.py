@@ -49,7 +49,7 @@ BUDGET = {
     'anyorder/extras/patterns': 7_523,
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
-    'anyorder/extras/rules': 2_957,
+    'anyorder/extras/rules': 2_890,
     'anyorder/extras/speed': 5_466,
     'anyorder/generation': 19_499,
     'anyorder/likelihood': 9_983,

@@ -65,10 +65,8 @@ class Laws:
         dtype = torch.promote_types(workspace.dtype, torch.float32)
         shape = block_length or n_positions, runner.network.config.vocab_size
         self.logp = workspace.table('laws', shape, dtype)[:B]
-        tables = []
-        for name in ('place', 'n_stable', 'last step'):
-            tables.append(workspace.table(name, (n_positions,), torch.long)[:B, :N])
-        self.place, self.n_stable, self.step = tables
+        tables = workspace.table('places and steps', (3, n_positions), torch.long)[:B, :, :N]
+        self.place, self.n_stable, self.step = tables.unbind(1)
         n_given = part.n_given.to(device, non_blocking=True).unsqueeze(1)
         place = (torch.arange(N, device=device) - n_given) % self.logp.size(1)
         self.place.scatter_(1, part.order, place)

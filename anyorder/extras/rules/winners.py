@@ -24,9 +24,12 @@ def likely_sets(law, score, losing, k, n_most, u):
     u           two tables (B, n) of uniform numbers"""
     B, n = law.shape
     column = torch.arange(n, device=law.device)
-    ranks_before = before(score.unsqueeze(2), column.unsqueeze(1), score.unsqueeze(1), column)
+    own = score.unsqueeze(2)
+    of_last = score.unsqueeze(1)
+    ranks_before = (own > of_last) | (own == of_last) & (column.unsqueeze(1) < column)
+    winning = torch.where(ranks_before, law.unsqueeze(2), -torch.inf)  # beside `losing`
     n_others = (k - 1).clamp(min=0)
-    for sums in sums_of_sets(law, ranks_before, losing, column.expand(B, n), n_most):
+    for sums in sums_of_sets(winning, losing, column.expand(B, n), n_most):
         pass  # the sums over subsets of all blanks are the last ones, (B, n, n_most)
     of_others = sums.gather(2, n_others.view(-1, 1, 1).expand(B, n, 1))
     weight = law + of_others.squeeze(2)  # (B, n): of all sets whose last blank is this one
@@ -35,40 +38,33 @@ def likely_sets(law, score, losing, k, n_most, u):
     last = (weight + gumbel_noise(u[0])).argmax(1, keepdim=True)  # (B, 1)
     at = last.unsqueeze(1).expand(B, n, 1)
     losing = losing.gather(2, at)
-    ranks_before = ranks_before.gather(2, at)
-    sums = [*sums_of_sets(law, ranks_before, losing, last, n_most)]
+    winning = winning.gather(2, at)
+    sums = [*sums_of_sets(winning, losing, last, n_most)]
     is_chosen = column == last
     left = n_others.unsqueeze(1)  # (B, 1)
     for j in reversed(range(n)):
-        own = slice(j, j + 1)
-        win = torch.where(ranks_before[:, j], law[:, own], -torch.inf)
-        with_it = sums[j][:, 0].gather(1, (left - 1).clamp(min=0)) + win
+        with_it = sums[j][:, 0].gather(1, (left - 1).clamp(min=0)) + winning[:, j]
         both = sums[j + 1][:, 0].gather(1, left)
-        is_in = u[1][:, own] < (with_it - both).exp()
+        is_in = u[1][:, j : j + 1] < (with_it - both).exp()
         takes = is_in & (left > 0) & (last != j)
         is_chosen = is_chosen | takes & (column == j)
         left = left - takes.long()
     return weight.logsumexp(1), is_chosen
 
 
-def before(score, column, other, other_column):
-    """Return whether a blank ranks before another one: of equals the first."""
-    return (score > other) | (score == other) & (column < other_column)
-
-
-def sums_of_sets(law, ranks_before, losing, last, n_most):
+def sums_of_sets(winning, losing, last, n_most):
     """Yield (B, m, n_most) after none, one, ..., all n blanks: the logarithms of the sums over sets
     of 0, 1, ... of these blanks, beside the last ones (B, m), see above.
 
-    ranks_before, losing  (B, n, m) of each blank against each last one"""
+    winning, losing  (B, n, m) log P that a blank reveals its true token before the last one, -inf
+                     if this ranks after it, and that it loses against it"""
     B, n, m = losing.shape
     none = losing.new_full((B, m, 1), -torch.inf)
     sums = losing.new_full((B, m, n_most), -torch.inf)
     sums[:, :, :1].zero_()
     yield sums
     for j in range(n):
-        win = torch.where(ranks_before[:, j], law[:, j : j + 1], -torch.inf)
-        with_it = torch.cat([none, sums[:, :, :-1]], 2) + win.unsqueeze(2)
+        with_it = torch.cat([none, sums[:, :, :-1]], 2) + winning[:, j].unsqueeze(2)
         without = sums + losing[:, j].unsqueeze(2)
         after = torch.logaddexp(without, with_it)
         sums = torch.where((last == j).unsqueeze(2), sums, after)
