@@ -43,7 +43,7 @@ BUDGET = {
     '': 13_033,
     'anyorder': 14_259,
     'anyorder/extras': 3_800,
-    'anyorder/extras/hub': 4_731,
+    'anyorder/extras/hub': 4_720,
     'anyorder/extras/lm_eval': 3_405,
     'anyorder/extras/masked': 3_792,
     'anyorder/extras/patterns': 7_523,

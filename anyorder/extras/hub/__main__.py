@@ -22,6 +22,7 @@ import os
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.extras.hub.exported import read_exported, write_exported
 from anyorder.machine.files import check_folder, whole_files
+from anyorder.report import print_table
 from anyorder.weights import GPT2_N_TOKENS
 
 
@@ -50,12 +51,16 @@ def main(config):
                 'checkpoint'
             )
 
-    print(f'checkpoint  {checkpoint.about(config.weights)}')
-    print(f'model       {model.n_parameters():,} parameters, digest {read_back}, read back')
     name = 'unknown' if tokenizer is None else tokenizer.name
-    is_there = os.path.isfile(os.path.join(config.out, 'tokenizer.json'))
-    print(f'tokenizer   {name}{"" if is_there else ": left out, transformers has none such"}')
-    print(f'written to {config.out}')
+    if not os.path.isfile(os.path.join(config.out, 'tokenizer.json')):
+        name += ': left out, transformers has none such'
+    about = {
+        'checkpoint': checkpoint.about(config.weights),
+        'model': f'{model.n_parameters():,} parameters, digest {read_back}, read back',
+        'tokenizer': name,
+        'written': config.out,
+    }
+    print_table(about)
 
 
 if __name__ == '__main__':
