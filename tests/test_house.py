@@ -44,7 +44,7 @@ BUDGET = {
     'anyorder': 14_259,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_720,
-    'anyorder/extras/lm_eval': 3_405,
+    'anyorder/extras/lm_eval': 3_395,
     'anyorder/extras/masked': 3_792,
     'anyorder/extras/patterns': 7_523,
     'anyorder/extras/pictures': 2_210,

@@ -224,11 +224,16 @@ def test_a_text_ends_before_its_first_stop_or_where_its_document_ends(lm, ckpt):
 
 HOT = {'do_sample': True, 'temperature': 3.0}
 LIKE = [  # (options, what is asked with) of one law each: greedy, of temperature 3, of 1
-    [({}, {}), ({}, {'temperature': 0.0}), ({}, {'do_sample': True, 'top_k': 1})],
+    [
+        ({}, {}),
+        ({}, {'temperature': 0.0}),
+        ({}, {'do_sample': True, 'top_k': 1}),
+        ({}, {'do_sample': False}),
+        ({'temperature': 3.0}, {'do_sample': False}),
+    ],
     [({}, HOT), ({'temperature': 3.0}, {}), ({'temperature': 3.0}, {'do_sample': True})],
     [({}, {'do_sample': True}), ({}, HOT | {'temperature': 1.0})],
 ]
-LIKE[0] += [(options, {'do_sample': False}) for options in ({}, {'temperature': 3.0})]
 
 
 def test_nothing_is_drawn_unless_it_is_asked_for_and_a_repeat_is_another_draw(lm):

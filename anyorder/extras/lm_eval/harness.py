@@ -114,9 +114,7 @@ class AnyOrderLM(LM):
         """The name by which lm-eval keeps the requests of --cache_requests: of the chat template
         too."""
         tokenizer = self.writer.tokenizer
-        template = getattr(getattr(tokenizer, 'chat', None), 'template', None)
-        if template is None:
-            return tokenizer.name
+        template = getattr(getattr(tokenizer, 'chat', None), 'template', '')
         return f'{tokenizer.name} {derive_seed(template):x}'
 
     def evaluation(self):
