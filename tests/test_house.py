@@ -45,7 +45,7 @@ BUDGET = {
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_720,
     'anyorder/extras/lm_eval': 3_395,
-    'anyorder/extras/masked': 3_792,
+    'anyorder/extras/masked': 3_770,
     'anyorder/extras/patterns': 7_523,
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,

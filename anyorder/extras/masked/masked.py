@@ -92,18 +92,17 @@ class MaskedModel(Network):
                 'the visits of a row must be the positions from 0 on, and padding the positions '
                 'behind'
             )
-        return self.logits_by_length(text, place, lengths.tolist())
+        return self.logits_by_length(text, place, lengths)
 
     def logits_by_length(self, text, place, lengths):
         """Return what `logits` gives, by a call for the rows of each length."""
-        found = []
         rows = []
-        for length in sorted({*lengths}):
-            here = [r for r, n in enumerate(lengths) if n == length]
+        found = []
+        for length in lengths.unique().tolist():
+            here = (lengths == length).nonzero()[:, 0]
+            rows.append(here)
             found.append(self.logits(text[here, :length], place[here]))
-            rows += here
-        back = torch.tensor(rows).argsort()
-        return torch.cat(found)[back]
+        return torch.cat(found)[torch.cat(rows).argsort()]
 
     def logits(self, text, place):
         """Return logits (B, n, at least n_tokens) at `place` (B, n) of `text` (B, S).
@@ -133,10 +132,8 @@ class Allowed(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        banned = torch.zeros(config.n_tokens, dtype=torch.bool)
-        for token in (*config.banned, config.mask_id):
-            if token < config.n_tokens:
-                banned[token] = True
+        tokens = torch.tensor([*config.banned, config.mask_id])
+        banned = torch.isin(torch.arange(config.n_tokens), tokens)
         self.register_buffer('banned', banned, persistent=False)
 
     def forward(self, x):
