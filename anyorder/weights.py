@@ -16,10 +16,12 @@ from anyorder.machine.files import asking_hub, read_text, reading
 FILES = (
     'config.json',
     'counts.json',
-    'tokenizer.json',
-    'tokenizer_config.json',
-    'vocab.json',
+    'tokenizer*.json',
+    'special_tokens_map.json',
+    'added_tokens.json',
+    'vocab.*',
     'merges.txt',
+    'chat_template.jinja',
 )
 
 
@@ -31,12 +33,11 @@ def on_hub(name):
     return name in GPT2_NAMES or name.startswith('hf:')
 
 
-def local_path(name, files=FILES):
+def local_path(name):
     """Return the local file or folder that the name of a checkpoint means.
 
-    name   a path; hf:OWNER/REPO/path.pt for a file on the hub, hf:OWNER/REPO for a folder there; or
-           one of GPT2_NAMES
-    files  what a folder holds beside its weights"""
+    name  a path; hf:OWNER/REPO/path.pt for a file on the hub, hf:OWNER/REPO for a folder there; or
+          one of GPT2_NAMES"""
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
@@ -48,17 +49,17 @@ def local_path(name, files=FILES):
         return name
     with asking_hub(name):
         owner, repo, *path = name.removeprefix('hf:').split('/', 2)
-        return download(f'{owner}/{repo}', path, files)
+        return download(f'{owner}/{repo}', path)
 
 
-def download(repo, path, files):
-    """Return the local place of the file [path] on the hub; of weights and `files` if it is []."""
+def download(repo, path):
+    """Return the local place of the file [path] on the hub; of weights and FILES if it is []."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
     if path:
         return hf_hub_download(repo, *path)
     for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
-        folder = snapshot_download(repo, allow_patterns=[*files, weights])
+        folder = snapshot_download(repo, allow_patterns=[*FILES, weights])
         if glob.glob(os.path.join(glob.escape(folder), weights)):
             break
     return folder

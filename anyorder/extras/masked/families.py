@@ -24,15 +24,6 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.weights import local_path, read_json
 
-FILES = (
-    'config.json',
-    'tokenizer*.json',
-    'special_tokens_map.json',
-    'added_tokens.json',
-    'vocab.*',
-    'merges.txt',
-    'chat_template.jinja',
-)
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt')
 
 
@@ -62,7 +53,7 @@ class MaskedCheckpoint:
         self.name = name
         self.folder = name.removeprefix(MASKED)
         if not os.path.isdir(self.folder):
-            self.folder = local_path(f'hf:{self.folder}', FILES)
+            self.folder = local_path(f'hf:{self.folder}')
         path = os.path.join(self.folder, 'config.json')
         self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
