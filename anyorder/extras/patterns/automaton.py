@@ -25,20 +25,19 @@ class Table:
     any division, that match a pattern.
 
     next     (S, C) int64: the state behind each state and class of tokens, -1 where no text matches
-    start    the first state
     final    (S,) bool: whether a text may end in a state
     classes  (n_tokens,) int64: the class of each token. Tokens that are no text, as the end of one,
              lead to -1 from everywhere
-    pattern, tokenizer  those that it is of
+    start    the first state
+    pattern  the Pattern that it is of
 
     No two states accept the same, and from each of them a text can be completed."""
 
     next: np.ndarray
-    start: int
     final: np.ndarray
     classes: np.ndarray
+    start: int
     pattern: object
-    tokenizer: object
 
     @property
     def n_states(self):
@@ -112,7 +111,7 @@ def table_of(pattern, tokenizer):
     arrays = found.astype(np.int64), final, merged[classes]
     for array in arrays:
         array.flags.writeable = False  # one table serves many texts
-    return Table(arrays[0], start, arrays[1], arrays[2], pattern, tokenizer)
+    return Table(*arrays, start, pattern)
 
 
 def byte_table(pattern):
