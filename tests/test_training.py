@@ -768,6 +768,10 @@ def test_the_history_of_the_best(scripted, capsys):
     tiny(*BEST, '--patience=4', '--max_iters=10', '--out_dir=whole')
     assert_same_runs('whole', 'out')
     assert saved('out/ckpt_best.pt') == 8
+    os.remove('out/ckpt_best.pt')
+    capsys.readouterr()
+    resume()
+    assert 'ckpt_best.pt' not in capsys.readouterr().out
 
 
 MEASURED = {  # what a resume measures, and the iteration of the best that it knows

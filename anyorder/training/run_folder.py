@@ -80,14 +80,16 @@ class RunFolder:
 
     @property
     def result(self):
-        """The path of the checkpoint that is the result of the run."""
-        is_best = self.best.keeps and self.best.iter_num is not None
-        return self.best_path if is_best else self.ckpt_path
+        """The path of the checkpoint that is the result of the run: of the best if there is one,
+        which a run that goes on elsewhere, or keeps it from now on, may lack."""
+        is_kept = self.best.keeps and self.best.iter_num is not None
+        is_there = is_kept and os.path.exists(self.best_path)
+        return self.best_path if is_there else self.ckpt_path
 
     def about_best(self):
         """Yield a line on the best validation so far, if there is one, and its file."""
         if self.best.iter_num is not None:
-            place = f', in {self.result}' if self.best.keeps else ''
+            place = f', in {self.result}' if self.result == self.best_path else ''
             yield f'best so far: {self.best}{place}'
 
     def compare(self, iter_num, losses):
