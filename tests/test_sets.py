@@ -30,8 +30,8 @@ from toy_runs import log, run
 from anyorder.checkpoint import load_checkpoint
 from anyorder.datasets import name_of_run, names_of_run, open_split, open_splits
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.tokens import arrays, sets
 from anyorder.tokens import prepared as p
-from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.blocks import (
@@ -334,6 +334,22 @@ def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch
     assert not os.path.exists('text')
 
 
+@pytest.mark.parametrize('name', ['a.npy', 'a.npz'])
+def test_arrays_that_change_while_they_are_read_are_one_line(monkeypatch, name):
+    done = arrays.describe
+
+    def describe_and_change(*args, **form):
+        found = done(*args, **form)
+        write(name, np.tile(GRIDS, (2, 1)))
+        return found
+
+    monkeypatch.setattr(arrays, 'describe', describe_and_change)
+    write(name, GRIDS if name == 'a.npy' else {'train': GRIDS})
+    with one_line('has changed'):
+        prepare_tokens('.', 'rows', name)
+    assert not os.path.exists('rows')
+
+
 def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(sources):
     prepare('a.jsonl')
     os.rename('text/val.bin', 'theirs')
@@ -493,6 +509,7 @@ BAD = [
     ('a.jsonl --split= --tokenizer=bpe:300', '', 'would be empty'),
     ('a.txt pydocs --source= --split=test', 'a', 'leave out --split=test'),
     ('a.npy --source=', GRIDS, '--source=FILE, .npy'),
+    ('a.npy --source=none.npy', GRIDS, "no file 'none.npy': name"),
     ('a.npy', GRIDS - 1, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS + 2**24 - 6, 'integers from 0 to 16,777,215'),
     ('a.npy', GRIDS[None], r'a stream \(n,\), got .*\(1, 4, 6\)'),

@@ -1,7 +1,9 @@
 """How do arrays of integers become a set? Rows of one length, or a stream, checked."""
 
 import math
+import os
 import re
+from functools import partial
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from anyorder.machine.files import read_text, reading
 from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val, names_of
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.sources import name_source
+from anyorder.tokens.sources import name_source, state_of, unchanged
 from anyorder.tokens.tokenizer import N_IDS
 from anyorder.tokens.tokenizers import OWN
 from configurator import differing, home
@@ -22,10 +24,11 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     split   what all of it is; '' divides it, or leaves it to an .npz
     force   replace what is there
     form    end, vocabulary and shape, see describe"""
-    if not source:
-        raise ValueError('tokens are a file of yours: name it with --source=FILE, .npy or .npz')
     source = home(source)
     path = place_of(data_dir, name or 'tokens', split)
+    if not os.path.isfile(source):
+        raise ValueError(f'no file {source!r}: name one of yours with --source=FILE, .npy or .npz')
+    state = state_of(source)
     arrays = read_arrays(source, split)
     found = Source(name_source(source), arrays)
     with folder_to_write(path, found.splits, found.origin, force) as folder:
@@ -33,7 +36,8 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
         others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
         if folder.is_done(others):
             return folder.meta
-        return folder.write(meta, encode_arrays(arrays, meta))
+        encoded = partial(encode_arrays, arrays, meta)
+        return folder.write(meta, unchanged(source, state, encoded))
 
 
 def encode_arrays(arrays, meta):
