@@ -103,10 +103,15 @@ def open_texts(path, by_line=False, **keys):
             yield from documents_of(ROWS[kind](path), path, **keys)
         else:
             yield from texts(state, by_line or kind == 'raw')
-        if state_of(path) != state:
-            raise ValueError(f'{path} has changed while it was read: start again')
 
-    return Documents(read)
+    return Documents(partial(unchanged, path, state, read))
+
+
+def unchanged(path, state, read):
+    """Yield what read() yields of a source, whose state_of is this one still at the end."""
+    yield from read()
+    if state_of(path) != state:
+        raise ValueError(f'{path} has changed while it was read: start again')
 
 
 # --------------------------------------------------------------------------------------------------
