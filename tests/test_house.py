@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_718,
     'anyorder/extras/rules': 2_890,
     'anyorder/extras/speed': 5_466,
-    'anyorder/generation': 19_499,
+    'anyorder/generation': 19_491,
     'anyorder/likelihood': 9_983,
     'anyorder/machine': 4_561,
     'anyorder/tokens': 17_304,

@@ -62,8 +62,7 @@ class Text:
         self.tokenizer = checkpoint.tokenizer
         self.block_size = checkpoint.config.block_size
         self.number = number
-        n_likeliest = page.top_logprobs and 1 + 2 * page.top_logprobs
-        self.table = np.zeros((LIKELIEST + n_likeliest, len(template)))
+        self.table = np.zeros((LIKELIEST + page.n_likeliest, len(template)))
         self.table[TOKEN] = template.tokens
         self.table[VISIT] = np.inf
         self.table[STEP] = np.where(template.is_known, GIVEN, BLANK)
@@ -259,8 +258,7 @@ def next_canvas(texts, order, device):
     checkpoint = texts[0].checkpoint
     stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
     canvas = Canvas.of_texts(stretches, order, seeds, device, page.allowed)
-    n_likeliest = len(texts[0].table) - LIKELIEST
-    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, n_likeliest)
+    canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, page.n_likeliest)
     canvas.number, canvas.start = torch.tensor([numbers, starts]).to(device)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:

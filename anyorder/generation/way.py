@@ -104,6 +104,11 @@ class Page:
     pattern: Any = None
     top_logprobs: int = 0
 
+    @property
+    def n_likeliest(self):
+        """How many numbers a place keeps of its likeliest tokens, see likeliest.py."""
+        return self.top_logprobs and 1 + 2 * self.top_logprobs
+
     def check(self, block_size, n_tokens):
         """Raise ValueError for what does not fit into a model of `block_size` positions and
         n_tokens tokens."""
