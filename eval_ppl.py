@@ -185,8 +185,6 @@ def ways_of(text, c, run):
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
     how = {'order': text, 'temperature': c.temperature, 'score': True}
     by_one = Way.of(run, n_steps=ONE_BY_ONE, **how)
-    if kind == 'dilated':
-        return {(text, 0): (by_one, ('l2r', 0))}
     if by_one.unmasking.threshold is not None:
         name, _ = parsed(text, {':': 'threshold'})
         return {(text, 0): (by_one, (name.replace(kind, by_one.unmasking.score), 0))}

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_033,
+    '': 13_012,
     'anyorder': 14_255,
     'anyorder/extras': 3_800,
     'anyorder/extras/hub': 4_720,
@@ -49,7 +49,7 @@ BUDGET = {
     'anyorder/extras/patterns': 7_505,
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
-    'anyorder/extras/rules': 2_890,
+    'anyorder/extras/rules': 2_902,
     'anyorder/extras/speed': 5_466,
     'anyorder/generation': 19_491,
     'anyorder/likelihood': 9_983,

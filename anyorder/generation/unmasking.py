@@ -27,7 +27,7 @@ class Unmasking:
     revise = 0  # rounds, at most, in which what fits least is written again, see revise.py
     block_length = None  # of the blocks in which the model chooses
     noise = 0.0  # of the scores by which it does
-    threshold = None  # of a rule by which the scores say how many blanks a step reveals
+    threshold = None  # of a rule that says itself how many blanks a step reveals
     draws_in_turn = True  # whether tokens of a step may be drawn one given the other
     by_noise = False  # whether tokens are drawn by noise, so that close laws draw alike
     asks_host = False  # whether a step does, so that no graph records it

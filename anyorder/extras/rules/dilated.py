@@ -19,10 +19,15 @@ class Dilated(Unmasking):
 
     block_length: int = 32
     adaptive = True
-    score = 'dilated'
+    score = 'l2r'  # the order that is left where a step reveals one blank
 
     def __post_init__(self):
         check_block_length(self.block_length)
+
+    @property
+    def threshold(self):
+        """The number of its name, as of all rules that say how many blanks a step reveals."""
+        return self.block_length
 
     def first_round(self, network, canvas, drawing):
         B, N = canvas.order.shape
