@@ -79,8 +79,8 @@ def text_metrics(samples, counted):
     return metrics | {'repetition': n_old / max(1, len(grams))}
 
 
-def generative_perplexity(judge, samples, counted, n_each=1):
-    """Return the perplexity of token lists under a judge's network, left to right.
+def generative_perplexity(network, samples, counted, n_each=1):
+    """Return the perplexity of token lists under the network of a judge, left to right.
 
         exp(sum of nats / number of tokens), each token given all before it
 
@@ -89,7 +89,7 @@ def generative_perplexity(judge, samples, counted, n_each=1):
     samples after each other.
 
     returns  {'nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens'}"""
-    N = judge.config.block_size
+    N = network.config.block_size
     rows = []
     for r, (tokens, flags) in enumerate(zip(samples, counted)):
         for i in range(0, len(tokens), N):
@@ -100,10 +100,10 @@ def generative_perplexity(judge, samples, counted, n_each=1):
     rows.sort(key=lambda row: -len(row[1][0]))
     numbers, pieces = zip(*rows)
     nats = torch.zeros(len(samples), dtype=torch.float64)
-    found = zip(numbers, read(judge, pieces, 16 * N))  # texts of a pass, or more short ones
+    found = zip(numbers, read(network, pieces, 16 * N))  # texts of a pass, or more short ones
     with progress(found, total=len(rows), unit='text', desc='judge', leave=False) as bar:
         for r, nll in bar:
-            nats[r] += check_finite(nll.sum(dtype=widest(judge.device))).cpu()
+            nats[r] += check_finite(nll.sum(dtype=widest(network.device))).cpu()
     sizes = torch.tensor([*map(sum, counted)])
     by_prompt = [x.view(-1, n_each).sum(1) for x in (nats, sizes)]
     row = summarize('', *by_prompt, n_bytes=0)
