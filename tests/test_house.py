@@ -46,7 +46,7 @@ BUDGET = {
     'anyorder/extras/hub': 4_720,
     'anyorder/extras/lm_eval': 3_395,
     'anyorder/extras/masked': 3_756,
-    'anyorder/extras/patterns': 7_505,
+    'anyorder/extras/patterns': 7_470,
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
     'anyorder/extras/rules': 2_902,

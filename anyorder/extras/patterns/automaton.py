@@ -121,8 +121,8 @@ def byte_table(pattern):
     reads ab to its end. A NUL behind the text keeps all alternatives until it is over: the states
     that read a NUL into an end are final. Another one before the text leads to the start."""
     states = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
-    is_end = np.append(states[:, 0] > 0, False)  # the last is for -1
-    behind = states[:, 1:]
+    behind, ends = np.split(states, [256], 1)
+    is_end = np.append(ends >= 0, False)  # the last is for -1
     start = int(behind[0, 0])
     final = is_end[behind[:, 0]]
     behind[:, 0] = -1

@@ -30,27 +30,23 @@ def set_limits():
 
 
 def automaton(expression):
-    """Return int32 numbers as bytes: for each state, the initial one first, whether it is final,
-    and the state behind each of the 256 bytes, -1 for none."""
+    """Return int32 numbers as bytes: for each state, the initial one first, the state behind each
+    of the 256 bytes and behind the end of a text, which a final state alone has; -1 for none."""
     from outlines_core import Index, Vocabulary
 
     each_byte = {bytes([b]): [b] for b in range(256)}
     index = Index(expression, Vocabulary(256, each_byte))  # 256 is the end of a text
-    ends = index.get_final_states()
     edges = index.get_transitions()
-    first = index.get_initial_state()
-    states = dict.fromkeys([first, *edges, *ends])
+    states = dict.fromkeys([index.get_initial_state(), *edges])
     if len(states) > MOST_STATES:
         raise MemoryError
     number = {state: i for i, state in enumerate(states)}
 
     numbers = array.array('i')
     for state in states:
-        row = array.array('i', [-1]) * 256
+        row = array.array('i', [-1]) * 257
         for byte, behind in edges.get(state, {}).items():
-            if byte < 256:
-                row[byte] = number[behind]
-        numbers.append(state in ends)
+            row[byte] = number[behind]
         numbers += row
     return numbers.tobytes()
 
