@@ -325,8 +325,9 @@ def test_what_is_allowed_is_that_of_the_text_whatever_its_batch(writer):
 
     texts = writer.infill('[[3/[a-c]+/]]', n=3, batch_size=1, allowed=allowed)
     assert [*map(shown, texts)] == ['aaa', 'bbb', 'ccc']
-    with one_line('allow more'):  # of what the pattern reads nothing is allowed
-        writer.infill('[[2-3/[x-z]+/]]!', allowed=allowed)
+    prompts = ['[[2/[a-c]+/]]', '[[2-3/[x-z]+/]]!']
+    with one_line('row 1 .* from position 0 .* allow more'):
+        writer.infill(prompts, batch_size=1, allowed=allowed)
 
 
 def test_the_length_of_a_blank_is_chosen_among_those_that_match(writer):

@@ -105,10 +105,11 @@ class Language(Limits):
         log_z = self.messages.log_z()
         if (log_z == -np.inf).any():
             i = log_z.argmin()
+            row = self.row[i]
             raise ValueError(
-                f'no text of row {self.row[i]} matches {table.pattern} from position '
-                f'{self.position[i, 0]} on with what is known and allowed there: choose another '
-                'text, another number of blanks, or allow more'
+                f'no text of row {canvas.number[row]} matches {table.pattern} from position '
+                f'{canvas.start[row] + self.position[i, 0]} on with what is known and allowed '
+                'there: choose another text, another number of blanks, or allow more'
             )
 
     def find(self, cells):
