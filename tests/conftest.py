@@ -166,8 +166,8 @@ def program_of(words):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """script('train.py', '--x=1', ..., code=0) runs a command in an empty folder, in this process,
-    which has the libraries loaded; what it returns has stdout and stderr.
+    """script('train.py', '--x=1', ..., code=0) runs a command in this process, which has the
+    libraries loaded; what it returns has stdout and stderr. What fails says one line.
 
     'anyorder.extras.NAME', maybe with its first word, is run as by `python -m`."""
 
@@ -194,6 +194,7 @@ def script(tmp_path, monkeypatch):
             signal.signal(signal.SIGTERM, at_end)
             torch.set_num_threads(n_threads)
         assert status == code, out.getvalue() + err.getvalue()
+        assert status == 0 or err.getvalue().count('\n') == 1, err.getvalue()
         return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
 
     return run
@@ -201,13 +202,13 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forked(tmp_path):
-    """forked(body, ...) calls every body at once, each in a fork of this process, which has the
-    libraries loaded.
+    """forked(body, ..., code=0) calls every body at once, each in a fork of this process, which has
+    the libraries loaded.
 
-    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a
-    body that hangs is ended."""
+    Several are the processes of one torchrun. All must end with this exit code; None: with any.
+    Returns of each its `code` and what it `said`; a body that hangs is ended."""
 
-    def run(*bodies):
+    def run(*bodies, code=0):
         with socket.create_server(('127.0.0.1', 0)) as s:
             port = s.getsockname()[1]
         children = [
@@ -216,9 +217,10 @@ def forked(tmp_path):
         ]
         finished = []
         for rank, child in enumerate(children):
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             said = (tmp_path / f'said-{rank}').read_text()
-            finished.append(SimpleNamespace(code=code, said=said))
+            finished.append(SimpleNamespace(code=ended, said=said))
+        assert code is None or {one.code for one in finished} == {code}, finished
         return finished
 
     return run
@@ -229,11 +231,7 @@ def simulated(forked):
     """simulated(body) calls body(device) of the simulated GPU, in a fork of this process."""
     simulated_gpu = importlib.import_module('simulated_gpu')  # a second, for who asks for it
 
-    def run(body):
-        (finished,) = forked(lambda: simulated_gpu.run(body))
-        assert finished.code == 0, finished.said
-
-    return run
+    return lambda body: forked(lambda: simulated_gpu.run(body))
 
 
 def fork_of(body, rank, world_size, port, said):

@@ -254,8 +254,7 @@ def test_two_processes_are_one(forked, whole):
         for model in (encoder, state.ema.model):
             close(validate(model, FIVE, {'any': RANDOM}, config), val)
 
-    for p in forked(both, both):
-        assert p.code == 0, p.said
+    forked(both, both)
 
 
 def test_updates_and_validation_are_in_the_dtype_of_the_run():
@@ -513,8 +512,8 @@ def test_processes_differ_or_cannot_share_in_one_line(data, forked):
     for p in forked(
         lambda: tiny(*TWO, '--out_dir=a', '--data_dir=a'),
         lambda: tiny(*TWO, '--out_dir=b', '--init_from=resume', '--seed=1'),
+        code=1,
     ):
-        assert p.code == 1
         assert re.search(f'ValueError: the processes differ in {names}', p.said)
     config = typed('--gradient_accumulation_steps=6')
     starts.check_options(config, 3)
@@ -856,7 +855,7 @@ def test_a_folder_is_locked_before_it_is_read(folder, forked, monkeypatch):
     run = folder(2)
     with monkeypatch.context() as patch:
         patch.setattr(starts, 'Checkpoint', None)
-        (other,) = forked(resume)
+        (other,) = forked(resume, code=1)
     assert 'out/ckpt.pt is in use by another process' in other.said
     _, _, before, _ = starts.open_start(typed('--init_from=auto', '--plan=H100'))
     assert before['iter_num'] == run.saved == 2
@@ -890,10 +889,10 @@ def test_a_save_that_fails_leaves_both_checkpoints(folder, forked, monkeypatch, 
             monkeypatch.setattr(torch, 'save', Mock(side_effect=error))
         save(run, 8)
 
-    (finished,) = forked(fails)
+    (finished,) = forked(fails, code=1)
     line = rf'of iteration 8 could not be written \({why}\): go on from iteration 4 with'
     assert re.search(line, finished.said.splitlines()[-1])
-    assert (finished.code, saved(), saved('out/ckpt_old.pt')) == (1, 4, 4)
+    assert (saved(), saved('out/ckpt_old.pt')) == (4, 4)
     assert files() == ['ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
 
 
