@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from anyorder.checkpoint import save_checkpoint
 from anyorder.seeds import keys_of, uniform
+from anyorder.weights import read_json
 from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -111,6 +112,15 @@ def hub_modules(tmp_path_factory):
         yield
 
 
+def put(path, text):
+    """Write a text in place of a file, {..} in place of these entries of JSON; '' removes it."""
+    if text.startswith('{"') and path.exists():
+        text = json.dumps(read_json(path) | json.loads(text))
+    path.write_text(text)
+    if not text:
+        path.unlink()
+
+
 @contextlib.contextmanager
 def one_line(said):
     """The body raises the error of a wrong input: a ValueError of one line, in which `said` is
@@ -118,6 +128,18 @@ def one_line(said):
     with pytest.raises(ValueError, match=said) as e:
         yield
     assert '\n' not in str(e.value)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Every test runs in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The folder of a test is the home folder, too."""
+    monkeypatch.setenv('HOME', str(tmp_path))
 
 
 @pytest.fixture
@@ -134,25 +156,24 @@ def batch():
 
 
 @pytest.fixture
-def ckpt(tmp_path):
+def ckpt():
     """The path of a checkpoint of random weights that reads and writes 32 bytes."""
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7)
-    return str(tmp_path / 'ckpt.pt')
+    save_checkpoint('ckpt.pt', model, tokenizer='bytes', iter_num=7)
+    return os.path.abspath('ckpt.pt')
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
-    """An empty working folder whose data/pydocs is there already: a little of the real text."""
+def data():
+    """The working folder has data/pydocs already: a little of the real text."""
     from anyorder.tokens import prepared as p
 
-    monkeypatch.chdir(tmp_path)
     texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
     quick = p.DataSet(lambda: texts, 'bytes', 0.1, '', offline=True)
     # in the table itself, which a module has that is imported meanwhile
     with mock.patch.dict(p.DATA_SETS, pydocs=quick):
         p.prepare('pydocs', 'data')
-        yield tmp_path
+        yield
 
 
 def program_of(words):
@@ -165,7 +186,7 @@ def program_of(words):
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def script(monkeypatch):
     """script('train.py', '--x=1', ..., code=0) runs a command in this process, which has the
     libraries loaded; what it returns has stdout and stderr. What fails says one line.
 
@@ -175,7 +196,6 @@ def script(tmp_path, monkeypatch):
         name, *first = name.split()
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *first, *args])
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
         monkeypatch.delitem(sys.modules, f'{name}.__main__', raising=False)  # else it warns

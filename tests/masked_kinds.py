@@ -7,7 +7,7 @@ import json
 
 import torch
 import torch.nn.functional as F
-from conftest import library
+from conftest import library, put
 
 C = 16  # width
 H = 2  # heads
@@ -285,9 +285,7 @@ def write_encoder(kind, **sizes):
         more = dict(vocab_size=45, max_position_embeddings=42, pad_token_id=0)
         network = of_transformers(f'{kind}ForMaskedLM', **more, **sizes)
         network.save_pretrained(folder)
-        path = folder / 'config.json'
-        config = json.loads(path.read_text()) | {'attn_implementation': 'somebody/kernel'}
-        path.write_text(json.dumps(config))
+        put(folder / 'config.json', '{"attn_implementation": "somebody/kernel"}')
         return lambda tokens: network(tokens[None]).logits[0]
 
     return write

@@ -1,6 +1,4 @@
-"""The door of anyorder/: orders, also of grids and of a user, seeds, checkpoint files and weights.
-
-All tests run in an empty folder of their own, which is the home folder, too."""
+"""The door of anyorder/: orders, of grids and of a user, too, seeds, checkpoint files, weights."""
 
 import itertools
 import json
@@ -49,13 +47,6 @@ from anyorder.weights import embedding_rows, local_path, unwrapped
 from anyorder.writer import Writer
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('HOME', str(tmp_path))
-
 
 # --------------------------------------------------------------------------------------------------
 # orders
@@ -188,7 +179,7 @@ def listed(text):
     return read_order('order.json')
 
 
-def test_a_file_has_positions_of_the_model_or_fewer():
+def test_a_file_has_positions_of_the_model_or_fewer(home):
     assert listed('[2, 0, 1]') == [2, 0, 1] == read_order('~/order.json')
     assert Order.of([3, 2, 0, 1, 4], {'block_size': 9}).draw(2, 3).tolist() == [[2, 0, 1]] * 2
     order = Order('listed', (3, 2, 0, 1))
@@ -390,7 +381,7 @@ def test_an_entry_of_a_checkpoint_that_is_wrong_is_one_line(model, entries, said
         print(Checkpoint('c.pt').tokenizer)
 
 
-def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
+def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(home, model):
     save_checkpoint('c.pt', model, iter_num=1)
     with pytest.raises(Exception, match='pickle'):
         save_checkpoint('c.pt', model, iter_num=2, unwritable=lambda: 0)
@@ -401,7 +392,7 @@ def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(model):
     assert sorted(os.listdir()) == ['c.pt', 'link.pt']
 
 
-def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
+def test_a_checkpoint_in_the_home_folder(home, ckpt, tmp_path, monkeypatch):
     os.mkdir('here')
     monkeypatch.chdir('here')
     assert Writer(pathlib.Path('~/ckpt.pt')).checkpoint.iter_num == 7
@@ -687,7 +678,7 @@ def gap(logits):
 
 
 @pytest.fixture
-def marker(empty_folder):
+def marker():
     """The working folder has mine.py, which writes a letter into this file when it is run."""
     pathlib.Path('mine.py').write_text(MINE)
     with mock.patch.dict(LOADED):

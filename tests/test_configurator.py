@@ -4,6 +4,7 @@ import importlib
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, one_line
@@ -37,13 +38,12 @@ OPTIONS = dict(
 )
 
 
-def test_order_of_overriding(tmp_path):
+def test_order_of_overriding():
     """A byte-order mark is no part of a file."""
     base = '\ufeff"""A run."""\n\ufeffbatch_size = 4 * 8  # a comment\nout_dir = "a"\n'
-    (tmp_path / 'base.py').write_text(base, encoding='utf-8')
-    (tmp_path / 'more.py').write_text('out_dir = "b"\nlearning_rate = -32 / 2\n')
-    words = [f'{tmp_path}/base.py', f'{tmp_path}/more.py']
-    config = configure(OPTIONS, ['--bias=False', *words, '--out_dir=c=d'])
+    Path('base.py').write_text(base, encoding='utf-8')
+    Path('more.py').write_text('out_dir = "b"\nlearning_rate = -32 / 2\n')
+    config = configure(OPTIONS, ['--bias=False', 'base.py', 'more.py', '--out_dir=c=d'])
     now = dict(learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d')
     assert config == now | dict(compile='auto', seed=None)
     assert config.given == now.keys()
@@ -82,13 +82,13 @@ HOME = {  # what is typed, and the path
 
 
 @pytest.mark.parametrize('typed', HOME)
-def test_the_home_folder(monkeypatch, tmp_path, typed):
+def test_the_home_folder(monkeypatch, typed):
     monkeypatch.setenv('HOME', '/home/me')
     path = HOME[typed].replace('HOME', '/home/me')
     assert home(typed) == path
-    (tmp_path / 'c.py').write_text(f'out_dir = {typed!r}\n')
+    Path('c.py').write_text(f'out_dir = {typed!r}\n')
     options = {'out_dir': '', 'compile': 'auto', 'prompt': '', 'TEXTS': ('prompt',)}
-    config = configure(options, [f'--compile={typed}', f'--prompt={typed}', f'{tmp_path}/c.py'])
+    config = configure(options, [f'--compile={typed}', f'--prompt={typed}', 'c.py'])
     assert (config.compile, config.prompt, config.out_dir) == (path, typed, path)
     assert configure({'INPUTS': 'runs'}, [typed]).words == (path,)
     assert configure({'key': 'auto', 'TEXTS': ('key',)}, ['--key=3']).key == '3'
@@ -122,9 +122,9 @@ BAD = [  # what is typed, or, where it is no option, a config file holds, and wh
 
 
 @pytest.mark.parametrize('typed, said', BAD)
-def test_what_is_wrong_is_one_line(tmp_path, typed, said):
-    (tmp_path / 'c.py').write_text(typed)
-    argv = typed.split(' ') if typed[0] == '-' else [str(tmp_path / 'c.py')]
+def test_what_is_wrong_is_one_line(typed, said):
+    Path('c.py').write_text(typed)
+    argv = typed.split(' ') if typed[0] == '-' else ['c.py']
     with one_line(said):
         configure(OPTIONS, argv)
 

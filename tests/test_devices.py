@@ -6,13 +6,13 @@ Most run on the simulated GPU, which stands in simulated_gpu.py and is tested fi
 import gc
 import importlib
 import itertools
-import json
 import re
 import subprocess
 import sys
 import weakref
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 import simulated_gpu
@@ -20,6 +20,7 @@ import torch
 from conftest import make_model, one_line
 from oracle import NETWORKS
 from simulated_gpu import counted
+from toy_runs import log
 
 from anyorder import fast
 from anyorder.fast import freeze
@@ -30,6 +31,7 @@ from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
 from anyorder.machine.graphs import Graphs, has_graphs
 from anyorder.tokens.prepared import prepare
+from anyorder.weights import read_json
 from model import KVCache
 
 close = torch.testing.assert_close
@@ -505,17 +507,16 @@ SMALL += ' --compile=False --eval_interval=100 --log_interval=100 --network=gate
 
 
 @pytest.mark.slow
-def test_commands_do_the_same_on_the_simulated_gpu(forked, script, tmp_path, monkeypatch):
+def test_commands_do_the_same_on_the_simulated_gpu(forked, script, monkeypatch):
     importlib.import_module('torch._dynamo')  # two seconds, here once and not in every fork
-    monkeypatch.chdir(tmp_path)
 
     def waits(said):
         """{line that waits: how often, 'replayed': how many graphs}."""
         found = re.findall(r'^(waited in .*|replayed): (\d+)$', said, re.MULTILINE)
         return {line: int(n) for line, n in found}
 
-    words = tmp_path / 'words.txt'
-    words.write_text('The quick brown fox jumps over the lazy dog. <|endoftext|>' * 40)
+    text = 'The quick brown fox jumps over the lazy dog. <|endoftext|>'
+    Path('words.txt').write_text(text * 40)
     prepare('text', 'data', name='words', source='words.txt', tokenizer='bytes')
 
     # Not in a fork: autograd does not know a device that comes after its first use
@@ -530,8 +531,8 @@ def test_commands_do_the_same_on_the_simulated_gpu(forked, script, tmp_path, mon
         script(*train_so, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
         logs = []
         for name in ('gpu', 'cpu'):
-            *_, last = (tmp_path / name / 'log.jsonl').read_text().splitlines()
-            logs.append([json.loads(last)[key] for key in ('loss', 'grad_norm', 'val_any')])
+            last = log(name)[-1]
+            logs.append([last[key] for key in ('loss', 'grad_norm', 'val_any')])
         close(*logs, rtol=1e-4, atol=0)
 
     sample = ['sample.py', '--ckpt=cpu/ckpt.pt', '--top_k=50', '--prompt=a', '--order=margin']
@@ -545,6 +546,6 @@ def test_commands_do_the_same_on_the_simulated_gpu(forked, script, tmp_path, mon
     assert all('own_part(' in line or 'isfinite()' in line for line in often)
     found = []
     for name in ('gpu.json', 'cpu.json'):
-        samples = json.loads((tmp_path / name).read_text())['samples']
+        samples = read_json(name)['samples']
         found.append([[*s['tokens'], *s['order'], s['nats']] for s in samples])
     close(*found, rtol=1e-4, atol=0)

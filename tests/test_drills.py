@@ -170,7 +170,7 @@ def slurm(data):
     os.symlink(f'{ROOT}/config', 'config')
     with socket.create_server(('127.0.0.1', 0)) as s:
         job = str(s.getsockname()[1])
-    path = f'{data}/bin:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
+    path = f'{os.getcwd()}/bin:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
     names = {'PATH': path, 'SLURM_JOB_ID': job, 'SLURM_JOB_NODELIST': 'here'}
     return os.environ | names | {'SLURM_NTASKS': '2', 'SLURM_CPUS_PER_TASK': '1'}
 

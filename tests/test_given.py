@@ -3,6 +3,7 @@ a text by itself, through training, validation, eval_ppl.py and sampling."""
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,17 +196,14 @@ PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('Zwölf ', 'longer than a
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The working folder, with qa.jsonl, five rows of each pair, and the set of it."""
-    monkeypatch.chdir(tmp_path)
+def qa():
+    """The working folder has qa.jsonl, five rows of each pair, and the set of it."""
     rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS]
-    (tmp_path / 'qa.jsonl').write_text('\n'.join(json.dumps(row) for row in rows * 5))
-    (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')
+    Path('qa.jsonl').write_text('\n'.join(json.dumps(row) for row in rows * 5))
     prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
-    return tmp_path
 
 
-def test_a_document_is_a_row_whose_prompt_is_given(folder):
+def test_a_document_is_a_row_whose_prompt_is_given(qa):
     """Of which a block holds the beginning; in a set and in a file."""
     tok = get_tokenizer('bytes')
     want = []
@@ -221,7 +219,7 @@ def test_a_document_is_a_row_whose_prompt_is_given(folder):
     assert of_file.n_bytes == 5 * (1 + 3 + 2 + 2)
 
 
-def test_what_is_given_is_refused_where_it_does_not_fit(folder):
+def test_what_is_given_is_refused_where_it_does_not_fit(qa):
     split = open_split('data', 'qa', 'train')
     blocks = Blocks(split, 99)
     assert (Blocks(split, 8).width, blocks.width, blocks.about_cut) == (8, 27, '')
@@ -229,12 +227,13 @@ def test_what_is_given_is_refused_where_it_does_not_fit(folder):
         Blocks(split, 7)
     np.save('stream.npy', np.arange(300) % 7)
     prepare_tokens('data', 'bare', 'stream.npy')
-    before = sorted(folder.rglob('[!.]*'))
+    Path('more.jsonl').write_text('{"text": "no prompt"}')
+    before = sorted(Path().rglob('[!.]*'))
     with one_line('or none'):
         prepare('text', 'data', 'qa', 'more.jsonl', 'test')
     with one_line('--documents=together'):
         run('--dataset=bare', '--documents=apart')
-    assert sorted(folder.rglob('[!.]*')) == before
+    assert sorted(Path().rglob('[!.]*')) == before
 
 
 def test_answers_are_written_as_without_padding():
@@ -261,10 +260,10 @@ def test_answers_are_written_as_without_padding():
         ['--dataset=long:0.5,short:0.5', '--documents=apart', '--network=mixed', '--l2r_ratio=0'],
     ],
 )
-def test_a_run_is_resumed_and_is_that_of_two_processes(folder, forked, how):
+def test_a_run_is_resumed_and_is_that_of_two_processes(qa, forked, how):
     texts = {'long': 'fox ' * 30, 'short': 'a<|endoftext|>over it<|endoftext|>the fox'}
     for name, text in texts.items():
-        (folder / f'{name}.txt').write_text(f'{text}<|endoftext|>' * 30)
+        Path(f'{name}.txt').write_text(f'{text}<|endoftext|>' * 30)
         prepare('text', 'data', name, f'{name}.txt', tokenizer='bytes')
     how = [*TWO, *how, '--lr_decay_iters=5']
     forked(*2 * [lambda: run(*how, '--max_iters=5', '--out_dir=two')])

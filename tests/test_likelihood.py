@@ -4,7 +4,9 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -32,6 +34,7 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import Bytes, Symbols, tokenizer_of_set
+from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA, AOGPTConfig
@@ -433,14 +436,13 @@ ROWS = [
 MINE = 'def mine(u, n, parameter):\n    return u.argsort(-1, descending={})\n'
 
 
-def test_every_row_that_is_asked_for_is_made_once(tmp_path, monkeypatch):
+def test_every_row_that_is_asked_for_is_made_once():
     """Its nats have a name of their own in the journal."""
-    monkeypatch.chdir(tmp_path)
     for name in 'abc':
-        (tmp_path / name).mkdir()
+        Path(name).mkdir()
         positions = [*range(8, -1, -1)] if name == 'b' else [*range(1, 9), 0]
-        (tmp_path / name / 'o.json').write_text(json.dumps(positions))
-        (tmp_path / name / 'f.py').write_text(MINE.format(name == 'b'))
+        Path(name, 'o.json').write_text(json.dumps(positions))
+        Path(name, 'f.py').write_text(MINE.format(name == 'b'))
     for asked, order, network, want in ROWS:
         try:
             found = made(*asked.split(), run=order and {'order': order}, **NETWORKS[network])
@@ -792,7 +794,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def evaluate(script, folder, tmp_path):
+def evaluate(script, folder):
     """evaluate('--x=1 ...') runs the command on ckpt.pt; its rows, and what it said."""
 
     def run(args, out='x.json', code=0):
@@ -800,7 +802,7 @@ def evaluate(script, folder, tmp_path):
         said = script('eval_ppl.py', *args.split(), code=code)
         if code:
             return said.stderr
-        return json.loads((tmp_path / out).read_text())['results'], said.stdout
+        return read_json(out)['results'], said.stdout
 
     return run
 
@@ -811,25 +813,23 @@ HISTORY = (
 )
 
 
-def test_a_table_does_not_depend_on_processes_or_being_killed(
-    evaluate, script, forked, folder, tmp_path
-):
+def test_a_table_does_not_depend_on_processes_or_being_killed(evaluate, script, forked, folder):
     """Two processes, of which the second sees no file of the first, go on from half of the lines
     of one, the last cut off. A journal of another evaluation is an error in both."""
     rows, _ = evaluate(HISTORY)
-    lines = (tmp_path / 'x.json.blocks.jsonl').read_text().splitlines(True)
+    lines = Path('x.json.blocks.jsonl').read_text().splitlines(True)
     assert len(lines) == 1 + 10 * 5
-    (tmp_path / 'y.json.blocks.jsonl').write_text(''.join(lines[:1] + lines[1::2]) + '["half')
-    (tmp_path / 'far').mkdir()
+    finished = Path('y.json.blocks.jsonl')
+    finished.write_text(''.join(lines[:1] + lines[1::2]) + '["half')
+    os.mkdir('far')
     command = 'eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--batch_size=3', *HISTORY.split()
     outs = '--out=y.json', '--out=far/y.json'
     forked(*[lambda out=out: script(*command, out) for out in outs])
-    assert not [*(tmp_path / 'far').iterdir()]
+    assert not os.listdir('far')
     # a line in each of them
     forked(*[lambda: script(*command, '--seed=1', '--out=y.json', code=1)] * 2)
-    finished_blocks = (tmp_path / 'y.json.blocks.jsonl').read_text().splitlines()
-    assert len(finished_blocks) == len(lines)  # none is measured again
-    found = json.loads((tmp_path / 'y.json').read_text())['results']
+    assert len(finished.read_text().splitlines()) == len(lines)  # none is measured again
+    found = read_json('y.json')['results']
     for name in ('nats_per_token', 'stderr'):
         want = [row[name] for row in rows]
         assert [row[name] for row in found] == pytest.approx(want, rel=1e-5)
@@ -890,9 +890,7 @@ def test_the_command_measures_by_its_options(evaluate):
         ('other', '--l2r_ratio=0', 'l2r any'),
     ],
 )
-def test_a_run_is_measured_by_the_law_of_its_validation(
-    folder, tmp_path, script, dataset, trained, wanted
-):
+def test_a_run_is_measured_by_the_law_of_its_validation(folder, script, dataset, trained, wanted):
     """Also from its exported folder, which has no path of a machine. The seed of validations is
     0."""
     pytest.importorskip('safetensors')
@@ -904,8 +902,7 @@ def test_a_run_is_measured_by_the_law_of_its_validation(
     for place in (['--ckpt=out/ckpt.pt'], ['--ckpt=out/hf', sets]):
         how = '--n_blocks=16', '--seed=0', f'--estimates={kinds}', '--out=o.json'
         script('eval_ppl.py', *place, *how)
-        rows = json.loads((tmp_path / 'o.json').read_text())['results']
-        found = [row['nats_per_token'] for row in rows]
+        found = [row['nats_per_token'] for row in read_json('o.json')['results']]
         assert found == pytest.approx([last[f'val_{name}'] for name in wanted.split()], rel=1e-6)
 
 
@@ -976,16 +973,16 @@ BAD = {
 }
 
 
-def test_wrong_input_is_one_line_and_changes_nothing(evaluate, tmp_path):
+def test_wrong_input_is_one_line_and_changes_nothing(evaluate):
     base = '--estimates=ensemble:16/2 --n_positions=4 --n_blocks=1'
     evaluate(base)
-    lines = (tmp_path / 'x.json.blocks.jsonl').read_text()
-    files = {*tmp_path.rglob('*')}
+    lines = Path('x.json.blocks.jsonl').read_text()
+    files = {*Path().rglob('*')}
     for args, word in BAD.items():
         said = evaluate(f'{base} {args}', code=1)
         assert word in said
-    assert (tmp_path / 'x.json.blocks.jsonl').read_text() == lines
-    assert {*tmp_path.rglob('*')} == files
+    assert Path('x.json.blocks.jsonl').read_text() == lines
+    assert {*Path().rglob('*')} == files
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1005,16 +1002,16 @@ DAMAGED = [
 ]
 
 
-def test_a_journal_that_is_damaged_is_one_line_and_stays(tmp_path):
+def test_a_journal_that_is_damaged_is_one_line_and_stays():
     """An empty one is begun."""
-    path = tmp_path / 'j.jsonl'
+    path = Path('j.jsonl')
     for damaged in DAMAGED:
         path.write_bytes(damaged.encode('latin-1'))
         with one_line('j.jsonl cannot be read'):
-            Journal(str(path), {})
+            Journal('j.jsonl', {})
         assert path.read_bytes() == damaged.encode('latin-1')
     path.write_text('')
-    Journal(str(path), {'seed': 1})
+    Journal('j.jsonl', {'seed': 1})
     assert path.read_text() == '{"seed": 1}\n'
 
 
@@ -1022,14 +1019,13 @@ def test_a_journal_that_is_damaged_is_one_line_and_stays(tmp_path):
 # bytes of a text
 
 
-def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
-    path = tmp_path / 'my.csv'
-    path.write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
+def test_blocks_and_bytes_of_a_file_by_hand():
+    Path('my.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
     digests = set()
     # ends of documents are no bytes
     for size, n_blocks, firsts, n_bytes in ((4, 0, [0, 4, 8], 10), (2, 3, [0, 4, 8], 6)):
-        text = open_corpus(str(path), size, Bytes(), 'nowhere', n_blocks=n_blocks)
+        text = open_corpus('my.csv', size, Bytes(), 'nowhere', n_blocks=n_blocks)
         assert text.blocks.tolist() == [tokens[i : i + size] for i in firsts]
         assert text.n_bytes == n_bytes
         digests.add(text.digest)
@@ -1053,14 +1049,13 @@ DOCUMENTS = [
 
 
 @pytest.mark.parametrize('kind', ['', ' NFC', ' NFKC', ' NFD', ' Lowercase', ' behind a space'])
-def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind):
+def test_bytes_are_those_of_the_text_as_it_was_given(kind):
     """Of its answers where it has prompts."""
     tokenizer = tokenizer_like(f'bytes{kind}')
-    path = tmp_path / 'my.jsonl'
     for rows in DOCUMENTS:
-        path.write_text('\n'.join(map(json.dumps, rows)))
+        Path('my.jsonl').write_text('\n'.join(map(json.dumps, rows)))
         n_bytes = [len(row['text'].encode()) for row in rows]
         N = 64 if 'prompt' in rows[0] else 1
-        found, some = (open_corpus(str(path), N, tokenizer, '', '', n) for n in (0, 1))
+        found, some = (open_corpus('my.jsonl', N, tokenizer, '', '', n) for n in (0, 1))
         assert found.n_bytes == found.sizes.sum() == sum(n_bytes)
         assert some.n_bytes == (n_bytes[0] if N == 64 else found.sizes[0])

@@ -1,6 +1,4 @@
-"""Files that are whole or not there, locks, terminals that fail, and processes.
-
-All tests run in an empty folder of their own."""
+"""Files that are whole or not there, locks, terminals that fail, and processes."""
 
 import codecs
 import contextlib
@@ -28,12 +26,6 @@ from anyorder.machine import devices, files, locks, processes
 from anyorder.machine.terminal import Surviving, one_line_errors, progress, say
 from anyorder.tokens import prepared
 from anyorder.training.report import BAR, show
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
 
 # ---- files
 

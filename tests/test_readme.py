@@ -26,7 +26,7 @@ TOY = {
 
 
 @pytest.fixture
-def run_parts(script, tmp_path, monkeypatch):
+def run_parts(script):
     """run_parts(page, title, ...) runs the blocks of these parts of a page, one after the other.
 
     What fetches, installs or starts processes is left out, masked models of others, and lm-eval,
@@ -55,7 +55,6 @@ def run_parts(script, tmp_path, monkeypatch):
             name, args = program_of(shlex.split(words))
             Path(file or 'said').write_text(script(name, *args).stdout)
 
-    monkeypatch.chdir(tmp_path)
     for folder in ('config', 'docs'):
         os.symlink(f'{ROOT}/{folder}', folder)
     return run

@@ -1,6 +1,4 @@
-"""Sources to prepared sets, and what is read of them: formats, kinds, mixtures, blocks.
-
-All tests run in an empty folder of their own."""
+"""Sources to prepared sets, and what is read of them: formats, kinds, mixtures, blocks."""
 
 import bz2
 import glob
@@ -58,12 +56,6 @@ NAMES = (
     'a.jsonl a.JSONL.GZ a.jsonl.xz a.jsonl.bz2 a.csv.gz \udce9.CSV \udce9.Parquet saved'  # no UTF-8
 )
 PACKERS = {'gz': gzip.compress, 'xz': lzma.compress, 'bz2': bz2.compress}
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('HOME', str(tmp_path))
 
 
 def write(path, content):
@@ -205,10 +197,10 @@ MODULES = {
 }
 
 
-def test_pydocs_are_the_docstrings_of_a_library_once(tmp_path, monkeypatch):
+def test_pydocs_are_the_docstrings_of_a_library_once(monkeypatch):
     for path, text in MODULES.items():
         write(path, text)
-    monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
+    monkeypatch.setattr('sysconfig.get_path', lambda name: os.getcwd())
     monkeypatch.setattr('pydoc_data.topics.topics', {'z': '  last', 'b': 'first', 'c': 'first'})
     docstrings = [f'{LONG_TEXT}.', f'{LONG_TEXT}, of b.', f'{LONG_TEXT}:\n\nindented']
     assert pydocs() == ['first', 'last', *docstrings]
@@ -278,7 +270,7 @@ def sources():
     write('bad.jsonl', '{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n')
 
 
-def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(sources):
+def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(home, sources):
     meta = prepare('a.jsonl')
     val = read('val')
     chosen = sorted(random.Random(2357).sample(range(20), 2))
@@ -378,9 +370,9 @@ SPLITS = {  # those of a data set, the one that is asked for, and ours
 
 
 @pytest.mark.parametrize('names, wanted', SPLITS.items())
-def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, wanted):
+def test_splits_of_a_data_set_of_its_own(monkeypatch, names, wanted):
     """Saved to `set`, and to `owner/set`, which `datasets` takes for the repository of the hub."""
-    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', Path('cache').absolute())
     names, _, split = names.partition('=')
     saved = datasets.DatasetDict()
     os.makedirs('owner/set')

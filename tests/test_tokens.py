@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -383,35 +384,25 @@ WRONG = [
 
 
 @pytest.mark.parametrize('name, file, said', WRONG)
-def test_a_tokenizer_that_is_none_is_one_line_before_anything_is_written(
-    hub, folder, name, file, said
-):
+def test_a_tokenizer_that_is_none_is_one_line_before_anything_is_written(hub, name, file, said):
     if isinstance(file, dict):  # of the model in a tokenizer.json
         parts = json.loads(opened('words').file)
         parts['model'] |= file
-        (folder / name).write_text(json.dumps(parts))
+        Path(name).write_text(json.dumps(parts))
     elif file:
         kind = 'tokenizer_config' if 'eos' in file else 'config'
-        (folder / f'{kind}.json').write_text(file)
+        Path(f'{kind}.json').write_text(file)
     with one_line(said):
         prepared(name, text=WORDS)
     assert not os.path.exists('a')
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The empty working folder of a test."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def prepared(tokenizer, name='a', text=TEXT * 40, **more):
-    with open('a.txt', 'w') as f:
-        f.write(text)
+    Path('a.txt').write_text(text)
     return prepare('text', '.', name, 'a.txt', tokenizer=tokenizer, **more)
 
 
-def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
+def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(capsys):
     pytest.importorskip('tokenizers')
     prepared('bpe:280')
     shutil.move('a', 'b')
@@ -429,13 +420,13 @@ def test_a_set_keeps_its_tokenizer_and_is_found_by_its_folder(folder, capsys):
     with one_line('damaged.*--force'):
         prepared('bpe:280', 'b')
     assert prepared('bpe:280', 'b', force=True) == meta == read_meta('b')
-    (folder / 'w.json').write_text(opened('words').file)
+    Path('w.json').write_text(opened('words').file)
     prepared('w.json', 'w', f'{WORDS} ' * 9)
     assert 'bits a byte are not known of w.json' in capsys.readouterr().out
 
 
 @pytest.fixture
-def hub(folder, monkeypatch):
+def hub(monkeypatch):
     """hub.put('OWNER/NAME', {file: text}) has it downloaded from there. What is asked is noted."""
     huggingface_hub = pytest.importorskip('huggingface_hub')
     pytest.importorskip('tokenizers')
@@ -444,7 +435,7 @@ def hub(folder, monkeypatch):
 
     def snapshot(name, allow_patterns):
         asked.append(name)
-        path = folder / 'cache' / name
+        path = Path('cache', name)
         if name not in there:
             raise OSError('no such repository\nof this name')
         path.mkdir(parents=True, exist_ok=True)
@@ -499,7 +490,7 @@ LEARNED = [
 
 @pytest.mark.parametrize('of_training, of_set', LEARNED)
 @pytest.mark.parametrize('way', ['a', 'model'])
-def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of_set, way):
+def test_the_way_out_of_tokenizers_that_differ_leads_out(of_training, of_set, way):
     """Mixing, going on to train and evaluating say --tokenizer=FOLDER, which each then takes: of a
     set or of an exported model."""
     pytest.importorskip('tokenizers')
@@ -508,9 +499,9 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(folder, of_training, of
     entries = entries_of(make_model(vocab_size=320, n_tokens=tok.n_tokens))
     checkpoint = SimpleNamespace(tokenizer=tok, entries=entries, weights='raw')
     config = Config(dataset='b', dropout=0.0, init_from='ckpt.pt')
-    (folder / 'model').mkdir()
+    os.mkdir('model')
     exported = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': asdict(meta)}
-    (folder / 'model' / 'config.json').write_text(json.dumps(exported))
+    Path('model/config.json').write_text(json.dumps(exported))
     ways = (
         lambda other, name: mixed([meta, other]),
         lambda other, name: start_model(config, checkpoint, tokenizer_of_set(other)),
@@ -544,7 +535,7 @@ def test_no_letter_of_a_text_is_left_out_but_on_purpose():
             read('abc')
 
 
-def test_what_is_missing_is_one_line_before_a_download(folder, monkeypatch):
+def test_what_is_missing_is_one_line_before_a_download(monkeypatch):
     def fail(*args):
         raise ConnectionError('a\nlong story')
 
@@ -779,9 +770,8 @@ def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
     assert parse_stop(option) == text
 
 
-def test_a_file_of_prompts_has_one_on_each_line(folder, monkeypatch):
-    monkeypatch.setenv('HOME', str(folder))
-    path = folder / 'p.jsonl'
+def test_a_file_of_prompts_has_one_on_each_line(home):
+    path = Path('p.jsonl')
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b\\nc"}\n[1, -1]')
     assert p.read_prompts('FILE:~/p.jsonl') == ['a', 'b\nc', [1, -1]]
     for content in ('[' * 20000, '{"prompt": 1}'):

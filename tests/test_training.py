@@ -5,7 +5,6 @@ import contextlib
 import functools
 import glob
 import itertools
-import json
 import math
 import os
 import re
@@ -50,6 +49,7 @@ from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import TrainState, draw_batch, get_lr, lr_of, make_optimizers, update
 from anyorder.training.validation import Validation, validate
+from anyorder.weights import read_json
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -409,7 +409,7 @@ OVERRIDES = [
 
 @pytest.mark.parametrize('saved, words, now, changed', OVERRIDES)
 def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
-    folder, capsys, saved, words, now, changed
+    capsys, saved, words, now, changed
 ):
     """Of a config file a checkpoint overrules optimizer and shape, and says so; other weights
     overrule the shape alone."""
@@ -581,7 +581,7 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
         assert last[f'val_{kind}'] == pytest.approx(easy / 4 + 3 * hard / 4, rel=1e-12)
     for word, n in zip(words, (20, 5)):
         solve.main(configure(vars(solve), [*word.split(), '--orders=l2r', '--out=o.json']))
-        (row,) = json.loads(Path('o.json').read_text())['results']
+        (row,) = read_json('o.json')['results']
         assert row['puzzles'] == n and row['right'] > 0.1
 
 
@@ -816,10 +816,9 @@ def test_a_validation_that_is_not_finite_is_neither_logged_nor_saved(folder, val
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder():
     """folder(2, 4) opens the folder `out` of a new run, which logs and saves at these iterations;
     folder(saved=4) that of a resumed one."""
-    monkeypatch.chdir(tmp_path)
 
     def opened(*iterations, best=None, **how):
         found = RunFolder(HERE, {'environment': {}}, best or Best(), **how)
@@ -844,7 +843,7 @@ def files():
     return sorted(set(os.listdir('out')) - {'.ckpt.pt.lock'})
 
 
-def test_what_is_no_run_is_not_gone_on_with(folder):
+def test_what_is_no_run_is_not_gone_on_with():
     save_checkpoint('ckpt.pt', MODEL, AVERAGE, iter_num=7, tokenizer='bytes')
     with one_line('no run .* --init_from=./ckpt.pt'):
         starts.open_start(typed('--init_from=resume', '--out_dir=.'))
@@ -861,7 +860,7 @@ def test_a_folder_is_locked_before_it_is_read(folder, forked, monkeypatch):
     assert before['iter_num'] == run.saved == 2
 
 
-def test_the_first_process_alone_writes(folder, monkeypatch):
+def test_the_first_process_alone_writes(monkeypatch):
     """The way on is a command for a shell."""
     monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('RANK', '1')

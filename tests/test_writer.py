@@ -1,7 +1,5 @@
 """Text in, text out: long texts, where they end, what may stand where, what was likeliest, what
-sample.py and a program say of it, and what a terminal shows meanwhile.
-
-All tests run in an empty folder of their own."""
+sample.py and a program say of it, and what a terminal shows meanwhile."""
 
 import io
 import itertools
@@ -28,14 +26,10 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def save(name, n_tokens, block_size=8, tokenizer='own', eos=None, **kind):
@@ -57,11 +51,6 @@ def letters():
         return writer
 
     return make
-
-
-def read(path):
-    with open(path) as f:
-        return json.load(f)
 
 
 def put(path, *values):
@@ -325,7 +314,7 @@ def write(script, ckpt):
 
     def run(*options):
         said = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--out=o.json', *options)
-        return said.stdout, read('o.json')
+        return said.stdout, read_json('o.json')
 
     return run
 
@@ -388,7 +377,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
     n_saved = []
 
     def interrupted(*args):
-        n_saved.append(os.path.exists('o.json') and len(read('o.json')['samples']))
+        n_saved.append(os.path.exists('o.json') and len(read_json('o.json')['samples']))
         if len(n_saved) == 3:
             raise KeyboardInterrupt
         return fill.steps(*args)
@@ -401,7 +390,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             command.main(configure(vars(command), [*options, '--out=o.json']))
         assert n_saved == there
-        assert len(read('o.json')['samples']) == 4
+        assert len(read_json('o.json')['samples']) == 4
 
 
 def test_the_command_scores_what_the_model_says(write, ckpt):
@@ -459,7 +448,7 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script):
         how = [f'--prompt=FILE:rows.{source}', '--order=margin', '--n_samples=2', f'--out=o.{out}']
         script('sample.py', '--ckpt=grids.pt', *how)
     tokens = np.load('o.npy').tolist()
-    assert [sample['tokens'] for sample in read('o.json')['samples']] == tokens
+    assert [sample['tokens'] for sample in read_json('o.json')['samples']] == tokens
     with open('o.jsonl') as f:
         assert [*map(json.loads, f)] == tokens
 

@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import library, make_model, one_line
+from conftest import library, make_model, one_line, put
 
 transformers = pytest.importorskip('transformers')
 
@@ -109,7 +110,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch, tmp_path, name):
+def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch, name):
     ckpt, folder = family(name)
     model = model_from_checkpoint(ckpt)
     has_blanks = model.slots.masked_loss
@@ -117,9 +118,9 @@ def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch
     network = view(folder, 'Model')
     assert not network.training
     assert torch.equal(network(*batch, n_known), model(*batch, n_known))
-    network.save_pretrained(tmp_path)  # as push_to_hub sends it, with its code
-    assert digest(model_from_checkpoint(tmp_path)) == digest(model)
-    assert {'model.py', 'modeling_aogpt.py'} <= {*os.listdir(tmp_path)}
+    network.save_pretrained('.')  # as push_to_hub sends it, with its code
+    assert digest(model_from_checkpoint('.')) == digest(model)
+    assert {'model.py', 'modeling_aogpt.py'} <= {*os.listdir()}
     assert {*os.listdir(folder)} == FILES | (set() if has_blanks else {'generation_config.json'})
     old = Checkpoint(ckpt)
     new = Checkpoint(folder)
@@ -127,21 +128,21 @@ def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch
     assert torch.equal(new.counts, old.counts)
 
 
-def test_commands_take_a_folder_and_run_none_of_its_code(family, script, tmp_path):
+def test_commands_take_a_folder_and_run_none_of_its_code(family, script):
     ckpt, _ = family('decoder')
     said = script('anyorder.extras.hub', f'--ckpt={ckpt}', '--out=hf', '--weights=raw').stdout
     assert digest(model_from_checkpoint(ckpt, 'raw')) in said
     for name in ('model.py', 'modeling_aogpt.py'):
-        (tmp_path / 'hf' / name).write_text('raise SystemExit("code of the folder has run")')
+        Path('hf', name).write_text('raise SystemExit("code of the folder has run")')
     config, opened, *_ = open_start(configure(vars(train), ['--init_from=hf']))
     assert (opened.weights, config.block_size) == ('raw', N)
     assert digest(Writer('hf').model) in said
 
 
-def test_a_folder_is_written_whole_or_not_at_all(family, script, tmp_path, monkeypatch):
+def test_a_folder_is_written_whole_or_not_at_all(family, script, monkeypatch):
     ckpt, folder = family('decoder')
-    (tmp_path / 'mine').mkdir()
-    (tmp_path / 'mine/notes.txt').write_text('mine')
+    os.mkdir('mine')
+    Path('mine/notes.txt').write_text('mine')
 
     def full(*_):
         open('/dev/full', 'wb', 0).write(b'0')
@@ -350,20 +351,14 @@ def learned():
     return Meta('', 'mine', ours.n_tokens, ours.eos, tokenizer_file=ours.file)
 
 
-@pytest.fixture
-def written(tmp_path):
-    """written(model, kind): its folder, with the tokenizer of this set."""
-
-    def export(model, kind):
-        entries = {'tokenizer': kind.tokenizer, 'set': asdict(kind)}
-        write_exported(tmp_path, model.float(), entries, tokenizer_of_set(kind), 'raw')
-        return str(tmp_path)
-
-    return export
+def write(model, kind):
+    """Export a model with the tokenizer of this set into the working folder."""
+    entries = {'tokenizer': kind.tokenizer, 'set': asdict(kind)}
+    write_exported('.', model.float(), entries, tokenizer_of_set(kind), 'raw')
 
 
 @pytest.mark.parametrize('kind, end', [*SETS, (None, True)])
-def test_a_tokenizer_has_the_same_ids_and_decodes_any(written, kind, end):
+def test_a_tokenizer_has_the_same_ids_and_decodes_any(kind, end):
     kind = kind or learned()
     texts = SENTENCES
     try:
@@ -372,8 +367,8 @@ def test_a_tokenizer_has_the_same_ids_and_decodes_any(written, kind, end):
     except ValueError as e:
         pytest.skip(str(e))
     n = ours.n_tokens
-    folder = written(make_model(vocab_size=n), kind)
-    theirs = view(folder, 'Tokenizer')
+    write(make_model(vocab_size=n), kind)
+    theirs = view('.', 'Tokenizer')
     ids = torch.randint(n, (2000,), generator=torch.Generator().manual_seed(0)).tolist()
     assert theirs.decode(ids) == ours.decode(ids)
     if isinstance(ours, Symbols):
@@ -385,30 +380,31 @@ def test_a_tokenizer_has_the_same_ids_and_decodes_any(written, kind, end):
     assert theirs.eos_token_id == (ours.eos if end else None)
     assert (theirs.mask_token_id, theirs.pad_token_id, len(theirs)) == (n, n + 1, n + 2)
     assert (theirs.model_max_length, theirs.padding_side) == (N - 1, 'left')
-    assert Checkpoint(folder).tokenizer.identity == ours.identity
+    assert Checkpoint('.').tokenizer.identity == ours.identity
 
 
-def test_what_transformers_cannot_have_with_the_same_ids_is_left_out(written):
+def test_what_transformers_cannot_have_with_the_same_ids_is_left_out():
     kind = learned()
     parts = json.loads(kind.tokenizer_file)
     parts['model']['vocab']['late'] = 310  # ids between are nobody's
     kind = replace(kind, tokenizer_file=json.dumps(parts), n_tokens=311)
-    assert 'tokenizer.json' not in os.listdir(written(make_model(vocab_size=311), kind))
+    write(make_model(vocab_size=311), kind)
+    assert 'tokenizer.json' not in os.listdir()
 
 
 # ---- what a folder of a model of text does by default
 
 
-def test_it_writes_by_its_own_law_and_pads_what_ends(written):
+def test_it_writes_by_its_own_law_and_pads_what_ends():
     """Unless a file says otherwise. Padding has an id behind the vocabulary, is never drawn and
     changes no other text."""
-    folder = written(make_model(vocab_size=257, block_size=24), Meta(tokenizer='bytes'))
-    causal = view(folder, 'ModelForCausalLM')
-    said = view(folder, 'Config').to_dict() | causal.generation_config.to_dict()
+    write(make_model(vocab_size=257, block_size=24), Meta(tokenizer='bytes'))
+    causal = view('.', 'ModelForCausalLM')
+    said = view('.', 'Config').to_dict() | causal.generation_config.to_dict()
     law = dict(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_length=24)
     law |= dict(bos_token_id=256, eos_token_id=256, pad_token_id=258)
     assert law.items() <= said.items()
-    tokenizer = view(folder, 'Tokenizer')
+    tokenizer = view('.', 'Tokenizer')
     texts = tokenizer(['ab', 'abcdef', 'q'], padding=True, return_tensors='pt')
     how = dict(max_new_tokens=9, **GREEDY)
     whole = causal.generate(**texts, **how)[:, 6:].tolist()
@@ -438,21 +434,21 @@ def gpt2(activation='gelu_new'):
 
 
 @pytest.fixture
-def gpt2_folder(tmp_path):
+def gpt2_folder():
     """The folder of a GPT-2."""
-    gpt2().save_pretrained(tmp_path / 'gpt2')
-    return tmp_path / 'gpt2'
+    gpt2().save_pretrained('gpt2')
+    return Path('gpt2')
 
 
 @pytest.mark.parametrize('activation', ['gelu_new', 'gelu', 'gelu_pytorch_tanh'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_left_to_right_it_is_gpt2(tmp_path, activation, dtype):
+def test_left_to_right_it_is_gpt2(activation, dtype):
     """In any order it begins as a GPT-2 that is told no target. A large file is in parts."""
     network = gpt2(activation).to(dtype)
-    network.save_pretrained(tmp_path, max_shard_size='1MB')
+    network.save_pretrained('.', max_shard_size='1MB')
     start = F.pad(TEXT[:, :-1], (1, 0), value=50256)
     expected = F.cross_entropy(network.double()(start).logits[0], TEXT[0], reduction='none')
-    model = model_from_checkpoint(tmp_path).double()
+    model = model_from_checkpoint('.').double()
     found = model(TEXT, torch.arange(T)[None])[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     assert not model.transformer.wtpe.weight.any()
@@ -508,21 +504,14 @@ BAD_FOLDERS = [  # (whose, a file, what is put there in place of it or of its en
 
 
 @pytest.mark.parametrize('whose, name, text, said', BAD_FOLDERS)
-def test_a_folder_that_is_not_understood_is_one_line(
-    family, gpt2_folder, tmp_path, whose, name, text, said
-):
-    folder = shutil.copytree(family('decoder')[1], tmp_path / 'ours')
-    if whose == 'gpt2':
-        folder = gpt2_folder
-    path = folder / name
+def test_a_folder_that_is_not_understood_is_one_line(family, gpt2_folder, whose, name, text, said):
+    shutil.copytree(family('decoder')[1], 'ours')
     if name.endswith('.weight'):
-        weights = read_weights(folder) | {name: torch.zeros(int(text), 8)}
-        save_file(weights, folder / WEIGHTS)
-    elif text[:1] == '{' and path.exists():
-        text = json.dumps(json.loads(path.read_text()) | json.loads(text))
-    path.write_text(text)
-    if not text or name == INDEX:
-        (folder / WEIGHTS).unlink()
+        weights = read_weights(whose) | {name: torch.zeros(int(text), 8)}
+        save_file(weights, gpt2_folder / WEIGHTS)
+    put(Path(whose, name), text)
+    if name == INDEX:
+        (gpt2_folder / WEIGHTS).unlink()
     with one_line(said):
-        model_from_checkpoint(folder)
-        print(Checkpoint(str(folder)).tokenizer)
+        model_from_checkpoint(whose)
+        print(Checkpoint(whose).tokenizer)

@@ -3,8 +3,10 @@ words; and what lm-evaluation-harness asks of a model."""
 
 import json
 import math
+import os
 import sys
 from functools import partialmethod
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +24,7 @@ from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.weights import read_json
 from anyorder.writer import Writer
 
 ROWS = [
@@ -119,11 +122,11 @@ N = 32
 
 
 @pytest.fixture
-def ckpt(tmp_path):
+def ckpt():
     model = make_model(block_size=N, vocab_size=320, n_tokens=257)
     model.lm_head.bias[128:] -= 99  # what is written is letters
-    save_checkpoint(tmp_path / 'ckpt.pt', model.float(), tokenizer='bytes')
-    return str(tmp_path / 'ckpt.pt')
+    save_checkpoint('ckpt.pt', model.float(), tokenizer='bytes')
+    return os.path.abspath('ckpt.pt')
 
 
 @pytest.fixture
@@ -286,15 +289,15 @@ TURN = '{% if add_generation_prompt %}<|eot|><|ai|>{% endif %}'
 
 
 @pytest.fixture
-def of_others(lm, tmp_path):
+def of_others(lm):
     """of_others(kind, template): a masked model of others with this chat template."""
     pytest.importorskip('transformers')
     from masked_kinds import KINDS
 
     def opened(kind, template=''):
-        KINDS[kind](tmp_path)
-        (tmp_path / 'chat_template.jinja').write_text(template)
-        return lm(ckpt=f'masked:{tmp_path}')
+        KINDS[kind](Path())
+        Path('chat_template.jinja').write_text(template)
+        return lm(ckpt='masked:.')
 
     return opened
 
@@ -347,16 +350,15 @@ def test_what_no_token_spells_is_said_and_nothing_is_refused(of_others, capsys):
 # ---- what is kept, the command, processes
 
 
-def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt, tmp_path):
+def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt):
     from lm_eval.api.model import CachingLM
 
-    path = str(tmp_path / 'cache.db')
     pair = ('abxyz', ' cdef')
     drawn = {'order': 'random'}
     ways = [{}, drawn, drawn | {'n_orders': 2}, drawn | {'seed': 2}, {'dtype': 'bfloat16'}]
 
     def cached():
-        return [likely(CachingLM(lm(**options), path), pair)[0] for options in ways]
+        return [likely(CachingLM(lm(**options), 'cache.db'), pair)[0] for options in ways]
 
     right = cached()
     assert right == [likely(lm(**options), pair)[0] for options in ways]
@@ -428,17 +430,17 @@ def results(harness, script, ckpt, tmp_path, monkeypatch):
     ours_alone = partialmethod(TaskManager.__init__, include_defaults=False)
     monkeypatch.setattr(TaskManager, '__init__', ours_alone)
     monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
-    (tmp_path / 'rows.jsonl').write_text(ROWS_OF_TASKS)
+    Path('rows.jsonl').write_text(ROWS_OF_TASKS)
     for name, (metric, more) in TASKS.items():
-        (tmp_path / f'{name}.yaml').write_text(TASK % (name, metric) + more)
+        Path(f'{name}.yaml').write_text(TASK % (name, metric) + more)
 
     def run(folder):
         args = ['--model_args', f'ckpt={ckpt},batch_size=2', '--device=cpu', '--log_samples']
         args += ['--include_path', '.', '--tasks', ','.join(TASKS), f'--use_cache={folder}']
         script('anyorder.extras.lm_eval', *args, '--output_path', folder)
-        *_, path = sorted((tmp_path / folder).rglob('results_*.json'))
+        *_, path = sorted(Path(folder).rglob('results_*.json'))
         assert path.parent.name.endswith('__ckpt.pt')  # by the checkpoint, not at random
-        found = json.loads(path.read_text())
+        found = read_json(path)
         assert found['config']['model_num_parameters'] > 1000
         return {
             name: found['results'][name][f'{metric},none'] for name, (metric, _) in TASKS.items()

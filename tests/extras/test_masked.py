@@ -1,14 +1,14 @@
 """Masked models of others: each call of their networks by hand; their folders, the commands."""
 
 import functools
-import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_model, one_line, tokenizer_like
+from conftest import make_model, one_line, put, tokenizer_like
 
 pytest.importorskip('transformers')
 
@@ -22,6 +22,7 @@ from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.extras.puzzles.solve import ids_of, open_puzzles
 from anyorder.generation.fill import generate
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import Config
 from model import KVCache
@@ -55,9 +56,9 @@ def kinds(tmp_path_factory):
 
 
 @pytest.fixture
-def bert(kinds, tmp_path):
+def bert(kinds):
     """A copy of the folder of a BERT."""
-    return shutil.copytree(kinds('bert')[1], tmp_path / 'bert')
+    return Path(shutil.copytree(kinds('bert')[1], 'bert'))
 
 
 def opened(folder):
@@ -165,8 +166,7 @@ def test_what_cannot_be_is_one_line(said):
 
 def test_kept_answers_are_of_one_config_json_and_weights_have_older_names(bert):
     one = digest(opened(bert).model())
-    config = json.loads((bert / CONFIG).read_text())
-    (bert / CONFIG).write_text(json.dumps(config | {'layer_norm_eps': 0.1}))
+    put(bert / CONFIG, '{"layer_norm_eps": 0.1}')
     other = digest(opened(bert).model())
     assert other != one
     older = {}
@@ -188,7 +188,7 @@ def test_a_text_is_as_its_tokenizer_has_it_but_not_cut_nor_padded(bert):
     texts = [tokenizer.decode(range(5, 30)), tokenizer.decode(range(5, 9))]
     tokenizer(texts, truncation=True, max_length=8, padding='max_length')
     tokenizer.save_pretrained(bert)
-    assert json.loads((bert / 'tokenizer.json').read_text())['truncation']
+    assert read_json(bert / 'tokenizer.json')['truncation']
     checkpoint = opened(bert)
     assert checkpoint.config == KNOWN['bert']
     assert checkpoint.tokenizer.eos is None
@@ -225,25 +225,20 @@ BAD = [  # (kind, a file, what is put there in place of it or of its entries, a 
 
 
 @pytest.mark.parametrize('kind, name, text, said', BAD)
-def test_a_folder_that_is_not_understood_is_one_line(kinds, tmp_path, kind, name, text, said):
-    folder = shutil.copytree(kinds(kind)[1], tmp_path / kind)
-    path = folder / name
-    if text.startswith('{"'):
-        text = json.dumps(json.loads(path.read_text()) | json.loads(text))
-    path.write_text(text)
-    if not text:
-        path.unlink()
+def test_a_folder_that_is_not_understood_is_one_line(kinds, kind, name, text, said):
+    shutil.copytree(kinds(kind)[1], kind)
+    put(Path(kind, name), text)
     with one_line(said):
-        checkpoint = opened(folder)
+        checkpoint = opened(kind)
         checkpoint.model()
         checkpoint.tokenizer.chat([{'role': 'user', 'content': 'x'}])
 
 
-def test_what_a_folder_and_a_name_lack_is_said(bert, tmp_path, monkeypatch):
+def test_what_a_folder_and_a_name_lack_is_said(bert, monkeypatch):
     with one_line('none cannot be read as what the hub has'):
-        opened(tmp_path / 'none')
+        opened('none')
     with pytest.raises(FileNotFoundError, match=r'config\.json'):
-        opened(tmp_path)
+        opened('.')
     with one_line(f'masked:{bert}$'):
         open_checkpoint(bert)
     with one_line('of others'):
@@ -258,24 +253,24 @@ def test_what_a_folder_and_a_name_lack_is_said(bert, tmp_path, monkeypatch):
 # ---- the commands, the Writer, the puzzles
 
 
-def test_commands_take_a_masked_model(kinds, script, tmp_path):
+def test_commands_take_a_masked_model(kinds, script):
     which = f'--ckpt=masked:{kinds("llada")[1]}'
     how = ['--prompt=the [[3]] value is [[2]].', '--order=margin', '--out=s.json', '--html=s.html']
     assert 'in 5 tokens' in script('sample.py', which, *how, '--metrics=text').stdout
-    assert ' value is ' in json.loads((tmp_path / 's.json').read_text())['samples'][0]['text']
-    (tmp_path / 'text.txt').write_text('If the value is 100, it is 10 times the other one. ' * 4)
+    assert ' value is ' in read_json('s.json')['samples'][0]['text']
+    Path('text.txt').write_text('If the value is 100, it is 10 times the other one. ' * 4)
     how = ['--datasets=text.txt', '--estimates=any,iw', '--orders=l2r', '--n_orders=2']
     which = f'--ckpt=masked:{kinds("bert")[1]}'
     assert 'unknown' in script('eval_ppl.py', which, *how, '--out=e.json').stderr
-    row, *_ = json.loads((tmp_path / 'e.json').read_text())['results']
+    row, *_ = read_json('e.json')['results']
     assert row['bytes'] is None
 
 
-def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script, tmp_path):
+def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script):
     checkpoint = kinds('bert')[2]
     n_rows = {'train': 1, 'val': 1, 'test': 4}
-    prepare_puzzles('nae_sat', tmp_path, n_rows=n_rows, n_latents=3, n_observations=1)
-    options = Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0, blanks='')
+    prepare_puzzles('nae_sat', '.', n_rows=n_rows, n_latents=3, n_observations=1)
+    options = Config(dataset='nae_sat', data_dir='.', split='test', n_puzzles=0, blanks='')
     puzzles = open_puzzles(checkpoint, options)
     assert ids_of(get_tokenizer('zebra4'), checkpoint.tokenizer) is None
     answers = torch.tensor(

@@ -2,12 +2,12 @@
 refused."""
 
 import itertools
-import json
 import math
 import random
 import re
 import subprocess
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +19,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.extras.patterns import automaton, build
 from anyorder.tokens.tokenizer import PART
 from anyorder.tokens.tokenizers import GPT2, Bytes, Symbols
+from anyorder.weights import read_json
 
 pytest.importorskip('outlines_core')
 
@@ -242,9 +243,10 @@ DIES[BUILD.replace('from outlines_core', f'{SAYS}\n    from outlines_core')] = '
 @pytest.mark.parametrize('program', DIES, ids=range(7))
 def test_a_process_that_dies_is_one_line(tmp_path, monkeypatch, program):
     pytest.importorskip('resource')
-    (tmp_path / 'dies.py').write_text(program)
+    path = tmp_path / 'dies.py'
+    path.write_text(program)
     monkeypatch.setattr(automaton, 'subprocess', subprocess)
-    monkeypatch.setattr(build, '__file__', str(tmp_path / 'dies.py'))
+    monkeypatch.setattr(build, '__file__', str(path))
     monkeypatch.setattr(build, 'MOST_SECONDS', 1 if 'while' in program else 60)
     automaton.table_of.cache_clear()
     with one_line(DIES[program]):
@@ -373,11 +375,11 @@ def test_wrong_input_is_one_line_before_the_first_pass(writer, monkeypatch, prom
 # ---- the commands
 
 
-def test_sample_writes_what_matches_and_keeps_the_weights(writer, script, tmp_path):
+def test_sample_writes_what_matches_and_keeps_the_weights(writer, script):
     ckpt = f'--ckpt={writer.checkpoint.name}'
     how = [f'--pattern={DATE}', '--prompt=[[7]]', '--n_samples=2', '--n_steps=3', '--weights=raw']
     script('sample.py', ckpt, '--order=random', '--out=o.json', *how)
-    for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
+    for sample in read_json('o.json')['samples']:
         assert re.fullmatch(DATE, sample['text'])
         assert sample['log_weight'] < 0
 
@@ -387,17 +389,17 @@ IN = r'In (19|20)[0-9]{2} t.*'
 
 
 @pytest.fixture
-def measured(writer, script, tmp_path):
+def measured(writer, script):
     """measured(option, ...): what eval_ppl.py says of HELD_OUT."""
-    (tmp_path / 'texts.txt').write_text(''.join(HELD_OUT))
+    Path('texts.txt').write_text(''.join(HELD_OUT))
     how = [f'--ckpt={writer.checkpoint.name}', '--datasets=texts.txt', '--out=rows.json']
     return partial(script, 'eval_ppl.py', *how, '--device=cpu', '--weights=raw')
 
 
-def test_rows_are_what_the_writer_says_of_each_text(measured, writer, tmp_path):
+def test_rows_are_what_the_writer_says_of_each_text(measured, writer):
     """In a block of all blanks ties, as of tokens that a pattern leaves alone, go left to right."""
     measured('--orders=l2r,margin/32', '--n_steps=4', f'--pattern={IN}')
-    rows = json.loads((tmp_path / 'rows.json').read_text())['results']
+    rows = read_json('rows.json')['results']
     prompts = [f'[[={text}]]' for text in HELD_OUT]
     for row, order in zip(rows, ['l2r', 'margin/32']):
         logp = writer.logprob(prompts, pattern=IN, order=order, n_steps=4)

@@ -4,6 +4,7 @@ how a text was written."""
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from conftest import one_line
@@ -36,12 +37,11 @@ FILES = {
 
 
 @pytest.fixture
-def plot(tmp_path, monkeypatch):
+def plot():
     """plot(words) in a folder with FILES."""
-    monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
     return lambda words: pictures.main(configure(vars(pictures), words.split()))
 
 
@@ -61,15 +61,15 @@ ENDS = [  # a line by its name, mean, error, number of runs and place
 
 
 @pytest.mark.parametrize('words, ends', ENDS)
-def test_a_line_is_a_run_and_ends_in_the_table(plot, tmp_path, capsys, words, ends):
+def test_a_line_is_a_run_and_ends_in_the_table(plot, capsys, words, ends):
     """The mean is of what all runs have. A picture names its lines, and is written through a
     link."""
-    (tmp_path / 'loss.svg').symlink_to('b/x.svg')
+    Path('loss.svg').symlink_to('b/x.svg')
     plot(f'{words} --out=loss.svg')
     lines = capsys.readouterr().out.splitlines()
     assert [' '.join(line.split()) for line in lines[1:-2]] == ends
     names = [*{end.split()[0]: None for end in ends}]
-    texts = re.findall('<!-- (.*) -->', (tmp_path / 'b/x.svg').read_text())
+    texts = re.findall('<!-- (.*) -->', Path('b/x.svg').read_text())
     assert texts[-len(names) :] == names
     assert ('training FLOPs' in texts) == ('flops' in words)
 
@@ -113,20 +113,15 @@ def sample_of(text, *steps):
     return {'tokens': [*text.encode()], 'step': [*steps], 'logprob': logprob}
 
 
-@pytest.fixture
-def page(tmp_path):
-    """page(samples) writes a page and returns (its text, what it holds)."""
-
-    def write(samples, title='x'):
-        write_replay(tmp_path / 'p.html', samples, Bytes(), title)
-        text = (tmp_path / 'p.html').read_text(encoding='utf-8')
-        data = '<script id="data" type="application/json">(.*)</script>'
-        return text, json.loads(re.search(data, text)[1])
-
-    return write
+def page(samples, title='x'):
+    """Write a page. Return (its text, what it holds)."""
+    write_replay('p.html', samples, Bytes(), title)
+    text = Path('p.html').read_text(encoding='utf-8')
+    data = '<script id="data" type="application/json">(.*)</script>'
+    return text, json.loads(re.search(data, text)[1])
 
 
-def test_the_page_is_whole_and_needs_no_network(page):
+def test_the_page_is_whole_and_needs_no_network():
     sample = sample_of('a</script><b>"é', -1, *range(15))
     text, data = page([sample, sample], 'a </script> title\nin 15 steps\nof one')
     assert not re.search(r'(https?:)?//\w|src=', text)
@@ -138,7 +133,7 @@ def test_the_page_is_whole_and_needs_no_network(page):
     assert first['p'][:4] == [1, 0.5, 0.333, 0.25]
 
 
-def test_ranks_count_the_steps_in_which_something_was_written(page):
+def test_ranks_count_the_steps_in_which_something_was_written():
     """As the steps that wrote only what a stop has cut do not count."""
     (row,) = page([sample_of('abcde', 7, -1, 3, 7, 9)])[1]['samples']
     assert row['rank'] == [2, 0, 1, 2, 3]
@@ -148,7 +143,7 @@ def test_ranks_count_the_steps_in_which_something_was_written(page):
     assert row['facts'] == said
 
 
-def test_beside_a_sample_is_the_next_with_the_same_known_tokens(page):
+def test_beside_a_sample_is_the_next_with_the_same_known_tokens():
     samples = [sample_of('abc', -1, 0, 1), sample_of('xbc', -1, 0, 1), sample_of('ayz', -1, 1, 0)]
     samples += [sample_of('abc', 0, -1, 1), sample_of('aaa', -1, 0, 0)]
     rows = page(samples)[1]['samples']

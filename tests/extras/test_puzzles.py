@@ -2,8 +2,9 @@
 
 import hashlib
 import itertools
-import json
 import operator
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.weights import read_json
 from configurator import configure
 from model import EMA
 
@@ -322,21 +324,19 @@ def test_observations_are_not_all_equal_and_are_judged_by_the_latents_of_the_ans
         ('nae_sat', {'seed': 5, 'n_latents': 9, 'n_observations': 4}),
     ],
 )
-def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(
-    tmp_path, monkeypatch, task, options
-):
+def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(monkeypatch, task, options):
     monkeypatch.setattr(sets, 'PART', 60)
     monkeypatch.setattr(sets, 'N_ROWS', {'val': 8, 'test': 7})
     words = [f'--{name}={value}' for name, value in options.items()]
-    where = [f'--data_dir={tmp_path}', '--name=one', '--n_train=40', '--n_test=9']
+    where = ['--data_dir=.', '--name=one', '--n_train=40', '--n_test=9']
     make.main(configure(vars(make), [task, *words, *where]))
-    meta = read_meta(tmp_path / 'one')
+    meta = read_meta('one')
     kept = {name: options[name] for name in task_of(task).options if name in options}
     assert meta.puzzle == {'task': task} | kept
     assert meta.made_by.split()[5:] == words
     found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
-        split = open_split(tmp_path, 'one', name)
+        split = open_split('.', 'one', name)
         tokens = all_blocks(Blocks(split, meta.row_length))[0].numpy()
         assert len(tokens) == n
         found.append({key.tobytes() for key in judge_of(meta).key(tokens)})
@@ -372,9 +372,8 @@ def test_a_seed_draws_the_puzzles_that_it_always_drew(name, options, digest, mon
 
 
 @pytest.fixture
-def sudokus(tmp_path, monkeypatch):
-    """The Meta of data/sudoku4, a small set in an empty working folder."""
-    monkeypatch.chdir(tmp_path)
+def sudokus():
+    """The Meta of data/sudoku4, a small set."""
     return prepare_puzzles('sudoku4', 'data', n_rows=FEW)
 
 
@@ -401,10 +400,10 @@ BAD_SETS = [
 
 
 @pytest.mark.parametrize('words, said', BAD_SETS)
-def test_wrong_options_of_a_set_are_one_line_and_write_nothing(tmp_path, words, said):
+def test_wrong_options_of_a_set_are_one_line_and_write_nothing(words, said):
     with one_line(said):
-        make.main(configure(vars(make), [*words, f'--data_dir={tmp_path}/data']))
-    assert not (tmp_path / 'data').exists()
+        make.main(configure(vars(make), words))
+    assert not os.listdir()
     with one_line('sudoku4'):
         task_of('chess')
 
@@ -541,20 +540,20 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def solved(folder, script, tmp_path):
+def solved(folder, script):
     """solved(name, option, ...): what is said and the JSON file of the command on a checkpoint."""
 
     def solved(name, *args, code=0):
         words = ('solve', f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
         said = script('anyorder.extras.puzzles', *words, code=code)
-        return said, None if code else json.loads((tmp_path / 'o.json').read_text())
+        return said, None if code else read_json('o.json')
 
     return solved
 
 
-def test_the_command_solves_along_files_families_and_scores(solved, tmp_path):
-    (tmp_path / 'back.json').write_text(json.dumps([*range(15, -1, -1)]))
-    (tmp_path / 'short.json').write_text('[1, 0]')
+def test_the_command_solves_along_files_families_and_scores(solved):
+    Path('back.json').write_text(str([*range(15, -1, -1)]))
+    Path('short.json').write_text('[1, 0]')
     orders = ['r2l', 'back.json', 'swaps:5', 'entropy+0.5']
     how = ('--n_steps=0,2', '--temperature=1')
     _, found = solved('sudoku4', *how, f'--orders={",".join(orders)}', '--batch_size=4')

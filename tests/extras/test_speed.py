@@ -1,8 +1,8 @@
 """What a run costs: its plan and memory by hand, the bench, and the frontier of fewer passes."""
 
-import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from anyorder.machine.devices import GPUS, autocast
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 from anyorder.training.clock import training_flops
+from anyorder.weights import read_json
 from configurator import Config, configure
 from model import AOGPT, AOGPTConfig
 
@@ -142,9 +143,9 @@ def cells_of(lines):
     return {line[:34].strip(): line[34:].split() for line in lines}
 
 
-def test_a_plan_is_made_of_numbers_alone(script, tmp_path):
+def test_a_plan_is_made_of_numbers_alone(script):
     """It wants nothing and writes nothing: 8 x H100, in hours of FLOPs by the rate of the card."""
-    os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
+    os.symlink(os.path.join(ROOT, 'config'), 'config')
     how = ('--plan=8xH100', '--gradient_accumulation_steps=64')
 
     def plan(*words):
@@ -162,10 +163,10 @@ def test_a_plan_is_made_of_numbers_alone(script, tmp_path):
     assert 'the shape comes from the options:' in plan('config/adapt_gpt2.py', how[0])
     failed = script('train.py', '--plan=3xH100', code=1)
     assert failed.stderr.startswith('error: gradient_accumulation_steps')
-    assert os.listdir(tmp_path) == ['config']
+    assert os.listdir() == ['config']
 
 
-def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(plan_of):
+def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint():
     model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
     save_checkpoint('a.pt', model, tokenizer='bytes')
     cells = plan_of('mine', '--init_from=auto:a.pt')
@@ -173,19 +174,13 @@ def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(plan_of):
     assert cells['vocabulary'][:2] == ['257', 'bytes,']
 
 
-@pytest.fixture
-def plan_of(tmp_path, monkeypatch):
-    """plan_of(dataset, option, ...): the cells of its plan, in the folder of the sets."""
-    monkeypatch.chdir(tmp_path)
-
-    def plan_of(dataset, *options):
-        how = [f'--dataset={dataset}', '--data_dir=.', '--plan=H100', *options]
-        return cells_of(lines_of(configure(vars(train), how)))
-
-    return plan_of
+def plan_of(dataset, *options):
+    """The cells of a plan, in the folder of the sets."""
+    how = [f'--dataset={dataset}', '--data_dir=.', '--plan=H100', *options]
+    return cells_of(lines_of(configure(vars(train), how)))
 
 
-def test_rows_cost_as_with_a_block_of_their_length(plan_of):
+def test_rows_cost_as_with_a_block_of_their_length():
     """The longest of 150 documents with prompts has 12 tokens. Meta alone does not say it."""
     with open('rows.jsonl', 'w') as f:
         f.writelines(f'{{"prompt": "{i}+{i}=", "text": "{2 * i}"}}\n' for i in range(150))
@@ -198,7 +193,7 @@ def test_rows_cost_as_with_a_block_of_their_length(plan_of):
     assert plan_of('rows', '--block_size=512')['tokens an update'] == ['8,192']
 
 
-def test_a_set_that_a_run_refuses_has_no_plan(plan_of):
+def test_a_set_that_a_run_refuses_has_no_plan():
     np.save('mine.npy', np.arange(80).reshape(20, 4))
     prepare_tokens('.', 'mine', 'mine.npy', shape='2x2')
     with one_line('takes --block_size=4'):
@@ -257,12 +252,12 @@ TINY = (*SIZES.split(), '--batch_size=4', '--repeats=1', '--device=cpu', '--comp
 
 
 @pytest.fixture
-def rows(script, tmp_path):
+def rows(script):
     """rows(command, option, ...): the rows of the file of a command of speed."""
 
     def run(command, *options):
         script('anyorder.extras.speed', command, *options, '--out=rows.json')
-        return json.loads((tmp_path / 'rows.json').read_text())['results']
+        return read_json('rows.json')['results']
 
     return run
 
@@ -290,25 +285,24 @@ HOW = ('--ckpt=ckpt.pt', '--dtype=float32', '--device=cpu', '--n_blocks=6', '--b
 
 
 @pytest.fixture
-def ckpt(tmp_path):
+def ckpt():
     """ckpt.pt, and what is no judge and no decoder beside it."""
-    words = tmp_path / 'words.txt'
-    words.write_text('The quick brown fox jumps over the lazy dog. ' * 3)
+    Path('words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
     for name, order, config in (
         ('ckpt', 'random', {}),
         ('r2l', 'r2l', {}),
         ('encoder', 'random', {'attention': 'bidirectional'}),
     ):
         model = make_model(block_size=8, vocab_size=320, n_tokens=257, n_layer=1, **config)
-        run = {'order': order, 'dataset': str(words)}
-        save_checkpoint(tmp_path / f'{name}.pt', model.float(), tokenizer='bytes', config=run)
-    return str(tmp_path / 'ckpt.pt')
+        run = {'order': order, 'dataset': 'words.txt'}
+        save_checkpoint(f'{name}.pt', model.float(), tokenizer='bytes', config=run)
+    return 'ckpt.pt'
 
 
 WAYS = 'random,margin,margin/4,binomial,lossless,lossless:1,margin:.1,dilated:4'
 
 
-def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, script, tmp_path):
+def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, script):
     """Drafts change no law; eval_ppl.py finds the same nats, a judge its perplexity."""
     how = ('--n_samples=3', f'--ways={WAYS}', '--n_steps=0,2', '--judge=ckpt.pt')
     found = rows('frontier', *HOW, *how)
@@ -321,7 +315,7 @@ def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, 
     nats = [row['nats'] for row in found]
     assert nats[8] == nats[9] == nats[0]
     script('eval_ppl.py', *HOW[:4], '--orders=margin', '--weights=raw', '--out=ppl.json')
-    (row,) = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    (row,) = read_json('ppl.json')['results']
     both = row['nats_per_token'], row['stderr']
     assert both == pytest.approx((nats[2], found[2]['nats_error']), rel=1e-5)
     written = Writer(ckpt).infill([[-1] * 8] * 3, n_steps=2, seed=1337, batch_size=2).tolist()
