@@ -57,6 +57,11 @@ def pytest_cmdline_main(config):
         option.dist = 'worksteal'
 
 
+def pytest_make_parametrize_id(val):
+    """Options and networks have their own names in those of tests."""
+    return str(val) if isinstance(val, dict | torch.dtype) else None
+
+
 def pytest_collection_finish(session):
     """Modules and tests stay: to look through them for garbage takes long."""
     gc.freeze()
@@ -119,6 +124,11 @@ def put(path, text):
     path.write_text(text)
     if not text:
         path.unlink()
+
+
+def close(found, want, atol=1e-10):
+    """Tensors, or trees of them, are equal up to rounding of float64, of shape and dtype, too."""
+    torch.testing.assert_close(found, want, rtol=0, atol=atol)
 
 
 @contextlib.contextmanager

@@ -51,10 +51,6 @@ ENCODER = dict(attention='bidirectional')
 NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
 
 
-def name_of(variant):
-    return '-'.join(f'{k}={x}' for k, x in variant.items()) or 'paper'
-
-
 class Definition:
     """A network for one row, written from the definition of the slot."""
 

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import close, make_model, one_line
 from toy_runs import run
 
 import train
@@ -552,7 +552,7 @@ def test_a_folder_of_weights():
     weights = read_weights('.')
     with open('model.safetensors', 'rb+') as f:
         f.write(b'\xff' * os.path.getsize('model.safetensors'))
-    torch.testing.assert_close(weights, tensors, rtol=0, atol=0)
+    close(weights, tensors, 0)
     with one_line('cannot be read as weights'):
         read_weights('.')
     os.remove('model.safetensors')
@@ -572,7 +572,7 @@ def test_what_wrappers_put_into_names_is_left_out(wrapped):
     weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
     # twice, and the same
     for found in (unwrapped(weights), unwrapped(weights | {'h.0.weight': torch.arange(3.0)})):
-        torch.testing.assert_close(found, own, rtol=0, atol=0)
+        close(found, own, 0)
     with one_line('two different weights h.0.weight'):
         unwrapped(weights | {'h.0.weight': torch.ones(3)})
 

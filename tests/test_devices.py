@@ -213,7 +213,7 @@ STEPS = [  # which network, a way of writing, how often each of its steps waits
 ]
 
 
-@pytest.mark.parametrize('name, how, n_waits', STEPS, ids=str)
+@pytest.mark.parametrize('name, how, n_waits', STEPS)
 def test_a_device_writes_the_same_in_steps_that_do_not_wait(simulated, name, how, n_waits):
     """Launched, recorded and replayed; with other rows and other numbers of likeliest tokens by
     turns. A place is wider than the text."""

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import REFERENCE, make_model
+from conftest import REFERENCE, close, make_model
 from test_minimal import same_network
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
 
@@ -27,16 +27,12 @@ def definition(model):
     return same_network(model)
 
 
-def assert_equal(a, b):
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
-
-
 def test_1_prefix(model, batch, definition):
     """The nats of the first T visits do not depend on the visits behind them."""
     idx, order = batch
     whole = visit_nll(definition, idx, order)
     for T in (1, 2, 5, 9):
-        assert_equal(model(idx, order[:, :T]), whole[:, :T])
+        close(model(idx, order[:, :T]), whole[:, :T])
 
 
 def test_2_a_score_is_a_prediction(model, batch, definition):
@@ -46,12 +42,12 @@ def test_2_a_score_is_a_prediction(model, batch, definition):
     for i in range(9):
         logp = model.predict(idx, order[:, : i + 1], i)[:, 0].log_softmax(-1)
         target = idx.gather(1, order[:, i : i + 1])
-        assert_equal(-logp.gather(1, target)[:, 0], nll[:, i])
+        close(-logp.gather(1, target)[:, 0], nll[:, i])
 
 
 @pytest.mark.parametrize('n_steps', [1, 2, 3, 9])
 @pytest.mark.parametrize(
-    'how', [{}, dict(schedule='cosine'), dict(unmask='binomial'), dict(policy='margin')], ids=str
+    'how', [{}, dict(schedule='cosine'), dict(unmask='binomial'), dict(policy='margin')]
 )
 def test_3_cached_is_uncached(model, batch, n_steps, how):
     """With a cache and without it is the same text.
@@ -62,7 +58,7 @@ def test_3_cached_is_uncached(model, batch, n_steps, how):
     plain, other = generate(model, *batch, N_KNOWN, use_cache=False, **options)
     assert torch.equal(cached, plain)
     assert torch.equal(trace['order'], other['order'])
-    assert_equal(trace['logprob'], other['logprob'])
+    close(trace['logprob'], other['logprob'])
 
 
 def test_4_parallel_is_alone(model, batch, definition):
@@ -73,7 +69,7 @@ def test_4_parallel_is_alone(model, batch, definition):
         for j in range(9 - n_known):
             visit = n_known + j
             alone = torch.cat([order[:, :n_known], order[:, visit : visit + 1]], 1)
-            assert_equal(logits[:, j], definition(idx, alone, n_known)[:, n_known])
+            close(logits[:, j], definition(idx, alone, n_known)[:, n_known])
 
 
 @pytest.mark.parametrize('cached', [False, True])
@@ -112,7 +108,7 @@ def test_6_sampling_is_exact():
     assert chi2 < 26 + 5 * 52**0.5  # 26 degrees of freedom, five standard deviations
 
 
-@pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless:4')], ids=str)
+@pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless:4')])
 def test_7_what_is_written_is_what_is_scored(model, batch, definition, how):
     """The log-probabilities that are collected while a text is written are its scores."""
     idx, order = batch
@@ -120,7 +116,7 @@ def test_7_what_is_written_is_what_is_scored(model, batch, definition, how):
     text, trace = generate(model, idx, order, N_KNOWN, **options)
     scored = -visit_nll(definition, text, order)
     written = torch.arange(9) >= N_KNOWN.unsqueeze(1)
-    assert_equal(trace['logprob'].gather(1, order)[written], scored[written])
+    close(trace['logprob'].gather(1, order)[written], scored[written])
 
 
 @pytest.mark.parametrize('weights', ['raw', 'ema'])
@@ -133,7 +129,7 @@ def test_8_files_in_the_published_format_give_its_logits(name, weights):
     order = expected['orders']
     visits = range(0, idx.size(1), expected['logits_stride'])
     logits = torch.stack([model.predict(idx, order[:, : d + 1], d)[:, 0] for d in visits], 1)
-    torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
+    close(logits, expected[weights]['logits'], 1e-4)
     assert abs(model(idx, order).mean() - expected[weights]['loss']) < 1e-5
 
 
@@ -191,7 +187,7 @@ def test_9_the_average_in_closed_form(model):
         ema.update(model)
         d = min(0.5, (1 + n) / (10 + n))
         average = {name: d * average[name] + (1 - d) * p for name, p in model.named_parameters()}
-    assert_equal(dict(ema.model.named_parameters()), average)
+    close(dict(ema.model.named_parameters()), average)
 
 
 def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch, definition):
@@ -199,7 +195,7 @@ def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch, definition)
     nll = visit_nll(definition, *batch)
     for i in range(9):
         logprobs = context_logprobs(model, *batch, i, n_contexts=1)
-        assert_equal(ensemble_nll(logprobs), nll[:, i])
+        close(ensemble_nll(logprobs), nll[:, i])
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'causal'])

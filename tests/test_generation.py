@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import make_model, numbers, one_line
+from conftest import close, make_model, numbers, one_line
 from oracle import ENCODER, chi2_of, cut, limit
 
 from anyorder.checkpoint import set_exempt
@@ -36,10 +36,6 @@ from anyorder.tokens.tokenizers import Symbols
 from model import AOGPT
 
 NAMES = ('top_prob', 'margin', 'entropy')  # of scores
-
-
-def close(one, other, atol=1e-10):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
 def random(*shape):
@@ -71,7 +67,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize('way, n_blanks, ends', ENDS, ids=str)
+@pytest.mark.parametrize('way, n_blanks, ends', ENDS)
 def test_the_ends_of_steps_by_hand(way, n_blanks, ends):
     n = torch.tensor(n_blanks)
     assert way.ends(n, range(len(n))).tolist() == ends
@@ -101,7 +97,7 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize('how', CUTS, ids=str)
+@pytest.mark.parametrize('how', CUTS)
 def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum(how):
     logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
     cdf = cut(logits, **how).softmax(-1).cumsum(-1)
@@ -295,7 +291,7 @@ def test_all_steps_are_planned_at_once(batch, monkeypatch):
     assert planned.call_count == 1
 
 
-@pytest.mark.parametrize('how', [dict(policy='margin'), dict(unmask='lossless:2')], ids=str)
+@pytest.mark.parametrize('how', [dict(policy='margin'), dict(unmask='lossless:2')])
 def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
     model = make_model()
     whole, part = (Canvas(*batch, 2, range(5)) for _ in range(2))
@@ -450,7 +446,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize('options, order, noun', NAMED, ids=str)
+@pytest.mark.parametrize('options, order, noun', NAMED)
 def test_options_name_a_way(options, order, noun):
     assert Way.of({}, **options) == Way(noun, order=Order.of(order, {}))
     noun.check(make_model().config, Drawing())  # which can write so

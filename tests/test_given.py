@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, one_line
-from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, name_of
+from conftest import close, make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
 
 from anyorder.datasets import open_split
@@ -95,10 +95,6 @@ def by_themselves(model, blocks, given, begins, orders, law, known):
     return nats
 
 
-def close(found, want):
-    torch.testing.assert_close(found, want, rtol=0, atol=1e-10)
-
-
 # --------------------------------------------------------------------------------------------------
 # a block
 
@@ -112,7 +108,7 @@ def test_documents_begin_behind_an_end():
 
 @pytest.mark.parametrize('order', ['random', 'few:3', 'block:4@2'])
 @pytest.mark.parametrize('kind', SETS)
-@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+@pytest.mark.parametrize('variant', NETWORKS)
 def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     """What is given comes first and costs nothing, also where all of a part is given."""
     model = make_model(**variant)
@@ -145,7 +141,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
         close(found[name], want.sum(1))
 
 
-@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+@pytest.mark.parametrize('variant', NETWORKS)
 def test_an_update_weighs_all_blanks_alike(variant):
     """Those of all of its micro-batches, however many each of them has."""
     model = make_model(**variant).requires_grad_(True)

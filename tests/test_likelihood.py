@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import toy_runs
-from conftest import make_model, one_line, tokenizer_like
+from conftest import close, make_model, one_line, tokenizer_like
 from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 
 import eval_ppl
@@ -98,10 +98,6 @@ def laid_out(order, b):
     """The positions of block b in this order, the given ones first and padding last."""
     rank = 2 * (BLOCKS[b] == PADDING) + ~GIVEN[b]
     return order[rank[order].argsort(stable=True)]
-
-
-def close(found, want, atol=1e-9):
-    torch.testing.assert_close(found, want, rtol=0, atol=atol)
 
 
 # --------------------------------------------------------------------------------------------------

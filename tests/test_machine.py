@@ -81,7 +81,7 @@ OF_SYSTEM += [RuntimeError(f'CUDA: {said}') for said in ('out of memory', "can't
 OF_SYSTEM += [RuntimeError('not enough memory'), RuntimeError('CUBLAS_STATUS_ALLOC_FAILED')]
 
 
-@pytest.mark.parametrize('error', [*OF_FILE, *OF_SYSTEM], ids=repr)
+@pytest.mark.parametrize('error', [*OF_FILE, *OF_SYSTEM])
 def test_a_file_of_another_kind_is_one_line_and_a_failure_of_the_system_passes(error):
     with pytest.raises(BaseException) as e, files.reading('a.json', 'a log', 'name another'):
         raise error

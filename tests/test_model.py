@@ -10,8 +10,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_model, one_line
-from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, defined, name_of
+from conftest import close, make_model, one_line
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, defined
 
 from anyorder.fast import bits_of, freeze, kept_frozen, lean
 from anyorder.networks import network_fields, network_name
@@ -24,12 +24,8 @@ BLANKS = [dict(variant, **ENCODER) for variant in VARIANTS[::2]]
 BLANKS += [dict(variant, **MIXED) for variant in VARIANTS[1::2]]
 KNOWN = torch.tensor([0, 3, 8, 5, 1])
 
-some_decoders = pytest.mark.parametrize('network', DECODERS[::2], ids=name_of)
-each_cached = pytest.mark.parametrize('network', VARIANTS + FINAL, ids=name_of)
-
-
-def assert_close(one, other):
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+some_decoders = pytest.mark.parametrize('network', DECODERS[::2])
+each_cached = pytest.mark.parametrize('network', VARIANTS + FINAL)
 
 
 def nats_of(logits, idx, order):
@@ -42,7 +38,7 @@ def nats_of(logits, idx, order):
 # the forward pass
 
 
-@pytest.mark.parametrize('network', DECODERS + BLANKS, ids=name_of)
+@pytest.mark.parametrize('network', DECODERS + BLANKS)
 def test_a_network_is_its_definition(network, batch):
     """In rows of unequal n_known; a masked loss scores what is not known, and weights it."""
     model = make_model(**network)
@@ -54,13 +50,13 @@ def test_a_network_is_its_definition(network, batch):
     assert logits.shape == (3, 9, 11)
     for r, k in enumerate(known.tolist()):
         wanted = [defined(model, idx[r], order[r], k, d) for d in range(k, 9)]
-        assert_close(logits[r, : 9 - k], torch.stack(wanted))
+        close(logits[r, : 9 - k], torch.stack(wanted))
         if not is_masked:
             wanted = [defined(model, idx[r], order[r], 8, d) for d in range(9)]
         start = 9 - len(wanted)
         assert (nll[r, :start] == 0).all()
         nats = nats_of(torch.stack(wanted), idx[r], order[r, start:])
-        assert_close(nll[r, start:], nats * 9 / len(wanted))
+        close(nll[r, start:], nats * 9 / len(wanted))
 
 
 @some_decoders
@@ -69,9 +65,9 @@ def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch
     idx, order = batch
     nll = model(idx, order)
     short = order[order < 6].view(5, 6)
-    assert_close(model(idx[:, :6], short), model(idx, short))
+    close(model(idx[:, :6], short), model(idx, short))
     for columns in (torch.arange(9).expand(5, 9), order[:, :3], torch.full((5, 1), 8)):
-        assert_close(model(idx, order, columns=columns), nll.gather(1, columns))
+        close(model(idx, order, columns=columns), nll.gather(1, columns))
 
 
 @some_decoders
@@ -93,12 +89,12 @@ def test_the_first_columns_may_score_known_visits(network, batch, cached):
     for r, (k, start) in enumerate(zip(known.tolist(), first.tolist())):
         visits = range(start, min(start + 6, 9))
         wanted = [defined(model, idx[r], order[r], k, d) for d in visits]
-        assert_close(logits[r, : len(visits)], torch.stack(wanted))
+        close(logits[r, : len(visits)], torch.stack(wanted))
     if cached:
         assert cache.length.tolist() == [3, 4, 9, 6, 2]
 
 
-@pytest.mark.parametrize('network', [{}, ENCODER, MIXED], ids=name_of)
+@pytest.mark.parametrize('network', [{}, ENCODER, MIXED])
 def test_what_is_blank_and_what_lies_behind_n_visits_is_not_seen(network, batch):
     model = make_model(**network)
     n_visits = torch.tensor([9, 4, 6])
@@ -111,10 +107,10 @@ def test_what_is_blank_and_what_lies_behind_n_visits_is_not_seen(network, batch)
     logits = model.predict(blank, order, known, n_visits=n_visits)
     for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
         alone = model.predict(idx[r : r + 1, :n], order[r : r + 1, :n], k)[0]
-        assert_close(logits[r, : n - k], alone)
+        close(logits[r, : n - k], alone)
 
 
-@pytest.mark.parametrize('network', [{}, ENCODER, MIXED, TWO_STREAM[1]], ids=name_of)
+@pytest.mark.parametrize('network', [{}, ENCODER, MIXED, TWO_STREAM[1]])
 def test_padded_and_packed_texts_score_as_alone(network, batch):
     """Two texts of 4 and 5 tokens in a row, and one of 9; or the first of them and padding."""
     model = make_model(**network)
@@ -130,9 +126,9 @@ def test_padded_and_packed_texts_score_as_alone(network, batch):
     for row, part, start, end in ((0, 0, 0, 4), (0, 1, 4, 9), (1, 0, 0, 9)):
         text = idx[row : row + 1, start:end], order[row : row + 1, start:end] - start
         alone = nats(*text, known[row, part : part + 1])[0]
-        assert_close(packed[row, start:end], alone)
+        close(packed[row, start:end], alone)
         if part == 0:
-            assert_close(padded[row, :end], alone)
+            close(padded[row, :end], alone)
     assert (padded[0, 4:] == 0).all()
 
 
@@ -148,7 +144,7 @@ def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
         assert nll.dtype == torch.float32
         assert (logits[..., 11:] == -math.inf).all()
         nats = nats_of(logits.float(), *batch)
-        torch.testing.assert_close(nll, nats, rtol=0, atol=1e-6)
+        close(nll, nats, 1e-6)
 
 
 def test_a_bfloat16_model_turns_by_float32_angles():
@@ -175,7 +171,7 @@ def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
     monkeypatch.setitem(ATTENTION, 'window', Window)
     model = make_model(attention='window')
     logits = [model.predict(*batch, known)[:, 0] for known in range(9)]
-    assert_close(nats_of(torch.stack(logits, 1), *batch), model(*batch))
+    close(nats_of(torch.stack(logits, 1), *batch), model(*batch))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def test_cached_is_uncached_in_unequal_rows_that_end_and_are_reordered(network, 
         kept = known + 1 if model.slots.causal else known
         assert torch.equal(cache.length, kept.clamp(max=9))
         is_left = torch.arange(plain.size(1)) < 9 - known.unsqueeze(1)
-        assert_close(logits[is_left], plain[is_left])
+        close(logits[is_left], plain[is_left])
         if n == 1:
             continue
         for r, k in enumerate(step):  # an adaptive policy: the tail in a new order
@@ -334,9 +330,7 @@ def gradients(model, nats):
     return result
 
 
-@pytest.mark.parametrize(
-    'network', [VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]], ids=name_of
-)
+@pytest.mark.parametrize('network', [VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]])
 @pytest.mark.parametrize('rows_at_a_time', [7, 100])
 def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
     network, batch, monkeypatch, rows_at_a_time
@@ -359,12 +353,12 @@ def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
     for T in (9, 4, 1):  # AdaLN is looked up by position where there are more slots
         nll = scored(model, T)
         expected = scored(plain, T)
-        assert_close(nll, expected)
+        close(nll, expected)
         with torch.no_grad():
-            assert_close(scored(model, T), expected)
+            close(scored(model, T), expected)
         wanted = gradients(plain, (expected * weights[:, :T]).sum())
         found = gradients(model, (nll * weights[:, :T]).sum())
-        assert_close(found, wanted)
+        close(found, wanted)
 
 
 def one_graph(model):
@@ -420,7 +414,7 @@ def test_on_a_gpu_cudnn_attends_where_a_gradient_is_wanted_alone(monkeypatch):
 # fast paths: to write and measure with
 
 
-@pytest.mark.parametrize('network', [*VARIANTS[::2], *FINAL], ids=name_of)
+@pytest.mark.parametrize('network', [*VARIANTS[::2], *FINAL])
 @pytest.mark.parametrize(
     'own, dtype, tolerance',
     [
@@ -442,7 +436,7 @@ def test_frozen_answers_as_the_model(network, own, dtype, tolerance):
     assert (frozen.predict(idx, order, 4)[..., :27] - expected).abs().max() < tolerance
 
 
-@pytest.mark.parametrize('network', [VARIANTS[0], *VARIANTS[4:6]], ids=name_of)
+@pytest.mark.parametrize('network', [VARIANTS[0], *VARIANTS[4:6]])
 @pytest.mark.parametrize('rows, n', [(1, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-4), (torch.bfloat16, 0.4)])
 def test_frozen_steps_are_near(batch, network, rows, n, dtype, tolerance):
@@ -476,7 +470,7 @@ def test_a_frozen_model_has_one_dtype_and_is_given_back():
         assert freeze(model).lm_head.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 def test_the_bits_of_weights_tell_every_change(dtype):
     """Also of places alone, which no sum would tell."""
     model = make_model().to(dtype)

@@ -10,7 +10,7 @@ import copy
 import pytest
 import torch
 from conftest import make_model
-from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, name_of
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 
 from anyorder.fast import freeze, lean
 from anyorder.generation.canvas import Canvas
@@ -31,9 +31,9 @@ from model import EMA
 OTHERS = [
     pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]
 ]
-EVERY = pytest.mark.parametrize('variant', [{}, *OTHERS], ids=name_of)
+EVERY = pytest.mark.parametrize('variant', [{}, *OTHERS])
 KINDS = [{}, *OTHERS[len(VARIANTS) - 1 :]]
-ONE_OF_A_KIND = pytest.mark.parametrize('variant', KINDS, ids=name_of)
+ONE_OF_A_KIND = pytest.mark.parametrize('variant', KINDS)
 # heads of 64, as kernels want them
 REAL = dict(block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3)
 
@@ -109,7 +109,7 @@ for rule in ('factor:1.0', 'eb:0.1', 'klass:0.3', 'pc_sampler', 'dilated', 'draw
 
 
 @ONE_OF_A_KIND
-@pytest.mark.parametrize('how', HOW, ids=str)
+@pytest.mark.parametrize('how', HOW)
 def test_the_same_text(device, variant, how):
     idx, order = texts(3, 20, 11)
     known = torch.tensor([0, 7, 19])
@@ -147,7 +147,7 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
         assert (found[0] - found[1]).abs().mean() < tolerance
 
 
-@pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]], ids=name_of)
+@pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]])
 def test_gradients_in_bfloat16_are_near(device, variant):
     here, there = pair(device, **REAL, **variant)
     idx, order = texts(8)
@@ -252,7 +252,7 @@ WITH_GRAPHS = [
 ]
 
 
-@pytest.mark.parametrize('how', WITH_GRAPHS, ids=str)
+@pytest.mark.parametrize('how', WITH_GRAPHS)
 def test_text_with_graphs_is_text_without(cuda, how):
     idx, order = (x.to(cuda) for x in texts(3))
     model = make_model(**REAL).to(cuda)

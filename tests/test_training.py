@@ -21,7 +21,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE, ROOT, make_model, one_line
+from conftest import REFERENCE, ROOT, close, make_model, one_line
 from toy_runs import TOY, TWO, assert_same_runs, interrupted, log, resume, run
 
 import train
@@ -97,10 +97,6 @@ def start(model, optimizer='adamw', way='', order=RANDOM):
 
 
 flat = torch.nn.utils.parameters_to_vector
-
-
-def close(got, want):
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
 
 
 # ---- learning rate and optimizers

@@ -94,7 +94,7 @@ CONTEXTS = [
 ]
 
 
-@pytest.mark.parametrize('how, given', [*zip(WAYS, itertools.cycle(CONTEXTS))], ids=str)
+@pytest.mark.parametrize('how, given', [*zip(WAYS, itertools.cycle(CONTEXTS))])
 def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
     """Each is a row that fits, and knows its context, and nothing before; rows slide apart, and
     each is a function of its seed."""
@@ -121,7 +121,7 @@ def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
         close(story(text.sample), whole)
 
 
-@pytest.mark.parametrize('how', [*WAYS[:3], dict(order='margin/4')], ids=str)
+@pytest.mark.parametrize('how', [*WAYS[:3], dict(order='margin/4')])
 def test_open_blanks_are_written_section_by_section(letters, how):
     """Each ends at its stop or at its share; a row beside it has fewer parts."""
     writer = letters()
@@ -153,7 +153,7 @@ def test_without_a_stop_open_blanks_share_the_length(letters):
 # ---- where a text ends
 
 
-@pytest.mark.parametrize('how', WAYS[:4], ids=str)
+@pytest.mark.parametrize('how', WAYS[:4])
 def test_a_text_ends_with_its_first_stop(letters, how):
     """What was known by then stays as it is."""
     writer = letters()
@@ -285,7 +285,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize('how, cuts', [*zip(CHOICES, itertools.cycle(CUTS))], ids=str)
+@pytest.mark.parametrize('how, cuts', [*zip(CHOICES, itertools.cycle(CUTS))])
 def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how, cuts):
     """All tokens that the law keeps, at temperature 0 that of 1."""
     writer = letters()

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_model
-from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, name_of
+from conftest import close, make_model
+from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 
 from anyorder.extras.attention import attention
 
@@ -31,7 +31,7 @@ def read_by(model, order, known, j):
     return [-1, *order][min(j, known)]
 
 
-@pytest.mark.parametrize('variant', NETWORKS, ids=name_of)
+@pytest.mark.parametrize('variant', NETWORKS)
 def test_weights_times_values_are_what_the_network_reads(batch, variant, monkeypatch):
     idx, order = batch
     model = make_model(**variant)
@@ -49,7 +49,7 @@ def test_weights_times_values_are_what_the_network_reads(batch, variant, monkeyp
     monkeypatch.undo()
     assert weights.shape == (2, 5, 2, 9, 9)
     for of_layer, (v, y) in zip(weights, calls, strict=True):
-        torch.testing.assert_close(of_layer @ v, y[:, :, -9:], rtol=1e-13, atol=1e-13)
+        close(of_layer @ v, y[:, :, -9:])
     assert torch.equal(model.predict(idx, order, KNOWN), before)
 
     for row, known in enumerate(KNOWN.tolist()):
@@ -59,7 +59,7 @@ def test_weights_times_values_are_what_the_network_reads(batch, variant, monkeyp
         assert reads[row].tolist() == stands
 
 
-@pytest.mark.parametrize('variant', [{}, TWO_STREAM[0]], ids=name_of)
+@pytest.mark.parametrize('variant', [{}, TWO_STREAM[0]])
 def test_without_a_number_all_visits_but_the_last_are_known(batch, variant):
     model = make_model(**variant)
     for found, expected in zip(attention(model, *batch), attention(model, *batch, 8)):
@@ -67,7 +67,7 @@ def test_without_a_number_all_visits_but_the_last_are_known(batch, variant):
 
 
 @pytest.mark.parametrize(
-    'variant, n_known', [({}, 10), ({}, -1), (ENCODER, None), (FINAL[0], None)], ids=str
+    'variant, n_known', [({}, 10), ({}, -1), (ENCODER, None), (FINAL[0], None)]
 )
 def test_wrong_numbers_are_refused(batch, variant, n_known):
     with pytest.raises(ValueError, match='n_known must be'):

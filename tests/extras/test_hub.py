@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import library, make_model, one_line, put
+from conftest import close, library, make_model, one_line, put
 
 transformers = pytest.importorskip('transformers')
 
@@ -102,10 +102,6 @@ def views(family):
     return opened
 
 
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
 # ---- a folder is its checkpoint
 
 
@@ -173,14 +169,14 @@ def test_left_to_right_each_column_predicts_the_next_token(views, batch, name):
     nll = model(idx, order)[:, 1:]
     unused = {'inputs_embeds': None, 'output_attentions': False}  # as peft and trainers pass
     found = causal(idx, labels=idx, **unused)
-    same(found.loss, nll.mean())
-    same(causal(idx, labels=idx, num_items_in_batch=torch.tensor(80)).loss, nll.sum() / 80)
+    close(found.loss, nll.mean())
+    close(causal(idx, labels=idx, num_items_in_batch=torch.tensor(80)).loss, nll.sum() / 80)
     completion = idx.index_fill(1, torch.arange(4), -100)  # whose prompt is not learned
-    same(causal(idx, labels=completion).loss, nll[:, 3:].mean())
+    close(causal(idx, labels=completion).loss, nll[:, 3:].mean())
     head = causal.get_output_embeddings()
     hidden = causal.base_model(input_ids=idx, use_cache=False).last_hidden_state
     for logits in (found.logits, hidden @ head.weight.T + head.bias):
-        same(logits[:, :-1].log_softmax(-1)[..., :V], logp)
+        close(logits[:, :-1].log_softmax(-1)[..., :V], logp)
 
 
 @pytest.mark.parametrize('name', ['decoder', 'encoder', 'mixed'])
@@ -191,11 +187,11 @@ def test_blanks_are_predicted_given_all_else(views, batch, name):
     blank = order.argsort(1) >= known[:, None]
     labels = idx.index_fill(1, torch.arange(2), -100)  # which are not learned
     found = masked(idx.masked_fill(blank, V), labels=labels)
-    same(found.loss, F.cross_entropy(found.logits[blank], labels[blank]))
+    close(found.loss, F.cross_entropy(found.logits[blank], labels[blank]))
     order = blank.int().argsort(dim=1, stable=True)
     for r, k in enumerate(known[:4]):
         own = model.predict(idx[r : r + 1], order[r : r + 1], k[None])
-        same(found.logits[r, order[r, k:]], own[0, :, :V])
+        close(found.logits[r, order[r, k:]], own[0, :, :V])
     logits = found.logits[~blank]
     assert torch.equal(logits.exp(), F.one_hot(idx[~blank], V).double())
 
@@ -216,7 +212,7 @@ def test_padding_at_either_end_changes_nothing(views, batch, name, kind):
     padded[shown] = idx[column[:N] < n]
     found = padded_by(padded, attention_mask=shown.int()).logits
     for r in range(5):
-        same(found[r, shown[r]], padded_by(idx[r : r + 1, : n[r]]).logits[0])
+        close(found[r, shown[r]], padded_by(idx[r : r + 1, : n[r]]).logits[0])
 
 
 # ---- generate, and the cache
@@ -450,7 +446,7 @@ def test_left_to_right_it_is_gpt2(activation, dtype):
     expected = F.cross_entropy(network.double()(start).logits[0], TEXT[0], reduction='none')
     model = model_from_checkpoint('.').double()
     found = model(TEXT, torch.arange(T)[None])[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    close(found, expected)
     assert not model.transformer.wtpe.weight.any()
     row = model.transformer.wpe.weight
     assert torch.equal(row[T], row[T - 1])

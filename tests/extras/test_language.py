@@ -105,7 +105,7 @@ for beside in (([2], [-1, 3]), ([], [3, -1, -1]), ([3, 3, 1], [])):
     RUNS += [({}, how, *beside) for how in BESIDE]
 
 
-@pytest.mark.parametrize('network, how, before, after', RUNS, ids=str)
+@pytest.mark.parametrize('network, how, before, after', RUNS)
 def test_the_law_of_a_run(network, how, before, after):
     """Runs sum to 1 in the language, and a run's log-probability is the one that all texts say.
 
@@ -156,7 +156,6 @@ def written(model, how, rows, device='cpu'):
         (dict(n_steps=6, policy='margin'), 1e-11),  # scores that are equal where a pattern is
         (dict(policy='eb:0.5'), 1),
     ],
-    ids=str,
 )
 def test_rows_of_a_batch_are_rows_alone_on_any_device(simulated, request, how, scale):
     model = toy(seed=3)
@@ -197,7 +196,7 @@ def test_a_text_is_scored_as_it_was_written(how, drawing):
     close(again.limits.log_weight, canvas.limits.log_weight)
 
 
-@pytest.mark.parametrize('how', [HOWS[0], HOWS[4]], ids=str)
+@pytest.mark.parametrize('how', [HOWS[0], HOWS[4]])
 def test_tokens_that_are_blank_again_have_the_law_of_blanks(how):
     """As those of a round of revision: no step knows what stood there."""
     model = toy()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_model, one_line, put, tokenizer_like
+from conftest import close, make_model, one_line, put, tokenizer_like
 
 pytest.importorskip('transformers')
 
@@ -80,10 +80,6 @@ def by_hand(oracle, c, tokens, visits, n_known):
     return logits.log_softmax(-1)
 
 
-def near(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)  # Llama has float32 within
-
-
 # (visits of a text, how many of them are known)
 ROWS = [
     ([3, 0, 9, 5, 10, 1, 4, 2, 6, 8, 7], 4),
@@ -108,10 +104,10 @@ def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_han
     logits = model.predict(idx, order, **how)
     laws = [by_hand(oracle, c, row, *how) for row, how in zip(idx, ROWS)]
     for found, law, (_, n) in zip(logits, laws, ROWS):
-        near(found.log_softmax(-1), law[n : n + 3])
+        close(found.log_softmax(-1), law[n : n + 3], 1e-4)  # Llama has float32 within
     row, visits = idx[2:, :6], order[2:, :6]
     nats = F.nll_loss(laws[2], row[0, visits[0]], reduction='none')[3:]
-    near(model(row, visits, torch.tensor([3]))[0], F.pad(2 * nats, (3, 0)).to(logits.dtype))
+    close(model(row, visits, torch.tensor([3]))[0], F.pad(2 * nats, (3, 0)).to(logits.dtype), 1e-4)
 
 
 # ---- any callable

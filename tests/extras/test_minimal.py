@@ -5,17 +5,13 @@ import re
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import close, make_model
 from oracle import chi2_of, limit
 
 from anyorder.extras import minimal
 from anyorder.generation import generate
 from anyorder.likelihood import ensemble_nll
 from model import EMA
-
-
-def assert_equal(a, b):
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 def same_network(model):
@@ -35,12 +31,12 @@ def test_losses_predictions_texts_and_ensembles_are_the_same(batch, sizes):
     model = make_model(**sizes)
     same = same_network(model)
     for T in range(1, 10):
-        assert_equal(minimal.visit_nll(same, idx, order[:, :T]), model(idx, order[:, :T]))
+        close(minimal.visit_nll(same, idx, order[:, :T]), model(idx, order[:, :T]))
     known = torch.tensor([0, 8, 2, 4, 1])
     logits = same(idx, order, known)
     predicted = model.predict(idx, order, known)
     for row, n_known in enumerate(known.tolist()):
-        assert_equal(logits[row, n_known:], predicted[row, : 9 - n_known])
+        close(logits[row, n_known:], predicted[row, : 9 - n_known])
 
     for how, policy in (('fixed', 'given'), ('adaptive', 'margin')):
         for n_steps in (1, 3, 7):
@@ -54,7 +50,7 @@ def test_losses_predictions_texts_and_ensembles_are_the_same(batch, sizes):
     logp = [-model(idx, order)[:, 8]]
     for _ in range(3):
         logp.append(-model(idx, order[:, [*torch.randperm(8), 8]])[:, 8])
-    assert_equal(mean, ensemble_nll(torch.stack(logp, 1)))
+    close(mean, ensemble_nll(torch.stack(logp, 1)))
 
 
 def test_five_updates_are_the_same(model, batch):
@@ -77,8 +73,8 @@ def test_five_updates_are_the_same(model, batch):
         optimizer.step()
         ema.update(model)
     assert loss == pytest.approx(expected.item(), rel=1e-10)
-    assert_equal(same.state_dict(), model.state_dict())
-    assert_equal(average.state_dict(), ema.model.state_dict())
+    close(same.state_dict(), model.state_dict())
+    close(average.state_dict(), ema.model.state_dict())
 
 
 def test_tokens_steps_and_orders_are_drawn_by_their_probabilities():

@@ -141,7 +141,7 @@ KINDS = ['bytes', 'bytes behind a space', 'metaspace always', 'metaspace first',
 KINDS += ['sentences and bytes', 'wordpiece', 'words', 'names', pytest.param('gpt2', marks=slow)]
 
 
-@pytest.mark.parametrize('within', [False, True], ids=['text', 'part'])
+@pytest.mark.parametrize('within', [False, True])
 @pytest.mark.parametrize('kind', KINDS)
 def test_what_matches_is_what_a_tokenizer_shows(kind, within):
     """At the beginning of a text or behind a word. There the space before a word is none of the
