@@ -704,23 +704,23 @@ def test_a_function_of_a_user_is_an_order_or_a_score_by_its_signature(marker):
     assert marker.read_text() == 'x'
 
 
-WRONG_FUNCTIONS = [  # (what mine.py holds, what is said of mine.py:f)
-    ('def f(u, n, by): return u', 'must return int64 in .*, got t'),
-    ('def f(u, n, by): return (u * 0).long()', 'every position'),
-    ('def f(u, n, by): return u.argsort(-1)[:, 1:]', 'return int64'),
-    ('def f(u, n, by): return None', 'got None'),
-    ('def f(logits): return logits', 'a float for each row of logits'),
-    ('def f(logits): return logits.argmax(-1)', 'must return a float'),
-    ('def f(logits): return logits[:, 0].tolist()', 'must return a float'),
-    ('def f(logits): return logits[:, 0] * float("nan")', 'none of them NaN, got t'),
-    ('def f(): return 1', 'mine.py has no order f.*no score'),
-    ('def f(u, n): return u', 'has no order f.*too many positional'),
-    ('x = 3', "KeyError.*'f'"),
-    ('def f(:', 'SyntaxError'),
-]
+WRONG_FUNCTIONS = {  # (what mine.py holds, what is said of mine.py:f)
+    'def f(u, n, by): return u': 'must return int64 in .*, got t',
+    'def f(u, n, by): return (u * 0).long()': 'every position',
+    'def f(u, n, by): return u.argsort(-1)[:, 1:]': 'return int64',
+    'def f(u, n, by): return None': 'got None',
+    'def f(logits): return logits': 'a float for each row of logits',
+    'def f(logits): return logits.argmax(-1)': 'must return a float',
+    'def f(logits): return logits[:, 0].tolist()': 'must return a float',
+    'def f(logits): return logits[:, 0] * float("nan")': 'none of them NaN, got t',
+    'def f(): return 1': 'mine.py has no order f.*no score',
+    'def f(u, n): return u': 'has no order f.*too many positional',
+    'x = 3': "KeyError.*'f'",
+    'def f(:': 'SyntaxError',
+}
 
 
-@pytest.mark.parametrize('content, said', WRONG_FUNCTIONS)
+@pytest.mark.parametrize('content, said', WRONG_FUNCTIONS.items())
 def test_a_function_that_is_none_is_one_line(marker, content, said):
     pathlib.Path('mine.py').write_text(content)
     with one_line(said):

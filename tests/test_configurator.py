@@ -94,34 +94,34 @@ def test_the_home_folder(monkeypatch, typed):
     assert configure({'key': 'auto', 'TEXTS': ('key',)}, ['--key=3']).key == '3'
 
 
-BAD = [  # what is typed, or, where it is no option, a config file holds, and what is said
-    ('--learnin_rate=1', "nearest is 'learning_rate'"),
-    ('--threshold=1', r"option 'threshold' \("),  # and none is near
-    ('--batch_size=4.5', 'wants int'),
-    ('--batch_size=True', 'wants int'),
-    ('--learning_rate=fast', 'wants float'),
-    ('--bias=2', 'wants bool'),
-    ('--batch_size=1/0', "wants int, as 16, got '1/0'"),
-    ('--batch_size', 'needs a value'),
-    ('--_private=2', 'no option'),
-    (f'--learning_rate={"1" * 400}', 'wants float, as .*, got inf'),
-    (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
-    ('--batch_size 4', 'batch_size needs a value'),
-    ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
-    ('\nbatch_size = "4"', 'line 2: .* wants int'),
-    ('import os', 'line 1: .*only'),
-    ('batch_size = 4 // 0', 'line 1: .*zero'),
-    ('batch_size = = 4', 'a config file'),
-    ('batch_size = 4\0', 'a config file'),
-    (f'batch_size = {"-" * 20_000}4', 'a config file'),
-    ('def f():\n    pass\n', 'line 1.*got def f'),
-    ('batch_size += 4', 'line 1: .*only'),
-    ('out_dir = "a" - 1', 'line 1'),
-    ('learning_rate = [1]', 'line 1: .*only'),
-]
+BAD = {  # what is typed, or, where it is no option, a config file holds, and what is said
+    '--learnin_rate=1': "nearest is 'learning_rate'",
+    '--threshold=1': r"option 'threshold' \(",  # and none is near
+    '--batch_size=4.5': 'wants int',
+    '--batch_size=True': 'wants int',
+    '--learning_rate=fast': 'wants float',
+    '--bias=2': 'wants bool',
+    '--batch_size=1/0': "wants int, as 16, got '1/0'",
+    '--batch_size': 'needs a value',
+    '--_private=2': 'no option',
+    f'--learning_rate={"1" * 400}': 'wants float, as .*, got inf',
+    f'--batch_size={"(" * 5000}': r"got '\({79}$",
+    '--batch_size 4': 'batch_size needs a value',
+    'batchsize = 4': "line 1: there is no option 'batchsize'; the nearest is 'batch_size'",
+    '\nbatch_size = "4"': 'line 2: .* wants int',
+    'import os': 'line 1: .*only',
+    'batch_size = 4 // 0': 'line 1: .*zero',
+    'batch_size = = 4': 'a config file',
+    'batch_size = 4\0': 'a config file',
+    f'batch_size = {"-" * 20_000}4': 'a config file',
+    'def f():\n    pass\n': 'line 1.*got def f',
+    'batch_size += 4': 'line 1: .*only',
+    'out_dir = "a" - 1': 'line 1',
+    'learning_rate = [1]': 'line 1: .*only',
+}
 
 
-@pytest.mark.parametrize('typed, said', BAD)
+@pytest.mark.parametrize('typed, said', BAD.items())
 def test_what_is_wrong_is_one_line(typed, said):
     Path('c.py').write_text(typed)
     argv = typed.split(' ') if typed[0] == '-' else ['c.py']

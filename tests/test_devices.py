@@ -72,14 +72,14 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(gpu, monkeypatch, there, best):
 
 @pytest.mark.parametrize(
     'said, dtype',
-    [
-        ('vendor_id : AuthenticAMD\nflags : avx512f avx512_bf16', 'bfloat16'),
-        ('vendor_id : GenuineIntel\nflags : avx512f avx512_bf16', 'float32'),  # slower, as measured
-        ('vendor_id : GenuineIntel\nflags : avx512f avx512_bf16 amx_bf16', 'bfloat16'),
-        ('vendor_id : AuthenticAMD\nflags : avx2', 'float32'),
-        ('Features : asimd bf16', 'bfloat16'),
-        ('', 'float32'),
-    ],
+    {
+        'vendor_id : AuthenticAMD\nflags : avx512f avx512_bf16': 'bfloat16',
+        'vendor_id : GenuineIntel\nflags : avx512f avx512_bf16': 'float32',  # slower, as measured
+        'vendor_id : GenuineIntel\nflags : avx512f avx512_bf16 amx_bf16': 'bfloat16',
+        'vendor_id : AuthenticAMD\nflags : avx2': 'float32',
+        'Features : asimd bf16': 'bfloat16',
+        '': 'float32',
+    }.items(),
 )
 def test_auto_takes_bfloat16_of_processors_that_are_fast_with_it(monkeypatch, said, dtype):
     monkeypatch.setattr(devices, 'cpuinfo', lambda: said)

@@ -221,47 +221,47 @@ def test_one_token_a_step_is_a_pass_without_a_mask():
 
 ZEROS = torch.zeros(2, 9, dtype=torch.long)
 ORDER = sample_order(2, 9)
-BAD = [  # what is called, and what is said
-    ('AOGPTConfig(n_embd=10, n_head=3)', 'divisible'),
-    ('AOGPTConfig(vocab_size=5, n_tokens=6)', 'n_tokens'),
-    ('AOGPTConfig(n_tokens=-1)', 'n_tokens'),
-    ('AOGPTConfig(n_layer=2.0)', 'n_layer'),
-    ('AOGPTConfig(n_head=0)', 'n_head'),
-    ('AOGPTConfig(dropout=1.0)', 'dropout'),
-    ("AOGPTConfig(attention='none')", 'attention must be causal, '),
-    ("AOGPTConfig(target_position='none')", 'target_position must be adaln, '),
-    ("AOGPTConfig(target_position='two_stream', attention='mixed')", 'decoder'),
-    ('AOGPTConfig(n_embd=36, n_head=12, rotary=True)', 'rotary'),
-    ('EMA(make_model(), 1.0)', 'ema_decay'),
-    ('freeze(freeze(make_model().float()), torch.bfloat16)', 'float32 already'),
-    ('make_model()(ZEROS, ZEROS.new_zeros(3, 9))', 'B, N'),
-    ('make_model()(ZEROS, ZEROS.new_zeros(2, 10))', 'T <= N'),
-    ('make_model()(ZEROS, ZEROS.new_zeros(2, 0))', 'T <= N'),
-    ('make_model(block_size=8)(ZEROS, ORDER)', 'block_size'),
-    ('make_model()(ZEROS, ORDER, ZEROS[:, 0])', 'masked loss'),
-    ('make_model(**ENCODER)(ZEROS, ORDER)', 'n_known'),
-    ('make_model(**ENCODER)(ZEROS, ORDER, torch.full((2,), 9))', '0 to 8'),
-    ('make_model(**ENCODER)(ZEROS, ORDER, torch.full((2,), -1))', '0 to 8'),
-    ('make_model(**ENCODER)(ZEROS, ORDER[:, :4], ZEROS[:, 0])', 'whole orders'),
-    ('make_model(**ENCODER)(ZEROS, ORDER, ZEROS[:, 0], ORDER)', 'predict'),
-    ('predicted(ENCODER, 1, cache=new_cache(make_model(), 2))', 'no cache'),
-    ('predicted(ENCODER, 3, first=2)', 'decoder'),
-    ('predicted({}, 3, first=-1)', 'first'),
-    ('predicted({}, 3, first=torch.tensor([3, 4]))', 'first'),
-    ('predicted({}, -1)', 'n_known'),
-    ('predicted({}, 9)', 'n_known'),
-    ('predicted({}, 3, n_targets=0)', 'target'),
-    ('predicted({}, torch.tensor([10, 2]))', 'n_known'),
-    ('predicted({}, 4, n_visits=10)', 'n_visits'),
-    ('predicted({}, 4, n_visits=torch.tensor([9, 3]))', 'n_visits'),
-]
+BAD = {  # what is called, and what is said
+    'AOGPTConfig(n_embd=10, n_head=3)': 'divisible',
+    'AOGPTConfig(vocab_size=5, n_tokens=6)': 'n_tokens',
+    'AOGPTConfig(n_tokens=-1)': 'n_tokens',
+    'AOGPTConfig(n_layer=2.0)': 'n_layer',
+    'AOGPTConfig(n_head=0)': 'n_head',
+    'AOGPTConfig(dropout=1.0)': 'dropout',
+    "AOGPTConfig(attention='none')": 'attention must be causal, ',
+    "AOGPTConfig(target_position='none')": 'target_position must be adaln, ',
+    "AOGPTConfig(target_position='two_stream', attention='mixed')": 'decoder',
+    'AOGPTConfig(n_embd=36, n_head=12, rotary=True)': 'rotary',
+    'EMA(make_model(), 1.0)': 'ema_decay',
+    'freeze(freeze(make_model().float()), torch.bfloat16)': 'float32 already',
+    'make_model()(ZEROS, ZEROS.new_zeros(3, 9))': 'B, N',
+    'make_model()(ZEROS, ZEROS.new_zeros(2, 10))': 'T <= N',
+    'make_model()(ZEROS, ZEROS.new_zeros(2, 0))': 'T <= N',
+    'make_model(block_size=8)(ZEROS, ORDER)': 'block_size',
+    'make_model()(ZEROS, ORDER, ZEROS[:, 0])': 'masked loss',
+    'make_model(**ENCODER)(ZEROS, ORDER)': 'n_known',
+    'make_model(**ENCODER)(ZEROS, ORDER, torch.full((2,), 9))': '0 to 8',
+    'make_model(**ENCODER)(ZEROS, ORDER, torch.full((2,), -1))': '0 to 8',
+    'make_model(**ENCODER)(ZEROS, ORDER[:, :4], ZEROS[:, 0])': 'whole orders',
+    'make_model(**ENCODER)(ZEROS, ORDER, ZEROS[:, 0], ORDER)': 'predict',
+    'predicted(ENCODER, 1, cache=new_cache(make_model(), 2))': 'no cache',
+    'predicted(ENCODER, 3, first=2)': 'decoder',
+    'predicted({}, 3, first=-1)': 'first',
+    'predicted({}, 3, first=torch.tensor([3, 4]))': 'first',
+    'predicted({}, -1)': 'n_known',
+    'predicted({}, 9)': 'n_known',
+    'predicted({}, 3, n_targets=0)': 'target',
+    'predicted({}, torch.tensor([10, 2]))': 'n_known',
+    'predicted({}, 4, n_visits=10)': 'n_visits',
+    'predicted({}, 4, n_visits=torch.tensor([9, 3]))': 'n_visits',
+}
 
 
 def predicted(network, n_known, **given):
     return make_model(**network).predict(ZEROS, ORDER, n_known, **given)
 
 
-@pytest.mark.parametrize('called, said', BAD)
+@pytest.mark.parametrize('called, said', BAD.items())
 def test_what_a_network_cannot_be_or_answer_is_one_line(called, said):
     with one_line(said):
         eval(called)
@@ -516,13 +516,13 @@ def test_the_name_of_a_network_names_all_of_it():
 
 @pytest.mark.parametrize(
     'text, name',
-    [
-        ('', 'decoder'),
-        ('gate_init=1,rotary,encoder', 'encoder,rotary,gate_init=1'),
-        ('gpt2_blocks, input', 'sigma_gpt'),
-        ('sigma_gpt,gelu_tanh', 'sigma_gpt,gelu_tanh'),
-        ('gpt2_blocks,layer,n_cond=4', 'layer,gpt2_blocks,n_cond=4'),
-    ],
+    {
+        '': 'decoder',
+        'gate_init=1,rotary,encoder': 'encoder,rotary,gate_init=1',
+        'gpt2_blocks, input': 'sigma_gpt',
+        'sigma_gpt,gelu_tanh': 'sigma_gpt,gelu_tanh',
+        'gpt2_blocks,layer,n_cond=4': 'layer,gpt2_blocks,n_cond=4',
+    }.items(),
 )
 def test_the_words_of_a_network_may_stand_in_any_order(text, name):
     assert network_name(AOGPTConfig(**network_fields(text))) == name
@@ -530,15 +530,15 @@ def test_the_words_of_a_network_may_stand_in_any_order(text, name):
 
 @pytest.mark.parametrize(
     'text, said',
-    [
-        ('encode', "'encode'; the nearest is 'encoder'"),
-        ('encoder,mixed', 'attention two values, bidirectional and mixed'),
-        ('sigma_gpt,layer', 'target_position two values, input and layer'),
-        ('gate_init=open', "got 'gate_init=open'"),
-        ('gate_init=nan', "got 'gate_init=nan'"),
-        ('n_cond=1.5', "got 'n_cond=1.5'"),
-        ('n_embd=64', "got 'n_embd=64'"),
-    ],
+    {
+        'encode': "'encode'; the nearest is 'encoder'",
+        'encoder,mixed': 'attention two values, bidirectional and mixed',
+        'sigma_gpt,layer': 'target_position two values, input and layer',
+        'gate_init=open': "got 'gate_init=open'",
+        'gate_init=nan': "got 'gate_init=nan'",
+        'n_cond=1.5': "got 'n_cond=1.5'",
+        'n_embd=64': "got 'n_embd=64'",
+    }.items(),
 )
 def test_what_is_no_network_is_refused_in_one_line(text, said):
     with one_line(said):

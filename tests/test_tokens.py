@@ -757,13 +757,13 @@ def test_a_row_that_is_none_is_one_line(row):
 
 @pytest.mark.parametrize(
     'option, text',
-    [
-        (r'a\nb', 'a\nb'),
-        (r'\n\n', '\n\n'),
-        (r'a\\\nb', r'a\\nb'),
-        (r'a\tb\\', r'a\tb\\'),
-        (r'\[[n', r'\[[n'),
-    ],
+    {
+        r'a\nb': 'a\nb',
+        r'\n\n': '\n\n',
+        r'a\\\nb': r'a\\nb',
+        r'a\tb\\': r'a\tb\\',
+        r'\[[n': r'\[[n',
+    }.items(),
 )
 def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
     assert p.read_prompts(option) == [text]

@@ -45,22 +45,22 @@ def plot():
     return lambda words: pictures.main(configure(vars(pictures), words.split()))
 
 
-ENDS = [  # a line by its name, mean, error, number of runs and place
-    ('b b/log.jsonl ./b/ --y=loss', ['b 4.0000 1 1800']),
-    ('b --x=iter --y=val_any', ['b 2.5000 1 30']),
-    ('b old/b --y=loss --labels=new,old', ['new 4.0000 1 1800', 'old 6.0000 1 1800']),
-    ('b --x=flops --y=loss', ['b 4.0000 1 9000000000000000.0']),
-    (
-        'a_seed1 a_seed22 b --y=loss --labels=_1,$x^$',
-        ['_1 2.5000 0.5000 2 1800', '$x^$ 4.0000 1 1800'],
-    ),
-    ('b l2r.jsonl --y=val_own', ['b 2.5000 1 1800', 'l2r 1.0000 1 2']),
-    ('ways.json --x=passes --y=nats --by=way', ['fixed 2.0000 1 8', 'margin 1.0000 1 8']),
-    ('solved.json --x=order --y=solved', ['solved 0.5000 1 random', 'solved 1.0000 1 margin']),
-]
+ENDS = {  # a line by its name, mean, error, number of runs and place
+    'b b/log.jsonl ./b/ --y=loss': ['b 4.0000 1 1800'],
+    'b --x=iter --y=val_any': ['b 2.5000 1 30'],
+    'b old/b --y=loss --labels=new,old': ['new 4.0000 1 1800', 'old 6.0000 1 1800'],
+    'b --x=flops --y=loss': ['b 4.0000 1 9000000000000000.0'],
+    'a_seed1 a_seed22 b --y=loss --labels=_1,$x^$': [
+        '_1 2.5000 0.5000 2 1800',
+        '$x^$ 4.0000 1 1800',
+    ],
+    'b l2r.jsonl --y=val_own': ['b 2.5000 1 1800', 'l2r 1.0000 1 2'],
+    'ways.json --x=passes --y=nats --by=way': ['fixed 2.0000 1 8', 'margin 1.0000 1 8'],
+    'solved.json --x=order --y=solved': ['solved 0.5000 1 random', 'solved 1.0000 1 margin'],
+}
 
 
-@pytest.mark.parametrize('words, ends', ENDS)
+@pytest.mark.parametrize('words, ends', ENDS.items())
 def test_a_line_is_a_run_and_ends_in_the_table(plot, capsys, words, ends):
     """The mean is of what all runs have. A picture names its lines, and is written through a
     link."""

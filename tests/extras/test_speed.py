@@ -323,21 +323,21 @@ def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, 
     assert found[1]['judge'] == pytest.approx(verdict['perplexity'])
 
 
-BAD = [
-    ('bench --n_steps=0', 'n_steps'),
-    ('bench --n_steps= --out=x.csv', '.json'),
-    ('frontier --ways=lossless:0', 'window'),
-    ('frontier --ways=margin+0.5', 'noise'),
-    ('frontier --ways=best', 'best'),
-    ('frontier --n_steps=4,x', '4,x'),
-    ('frontier --dataset=none.txt', 'none.txt'),
-    ('frontier --out=ckpt.pt', 'no file of this run'),
-    ('frontier --ckpt=encoder.pt --ways=lossless', 'decoder'),
-    ('frontier --judge=r2l.pt', 'left to right'),
-]
+BAD = {
+    'bench --n_steps=0': 'n_steps',
+    'bench --n_steps= --out=x.csv': '.json',
+    'frontier --ways=lossless:0': 'window',
+    'frontier --ways=margin+0.5': 'noise',
+    'frontier --ways=best': 'best',
+    'frontier --n_steps=4,x': '4,x',
+    'frontier --dataset=none.txt': 'none.txt',
+    'frontier --out=ckpt.pt': 'no file of this run',
+    'frontier --ckpt=encoder.pt --ways=lossless': 'decoder',
+    'frontier --judge=r2l.pt': 'left to right',
+}
 
 
-@pytest.mark.parametrize('words, said', BAD)
+@pytest.mark.parametrize('words, said', BAD.items())
 def test_wrong_input_is_one_line_before_the_work(ckpt, script, words, said):
     command, *options = words.split()
     how = TINY if command == 'bench' else HOW
