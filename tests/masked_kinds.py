@@ -4,10 +4,14 @@ An oracle is a function of tokens (S,), a text with all that stands around it, t
 (S, V)."""
 
 import json
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from conftest import library, put
+from oracle import defined
+
+from model import AOGPTConfig
 
 C = 16  # width
 H = 2  # heads
@@ -207,71 +211,65 @@ MDLM_CONFIG = """
     "time_conditioning": false
 }
 """
-# the weights of MDLM's network, with GPT-2's tokens and the mask, and those of one of its blocks
+# the weights of MDLM's network, with GPT-2's tokens and the mask, and those of one of its blocks:
+# what an AO-GPT calls them, and their shapes
 MDLM = """
-vocab_embed.embedding 50258 16
-sigma_map.mlp.0.weight 6 256
-sigma_map.mlp.0.bias 6
-sigma_map.mlp.2.weight 6 6
-sigma_map.mlp.2.bias 6
-output_layer.norm_final.weight 16
-output_layer.linear.weight 50258 16
-output_layer.linear.bias 50258
-output_layer.adaLN_modulation.weight 32 6
-output_layer.adaLN_modulation.bias 32
+vocab_embed.embedding transformer.wte.weight 50258 16
+sigma_map.mlp.0.weight - 6 256
+sigma_map.mlp.0.bias - 6
+sigma_map.mlp.2.weight - 6 6
+sigma_map.mlp.2.bias - 6
+output_layer.norm_final.weight transformer.final_layer.ln_f.weight 16
+output_layer.linear.weight lm_head.weight 50258 16
+output_layer.linear.bias lm_head.bias 50258
+output_layer.adaLN_modulation.weight transformer.final_layer.adaLN_final.1.weight 32 6
+output_layer.adaLN_modulation.bias transformer.final_layer.adaLN_final.1.bias 32
 """
 MDLM_BLOCK = """
-norm1.weight 16
-attn_qkv.weight 48 16
-attn_out.weight 16 16
-norm2.weight 16
-mlp.0.weight 64 16
-mlp.0.bias 64
-mlp.2.weight 16 64
-mlp.2.bias 16
-adaLN_modulation.weight 96 6
-adaLN_modulation.bias 96
+norm1.weight ln_1.weight 16
+attn_qkv.weight attn.c_attn.weight 48 16
+attn_out.weight attn.c_proj.weight 16 16
+norm2.weight ln_2.weight 16
+mlp.0.weight mlp.c_fc.weight 64 16
+mlp.0.bias mlp.c_fc.bias 64
+mlp.2.weight mlp.c_proj.weight 16 64
+mlp.2.bias mlp.c_proj.bias 16
+adaLN_modulation.weight adaLN.1.weight 96 6
+adaLN_modulation.bias adaLN.1.bias 96
 """
 
 
 def write_mdlm(folder):
+    """The oracle is the definition of an encoder whose conditions are all the time 0, which has
+    rotary positions alone."""
     torch.manual_seed(3)
-    w = {}
-    for prefix, table in (('', MDLM), ('blocks.0.', MDLM_BLOCK), ('blocks.1.', MDLM_BLOCK)):
+    theirs = {'backbone.rotary_emb.inv_freq': torch.ones(4)}
+    ours = {}
+    for their_block, our_block, table in (
+        ('', '', MDLM),
+        ('blocks.0.', 'transformer.h.0.', MDLM_BLOCK),
+        ('blocks.1.', 'transformer.h.1.', MDLM_BLOCK),
+    ):
         for line in table.split('\n')[1:-1]:
-            name, *shape = line.split()
-            p = torch.empty([*map(int, shape)], dtype=torch.float64)
-            w[f'backbone.{prefix}{name}'] = drawn(name, p)
-    write_folder(
-        folder, json.loads(MDLM_CONFIG), w | {'backbone.rotary_emb.inv_freq': torch.ones(4)}
-    )
+            name, our_name, *shape = line.split()
+            p = drawn(name, torch.empty([*map(int, shape)], dtype=torch.float64))
+            theirs[f'backbone.{their_block}{name}'] = p
+            ours[our_block + our_name] = p
+    write_folder(folder, json.loads(MDLM_CONFIG), theirs)
 
-    def linear(x, name):
-        return F.linear(x, w[f'backbone.{name}.weight'], w.get(f'backbone.{name}.bias'))
-
-    def moved(x, name, shift, scale):
-        return F.layer_norm(x, (C,), w[f'backbone.{name}.weight']) * (1 + scale) + shift
-
-    def attended(qkv):
-        """Full attention (S, C) with rotary positions, as complex numbers."""
-        angle = torch.arange(len(qkv))[:, None] / 1e4 ** (torch.arange(4).double() / 4)
-        qkv = qkv.view(len(qkv), 3, H, 2, 4).transpose(0, 2)  # (H, 3, S, 2, 4)
-        turned = torch.complex(*qkv.unbind(3)) * torch.polar(torch.ones_like(angle), angle)
-        score = (turned[:, 0] @ turned[:, 1].mH).real / 8**0.5
-        return (score.softmax(-1) @ qkv[:, 2].flatten(2)).transpose(0, 1).flatten(1)
+    time = torch.tensor([1.0, 0.0]).double().repeat_interleave(128)
+    for layer in (0, 2):
+        weight, bias = (theirs[f'backbone.sigma_map.mlp.{layer}.{x}'] for x in ('weight', 'bias'))
+        time = F.linear(F.silu(time) if layer else time, weight, bias)
+    ours['transformer.wtpe.weight'] = time.expand(40, -1)
+    ours['transformer.wpe.weight'] = torch.zeros(41, C).double()
+    sizes = dict(block_size=40, vocab_size=50258, n_layer=2, n_head=H, n_embd=C)
+    kind = dict(attention='bidirectional', rotary=True, gpt2_blocks=True, gelu_tanh=True)
+    network = SimpleNamespace(config=AOGPTConfig(**sizes, **kind), state_dict=lambda: ours)
 
     def oracle(tokens):
-        of_time = torch.tensor([1.0, 0.0]).double().repeat_interleave(128)
-        time = F.silu(linear(F.silu(linear(of_time, 'sigma_map.mlp.0')), 'sigma_map.mlp.2'))
-        x = w['backbone.vocab_embed.embedding'][tokens]
-        for at in ('blocks.0', 'blocks.1'):
-            six = linear(time, f'{at}.adaLN_modulation').split(C)
-            y = linear(moved(x, f'{at}.norm1', *six[:2]), f'{at}.attn_qkv')
-            x = x + six[2] * linear(attended(y), f'{at}.attn_out')
-            y = linear(moved(x, f'{at}.norm2', *six[3:5]), f'{at}.mlp.0')
-            x = x + six[5] * linear(F.gelu(y, approximate='tanh'), f'{at}.mlp.2')
-        two = linear(time, 'output_layer.adaLN_modulation').split(C)
-        return linear(moved(x, 'output_layer.norm_final', *two), 'output_layer.linear')
+        order = torch.arange(len(tokens))
+        return torch.stack([defined(network, tokens, order, len(order), d) for d in order])
 
     return oracle
 

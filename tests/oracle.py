@@ -112,7 +112,8 @@ class Definition:
         x = x + gate_a * self.attention(y, h + 'attn.', stands, targets, n_known)
         y = self.norm(x, h + 'ln_2') * (1 + scale_m) + shift_m
         y = self.linear(y, h + 'mlp.c_fc')
-        return x + gate_m * self.linear(gelu(y), h + 'mlp.c_proj')
+        y = gelu(y, approximate='tanh' if self.config.gelu_tanh else 'none')
+        return x + gate_m * self.linear(y, h + 'mlp.c_proj')
 
     def adaln(self, name, targets, n_parts):
         e = self.w['transformer.wtpe.weight'][targets]
