@@ -42,48 +42,43 @@ CPU = torch.device('cpu')
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """A GPU in name; gpu(...) says what there is with it."""
+def machine(monkeypatch):
+    """machine('cuda triton avx2 g++') has these devices, compilers and features of its CPU."""
 
-    def describe(bfloat16=True, triton=True, hip=None, name='a card'):
-        monkeypatch.setattr(torch.cuda, 'device', lambda device: nullcontext())
-        monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda emulated: bfloat16)
-        monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: name)
-        monkeypatch.setattr(torch.version, 'hip', hip)
-        monkeypatch.setattr(devices, 'open_device', torch.device)
-        monkeypatch.setattr(devices, 'find_spec', lambda name: name if triton else None)
-        return torch.device('cuda', 0)
+    def describe(there):
+        patch = monkeypatch.setattr
+        patch(torch.cuda, 'is_available', lambda: 'cuda' in there)
+        patch(torch.cuda, 'device', lambda device: nullcontext())
+        patch(torch.cuda, 'is_bf16_supported', lambda emulated: 'bfloat16' in there)
+        patch(torch.version, 'hip', '7.0' if 'hip' in there else None)
+        patch(torch.backends.mps, 'is_available', lambda: 'mps' in there)
+        patch(devices, 'cpuinfo', lambda: there)
+        patch(devices, 'open_device', torch.device)
+        patch(devices, 'find_spec', lambda name: name if name in there else None)
+        patch('shutil.which', lambda name: name if name in there else None)
 
     return describe
 
 
-@pytest.mark.parametrize('there, best', [('cuda mps', 'cuda'), ('mps', 'mps'), ('', 'cpu')])
-def test_auto_takes_cuda_then_mps_then_the_cpu(gpu, monkeypatch, there, best):
-    gpu()
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: 'cuda' in there)
-    monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: 'mps' in there)
-    monkeypatch.setattr(devices, 'cpuinfo', lambda: 'amx_bf16')
-    dtype = 'float32' if best == 'mps' else 'bfloat16'
-    assert resolve_device('auto', 'auto') == (torch.device(best), dtype)
-    assert resolve_device(best, 'bfloat16') == (torch.device(best), 'bfloat16')
-    emulates = str(gpu(bfloat16=False))
-    assert resolve_device(emulates, 'auto')[1] == 'float32'
+AUTO = {  # what there is, and what 'auto' takes
+    'cuda mps bfloat16': 'cuda bfloat16',
+    'cuda mps amx_bf16': 'cuda float32',  # which emulates it
+    'mps amx_bf16': 'mps float32',
+    'AuthenticAMD avx512f avx512_bf16': 'cpu bfloat16',
+    'GenuineIntel avx512f avx512_bf16': 'cpu float32',  # slower, as measured
+    'GenuineIntel avx512f avx512_bf16 amx_bf16': 'cpu bfloat16',
+    'AuthenticAMD avx2': 'cpu float32',
+    'asimd bf16': 'cpu bfloat16',
+    '': 'cpu float32',
+}
 
 
-@pytest.mark.parametrize(
-    'said, dtype',
-    {
-        'vendor_id : AuthenticAMD\nflags : avx512f avx512_bf16': 'bfloat16',
-        'vendor_id : GenuineIntel\nflags : avx512f avx512_bf16': 'float32',  # slower, as measured
-        'vendor_id : GenuineIntel\nflags : avx512f avx512_bf16 amx_bf16': 'bfloat16',
-        'vendor_id : AuthenticAMD\nflags : avx2': 'float32',
-        'Features : asimd bf16': 'bfloat16',
-        '': 'float32',
-    }.items(),
-)
-def test_auto_takes_bfloat16_of_processors_that_are_fast_with_it(monkeypatch, said, dtype):
-    monkeypatch.setattr(devices, 'cpuinfo', lambda: said)
-    assert resolve_device('cpu', 'auto') == (CPU, dtype)
+@pytest.mark.parametrize('there, taken', AUTO.items())
+def test_auto_takes_cuda_then_mps_then_the_cpu_and_bfloat16_where_it_is_fast(machine, there, taken):
+    machine(there)
+    device, dtype = resolve_device('auto', 'auto')
+    assert f'{device} {dtype}' == taken
+    assert resolve_device(str(device), 'bfloat16') == (device, 'bfloat16')
 
 
 @pytest.mark.parametrize(
@@ -100,28 +95,52 @@ def test_what_is_not_there_is_one_line(device, dtype, word):
         resolve_device(device, dtype)
 
 
+def test_each_process_takes_a_gpu_of_its_own(machine, monkeypatch):
+    machine('cuda')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    taken = []
+    monkeypatch.setattr(torch.cuda, 'set_device', taken.append)
+    assert resolve_device('auto', 'float32') == (torch.device('cuda:1'), 'float32')
+    assert taken == [torch.device('cuda:1')]
+    with one_line('--device=cuda'):
+        resolve_device('cuda:0', 'float32')
+
+
 @pytest.mark.parametrize(
-    'there, auto', [(dict(), True), (dict(triton=False), False), (dict(hip='7.0'), False)]
+    'there, flops, max_iters, compiles',
+    [
+        ('cuda triton', 1, 2000, True),
+        ('cuda triton', 1e20, 1999, False),
+        ('cuda g++', 1e20, 2000, False),
+        ('cuda triton hip', 1e20, 2000, False),
+        ('mps g++ triton', 1e20, 10**6, False),
+        ('g++', 1e20, 10**5, True),
+        ('g++', 1e10, 10**5, False),
+        ('triton', 1e20, 10**5, False),
+    ],
 )
-def test_a_gpu_compiles_where_there_is_triton(gpu, there, auto):
-    device = gpu(**there)
-    assert resolve_compile('auto', device, 1, 2000)[0] is auto
-    assert not resolve_compile('auto', device, 1e20, 1999)[0]
-    assert not resolve_compile('auto', torch.device('mps'), 1e20, 10**6)[0]
-    for asked in (True, False):
-        assert resolve_compile(asked, device, 1, 1)[0] is asked
+def test_long_runs_are_compiled_where_there_is_a_compiler(
+    machine, there, flops, max_iters, compiles
+):
+    machine(there)
+    device, _ = resolve_device('auto', 'float32')
+    for asked, found in (('auto', compiles), (True, True), (False, False)):
+        assert resolve_compile(asked, device, flops, max_iters)[0] is found
 
 
-def test_what_a_gpu_could_do_is_that_of_its_data_sheet(gpu, monkeypatch):
+def test_what_a_gpu_could_do_is_that_of_its_data_sheet(monkeypatch):
+    gpu = torch.device('cuda')
     monkeypatch.setattr(devices, 'matmul_flops', lambda device, dtype: dtype)
     for name, flops in (
+        ('NVIDIA H200 MIG 1g.18gb', torch.bfloat16),  # which is measured
         ('NVIDIA A100-SXM4-80GB', 312e12),
         ('NVIDIA H200 NVL', 836e12),
         ('NVIDIA H200', 989e12),
-        ('NVIDIA H200 MIG 1g.18gb', torch.bfloat16),  # which is measured
     ):
-        assert devices.peak_flops(gpu(name=name), 'bfloat16') == flops
-    assert devices.peak_flops(gpu(name='NVIDIA H200'), 'float32') == torch.float32
+        monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device, name=name: name)
+        assert devices.peak_flops(gpu, 'bfloat16') == flops
+    assert devices.peak_flops(gpu, 'float32') == torch.float32
     assert devices.peak_flops(CPU, 'bfloat16') == torch.bfloat16
     assert (widest(torch.device('mps')), widest(CPU)) == (torch.float32, torch.float64)
     assert 0 <= devices.seconds(lambda: None, CPU, 2) < 10

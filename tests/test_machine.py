@@ -22,7 +22,7 @@ from conftest import ROOT, one_line
 
 from anyorder import datasets
 from anyorder.likelihood.journal import Journal
-from anyorder.machine import devices, files, locks, processes
+from anyorder.machine import files, locks, processes
 from anyorder.machine.terminal import Surviving, one_line_errors, progress, say
 from anyorder.tokens import prepared
 from anyorder.training.report import BAR, show
@@ -143,14 +143,6 @@ def test_what_is_checked_before_the_work(links, check, fine, bad, word):
         with one_line(word):
             check(given)
     assert os.listdir() == before
-
-
-@pytest.mark.parametrize('compiler', [None, 'g++'])
-def test_a_cpu_compiles_long_runs_if_it_can(monkeypatch, compiler):
-    monkeypatch.setattr('shutil.which', lambda tool: compiler)
-    cpu = torch.device('cpu')
-    found = [devices.resolve_compile('auto', cpu, flops, 10**5)[0] for flops in (1e10, 1e20)]
-    assert found == [False, compiler is not None]
 
 
 # ---- a terminal
@@ -424,19 +416,6 @@ def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_nod
     assert (processes.processes(), processes.place_in_node()) == (place, in_node)
     together = 'torchrun --standalone --nproc_per_node=4' if in_node[1] == 4 else 'torchrun ...'
     assert [processes.launcher(n) for n in (1, 4)] == ['python', together]
-
-
-def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setenv('WORLD_SIZE', '2')
-    monkeypatch.setenv('LOCAL_RANK', '1')
-    taken = []
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'set_device', taken.append)
-    monkeypatch.setattr(devices, 'open_device', torch.device)
-    assert devices.resolve_device('auto', 'float32') == (torch.device('cuda:1'), 'float32')
-    assert taken == [torch.device('cuda:1')]
-    with one_line('--device=cuda'):
-        devices.resolve_device('cuda:0', 'float32')
 
 
 def test_two_processes_share_what_they_have(forked):
