@@ -1,3 +1,4 @@
+import ast
 import contextlib
 import gc
 import importlib
@@ -79,6 +80,18 @@ def make_model(seed=0, **config):
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     return model.requires_grad_(False)
+
+
+def options_in(text):
+    """{name: value} of options as they are typed, 'order=margin/4 n_steps=3'."""
+    found = {}
+    for word in text.split():
+        name, _, value = word.partition('=')
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
 
 
 def numbers(seed, *names, n=9):

@@ -281,8 +281,9 @@ class ByDefinition:
         self.visits = [*self.prompt]
         self.padding = order[n_visits:].tolist()
         self.truth = idx if scores else None
+        stays = self.prompt + self.padding
         self.text = torch.zeros_like(idx)
-        self.text[self.visits] = idx[self.visits]
+        self.text[stays] = idx[stays]
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros(len(idx), dtype=torch.float64)
         self.drawn_logprob = self.logprob.clone()

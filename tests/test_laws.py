@@ -1,16 +1,15 @@
 """What holds for every way of writing, whatever is added: features times laws, on tiny networks.
 
-A feature is a row of FEATURES, and its slow definition, if it has one, stands in oracle.py: another
+A feature is a row of TABLE, and its slow definition, if it has one, stands in oracle.py: another
 score, rule, cut or penalty is tested by one row, here, and by what it alone defines, elsewhere."""
 
 import itertools
 from functools import cache
-from typing import NamedTuple
 
 import oracle
 import pytest
 import torch
-from conftest import close, make_model
+from conftest import close, make_model, options_in
 from oracle import CUTS, FINAL, NETWORKS, VARIANTS, ByDefinition
 
 from anyorder.fast import freeze
@@ -21,96 +20,85 @@ from anyorder.generation.rules import RULES
 from anyorder.generation.scores import SCORES
 from anyorder.generation.way import Way
 
+# a word of a feature: the laws that do not hold for it, and why
+LACKS = {
+    'planned': 'resumed',  # a schedule plans anew what is left
+    'blocks': 'resumed',  # blocks begin behind the prompt
+    'by_step': 'resumed',  # a step draws numbers of its own
+    'ends': 'resumed batch sum',  # its ends are of nine blanks, and lead to the longest text
+    'compared': 'resumed',  # it compares with steps before
+    'longer': 'sum',  # it is of longer texts
+    'outside': 'definition',  # its rule is read in tests/extras
+    'bound': 'scored sum',  # its texts have a bound alone
+    'revised': 'scored sum',  # a text that is scored stays
+    'greedy': 'scored sum',  # one text has probability 1
+    'guided': 'resumed',  # what was written is no prompt
+}
 
-class Feature(NamedTuple):
-    """A row: options of generate, the laws that do not hold and why, and for which networks.
+# Options of generate; words of LACKS, and which networks there are beside the decoder. `allowed`
+# says that some tokens may not stand everywhere.
+TABLE = """
+    | everywhere
+n_steps=4 | planned
+n_steps=5 schedule=cosine | planned
+schedule=[1,4,9] | ends
+n_steps=4 unmask=binomial | planned mixed
+n_steps=4 unmask=binomial schedule=cosine policy=margin | planned
+unmask=lossless:4 | two streams
+policy=margin n_steps=4 | planned everywhere
+policy=entropy+2.0 n_steps=5 schedule=cosine | planned
+policy=top_prob:0.4 | mixed
+policy=margin:0.2+0.1 | by_step
+policy=entropy/3 n_steps=4 | planned
+policy=top_prob/3 n_steps=6 schedule=cosine | planned
+policy=margin/3:0.2 | blocks
+policy=margin/3 n_steps=4 unmask=binomial schedule=cosine | planned
+policy=factor/3:2.0 | blocks
+policy=eb/3:2.0 | blocks
+policy=often:0.2 | compared mixed
+policy=often/5:0.2 allowed=True | compared longer
+policy=early n_steps=4 | planned encoder
+policy=dilated:4 | outside planned
+policy=drawn n_steps=4 | outside bound planned
+n_steps=4 revise=2 | revised planned encoder
+policy=margin/3+1.0 n_steps=6 revise=2 | revised planned
+n_steps=9 unmask=binomial revise=2 | revised planned
 
-    `allowed` among the options says that some tokens may not stand everywhere."""
+unmask=lossless:4 temperature=0.0 | greedy
+policy=margin n_steps=4 temperature=0.7 | planned
+unmask=lossless:4 temperature=1.5 top_k=5 |
+policy=margin n_steps=4 top_p=0.7 | planned
+unmask=lossless:4 temperature=0.7 top_p=0.8 top_k=4 |
+policy=margin n_steps=4 min_p=0.2 | planned
+unmask=lossless:4 presence_penalty=1.5 |
+policy=margin n_steps=4 presence_penalty=-0.5 | planned
+unmask=lossless:4 cfg_scale=1.5 | guided
+policy=margin n_steps=4 allowed=True | planned
+unmask=lossless:4 allowed=True top_k=2 presence_penalty=0.5 |
+policy=margin n_steps=4 temperature=0.7 min_p=0.1 presence_penalty=0.5 cfg_scale=0.7 | planned
 
-    how: dict
-    lacks: dict = {}
-    networks: tuple = ('decoder',)
-
-
-EVERYWHERE = tuple(NETWORKS)
-DECODERS = ('decoder', 'two streams')
-PLANNED = dict(resumed='a schedule plans anew what is left')
-BLOCKS = dict(resumed='blocks begin behind the prompt')
-BY_STEP = dict(resumed='a step draws numbers of its own')
-ENDS = PLANNED | dict(batch='its ends lead to the longest text', sum='and are of nine blanks')
-COMPARED = dict(resumed='it compares with steps before')
-OUTSIDE = dict(definition='its rule is read in tests/extras')
-BOUND = dict(scored='its texts have a bound alone', sum='its texts have a bound alone')
-REVISED = dict(scored='a text that is scored stays', sum='a text that is scored stays')
-GREEDY = dict(scored='one text has probability 1', sum='one text has probability 1')
-GUIDED = dict(resumed='what was written is no prompt')
-
-NAMED = [*SCORES]
-WAYS = [
-    Feature({}, {}, EVERYWHERE),
-    Feature(dict(n_steps=4), PLANNED),
-    Feature(dict(n_steps=5, schedule='cosine'), PLANNED),
-    Feature(dict(schedule=[1, 4, 9]), ENDS),
-    Feature(dict(n_steps=4, unmask='binomial'), PLANNED, ('decoder', 'mixed')),
-    Feature(dict(n_steps=4, unmask='binomial', schedule='cosine', policy='margin'), PLANNED),
-    Feature(dict(unmask='lossless:4'), {}, DECODERS),
-    *[Feature(dict(policy=score)) for score in NAMED],
-    Feature(dict(policy=f'{oracle.__file__}:zero', n_steps=4), PLANNED),
-    Feature(dict(policy='margin', n_steps=4), PLANNED, EVERYWHERE),
-    Feature(dict(policy='entropy+2.0', n_steps=5, schedule='cosine'), PLANNED),
-    Feature(dict(policy='top_prob:0.4'), {}, ('decoder', 'mixed')),
-    Feature(dict(policy='margin:0.2+0.1'), BY_STEP),
-    Feature(dict(policy='entropy/3', n_steps=4), PLANNED),
-    Feature(dict(policy='top_prob/3', n_steps=6, schedule='cosine'), PLANNED),
-    Feature(dict(policy='margin/3:0.2'), BLOCKS),
-    Feature(dict(policy='margin/3', n_steps=4, unmask='binomial', schedule='cosine'), PLANNED),
-    Feature(dict(policy='factor/3:2.0'), BLOCKS),
-    Feature(dict(policy='eb/3:2.0'), BLOCKS),
-    Feature(dict(policy='often:0.2'), COMPARED, ('decoder', 'mixed')),
-    Feature(dict(policy='often/5:0.2', allowed=True), COMPARED | dict(sum='of longer texts')),
-    Feature(dict(policy='early', n_steps=4), PLANNED, ('decoder', 'encoder')),
-    Feature(dict(policy='dilated:4'), OUTSIDE | PLANNED),
-    Feature(dict(policy='drawn', n_steps=4), OUTSIDE | BOUND | PLANNED),
-    Feature(dict(n_steps=4, revise=2), REVISED | PLANNED, ('decoder', 'encoder')),
-    Feature(dict(policy='margin/3+1.0', n_steps=6, revise=2), REVISED | PLANNED),
-    Feature(dict(n_steps=9, unmask='binomial', revise=2), REVISED | PLANNED),
-]
-CUT = dict(temperature=0.7, top_p=0.8, top_k=4)
-ALL = dict(temperature=0.7, min_p=0.1, presence_penalty=0.5, cfg_scale=0.7)
-DRAWINGS = [
-    Feature(dict(temperature=0.0), GREEDY),
-    Feature(dict(temperature=0.7)),
-    Feature(dict(temperature=1.5, top_k=5)),
-    Feature(dict(top_p=0.7)),
-    Feature(CUT),
-    Feature(dict(min_p=0.2)),
-    Feature(dict(presence_penalty=1.5)),
-    Feature(dict(presence_penalty=-0.5)),
-    Feature(dict(cfg_scale=1.5), GUIDED),
-    Feature(dict(allowed=True)),
-    Feature(dict(allowed=True, top_k=2, presence_penalty=0.5)),
-    Feature(ALL, GUIDED),
-]
-LOSSLESS = Feature(dict(unmask='lossless:4'))
-BY_MARGIN = Feature(dict(policy='margin', n_steps=4), PLANNED)
-COMBINED = [
-    Feature(dict(policy='entropy/3', n_steps=4) | ALL, PLANNED, EVERYWHERE),
-    Feature(CUT),
-    Feature(dict(temperature=0.0, presence_penalty=1.5), GREEDY),
-    Feature(dict(allowed=True), {}, ('decoder', 'encoder')),
-    Feature(dict(presence_penalty=1.5)),
-    Feature(dict(cfg_scale=1.5), GUIDED, ('decoder', 'mixed')),
-    Feature(dict(policy='margin/3:0.2', allowed=True), BLOCKS),
-    Feature(dict(policy='margin/3+1.0', cfg_scale=1.5), BY_STEP),
-    Feature(dict(policy='eb/3:2.0', presence_penalty=1.5), BLOCKS),
-    Feature(dict(policy='factor:2.5', cfg_scale=1.5), GUIDED),
-    Feature(dict(n_steps=4, revise=2, presence_penalty=1.5), REVISED | PLANNED),
-    Feature(dict(policy='margin', n_steps=4, revise=2, allowed=True), REVISED | PLANNED),
-    Feature(dict(n_steps=3, revise=5, temperature=0.0), GREEDY | PLANNED),  # until all fit
-]
-PAIRS = zip(itertools.cycle([LOSSLESS, BY_MARGIN]), DRAWINGS)
-MIXED = [Feature(way.how | drawn.how, way.lacks | drawn.lacks) for way, drawn in PAIRS]
-FEATURES = {str(feature.how): feature for feature in WAYS + MIXED + COMBINED}
+policy=entropy/3 n_steps=4 temperature=0.7 min_p=0.1 presence_penalty=0.5 cfg_scale=0.7 | \
+planned everywhere
+temperature=0.7 top_p=0.8 top_k=4 |
+temperature=0.0 presence_penalty=1.5 | greedy
+allowed=True | encoder
+presence_penalty=1.5 |
+cfg_scale=1.5 | guided mixed
+policy=margin/3:0.2 allowed=True | blocks
+policy=margin/3+1.0 cfg_scale=1.5 | by_step
+policy=eb/3:2.0 presence_penalty=1.5 | blocks
+policy=factor:2.5 cfg_scale=1.5 | guided
+n_steps=4 revise=2 presence_penalty=1.5 | revised planned
+policy=margin n_steps=4 revise=2 allowed=True | revised planned
+n_steps=3 revise=5 temperature=0.0 | greedy planned
+"""
+ALL = options_in('temperature=0.7 min_p=0.1 presence_penalty=0.5 cfg_scale=0.7')
+FEATURES = {f'policy={score}': '' for score in SCORES}
+for row in filter(None, TABLE.splitlines()):
+    options, _, words = row.partition('|')
+    FEATURES[options.strip()] = words
+ZERO = 'policy=zero n_steps=4'  # a score of one's own
+FEATURES[ZERO] = 'planned'
 
 KNOWN = torch.tensor([0, 3, 9, 4])  # the prompt of each of four rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6])  # and where the row ends
@@ -119,12 +107,22 @@ EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
 
 
 def holds(law):
-    """Parametrize by (network, name of a feature) where a law holds."""
+    """Parametrize by (network, options of a feature) where a law holds."""
     pairs = []
-    for name, feature in FEATURES.items():
-        if law not in feature.lacks:
-            pairs += [(network, name) for network in feature.networks]
+    for name, words in FEATURES.items():
+        lacked = ' '.join(LACKS.get(word, '') for word in words.split())
+        if law not in lacked.split():
+            where = f'decoder {words}'
+            pairs += [(one, name) for one in NETWORKS if one in where or 'everywhere' in where]
     return pytest.mark.parametrize('network, name', pairs)
+
+
+def how_of(name):
+    """The options of a feature."""
+    how = options_in(name)
+    if name == ZERO:
+        how['policy'] = f'{oracle.__file__}:zero'
+    return how
 
 
 # ---- rows that are written
@@ -176,8 +174,7 @@ def run(model, how, idx, order, known, seeds, n_visits=None, use_cache=True, sco
 def write(network, name, rows=slice(4)):
     """The canvas of these rows."""
     tables = [x[rows] for x in (*batch(), KNOWN)]
-    how = FEATURES[name].how
-    return run(model_of(network), how, *tables, SEEDS[rows], N_VISITS[rows])
+    return run(model_of(network), how_of(name), *tables, SEEDS[rows], N_VISITS[rows])
 
 
 @cache
@@ -189,7 +186,7 @@ def written(network, name):
 def scored(network, name):
     """The canvas that scores what was written."""
     rows = written(network, name).idx, batch()[1], KNOWN, SEEDS, N_VISITS
-    return run(model_of(network), FEATURES[name].how, *rows, scores=True)
+    return run(model_of(network), how_of(name), *rows, scores=True)
 
 
 def assert_same(one, other, rows=slice(None), names=('idx', 'order', 'step', 'logprob')):
@@ -204,18 +201,17 @@ def assert_same(one, other, rows=slice(None), names=('idx', 'order', 'step', 'lo
 def test_it_is_the_definition_written_and_scored(network, name):
     """Which has no cache."""
     model = model_of(network)
-    feature = FEATURES[name]
     canvas = written(network, name)
-    how = dict(feature.how)
+    how = how_of(name)
     allowed = allowed_by(model) if how.pop('allowed', False) else None
     idx, order = batch()
-    is_scored = 'scored' not in feature.lacks
+    is_scored = not {'bound', 'revised', 'greedy'} & {*FEATURES[name].split()}
     again = scored(network, name) if is_scored else None
     for r, n in enumerate(N_VISITS.tolist()):
         row = idx[r], order[r], int(KNOWN[r]), n, SEEDS[r]
         slow = ByDefinition(model, *row, allowed=allowed, **how)
         assert canvas.order[r, :n].tolist() == slow.visits
-        assert torch.equal(canvas.idx[r, :n], slow.text[:n])
+        assert torch.equal(canvas.idx[r], slow.text)
         if not slow.is_lossless:
             assert torch.equal(canvas.step[r], slow.step)
         close(canvas.logprob[r], slow.logprob)
@@ -233,7 +229,7 @@ def test_a_row_does_not_depend_on_its_batch(network, name):
 def test_a_score_is_what_was_written(network, name):
     """With noise, too: in the same order and steps."""
     canvas = written(network, name)
-    how = FEATURES[name].how
+    how = how_of(name)
     names = ['idx', 'order']
     if not {*how} & {*CUTS}:
         names.append('logprob')
@@ -268,7 +264,7 @@ def law_of(model, how, known, texts=EVERY):
 def test_the_probabilities_of_all_texts_sum_to_1(network, name):
     """Without a prompt, and given each token that may stand at position 2."""
     model = choosy(network)
-    how = dict(FEATURES[name].how)
+    how = how_of(name)
     if 'n_steps' in how:
         how['n_steps'] = 2
     texts = EVERY
@@ -298,7 +294,7 @@ def test_a_text_that_is_given_in_part_goes_on_as_it_would_have(network, name):
     whole = written(network, name)
     known = KNOWN + ((whole.step >= 0) & (whole.step < 3)).sum(1)
     rows = whole.idx, whole.order, known, SEEDS, N_VISITS
-    rest = run(model_of(network), FEATURES[name].how, *rows)
+    rest = run(model_of(network), how_of(name), *rows)
     assert_same(rest, whole, names=('idx', 'order'))
     is_new = rest.step >= 0
     assert is_new.any()
@@ -322,15 +318,16 @@ def test_every_network_writes_the_same_with_a_cache(variant):
 @pytest.mark.parametrize(
     'network, how',
     [
-        ('decoder', dict(n_steps=6)),
-        ('mixed', dict(n_steps=6, cfg_scale=1.5)),
-        ('two streams', dict(policy='margin', n_steps=6, cfg_scale=1.5)),
-        ('two streams', dict(unmask='lossless:16')),
+        ('decoder', 'n_steps=6'),
+        ('mixed', 'n_steps=6 cfg_scale=1.5'),
+        ('two streams', 'policy=margin n_steps=6 cfg_scale=1.5'),
+        ('two streams', 'unmask=lossless:16'),
     ],
 )
 def test_prompts_that_are_read_in_groups_change_nothing(network, how):
     """As those are whose lengths differ by a bucket, with a cache."""
     model = make_model(block_size=80, **NETWORKS[network])
+    how = options_in(how)
     order = torch.rand(5, 80, generator=torch.Generator().manual_seed(1)).argsort(-1)
     rows = order % 11, order, torch.tensor([40, 3, 75, 70, 0]), range(5)
     assert_same(run(model, how, *rows), run(model, how, *rows, use_cache=False))
