@@ -94,6 +94,11 @@ def options_in(text):
     return found
 
 
+def options_of_lines(text):
+    """The options in each line of a table."""
+    return [*map(options_in, text.strip().splitlines())]
+
+
 def numbers(seed, *names, n=9):
     """(n,) uniform numbers of a row with this seed, by position."""
     return uniform(keys_of([seed]), *names, torch.arange(n))

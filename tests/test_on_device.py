@@ -9,7 +9,7 @@ import copy
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, options_of_lines
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 
 from anyorder.fast import freeze, lean
@@ -98,14 +98,18 @@ def test_loss_and_gradients(device, batch, variant, begins):
             close(one, other, device)
 
 
-HOW = [
-    dict(unmask='binomial', schedule='cosine'),
-    dict(top_p=0.8, top_k=5, temperature=0.7),
-    dict(policy='margin', presence_penalty=1.0, min_p=0.05),
-    dict(policy='margin', cfg_scale=1.5),
-]
-for rule in ('factor:1.0', 'eb:0.1', 'klass:0.3', 'pc_sampler', 'dilated', 'drawn'):
-    HOW.append(dict(policy=rule))
+HOW = options_of_lines("""
+unmask=binomial schedule=cosine
+top_p=0.8 top_k=5 temperature=0.7
+policy=margin presence_penalty=1.0 min_p=0.05
+policy=margin cfg_scale=1.5
+policy=factor:1.0
+policy=eb:0.1
+policy=klass:0.3
+policy=pc_sampler
+policy=dilated
+policy=drawn
+""")
 
 
 @ONE_OF_A_KIND
@@ -242,14 +246,14 @@ def replayed(network):
     return sum(graph is not None for graph in network.workspace.graphs.recorded.values())
 
 
-WITH_GRAPHS = [
-    dict(n_steps=16),
-    dict(n_steps=16, policy='margin+0.1'),
-    dict(policy='top_prob:0.01'),
-    dict(policy='klass:0.01'),
-    dict(unmask='lossless:8'),
-    dict(n_steps=16, top_p=0.9, revise=1),
-]
+WITH_GRAPHS = options_of_lines("""
+n_steps=16
+n_steps=16 policy=margin+0.1
+policy=top_prob:0.01
+policy=klass:0.01
+unmask=lossless:8
+n_steps=16 top_p=0.9 revise=1
+""")
 
 
 @pytest.mark.parametrize('how', WITH_GRAPHS)

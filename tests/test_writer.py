@@ -13,7 +13,7 @@ from string import ascii_lowercase as LETTERS
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE, make_model, one_line
+from conftest import REFERENCE, make_model, one_line, options_of_lines
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
@@ -80,13 +80,15 @@ def story(sample):
 
 # ---- long texts: stretch by stretch, and section by section
 
-WAYS = [
-    dict(order='l2r'),
-    dict(order='margin/4', top_k=3),  # blocks begin anew in each stretch
-    dict(order='random', unmask='lossless:3'),
-    dict(order='r2l', allowed=torch.rand(20, 26, generator=torch.manual_seed(2)) < 0.3),
-    dict(order='entropy', n_steps=3, revise=1),
-]
+# blocks begin anew in each stretch
+WAYS = options_of_lines("""
+order=l2r
+order=margin/4 top_k=3
+order=random unmask=lossless:3
+order=r2l
+order=entropy n_steps=3 revise=1
+""")
+WAYS[3]['allowed'] = torch.rand(20, 26, generator=torch.manual_seed(2)) < 0.3
 CONTEXTS = [
     (0, [[0, 8], [4, 12], [8, 16], [12, 20]]),
     (3, [[0, 8], [5, 13], [10, 18], [15, 20]]),
@@ -265,35 +267,28 @@ def test_what_leaves_no_token_is_one_line(letters):
 
 # ---- what was likeliest
 
-CUTS = [
-    dict(temperature=0.6, top_k=3),
-    dict(temperature=1.7, top_p=0.6),
-    dict(temperature=0.7, min_p=0.2, presence_penalty=1.5),
-    dict(temperature=0, top_k=2),
-]
-CHOICES = [
-    dict(order='r2l', schedule='cosine', n_steps=3),
-    dict(order='random', unmask='binomial', n_steps=3),
-    dict(order='margin/3', unmask='binomial', n_steps=4),
-    dict(order='random', unmask='lossless:4'),
-    dict(order='entropy'),
-    dict(order='top_prob/4:0.3'),
-    dict(order='klass:0.2'),
-    dict(order='l2r', n_steps=2),
-    dict(order='eb:2.0'),
-    dict(order='pc_sampler', n_steps=3),
-]
+LIKELY = options_of_lines("""
+order=r2l schedule=cosine n_steps=3 temperature=0.6 top_k=3
+order=random unmask=binomial n_steps=3 temperature=1.7 top_p=0.6
+order=margin/3 unmask=binomial n_steps=4 temperature=0.7 min_p=0.2 presence_penalty=1.5
+order=random unmask=lossless:4 temperature=0 top_k=2
+order=entropy temperature=0.6 top_k=3
+order=top_prob/4:0.3 temperature=1.7 top_p=0.6
+order=klass:0.2 temperature=0.7 min_p=0.2 presence_penalty=1.5
+order=l2r n_steps=2 temperature=0 top_k=2
+order=eb:2.0 temperature=0.6 top_k=3
+order=pc_sampler n_steps=3 temperature=1.7 top_p=0.6
+""")
 
 
-@pytest.mark.parametrize('how, cuts', [*zip(CHOICES, itertools.cycle(CUTS))])
-def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how, cuts):
+@pytest.mark.parametrize('how', LIKELY)
+def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how):
     """All tokens that the law keeps, at temperature 0 that of 1."""
     writer = letters()
     writer.model.register_buffer('counts', torch.arange(26), persistent=False)
-    how = how | cuts
     text = writer.infill('[[4]]', top_logprobs=26, **how)
     assert text == writer.infill('[[4]]', **how)
-    how['temperature'] = how['temperature'] or 1.0
+    how = how | {'temperature': how['temperature'] or 1.0}
     for p, place in enumerate(text.top_logprobs):
         nats = [one['logprob'] for one in place['top']]
         others = [f'[[={text[:p]}{one["text"]}{text[p + 1 :]}]]' for one in place['top']]
@@ -464,7 +459,7 @@ PROMPTS = ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
 
 
 @pytest.mark.parametrize(
-    'how', [dict(order='margin/8', n_steps=2), dict(order='l2r', n_steps=None)]
+    'how', options_of_lines('order=margin/8 n_steps=2\norder=l2r n_steps=None')
 )
 def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     writer = Writer(ckpt)
@@ -480,14 +475,14 @@ def test_a_list_is_written_and_scored_as_each_prompt(ckpt, how):
     assert writer.logprob(PROMPTS[2], seed=1339, **how) == pytest.approx(found[2], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    'how',
-    [
-        dict(order='margin', n_steps=2),
-        dict(order='l2r', length=20, stop=['a', 'e', 'i'], context=2),
-        dict(order='random', unmask='lossless:3'),
-    ],
-)
+STREAMS = options_of_lines("""
+order=margin n_steps=2
+order=l2r length=20 stop=['a','e','i'] context=2
+order=random unmask=lossless:3
+""")
+
+
+@pytest.mark.parametrize('how', STREAMS)
 def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(letters, how):
     writer = letters()
     *shown, last = writer.stream('ab[[1]]c[[..]]', **how)
@@ -499,20 +494,21 @@ def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(letters, how)
     assert len(shown) == text.sample['passes']
 
 
-@pytest.mark.parametrize(
-    'how',
-    [
-        dict(cfg_scale=1.0),
-        dict(n_steps=3, cfg_scale=1.0, order='margin'),
-        dict(n_steps=1, revise=3),
-        dict(n_steps=16, revise=3),
-        dict(n_steps=9, revise=9, temperature=0.0),  # until all fits
-        dict(unmask='binomial', n_steps=5, revise=1),
-        dict(unmask='lossless:3'),
-        dict(order='random', stop=['a', 'e', 'i']),
-        dict(length=40, n_steps=4),
-    ],
-)
+# the fifth revises until all fits
+COUNTED = options_of_lines("""
+cfg_scale=1.0
+n_steps=3 cfg_scale=1.0 order=margin
+n_steps=1 revise=3
+n_steps=16 revise=3
+n_steps=9 revise=9 temperature=0.0
+unmask=binomial n_steps=5 revise=1
+unmask=lossless:3
+order=random stop=['a','e','i']
+length=40 n_steps=4
+""")
+
+
+@pytest.mark.parametrize('how', COUNTED)
 def test_the_passes_of_a_text_are_those_that_ran_for_it(letters, monkeypatch, how):
     writer = letters()
     kind = type(writer.network)

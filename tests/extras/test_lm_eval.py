@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import make_model, one_line, options_of_lines
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.lm_eval import last_word
@@ -187,16 +187,16 @@ def test_continuations_score_as_the_writer_scores(lm, ckpt):
     assert got == pytest.approx([sum(writer.logprob(BLOCKS)), 0.0], abs=1e-4) == whole
 
 
-@pytest.mark.parametrize(
-    'how',
-    [
-        {'order': 'margin', 'n_steps': 4},
-        {'order': 'random', 'unmask': 'lossless:3'},
-        {'order': 'l2r', 'top_k': 3, 'context': 8},
-        # guidance takes the context for the prompt
-        {'order': 'l2r', 'temperature': 0.7, 'cfg_scale': 3.0},
-    ],
-)
+# guidance takes the context for the prompt
+WRITTEN = options_of_lines("""
+order=margin n_steps=4
+order=random unmask=lossless:3
+order=l2r top_k=3 context=8
+order=l2r temperature=0.7 cfg_scale=3.0
+""")
+
+
+@pytest.mark.parametrize('how', WRITTEN)
 def test_what_is_written_is_what_a_writer_writes(lm, ckpt, how):
     prompts = ['ab', 'x' * 22, 'abcdef']
     if 'context' in how:
