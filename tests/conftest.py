@@ -184,6 +184,16 @@ def batch():
 
 
 @pytest.fixture
+def idx(batch):
+    return batch[0]
+
+
+@pytest.fixture
+def order(batch):
+    return batch[1]
+
+
+@pytest.fixture
 def ckpt():
     """The path of a checkpoint of random weights that reads and writes 32 bytes."""
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()

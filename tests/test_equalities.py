@@ -10,6 +10,7 @@ import itertools
 import pytest
 import torch
 from conftest import REFERENCE, close, make_model
+from oracle import chi2_of, counts_of, limit
 from test_minimal import same_network
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
 
@@ -27,17 +28,15 @@ def definition(model):
     return same_network(model)
 
 
-def test_1_prefix(model, batch, definition):
+def test_1_prefix(model, idx, order, definition):
     """The nats of the first T visits do not depend on the visits behind them."""
-    idx, order = batch
     whole = visit_nll(definition, idx, order)
     for T in (1, 2, 5, 9):
         close(model(idx, order[:, :T]), whole[:, :T])
 
 
-def test_2_a_score_is_a_prediction(model, batch, definition):
+def test_2_a_score_is_a_prediction(model, idx, order, definition):
     """The nats of visit i in one pass over the whole order are -log p of predicting it alone."""
-    idx, order = batch
     nll = visit_nll(definition, idx, order)
     for i in range(9):
         logp = model.predict(idx, order[:, : i + 1], i)[:, 0].log_softmax(-1)
@@ -61,9 +60,8 @@ def test_3_cached_is_uncached(model, batch, n_steps, how):
     close(trace['logprob'], other['logprob'])
 
 
-def test_4_parallel_is_alone(model, batch, definition):
+def test_4_parallel_is_alone(model, idx, order, definition):
     """Column j of a prediction is that of visit n_known + j as if it came next, alone."""
-    idx, order = batch
     for n_known in (0, 4):
         logits = model.predict(idx, order, n_known)
         for j in range(9 - n_known):
@@ -73,9 +71,8 @@ def test_4_parallel_is_alone(model, batch, definition):
 
 
 @pytest.mark.parametrize('cached', [False, True])
-def test_5_blindness(model, batch, cached):
+def test_5_blindness(model, idx, order, cached):
     """The tokens of visits that are not known change nothing, not in the last bit."""
-    idx, order = batch
     known = torch.arange(9) < N_KNOWN.unsqueeze(1)
     visited = idx.gather(1, order)
     others = idx.scatter(1, order, torch.where(known, visited, (visited + 5) % 11))
@@ -93,25 +90,19 @@ def test_5_blindness(model, batch, cached):
 def test_6_sampling_is_exact():
     """Of all 27 sequences of three tokens, each is drawn as often as exp(-nats) says."""
     model = make_model(block_size=3, vocab_size=3)
-    n = 6_000
     order = torch.tensor([[2, 0, 1]])
     every = torch.tensor(list(itertools.product(range(3), repeat=3)))
     nll = visit_nll(same_network(model), every, order.expand(27, 3))
-    expected = n * (-nll.sum(1)).exp()
 
-    blanks = torch.zeros(n, 3, dtype=torch.long)
+    blanks = torch.zeros(6_000, 3, dtype=torch.long)
     generator = torch.Generator().manual_seed(0)
-    drawn = generate(model, blanks, order.expand(n, 3), 0, n_steps=3, generator=generator)
-    counts = (drawn.unsqueeze(1) == every).all(2).sum(0)
-    chi2 = ((counts - expected) ** 2 / expected).sum()
-    assert counts.sum() == n
-    assert chi2 < 26 + 5 * 52**0.5  # 26 degrees of freedom, five standard deviations
+    drawn = generate(model, blanks, order.expand(6_000, 3), 0, n_steps=3, generator=generator)
+    assert chi2_of(counts_of(drawn), (-nll.sum(1)).exp()) < limit(26)
 
 
 @pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless:4')])
-def test_7_what_is_written_is_what_is_scored(model, batch, definition, how):
+def test_7_what_is_written_is_what_is_scored(model, idx, order, definition, how):
     """The log-probabilities that are collected while a text is written are its scores."""
-    idx, order = batch
     options = dict(temperature=0.7, top_p=0.9, return_trace=True, **how)
     text, trace = generate(model, idx, order, N_KNOWN, **options)
     scored = -visit_nll(definition, text, order)
@@ -199,10 +190,9 @@ def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch, definition)
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'causal'])
-def test_10_an_encoder_knows_no_order_of_what_is_known(batch, attention):
+def test_10_an_encoder_knows_no_order_of_what_is_known(idx, order, attention):
     """Permuting the known visits changes nothing for the encoder, and much for the decoder."""
     model = make_model(attention=attention)
-    idx, order = batch
     permuted = torch.cat([order[:, :4].flip(1), order[:, 4:]], 1)
     difference = (model.predict(idx, order, 4) - model.predict(idx, permuted, 4)).abs().max()
     if attention == 'bidirectional':

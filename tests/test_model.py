@@ -60,9 +60,8 @@ def test_a_network_is_its_definition(network, batch):
 
 
 @some_decoders
-def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch):
+def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, idx, order):
     model = make_model(**network)
-    idx, order = batch
     nll = model(idx, order)
     short = order[order < 6].view(5, 6)
     close(model(idx[:, :6], short), model(idx, short))
@@ -72,12 +71,11 @@ def test_shorter_sequences_and_some_columns_score_as_in_the_whole(network, batch
 
 @some_decoders
 @pytest.mark.parametrize('cached', [True, False])
-def test_the_first_columns_may_score_known_visits(network, batch, cached):
+def test_the_first_columns_may_score_known_visits(network, idx, order, cached):
     """Column j of a row is visit first + j.
 
     It is given the visits before it, or, from n_known on, the known ones."""
     model = make_model(**network)
-    idx, order = batch
     known = torch.tensor([2, 3, 9, 5, 1])
     first = known - torch.tensor([2, 0, 3, 4, 1])
     cache = None
@@ -184,10 +182,9 @@ def new_cache(model, n_rows=5):
 
 @each_cached
 @pytest.mark.parametrize('n', [1, 3, None])
-def test_cached_is_uncached_in_unequal_rows_that_end_and_are_reordered(network, batch, n):
+def test_cached_is_uncached_in_unequal_rows_that_end_and_are_reordered(network, idx, order, n):
     """In the columns that rows have left."""
     model = make_model(**network)
-    idx, order = batch
     g = torch.Generator().manual_seed(3)
     cache = new_cache(model)
     for step in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
@@ -333,12 +330,11 @@ def gradients(model, nats):
 @pytest.mark.parametrize('network', [VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]])
 @pytest.mark.parametrize('rows_at_a_time', [7, 100])
 def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
-    network, batch, monkeypatch, rows_at_a_time
+    network, idx, order, monkeypatch, rows_at_a_time
 ):
     config = dict(vocab_size=16, n_tokens=11, dropout=0.3, **network)
     plain = make_model(**config).train().requires_grad_(True)
     model = lean(make_model(**config).train().requires_grad_(True))
-    idx, order = batch
     weights = torch.rand(idx.shape, dtype=torch.float64)
 
     def split_rows(vocab_size, *tensors):
@@ -414,16 +410,18 @@ def test_on_a_gpu_cudnn_attends_where_a_gradient_is_wanted_alone(monkeypatch):
 # fast paths: to write and measure with
 
 
-@pytest.mark.parametrize('network', [*VARIANTS[::2], *FINAL])
+@pytest.mark.parametrize('network', [*VARIANTS[::2], VARIANTS[5], *FINAL])
 @pytest.mark.parametrize(
     'own, dtype, tolerance',
     [
         (torch.float64, torch.float64, 1e-12),
         (torch.float32, torch.float32, 1e-4),
-        (torch.float32, torch.bfloat16, 0.3),
+        (torch.float32, torch.bfloat16, 0.4),
     ],
 )
 def test_frozen_answers_as_the_model(network, own, dtype, tolerance):
+    """At once and step by step: in float32 one token a step of one row takes a way of its own, and
+    so does one query a row in bfloat16."""
     model = make_model(vocab_size=32, n_tokens=27, n_embd=32, **network).to(own)
     g = torch.Generator().manual_seed(0)
     idx = torch.randint(27, (3, 9), generator=g)
@@ -432,24 +430,13 @@ def test_frozen_answers_as_the_model(network, own, dtype, tolerance):
     assert not frozen.training
     shared = {p.data_ptr() for p in frozen.parameters()}
     assert model.transformer.wte.weight.data_ptr() in shared
-    expected = model.eval().predict(idx, order, 4)[..., :27].double()
-    assert (frozen.predict(idx, order, 4)[..., :27] - expected).abs().max() < tolerance
-
-
-@pytest.mark.parametrize('network', [VARIANTS[0], *VARIANTS[4:6]])
-@pytest.mark.parametrize('rows, n', [(1, 1), (3, 1), (3, 2)])
-@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-4), (torch.bfloat16, 0.4)])
-def test_frozen_steps_are_near(batch, network, rows, n, dtype, tolerance):
-    """In float32 one token a step of one row takes a way of its own, and so does one query a row in
-    bfloat16."""
-    model = make_model(**network).float()
-    fast = freeze(model, dtype)
-    cache = KVCache(model.config, rows, dtype=dtype)
-    idx, order = (x[:rows] for x in batch)
-    for known in range(0, 9 - n, n):
-        logits = fast.predict(idx, order, known, n, cache)
-        expected = model.predict(idx, order, known, n)
-        assert (logits - expected).abs().max() < tolerance
+    model.eval()
+    for rows, n in ((3, 4), (1, 1), (3, 1), (3, 2)):
+        cache = KVCache(model.config, rows, dtype=dtype) if n < 4 else None
+        for known in range(0, 9 - n, n):
+            asked = idx[:rows], order[:rows], known, n
+            found = frozen.predict(*asked, cache) - model.predict(*asked)
+            assert found[..., :27].abs().max() < tolerance
 
 
 def test_one_row_is_as_exact_under_autocast():

@@ -82,8 +82,7 @@ def gradients(model, **asked):
 
 @EVERY
 @pytest.mark.parametrize('begins', [[0], [0, 2, 5]])
-def test_loss_and_gradients(device, batch, variant, begins):
-    idx, order = batch
+def test_loss_and_gradients(device, idx, order, variant, begins):
     begins = torch.tensor([begins]).repeat(5, 1)
     asked = dict(idx=idx, order=order, begins=begins)
     if begins.size(1) > 1:

@@ -788,7 +788,7 @@ def prepare_digits(digits):
 
 def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     prepare_digits('3.1415926535 8979323846 ')
-    run('--dataset=pydocs:0.7,digits:0.3', '--max_iters=1')
+    run('--dataset=pydocs:7,digits:3', '--max_iters=1')
     last = log()[-1]
     kept = load_checkpoint('out/ckpt.pt')
     metas = [read_meta(f'data/{name}') for name in ('pydocs', 'digits')]
@@ -801,7 +801,7 @@ def test_a_run_of_two_sets_keeps_and_says_what_each_is(data, script, capsys):
     # It goes on by names in another order, and says which set is another
     prepare_digits('2.7182818284 ')
     capsys.readouterr()
-    run('--init_from=resume', '--dataset=digits:0.3,pydocs:0.7', '--max_iters=1')
+    run('--init_from=resume', '--dataset=digits:3,pydocs:7', '--max_iters=1')
     assert ', train and val of digits\n' in capsys.readouterr().out
     said = script('eval_ppl.py', '--n_blocks=2').stdout
     assert 0 < said.index('pydocs (val)') < said.index('digits (val)')

@@ -32,8 +32,7 @@ def read_by(model, order, known, j):
 
 
 @pytest.mark.parametrize('variant', NETWORKS)
-def test_weights_times_values_are_what_the_network_reads(batch, variant, monkeypatch):
-    idx, order = batch
+def test_weights_times_values_are_what_the_network_reads(idx, order, variant, monkeypatch):
     model = make_model(**variant)
     before = model.predict(idx, order, KNOWN)
     plain = F.scaled_dot_product_attention

@@ -180,9 +180,8 @@ def test_left_to_right_each_column_predicts_the_next_token(views, batch, name):
 
 
 @pytest.mark.parametrize('name', ['decoder', 'encoder', 'mixed'])
-def test_blanks_are_predicted_given_all_else(views, batch, name):
+def test_blanks_are_predicted_given_all_else(views, idx, order, name):
     model, masked = views(name, 'ModelForMaskedLM')
-    idx, order = batch
     known = torch.tensor([0, 1, 3, 5, 9])
     blank = order.argsort(1) >= known[:, None]
     labels = idx.index_fill(1, torch.arange(2), -100)  # which are not learned

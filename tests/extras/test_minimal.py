@@ -26,8 +26,7 @@ SIZES = [{}, dict(n_layer=1, n_head=1, n_embd=3), dict(n_layer=3, n_head=3, n_em
 
 
 @pytest.mark.parametrize('sizes', SIZES)
-def test_losses_predictions_texts_and_ensembles_are_the_same(batch, sizes):
-    idx, order = batch
+def test_losses_predictions_texts_and_ensembles_are_the_same(idx, order, sizes):
     model = make_model(**sizes)
     same = same_network(model)
     for T in range(1, 10):
