@@ -2,7 +2,7 @@
 against the network itself, and how networks are named.
 
 The decoder of the paper is also checked against anyorder/extras/minimal.py, in test_minimal.py and
-test_equalities.py."""
+test_equalities.py; texts that share a row, or end early, in test_given.py."""
 
 import itertools
 import math
@@ -106,28 +106,6 @@ def test_what_is_blank_and_what_lies_behind_n_visits_is_not_seen(network, batch)
     for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
         alone = model.predict(idx[r : r + 1, :n], order[r : r + 1, :n], k)[0]
         close(logits[r, : n - k], alone)
-
-
-@pytest.mark.parametrize('network', [{}, ENCODER, MIXED, TWO_STREAM[1]])
-def test_padded_and_packed_texts_score_as_alone(network, batch):
-    """Two texts of 4 and 5 tokens in a row, and one of 9; or the first of them and padding."""
-    model = make_model(**network)
-    idx = batch[0][:2]
-    order = torch.tensor([[2, 0, 3, 1, 8, 5, 4, 7, 6], [7, 1, 8, 0, 3, 2, 6, 4, 5]])
-    known = torch.tensor([[1, 2], [3, 0]])
-
-    def nats(idx, order, known, **texts):
-        return model(idx, order, known if model.slots.masked_loss else None, **texts)
-
-    packed = nats(idx, order, known, begins=torch.tensor([[0, 4], [0, 9]]))
-    padded = nats(idx, order, known[:, 0], n_visits=torch.tensor([4, 9]))
-    for row, part, start, end in ((0, 0, 0, 4), (0, 1, 4, 9), (1, 0, 0, 9)):
-        text = idx[row : row + 1, start:end], order[row : row + 1, start:end] - start
-        alone = nats(*text, known[row, part : part + 1])[0]
-        close(packed[row, start:end], alone)
-        if part == 0:
-            close(padded[row, :end], alone)
-    assert (padded[0, 4:] == 0).all()
 
 
 def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
