@@ -10,7 +10,6 @@ import pytest
 import torch
 from conftest import close, make_model, one_line
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
-from toy_runs import run
 
 from anyorder.datasets import open_split
 from anyorder.extras.puzzles.solve import solve
@@ -20,7 +19,6 @@ from anyorder.likelihood.measured import Corpus, open_corpus
 from anyorder.likelihood.nll import blank_nll, known_shares
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.tokens.apart import begins_of, count
-from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import Blocks, all_blocks, random_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
@@ -199,16 +197,10 @@ def test_what_is_given_is_refused_where_it_does_not_fit(qa):
     split = open_split('data', 'qa', 'train')
     blocks = Blocks(split, 99)
     assert (Blocks(split, 8).width, blocks.width, blocks.about_cut) == (8, 27, '')
-    with one_line('given tokens in a row'):
-        Blocks(split, 7)
-    np.save('stream.npy', np.arange(300) % 7)
-    prepare_tokens('data', 'bare', 'stream.npy')
     Path('more.jsonl').write_text('{"text": "no prompt"}')
     before = sorted(Path().rglob('[!.]*'))
     with one_line('or none'):
         prepare('text', 'data', 'qa', 'more.jsonl', 'test')
-    with one_line('--documents=together'):
-        run('--dataset=bare', '--documents=apart')
     assert sorted(Path().rglob('[!.]*')) == before
 
 

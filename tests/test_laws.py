@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from conftest import close, make_model, options_in
-from oracle import CUTS, FINAL, NETWORKS, VARIANTS, ByDefinition
+from oracle import CUTS, NETWORKS, ByDefinition
 
 from anyorder.fast import freeze
 from anyorder.generation import canvas, drawing, fill, runner
@@ -92,7 +92,6 @@ n_steps=4 revise=2 presence_penalty=1.5 | revised planned
 policy=margin n_steps=4 revise=2 allowed=True | revised planned
 n_steps=3 revise=5 temperature=0.0 | greedy planned
 """
-ALL = options_in('temperature=0.7 min_p=0.1 presence_penalty=0.5 cfg_scale=0.7')
 FEATURES = {f'policy={score}': '' for score in SCORES}
 for row in filter(None, TABLE.splitlines()):
     options, _, words = row.partition('|')
@@ -301,18 +300,7 @@ def test_a_text_that_is_given_in_part_goes_on_as_it_would_have(network, name):
     close(rest.logprob[is_new], whole.logprob[is_new])
 
 
-# ---- all networks, and prompts that are read apart
-
-
-@pytest.mark.parametrize('variant', VARIANTS + FINAL)
-def test_every_network_writes_the_same_with_a_cache(variant):
-    model = make_model(**variant)
-    ways = [dict(policy='margin/3:0.2') | ALL, dict(n_steps=4, unmask='binomial')]
-    if not model.slots.masked_loss:
-        ways.append(dict(unmask='lossless:4'))
-    for how in ways:
-        rows = *batch(), KNOWN, SEEDS, N_VISITS
-        assert_same(run(model, how, *rows), run(model, how, *rows, use_cache=False))
+# ---- prompts that are read apart
 
 
 @pytest.mark.parametrize(

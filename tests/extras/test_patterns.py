@@ -351,7 +351,6 @@ LOSSLESS = {'unmask': 'lossless', 'order': 'l2r'}
 WRONG = [
     ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .*: 3 and 7'),
     ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .*: 3$'),
-    ('[[/a+/]]', {}, 'no text follows'),
     ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .*: 4'),
     ('ab[[2-3]]c', {'pattern': '[ac]+'}, 'row 0 contradicts'),
     ('a[[=b]]', {'pattern': 'aa', 'score': True}, 'row 0 contradicts'),
