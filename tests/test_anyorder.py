@@ -165,9 +165,10 @@ def test_a_text_and_the_options_of_a_run_give_an_order(text, run, kept, law, est
     assert (order.name, order.name_as('a/b.json')) == called
 
 
-def test_of_some_orders_each_row_has_a_draw_of_its_own():
+def test_of_some_orders_each_row_has_a_draw_of_its_own_and_known_tokens_left_to_right():
     drawn = [kind for kind in ORDERS if ORDERS[kind].drawn]
     assert drawn == ['random', 'few', 'sorted_subset', 'rows', 'columns', 'blocks2d']
+    assert [kind for kind in ORDERS if Order(kind).known_l2r] == ['random', 'sorted_subset']
 
 
 def test_the_name_of_a_function_wants_no_file():

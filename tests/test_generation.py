@@ -231,21 +231,7 @@ def test_texts_of_unequal_length():
     assert canvas.order[0].tolist() == [0, 3, *blanks, 4]
     assert torch.equal(canvas.order[1:], sample_order(1, 5, keys=keys_of([6])))
     assert torch.equal(canvas.u, torch.stack([numbers(s, 'tokens', n=5) for s in (5, 6)]))
-
-
-@pytest.mark.parametrize(
-    'order, visits',
-    [
-        ('l2r', [0, 3, 1, 2, 4]),
-        ('r2l', [3, 0, 2, 1, 4]),
-        ([2, 3, 1, 0], [3, 0, 2, 1, 4]),
-        ('sorted_subset', None),
-    ],
-)
-def test_known_tokens_are_visited_before_the_blanks_as_in_training(order, visits):
-    """Both in the given order; but from left to right if that is random."""
-    found = Canvas.of_texts([TEXTS[0]], Order.of(order, {}), 0).order[0].tolist()
-    assert found == visits[:4] if visits else found[:2] == [0, 3]
+    assert Canvas.of_texts(TEXTS[:1], Order('r2l'), 0).order.tolist() == [[3, 0, 2, 1]]
 
 
 # ---- steps

@@ -800,7 +800,7 @@ def test_the_best_begins_anew_where_a_resume_measures_another_thing():
 
 
 @pytest.mark.parametrize('value', [math.nan, math.inf])
-def test_a_validation_that_is_not_finite_is_neither_logged_nor_saved(folder, value):
+def test_a_validation_that_is_not_finite_is_neither_logged_nor_saved(value):
     run = folder(1)
     with one_line('val_any is (nan|inf) at iteration 2: not finite.*go on from iteration 1'):
         run.compare(2, {'val_any': value})
@@ -809,22 +809,17 @@ def test_a_validation_that_is_not_finite_is_neither_logged_nor_saved(folder, val
 # ---- the files of a run
 
 
-@pytest.fixture
-def folder():
-    """folder(2, 4) opens the folder `out` of a new run, which logs and saves at these iterations;
-    folder(saved=4) that of a resumed one."""
-
-    def opened(*iterations, best=None, **how):
-        found = RunFolder(HERE, {'environment': {}}, best or Best(), **how)
-        for it in iterations:
-            found.log({'iter': it})
-            save(found, it)
-        return found
-
-    return opened
-
-
 HERE = Config(out_dir='out', program='train.py')
+
+
+def folder(*iterations, best=None, **how):
+    """The folder `out` of a new run, which logs and saves at these iterations, or with `saved` of a
+    resumed one."""
+    found = RunFolder(HERE, {'environment': {}}, best or Best(), **how)
+    for it in iterations:
+        found.log({'iter': it})
+        save(found, it)
+    return found
 
 
 def save(folder, it):
@@ -843,7 +838,7 @@ def test_what_is_no_run_is_not_gone_on_with():
         starts.open_start(typed('--init_from=resume', '--out_dir=.'))
 
 
-def test_a_folder_is_locked_before_it_is_read(folder, forked, monkeypatch):
+def test_a_folder_is_locked_before_it_is_read(forked, monkeypatch):
     """But by a plan, which writes nothing."""
     run = folder(2)
     with monkeypatch.context() as patch:
@@ -870,7 +865,7 @@ def test_the_first_process_alone_writes(monkeypatch):
 @pytest.mark.parametrize(
     'error, why', [(None, "OSError.*File too large'."), (KeyboardInterrupt, 'KeyboardInterrupt..')]
 )
-def test_a_save_that_fails_leaves_both_checkpoints(folder, forked, monkeypatch, error, why):
+def test_a_save_that_fails_leaves_both_checkpoints(forked, monkeypatch, error, why):
     """The kernel refuses what is longer, as it would on a full disk."""
     run = folder(2, 4)
     size = os.path.getsize('out/ckpt.pt') // 2
@@ -899,7 +894,7 @@ def no_links(*_):
 
 @pytest.mark.parametrize('k', range(11))
 @pytest.mark.parametrize('link', [os.link, no_links])
-def test_a_kill_between_two_files_changes_neither(folder, monkeypatch, k, link):
+def test_a_kill_between_two_files_changes_neither(monkeypatch, k, link):
     """Before call k of those that write. Who goes on tidies up, cuts the log, and leaves what an
     undisturbed run does: the newest, the one before and the best."""
     monkeypatch.setattr(os, 'link', link)

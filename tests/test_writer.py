@@ -38,18 +38,13 @@ def save(name, n_tokens, block_size=8, tokenizer='own', eos=None, **kind):
     save_checkpoint(name, model, EMA(model, 0.9), tokenizer=tokenizer, set=kind)
 
 
-@pytest.fixture
-def letters():
-    """letters(block_size) is a Writer of so many of 26 letters, one behind the other."""
-
-    def make(block_size=8, is_sure=False):
-        save('letters.pt', 26, block_size, 'sudoku4', vocabulary=[*LETTERS])
-        writer = Writer('letters.pt')
-        for p in writer.model.requires_grad_(False).parameters():
-            p.mul_(not is_sure)  # if it is, every letter is as likely: at temperature 0 it is an a
-        return writer
-
-    return make
+def letters(block_size=8, is_sure=False):
+    """A Writer of so many of 26 letters, one behind the other."""
+    save('letters.pt', 26, block_size, 'sudoku4', vocabulary=[*LETTERS])
+    writer = Writer('letters.pt')
+    for p in writer.model.requires_grad_(False).parameters():
+        p.mul_(not is_sure)  # if it is, every letter is as likely: at temperature 0 it is an a
+    return writer
 
 
 def put(path, *values):
@@ -96,7 +91,7 @@ CONTEXTS = [
 
 
 @pytest.mark.parametrize('how, given', [*zip(WAYS, itertools.cycle(CONTEXTS))])
-def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
+def test_a_long_text_is_written_stretch_by_stretch(how, given):
     """Each is a row that fits, and knows its context, and nothing before; rows slide apart, and
     each is a function of its seed."""
     writer = letters()
@@ -123,7 +118,7 @@ def test_a_long_text_is_written_stretch_by_stretch(letters, how, given):
 
 
 @pytest.mark.parametrize('how', [*WAYS[:3], dict(order='margin/4')])
-def test_open_blanks_are_written_section_by_section(letters, how):
+def test_open_blanks_are_written_section_by_section(how):
     """Each ends at its stop or at its share; a row beside it has fewer parts."""
     writer = letters()
     how = how | dict(length=25)
@@ -145,7 +140,7 @@ def test_open_blanks_are_written_section_by_section(letters, how):
     close(text.sample['logprob'], nats)
 
 
-def test_without_a_stop_open_blanks_share_the_length(letters):
+def test_without_a_stop_open_blanks_share_the_length():
     prompts = ['a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]']
     shared, same = letters(20).infill(prompts, seed=[1, 1], order='margin', n_steps=4)
     assert shared.sample == same.sample
@@ -155,7 +150,7 @@ def test_without_a_stop_open_blanks_share_the_length(letters):
 
 
 @pytest.mark.parametrize('how', WAYS[:4])
-def test_a_text_ends_with_its_first_stop(letters, how):
+def test_a_text_ends_with_its_first_stop(how):
     """What was known by then stays as it is."""
     writer = letters()
     how = how | dict(length=20, seed=5)
@@ -172,7 +167,7 @@ def test_a_text_ends_with_its_first_stop(letters, how):
             close(short.sample[key], text.sample[key][:n])
 
 
-def test_a_row_that_has_stopped_may_stay_beside_others(letters, monkeypatch):
+def test_a_row_that_has_stopped_may_stay_beside_others(monkeypatch):
     """As on a GPU, where other rows would be other graphs."""
     texts = []
     for is_exact in (True, False):
@@ -196,7 +191,7 @@ TWO_OPEN = '[[2]]bc[[..]]d[[..]][[3]]e'
         ('[[1]]bcdefgh[[1]]ijk[[8]]', 20, 'hai', 'abcdefghai', True),  # known over a seam
     ],
 )
-def test_where_a_stop_is_looked_for(letters, prompt, length, stop, text, stopped):
+def test_where_a_stop_is_looked_for(prompt, length, stop, text, stopped):
     """What stands behind it costs no pass."""
     writer = letters(is_sure=True)
     *seen, last = writer.stream(
@@ -232,7 +227,7 @@ def test_a_stop_is_a_token_however_it_is_written():
 # ---- what may stand where
 
 
-def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
+def test_rows_and_positions_are_those_of_the_text_as_it_is_then():
     asked = set()
 
     def allowed(rows, positions):
@@ -253,7 +248,7 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then(letters):
         infill('b[[=ab]]', score=True, allowed=only_a)
 
 
-def test_what_leaves_no_token_is_one_line(letters):
+def test_what_leaves_no_token_is_one_line():
     """Known positions are free."""
     shut = torch.ones(8, 26, dtype=torch.bool)
     shut[[0, 3]] = False
@@ -281,7 +276,7 @@ order=pc_sampler n_steps=3 temperature=1.7 top_p=0.6
 
 
 @pytest.mark.parametrize('how', LIKELY)
-def test_a_token_is_as_likely_as_a_text_with_it_scores_there(letters, how):
+def test_a_token_is_as_likely_as_a_text_with_it_scores_there(how):
     """All tokens that the law keeps, at temperature 0 that of 1."""
     writer = letters()
     writer.model.register_buffer('counts', torch.arange(26), persistent=False)
@@ -475,7 +470,7 @@ order=random unmask=lossless:3
 
 
 @pytest.mark.parametrize('how', STREAMS)
-def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(letters, how):
+def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(how):
     writer = letters()
     *shown, last = writer.stream('ab[[1]]c[[..]]', **how)
     text = writer.infill('ab[[1]]c[[..]]', **how)
@@ -501,7 +496,7 @@ length=40 n_steps=4
 
 
 @pytest.mark.parametrize('how', COUNTED)
-def test_the_passes_of_a_text_are_those_that_ran_for_it(letters, monkeypatch, how):
+def test_the_passes_of_a_text_are_those_that_ran_for_it(monkeypatch, how):
     writer = letters()
     kind = type(writer.network)
     ran = []
@@ -529,7 +524,7 @@ def test_no_answer_depends_on_others(grids):
 
 
 @pytest.mark.parametrize('n_orders', [0, 3])
-def test_logprob_of_a_part_given_another(letters, n_orders):
+def test_logprob_of_a_part_given_another(n_orders):
     """What is in neither is not read, and each row has the orders of its seed."""
     writer = letters()
     found = writer.logprob(['a[[2]][[=bc]]d'] * 2, n_orders, seed=5)
@@ -539,7 +534,7 @@ def test_logprob_of_a_part_given_another(letters, n_orders):
         assert nats == pytest.approx(float(want))
 
 
-def test_an_order_is_any_sequence_of_positions(letters):
+def test_an_order_is_any_sequence_of_positions():
     orders = [kind([3, 0, 2, 1]) for kind in (list, tuple, np.array, torch.tensor)]
     assert len({letters().logprob('a[[=bcd]]', order=order) for order in orders}) == 1
 
