@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from conftest import numbers
+from conftest import numbers, options_of_lines
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
 from anyorder.extras.rules.klass import Klass
@@ -18,30 +18,30 @@ from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.names import is_own
 from anyorder.seeds import keys_of
 
-VARIANTS = [
-    {},
-    dict(target_position='input'),
-    dict(target_position='layer_shared'),
-    dict(target_position='layer'),
-    dict(rotary=True),
-    dict(target_position='input', gpt2_blocks=True, bias=False),
-    dict(target_position='layer', gpt2_blocks=True, rotary=True),
-]
+VARIANTS = options_of_lines("""
+target_position=adaln
+target_position=input
+target_position=layer_shared
+target_position=layer
+rotary=True
+target_position=input gpt2_blocks=True bias=False
+target_position=layer gpt2_blocks=True rotary=True
+""")
 
 
-TWO_STREAM = [
-    dict(target_position='two_stream'),
-    dict(target_position='two_stream', rotary=True),
-    dict(target_position='two_stream', gpt2_blocks=True, rotary=True),
-]
+TWO_STREAM = options_of_lines("""
+target_position=two_stream
+target_position=two_stream rotary=True
+target_position=two_stream gpt2_blocks=True rotary=True
+""")
 
 
 # networks whose cache knows nothing of targets
-FINAL = [
-    dict(attention='mixed'),
-    dict(attention='mixed', target_position='layer', rotary=True),
-    *TWO_STREAM,
-]
+FINAL = options_of_lines("""
+attention=mixed
+attention=mixed target_position=layer rotary=True
+""")
+FINAL += TWO_STREAM
 
 
 ENCODER = dict(attention='bidirectional')

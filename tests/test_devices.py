@@ -304,20 +304,21 @@ def test_it_goes_with_its_network(simulated, is_frozen):
     simulated(body)
 
 
-# [((rows, positions), how, the shape of what is kept then, its dtype, how many caches)]
-HISTORY = [
-    ((2, 12), {}, (2, 12), 'float32', 1),
-    ((1, 3), {}, (2, 12), 'float32', 1),
-    ((3, 6), {}, (3, 12), 'float32', 1),
-    ((2, 12), dict(use_cache=False), (3, 12), 'float32', 1),  # has no graphs
-    ((2, 12), dict(cfg_scale=1.5), (2, 12), 'float32', 2),
-    ((4, 6), dict(cfg_scale=1.5), (4, 12), 'float32', 2),
-    ((2, 12), {}, (2, 12), 'bfloat16', 1),
-    ((2, 12), {}, (2, 12), 'float32', 1),
-    ((2, 12), dict(policy='margin'), (2, 12), 'float32', 1),
-    ((2, 12), dict(policy='entropy'), (2, 12), 'float32', 1),
-    ((2, 12), dict(policy='entropy', top_k=2), (2, 12), 'float32', 1),
-]
+# rows and positions, how, the shape of what is kept then, its dtype, how many caches; what uses no
+# cache has no graphs
+HISTORY = """
+2 12 |  | 2 12 | float32 | 1
+1 3 |  | 2 12 | float32 | 1
+3 6 |  | 3 12 | float32 | 1
+2 12 | use_cache=False | 3 12 | float32 | 1
+2 12 | cfg_scale=1.5 | 2 12 | float32 | 2
+4 6 | cfg_scale=1.5 | 4 12 | float32 | 2
+2 12 |  | 2 12 | bfloat16 | 1
+2 12 |  | 2 12 | float32 | 1
+2 12 | policy=margin | 2 12 | float32 | 1
+2 12 | policy=entropy | 2 12 | float32 | 1
+2 12 | policy=entropy top_k=2 | 2 12 | float32 | 1
+"""
 
 
 def test_each_kind_of_text_has_its_own_of_the_most_rows_and_positions_of_all_texts(simulated):
@@ -328,14 +329,17 @@ def test_each_kind_of_text_has_its_own_of_the_most_rows_and_positions_of_all_tex
         model = small(device)
         network = freeze(model)
         kept = []
-        for asked, how, shape, dtype, n_caches in HISTORY:
+        for row in HISTORY.strip().splitlines():
+            asked, how, shape, dtype, n_caches = row.split(' | ')
+            asked, shape = (tuple(map(int, sizes.split())) for sizes in (asked, shape))
+            how = options_in(how)
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16'):
                 found = text(network, device, *asked, **how)
             if dtype == 'float32':
                 assert found == text(freeze(small(device)), device, *asked, **how)
             caches = network.workspace.caches
             assert (network.workspace.shape, str(caches[0].k.dtype)) == (shape, f'torch.{dtype}')
-            assert len(caches) == n_caches
+            assert len(caches) == int(n_caches)
             kept.append(weakref.ref(network.workspace))
         assert kept[2]() is None
         want = text(model, device)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import toy_runs
-from conftest import close, make_model, one_line, tokenizer_like
+from conftest import close, make_model, one_line, options_in, tokenizer_like
 from oracle import ENCODER, NETWORKS, ByDefinition, chi2_of, limit
 
 import eval_ppl
@@ -649,19 +649,19 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt):
 
 
 BAD_PROMPTS = [
-    ('a[[2-32]]b', {'length': 60}, 'the 0 positions'),
-    ('a[[2-31]]b', {}, '30 at most'),
-    ('a[[?]][[1-2]]b', {}, 'nothing tells'),
-    ('a[[?]][[30]]b', {'length': 60}, 'the 16 positions'),
-    ('a[[?]]b', {'blank_length': 'long'}, 'blank_length'),
-    ('a[[?]]b', {'score': True}, 'text of every blank'),
+    ('a[[2-32]]b', 'length=60', 'the 0 positions'),
+    ('a[[2-31]]b', '', '30 at most'),
+    ('a[[?]][[1-2]]b', '', 'nothing tells'),
+    ('a[[?]][[30]]b', 'length=60', 'the 16 positions'),
+    ('a[[?]]b', 'blank_length=long', 'blank_length'),
+    ('a[[?]]b', 'score=True', 'text of every blank'),
 ]
 
 
 @pytest.mark.parametrize('prompt, options, word', BAD_PROMPTS)
 def test_a_prompt_whose_lengths_are_wrong_is_one_line(ckpt, prompt, options, word):
     with one_line(word):
-        Writer(ckpt).infill(prompt, **options)
+        Writer(ckpt).infill(prompt, **options_in(options))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -472,34 +472,34 @@ def test_names_of_gpt2_may_be_any_and_the_embedding_that_of_the_head(gpt2_folder
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-BAD_FOLDERS = [  # (whose, a file, what is put there in place of it or of its entries, a word)
-    ('ours', CONFIG, '{"model_args": null}', 'model_args'),
+BAD_FOLDERS = [  # (whose file, what is put there in place of it or of its entries, a word)
+    ('ours config.json', '{"model_args": null}', 'model_args'),
     (
-        'ours',
-        CONFIG,
+        'ours config.json',
         '{"model_args": {"block_size": 8, "vocab_size": 13, "n_tokens": 11}}',
         'shape',
     ),
-    ('ours', CONFIG, '{"set": {"tokenizer": "bytes"}}', 'bytes has 257'),
-    ('ours', CONFIG, '{"model_type": "bert"}', 'masked:'),
-    ('ours', WEIGHTS, '', 'no weights of an AO-GPT'),
-    ('gpt2', CONFIG, '{"model_type": "llama"}', "'llama'"),
-    ('gpt2', CONFIG, '{"activation_function": "relu"}', "'relu'"),
-    ('gpt2', CONFIG, '{"layer_norm_epsilon": 1e-6}', 'epsilon'),
-    ('gpt2', CONFIG, '{"n_positions": 8}', 'transformer.wpe'),
-    ('gpt2', CONFIG, '{"n_layer": "2"}', 'n_layer'),
-    ('gpt2', 'vocab.json', '{"a": 0}', 'other tokens'),
-    ('gpt2', 'tokenizer.json', '{"model": 1}', 'tokenizer.json'),
-    ('gpt2', WEIGHTS, 'cut off', 'cannot be read as weights'),
-    ('gpt2', WEIGHTS, '', 'no weights of a GPT-2'),
-    ('gpt2', INDEX, '{"weight_map": [1]}', 'weight_map'),
-    ('gpt2', 'transformer.wte.weight', '50304', '50,304 rows'),
-    ('gpt2', 'lm_head.weight', '50257', 'two different weights transformer.wte'),
+    ('ours config.json', '{"set": {"tokenizer": "bytes"}}', 'bytes has 257'),
+    ('ours config.json', '{"model_type": "bert"}', 'masked:'),
+    ('ours model.safetensors', '', 'no weights of an AO-GPT'),
+    ('gpt2 config.json', '{"model_type": "llama"}', "'llama'"),
+    ('gpt2 config.json', '{"activation_function": "relu"}', "'relu'"),
+    ('gpt2 config.json', '{"layer_norm_epsilon": 1e-6}', 'epsilon'),
+    ('gpt2 config.json', '{"n_positions": 8}', 'transformer.wpe'),
+    ('gpt2 config.json', '{"n_layer": "2"}', 'n_layer'),
+    ('gpt2 vocab.json', '{"a": 0}', 'other tokens'),
+    ('gpt2 tokenizer.json', '{"model": 1}', 'tokenizer.json'),
+    ('gpt2 model.safetensors', 'cut off', 'cannot be read as weights'),
+    ('gpt2 model.safetensors', '', 'no weights of a GPT-2'),
+    ('gpt2 model.safetensors.index.json', '{"weight_map": [1]}', 'weight_map'),
+    ('gpt2 transformer.wte.weight', '50304', '50,304 rows'),
+    ('gpt2 lm_head.weight', '50257', 'two different weights transformer.wte'),
 ]
 
 
-@pytest.mark.parametrize('whose, name, text, said', BAD_FOLDERS)
-def test_a_folder_that_is_not_understood_is_one_line(family, gpt2_folder, whose, name, text, said):
+@pytest.mark.parametrize('place, text, said', BAD_FOLDERS)
+def test_a_folder_that_is_not_understood_is_one_line(family, gpt2_folder, place, text, said):
+    whose, name = place.split()
     shutil.copytree(family('decoder')[1], 'ours')
     if name.endswith('.weight'):
         weights = read_weights(whose) | {name: torch.zeros(int(text), 8)}

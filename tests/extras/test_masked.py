@@ -193,33 +193,38 @@ def test_a_text_is_as_its_tokenizer_has_it_but_not_cut_nor_padded(bert):
     assert checkpoint.tokenizer.encode_batch(texts) == whole.encode_batch(texts)
 
 
-BAD = [  # (kind, a file, what is put there in place of it or of its entries, a word)
-    ('llada', CONFIG, '{"include_qkv_bias": true}', 'include_qkv_bias'),
-    ('llada', CONFIG, '{"input_emb_norm": true}', 'input_emb_norm'),
-    ('llada', CONFIG, '{"rope_scaling": {"type": "linear", "factor": 2.0}}', 'rope_scaling'),
-    ('llada', CONFIG, '{"weight_tying": true}', 'weight_tying'),
-    ('mdlm', CONFIG, '{"time_conditioning": true}', 'time_conditioning'),
-    ('bert', CONFIG, '{"num_hidden_layers": 3}', '16 weights do not fit'),
-    ('bert', CONFIG, '{"hidden_size": 15}', 'makes no bert .ValueError: The hidden size'),
-    ('bert', CONFIG, '{"quantization_config": {"quant_method": "gptq"}}', 'quantization_config'),
-    ('bert', CONFIG, '{"model_type": "gpt2"}', "'gpt2'.*may be llada, Dream, mdlm, bert"),
-    ('bert', CONFIG, '{"model_type": ["bert"]}', "'bert'"),
-    ('bert', CONFIG, '{"model_type": "llada"}', 'lacks max_sequence_length'),
-    ('bert', 'tokenizer_config.json', '{"mask_token": null}', 'no mask token'),
-    ('dream', CONFIG, '{"hidden_size": "x"}', 'hidden_size'),
-    ('dream', CONFIG, '{"rope_parameters": {"rope_type": "yarn"}}', 'rope_parameters'),
-    ('bert', 'model.safetensors', 'cut off', 'model.safetensors cannot be read as weights'),
-    ('bert', 'model.safetensors', '', '44 weights do not fit'),
-    ('bert', 'tokenizer.json', '', 'no vocabulary'),
-    ('bert', 'tokenizer.json', '[]', 'no tokenizer that can be'),
-    ('bert', 'chat_template.jinja', "{{ ''.__class__.__mro__ }}", 'SecurityError'),
-    ('bert', 'chat_template.jinja', '{% for m in messages %}', 'SyntaxError'),
-    ('bert', 'chat_template.jinja', "{{ raise_exception('no system') }}", 'no system.*leave out'),
+BAD = [  # (a kind and a file, what is put there in place of it or of its entries, a word)
+    ('llada config.json', '{"include_qkv_bias": true}', 'include_qkv_bias'),
+    ('llada config.json', '{"input_emb_norm": true}', 'input_emb_norm'),
+    ('llada config.json', '{"rope_scaling": {"type": "linear", "factor": 2.0}}', 'rope_scaling'),
+    ('llada config.json', '{"weight_tying": true}', 'weight_tying'),
+    ('mdlm config.json', '{"time_conditioning": true}', 'time_conditioning'),
+    ('bert config.json', '{"num_hidden_layers": 3}', '16 weights do not fit'),
+    ('bert config.json', '{"hidden_size": 15}', 'makes no bert .ValueError: The hidden size'),
+    (
+        'bert config.json',
+        '{"quantization_config": {"quant_method": "gptq"}}',
+        'quantization_config',
+    ),
+    ('bert config.json', '{"model_type": "gpt2"}', "'gpt2'.*may be llada, Dream, mdlm, bert"),
+    ('bert config.json', '{"model_type": ["bert"]}', "'bert'"),
+    ('bert config.json', '{"model_type": "llada"}', 'lacks max_sequence_length'),
+    ('bert tokenizer_config.json', '{"mask_token": null}', 'no mask token'),
+    ('dream config.json', '{"hidden_size": "x"}', 'hidden_size'),
+    ('dream config.json', '{"rope_parameters": {"rope_type": "yarn"}}', 'rope_parameters'),
+    ('bert model.safetensors', 'cut off', 'model.safetensors cannot be read as weights'),
+    ('bert model.safetensors', '', '44 weights do not fit'),
+    ('bert tokenizer.json', '', 'no vocabulary'),
+    ('bert tokenizer.json', '[]', 'no tokenizer that can be'),
+    ('bert chat_template.jinja', "{{ ''.__class__.__mro__ }}", 'SecurityError'),
+    ('bert chat_template.jinja', '{% for m in messages %}', 'SyntaxError'),
+    ('bert chat_template.jinja', "{{ raise_exception('no system') }}", 'no system.*leave out'),
 ]
 
 
-@pytest.mark.parametrize('kind, name, text, said', BAD)
-def test_a_folder_that_is_not_understood_is_one_line(kinds, kind, name, text, said):
+@pytest.mark.parametrize('place, text, said', BAD)
+def test_a_folder_that_is_not_understood_is_one_line(kinds, place, text, said):
+    kind, name = place.split()
     shutil.copytree(kinds(kind)[1], kind)
     put(Path(kind, name), text)
     with one_line(said):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import make_model, one_line, tokenizer_like
+from conftest import make_model, one_line, options_in, tokenizer_like
 
 from anyorder import Pattern, Writer
 from anyorder.checkpoint import save_checkpoint
@@ -347,18 +347,17 @@ def test_blanks_that_no_step_has_answered_have_the_law_of_the_training_set(write
     assert torch.equal(*given, torch.arange(257) + 1)
 
 
-LOSSLESS = {'unmask': 'lossless', 'order': 'l2r'}
 WRONG = [
-    ('[[4/a{3}|a{7}/]]', {}, 'no text of 4 tokens .*: 3 and 7'),
-    ('[[4-6/a{3}/]]', {}, 'no text of 4 to 6 tokens .*: 3$'),
-    ('[[3]]', {'pattern': 'a{4}'}, 'no text of 3 tokens .*: 4'),
-    ('ab[[2-3]]c', {'pattern': '[ac]+'}, 'row 0 contradicts'),
-    ('a[[=b]]', {'pattern': 'aa', 'score': True}, 'row 0 contradicts'),
-    ('[[3/a+/]]', LOSSLESS, 'lossless'),
-    ('[[3/a+/]]', {'order': 'drawn'}, 'drawn'),
-    ('[[..]]', {'pattern': 'a+', 'stop': 'b'}, 'leave out stop'),
-    ('[[3/a+/]]', {'pattern': 'a+'}, 'leave out pattern'),
-    ('[[3/a+/]]', {'score': True}, 'wants the text'),
+    ('[[4/a{3}|a{7}/]]', '', 'no text of 4 tokens .*: 3 and 7'),
+    ('[[4-6/a{3}/]]', '', 'no text of 4 to 6 tokens .*: 3$'),
+    ('[[3]]', 'pattern=a{4}', 'no text of 3 tokens .*: 4'),
+    ('ab[[2-3]]c', 'pattern=[ac]+', 'row 0 contradicts'),
+    ('a[[=b]]', 'pattern=aa score=True', 'row 0 contradicts'),
+    ('[[3/a+/]]', 'unmask=lossless order=l2r', 'lossless'),
+    ('[[3/a+/]]', 'order=drawn', 'drawn'),
+    ('[[..]]', 'pattern=a+ stop=b', 'leave out stop'),
+    ('[[3/a+/]]', 'pattern=a+', 'leave out pattern'),
+    ('[[3/a+/]]', 'score=True', 'wants the text'),
 ]
 
 
@@ -366,7 +365,7 @@ WRONG = [
 def test_wrong_input_is_one_line_before_the_first_pass(writer, monkeypatch, prompt, how, said):
     monkeypatch.setattr('anyorder.writer.scroll', None)
     with one_line(said):
-        writer.infill(prompt, **how)
+        writer.infill(prompt, **options_in(how))
     with one_line('without a pattern'):
         writer.logprob('a[[=b]][[/a/]]')
 
