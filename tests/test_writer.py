@@ -13,7 +13,7 @@ from string import ascii_lowercase as LETTERS
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE, make_model, one_line, options_of_lines
+from conftest import REFERENCE, make_model, one_line, options_in, options_of_lines
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
@@ -308,35 +308,37 @@ def write(script, ckpt):
     return run
 
 
-def options_of(how):
-    """The options of a command that are these of a program."""
-    texts = {name: json.dumps(x) if isinstance(x, list) else x for name, x in how.items()}
-    return [f'--{name}={text}' for name, text in texts.items()]
-
-
 AS_TYPED = [
-    dict(order='l2r', length=50, stop=['\n', '"a', '3'], context=8, top_p=0.9, seed=3),
-    dict(order='random', unmask='lossless:4', length=12, temperature=0.5, top_logprobs=2),
-    dict(order='margin/4:0.1+0.5', length=12, cfg_scale=1.5, presence_penalty=2.0, min_p=0.01),
-    dict(schedule='cosine', n_steps=4, length=12, revise=2, allowed='a.npy'),
+    r'order=l2r length=50 stop=["\n","\"a","3"] context=8 top_p=0.9 seed=3',
+    'order=random unmask=lossless:4 length=12 temperature=0.5 top_logprobs=2',
+    'order=margin/4:0.1+0.5 length=12 cfg_scale=1.5 presence_penalty=2.0 min_p=0.01',
+    'schedule=cosine n_steps=4 length=12 revise=2 allowed=a.npy',
 ]
+
+
+def typed(options):
+    return [f'--{option}' for option in options.split()]
 
 
 @pytest.mark.parametrize('how', AS_TYPED)
 def test_a_program_writes_what_the_command_writes(ckpt, write, how):
     np.save('a.npy', np.isin(range(257), [97, 98, 99, 100]) & np.ones((12, 1), bool))
-    said, result = write('--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2', *options_of(how))
-    asked = how | ({'allowed': np.load('a.npy')} if 'allowed' in how else {})
+    said, result = write('--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2', *typed(how))
+    asked = options_in(how)
+    if 'allowed' in asked:
+        asked['allowed'] = np.load('a.npy')
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **asked)
-    assert result['order'] == how.get('order', 'random')
+    assert result['order'] == asked.get('order', 'random')
     for r, (text, sample) in enumerate(zip(texts, result['samples'], strict=True)):
         assert (text, text.logprob) == (sample['text'], -sample['nats'])
         assert visible(text) in said
-        assert sample == {'prompt': 'ab[[..]]c', 'seed': how.get('seed', 1337) + r} | text.sample
+        assert sample == {'prompt': 'ab[[..]]c', 'seed': asked.get('seed', 1337) + r} | text.sample
         for place in filter(None, sample.get('top_logprobs', ())):
             assert f'{place["top"][1]["logprob"]:.3f}' in said
     rate = sum(s['blanks'] for s in result['samples']) / sum(s['passes'] for s in result['samples'])
-    assert re.search(f'iteration 7.*length +{how["length"]}.*{rate:.1f} tokens a', said, re.DOTALL)
+    assert re.search(
+        f'iteration 7.*length +{asked["length"]}.*{rate:.1f} tokens a', said, re.DOTALL
+    )
 
 
 def test_the_first_text_of_each_batch_is_watched(write, monkeypatch):
@@ -566,21 +568,20 @@ def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
 
 # ---- wrong input
 
-HUGE = 99999999999999999999
 BAD = [  # of command and program: prompt, options, a word
     ('a', 'top_logprobs=258', 'top_logprobs'),
-    ('a', 'cfg_scale=1, length=33', 'at most 32'),
+    ('a', 'cfg_scale=1 length=33', 'at most 32'),
     ('a', 'context=32', '0 to 31'),
-    ('a[[..]]b', "cfg_scale=1, stop='c'", 'leave out stop'),
-    ('a', 'cfg_scale=1, revise=1', 'revise'),
-    ('a', "stop='b', revise=1", 'leave out stop'),
-    ('a[[=b]]', "stop='c', score=True", 'leave out stop'),
-    ('a', "stop=['a', '']", 'leave out'),
+    ('a[[..]]b', 'cfg_scale=1 stop=c', 'leave out stop'),
+    ('a', 'cfg_scale=1 revise=1', 'revise'),
+    ('a', 'stop=b revise=1', 'leave out stop'),
+    ('a[[=b]]', 'stop=c score=True', 'leave out stop'),
+    ('a', 'stop=["a",""]', 'leave out'),
     ('a', 'length=-1', '0 to'),
-    ('a', 'length=HUGE', 'length'),
-    ('a', "order='margins'", "nearest is 'margin'"),
-    ('a[[3]]', "order='margin/33'", '32 positions'),
-    ('a', "unmask='lossless', order='margin'", 'leave out order=margin'),
+    ('a', 'length=99999999999999999999', 'length'),
+    ('a', 'order=margins', "nearest is 'margin'"),
+    ('a[[3]]', 'order=margin/33', '32 positions'),
+    ('a', 'unmask=lossless order=margin', 'leave out order=margin'),
     ('[[33]]', '', '33 tokens'),
     ('ab', 'length=2', 'no blank'),
     ('a[[3]]', 'score=True', 'score'),
@@ -606,11 +607,10 @@ def refused(*options):
 @pytest.mark.parametrize('prompt, options, word', BAD)
 def test_wrong_input_is_said_before_the_weights_are_read(ckpt, prompt, options, word):
     writer = Writer(ckpt)
-    options = eval(f'dict({options})')
     with one_line(word):
-        writer.infill(prompt, **options)
+        writer.infill(prompt, **options_in(options))
     assert 'model' not in vars(writer)
-    how = [f'--ckpt={ckpt}', '--weights=raw', f'--prompt={prompt}', *options_of(options)]
+    how = [f'--ckpt={ckpt}', '--weights=raw', f'--prompt={prompt}', *typed(options)]
     assert word in refused(*how, '--out=o.json')
 
 
