@@ -167,7 +167,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
         'kind': order.estimate,
         'name': LABELS.get(order.kind, order.name),
         'work': f'{kind}{order.name} x {K} {derive_seed(order):x}{ending}',
-        'about': nothing if 'columns' in fields else about,  # of the mean
+        'about': about,
         'bound': 'idx' not in order.sees and (order.drawn and has_others or K > 1),
         'several': has_others,
         'told': str(order.kept),
@@ -190,7 +190,9 @@ def between_orders(order, nats, corpus):
 def importance_weighted(config, checkpoint):
     """Return the Estimate -log 1/K sum_k p(x | sigma_k) over uniform random orders, for K = 1, 2,
     4, ..., a tighter bound."""
-    return in_orders(config, checkpoint, RANDOM, kind='iw', name='iw', columns=mixtures)
+    return in_orders(
+        config, checkpoint, RANDOM, kind='iw', name='iw', columns=mixtures, about=nothing
+    )
 
 
 def by_contexts(config, checkpoint, n_contexts=16, width=1):
@@ -233,6 +235,7 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         'name': 'ensemble',
         'work': f'ensemble:{size} at {n_positions}',
         'columns': lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
+        'about': nothing,
         'gains': True,
         'told': size,
         'n_at_once': 1,
