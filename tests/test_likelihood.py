@@ -6,6 +6,7 @@ import json
 import math
 import os
 import unicodedata
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -23,6 +24,7 @@ from anyorder.fast import freeze
 from anyorder.generation.prompts import parse_prompts
 from anyorder.likelihood import judge, nll, tables
 from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
+from anyorder.likelihood.estimates import in_orders
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.lengths import choose_lengths, length_probabilities
 from anyorder.likelihood.measured import Corpus, open_corpus
@@ -469,6 +471,17 @@ def test_a_journal_tells_ways_apart():
     assert len({*works}) == len(works) == 18
     works = [it.work for it in made('--estimates=any,iw', **ENCODER)]
     assert works == [works[0]] * 2
+
+
+def test_a_journal_tells_nats_of_a_users_own_from_others(monkeypatch):
+    how = {'kind': 'ones', 'name': 'ones', 'nats_of': lambda *_: torch.ones(1, 1)}
+    ones = partial(in_orders, order=RANDOM, n_orders=1, **how)
+    monkeypatch.setitem(eval_ppl.ESTIMATES, 'ones', ones)
+    journal = Journal('', {})
+    found = []
+    for it in made('--estimates=any,ones', '--batch_size=1'):
+        found.append(it.measure(make_model(block_size=9), text_of(BLOCKS), journal))
+    assert (found[0] != 1).all() and (found[1] == 1).all()
 
 
 LOG = math.log(2)

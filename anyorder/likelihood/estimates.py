@@ -139,7 +139,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     known_l2r  whether what is given is read from left to right, in place of the order
     nats_of    f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
                in a row; by default those of the model in the orders
-    fields     of the Estimate"""
+    fields     of the Estimate; with nats_of `kind` and `name`, by which the journal tells its nats
+               from others"""
     if nats_of or not order.sees:  # which comes with the blocks
         order.check(config.block_size, checkpoint.config.block_size)
     has_others = order.law != 'one'
@@ -162,6 +163,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
         return {} if drawn else between_orders(order, nats, corpus)
 
     kind = 'drawn ' if drawn else ''
+    if nats_of:  # other nats than the model's in these orders
+        kind = f'{fields["kind"]} {fields["name"]} of '
     ending = ', known from left to right' if known_l2r else ''
     how = {
         'kind': order.estimate,
