@@ -82,12 +82,13 @@ class AOGPTConfig:
             'n_tokens must be 0 (all) to vocab_size': 0 <= self.n_tokens <= self.vocab_size,
             f'target_position must be {", ".join(TARGET_POSITIONS)}': target in TARGET_POSITIONS,
             f'attention must be {", ".join(ATTENTION)}': self.attention in ATTENTION,
-            'two_stream is a decoder': self.attention == 'causal' or target != 'two_stream',
-            'rotary wants heads of even width': is_even or not self.rotary,
+            'two_stream is attention=causal': self.attention == 'causal' or target != 'two_stream',
+            'rotary wants an even width of heads, n_embd / n_head': is_even or not self.rotary,
         }
         for rule, holds in rules.items():
             if not holds:
-                raise ValueError(f'{rule}, got {self}')
+                got = {name: value for name, value in vars(self).items() if name in rule}
+                raise ValueError(f'{rule}, got {got}')
 
     @property
     def n_real(self):

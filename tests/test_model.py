@@ -197,15 +197,15 @@ def test_one_token_a_step_is_a_pass_without_a_mask():
 ZEROS = torch.zeros(2, 9, dtype=torch.long)
 ORDER = sample_order(2, 9)
 BAD = {  # what is called, and what is said
-    'AOGPTConfig(n_embd=10, n_head=3)': 'divisible',
+    'AOGPTConfig(n_embd=10, n_head=3)': "got {'n_head': 3, 'n_embd': 10}$",
     'AOGPTConfig(vocab_size=5, n_tokens=6)': 'n_tokens',
     'AOGPTConfig(n_tokens=-1)': 'n_tokens',
     'AOGPTConfig(n_layer=2.0)': 'n_layer',
     'AOGPTConfig(n_head=0)': 'n_head',
-    'AOGPTConfig(dropout=1.0)': 'dropout',
+    'AOGPTConfig(dropout=1.0)': "dropout .* got {'dropout': 1.0}$",
     "AOGPTConfig(attention='none')": 'attention must be causal, ',
     "AOGPTConfig(target_position='none')": 'target_position must be adaln, ',
-    "AOGPTConfig(target_position='two_stream', attention='mixed')": 'decoder',
+    "AOGPTConfig(target_position='two_stream', attention='mixed')": 'attention=causal',
     'AOGPTConfig(n_embd=36, n_head=12, rotary=True)': 'rotary',
     'EMA(make_model(), 1.0)': 'ema_decay',
     'freeze(freeze(make_model().float()), torch.bfloat16)': 'float32 already',
