@@ -125,7 +125,7 @@ def choose_estimates(c, datasets, checkpoint):
     for estimate, _ in found:
         if estimate.dataset not in ('', *datasets):
             raise ValueError(
-                f'{estimate.kind} is measured on {estimate.dataset}, which is not among '
+                f'{estimate.kind} is measured on {estimate.dataset}: add it to --datasets, got '
                 f'{", ".join(datasets)}'
             )
     if c.n_positions and all(estimate.kind != 'ensemble' for estimate, _ in found):

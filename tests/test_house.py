@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_012,
+    '': 13_041,
     'anyorder': 14_255,
     'anyorder/extras': 3_781,
     'anyorder/extras/hub': 4_720,
@@ -53,14 +53,14 @@ BUDGET = {
     'anyorder/extras/speed': 5_466,
     'anyorder/generation': 19_491,
     'anyorder/likelihood': 10_002,
-    'anyorder/machine': 4_561,
+    'anyorder/machine': 4_589,
     'anyorder/tokens': 17_304,
     'anyorder/training': 8_995,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_898,
-    'tests': 112_434,
+    'tests': 112_451,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -217,6 +217,7 @@ def end_together():
 
 
 LOST = 'error: [Errno 28] No space left on device'
+NO_FILE = "error: [Errno 2] No such file or directory: 'none/none': name"
 MEMORY = 'error: out of memory: '
 PACKAGE = "error: No module named 'none': pip install"
 ENDS = [  # what a command does, whether it prints results, the exit code, and that on a full disk
@@ -225,6 +226,7 @@ ENDS = [  # what a command does, whether it prints results, the exit code, and t
     (lambda: print('a result'), True, 0, LOST),
     (end_together, True, 0, 1),
     (lambda: raise_all(ValueError('x')), True, 'error: x', 'error: x'),
+    (lambda: open('none/none'), True, NO_FILE, NO_FILE),
     (lambda: raise_all(KeyboardInterrupt()), True, 'interrupted', 'interrupted'),
     (lambda: os.kill(os.getpid(), signal.SIGTERM), True, 'terminated', 'terminated'),
     (lambda: raise_all(MemoryError('a\nb')), True, MEMORY, MEMORY),

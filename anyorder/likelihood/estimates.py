@@ -206,7 +206,9 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
     n_contexts  M
     width       visits that share a context"""
     if checkpoint.config.slots.masked_loss:
-        raise ValueError("ensemble is a decoder's: others cannot read a part of an order alone")
+        raise ValueError(
+            "ensemble is a decoder's: others cannot read a part of an order alone; leave it out"
+        )
     n_positions = config.n_positions
     is_whole = isinstance(n_contexts, int)
     if not is_whole or n_contexts < 1 or width < 1 or n_positions and n_positions < width:

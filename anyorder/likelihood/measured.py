@@ -162,7 +162,7 @@ def encoded(texts, tokenizer, source):
         documents.append(document)
         n_bytes += size
     if not n_bytes:
-        raise ValueError(f'{source} holds no text')
+        raise ValueError(f'{source} holds no text: name one that does')
     starts = np.cumsum([0, *map(len, documents)]) if has_prompts else None
     found = Split(np.concatenate(documents), meta, starts=starts)
     digest = hashlib.sha256(found.packed.tobytes()).hexdigest()

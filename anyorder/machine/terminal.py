@@ -15,6 +15,9 @@ import textwrap
 from anyorder.machine.files import is_out_of_memory
 from configurator import configure
 
+# of the system, which says what is wrong with a path and no way out
+WRONG_NAMES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
 
 @contextlib.contextmanager
 def one_line_errors(*signals, prints_results=False):
@@ -36,6 +39,8 @@ def one_line_errors(*signals, prints_results=False):
             yield
         if out.lost:
             raise out.lost
+    except WRONG_NAMES as e:
+        sys.exit(f'error: {e}: name another, which is there and which you may use')
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
     except ModuleNotFoundError as e:
