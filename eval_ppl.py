@@ -82,7 +82,8 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import (
     end_processes,
     first_process_first,
-    processes,
+    is_first,
+    n_processes,
     start_processes,
 )
 from anyorder.names import parsed
@@ -270,7 +271,6 @@ def open_journal(c, model, dtype):
 
 def introduce(checkpoint, model, corpora, journal, c):
     """Yield the lines that say what is about to be measured. `c` has device and dtype resolved."""
-    _, world_size = processes()
     N = c.block_size
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
     yield (
@@ -279,7 +279,7 @@ def introduce(checkpoint, model, corpora, journal, c):
     )
     yield (
         f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
-        f'{world_size} processes{there}'
+        f'{n_processes()} processes{there}'
     )
     about_bytes = checkpoint.tokenizer.about_bytes()
     if about_bytes:
@@ -360,8 +360,7 @@ def main(config):
     journal = open_journal(config, model, dtype)
 
     # Say what is measured
-    rank, _ = processes()
-    if rank == 0:
+    if is_first():
         resolved = Config(config | {'device': device, 'dtype': dtype})
         print(*introduce(checkpoint, model, corpora, journal, resolved), sep='\n')
 
@@ -370,14 +369,14 @@ def main(config):
     results = []
     for corpus in corpora:
         rows = evaluate(model, corpus, estimates, journal)
-        if rank == 0:
+        if is_first():
             print(report(corpus, rows, checkpoint.tokenizer), flush=True)
         origin = {'dataset': corpus.name, 'set': corpus.label, **corpus.origin}
         origin['block_size'] = config.block_size
         results += [origin | row for row in rows]
 
     # Write
-    if config.out and rank == 0:
+    if config.out and is_first():
         result = {
             'config': config,
             'iter_num': checkpoint.entries.get('iter_num'),

@@ -71,7 +71,8 @@ from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.processes import (
     end_processes,
     environment,
-    processes,
+    is_first,
+    n_processes,
     program,
     start_processes,
     stop_requests,
@@ -113,10 +114,9 @@ def train(config, make_update):
 
     # Open what the run begins from, and what it reads
     start_processes()
-    rank, world_size = processes()
     lock = lock_first(config.out_dir)  # before anything is read of it
     config, checkpoint, before, changed = open_start(config, trained_by(make_update))
-    check_options(config, world_size)
+    check_options(config, n_processes())
     device, dtype = start_device(config)
     data = Data(config)
     changed += check_data(before, data, config)
@@ -125,7 +125,7 @@ def train(config, make_update):
     # The options are whole when device, data and work are known
     N = width_of(data.train)  # tokens of a sequence
     clock = Clock(model, config, peak_flops(device, dtype), N)
-    n_flops = clock.flops_per_iter * config.max_iters / world_size
+    n_flops = clock.flops_per_iter * config.max_iters / n_processes()
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
     found = {'dtype': dtype, 'compile': compiled}
     if config.device == 'auto':
@@ -142,7 +142,7 @@ def train(config, make_update):
     folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
     del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
-    if rank == 0:
+    if is_first():
         for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)
     chart = start_chart(where, config)
@@ -216,16 +216,15 @@ def is_over(state, folder, config):
 
 def finish(state, data, val, folder, config):
     """Say how to go on with a stopped run, or what has come out, and what to do next."""
-    rank, _ = processes()
     if not is_over(state, folder, config):
-        if rank == 0:
+        if is_first():
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
         end_processes(1)  # exits
     if folder.saved is None:  # nothing was left to train
         folder.save(state)
     if not val:
         val = data.validate(state, config)
-    if rank == 0:
+    if is_first():
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from anyorder.machine.files import reading, whole_files
-from anyorder.machine.processes import is_split, local, map_tensors, own_part, processes, whole
+from anyorder.machine.processes import is_first, is_split, local, map_tensors, own_part, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
@@ -77,8 +77,7 @@ def of_all(x):
     if not is_split(x):
         return x.detach()
     gathered = whole(x.detach())
-    rank, _ = processes()
-    return gathered.cpu() if rank == 0 else x
+    return gathered.cpu() if is_first() else x
 
 
 def save_checkpoint(path, model, ema=None, **entries):
@@ -87,8 +86,7 @@ def save_checkpoint(path, model, ema=None, **entries):
     Atomic, by temporary file, flush to disk and rename: `path` is never half. A link is replaced,
     and what it leads to stays. All processes of a run call it, and the first one writes."""
     checkpoint = entries_of(model, ema, **entries)
-    rank, _ = processes()
-    if rank == 0:
+    if is_first():
         with whole_files(home(path)) as (temporary,), open(temporary, 'wb') as f:
             torch.save(checkpoint, f)
 

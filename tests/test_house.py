@@ -40,27 +40,27 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_041,
-    'anyorder': 14_255,
+    '': 12_994,
+    'anyorder': 14_231,
     'anyorder/extras': 3_781,
     'anyorder/extras/hub': 4_720,
     'anyorder/extras/lm_eval': 3_389,
-    'anyorder/extras/masked': 3_756,
+    'anyorder/extras/masked': 3_744,
     'anyorder/extras/patterns': 7_491,
     'anyorder/extras/pictures': 2_210,
     'anyorder/extras/puzzles': 10_718,
     'anyorder/extras/rules': 2_902,
     'anyorder/extras/speed': 5_466,
     'anyorder/generation': 19_491,
-    'anyorder/likelihood': 10_002,
-    'anyorder/machine': 4_589,
+    'anyorder/likelihood': 9_976,
+    'anyorder/machine': 4_561,
     'anyorder/tokens': 17_304,
-    'anyorder/training': 8_995,
+    'anyorder/training': 8_886,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_898,
-    'tests': 112_451,
+    'tests': 112_441,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -417,7 +417,7 @@ def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_nod
         monkeypatch.setenv(name, value)
     assert (processes.processes(), processes.place_in_node()) == (place, in_node)
     together = 'torchrun --standalone --nproc_per_node=4' if in_node[1] == 4 else 'torchrun ...'
-    assert [processes.launcher(n) for n in (1, 4)] == ['python', together]
+    assert processes.launcher() == ('python' if place[1] == 1 else together)
 
 
 def test_two_processes_share_what_they_have(forked):
@@ -494,4 +494,4 @@ def test_a_program_has_a_name_and_is_typed_where_one_stands(monkeypatch, file):
     monkeypatch.setattr(os, 'getcwd', lambda: f'{BESIDE}/b')
     name, place = PROGRAMS[file]
     assert processes.program() == name
-    assert processes.command(name, 1) == f'python {place}'
+    assert processes.command(name) == f'python {place}'

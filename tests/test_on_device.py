@@ -223,7 +223,7 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     plain = totals_after(cuda)
     store = f'file://{tmp_path}/store'
     torch.distributed.init_process_group('nccl', init_method=store, rank=0, world_size=1)
-    monkeypatch.setattr(start, 'processes', lambda: (0, 2))  # a lone process is not wrapped
+    monkeypatch.setattr(start, 'n_processes', lambda: 2)  # a lone process is not wrapped
     try:
         shared = totals_after(cuda, lambda model: start.make_run_model(model, False))
     finally:

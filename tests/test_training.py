@@ -321,7 +321,7 @@ def test_recomputed_blocks_keep_little():
 def test_nodes_must_be_of_one_size(monkeypatch, places):
     """Those of the second are numbered across the nodes."""
     said = [(*map(int, place),) for place in places.split()]
-    monkeypatch.setattr(sharding, 'processes', lambda: (0, 4))
+    monkeypatch.setattr(sharding, 'n_processes', lambda: 4)
     monkeypatch.setattr(sharding, 'gather', lambda own: said)
     with nullcontext() if places == '02 12 02 12' else one_line('save_memory=hybrid'):
         assert sharding.node_size() == 2

@@ -7,7 +7,7 @@ import os
 
 from anyorder.machine.files import read_text, reading, replace_file
 from anyorder.machine.locks import locked
-from anyorder.machine.processes import gather, processes
+from anyorder.machine.processes import gather, is_first
 
 
 class Journal:
@@ -26,10 +26,9 @@ class Journal:
         self.done = {}
         if not path:
             return
-        rank, _ = processes()
-        with locked(path) if rank == 0 else contextlib.nullcontext():
+        with locked(path) if is_first() else contextlib.nullcontext():
             self.read(evaluation)
-            if rank == 0:
+            if is_first():
                 blocks = [[*key, nats] for key, nats in self.done.items()]
                 replace_file(path, lines_of([evaluation, *blocks]).encode())
         self.done = gather(self.done)[0]  # others may not see the file
@@ -52,8 +51,7 @@ class Journal:
     def add(self, entries):
         """Remember {(set, digest, work, block): nats}, here and in the file."""
         self.done.update(entries)
-        rank, _ = processes()
-        if self.path and rank == 0:
+        if self.path and is_first():
             lines = lines_of([*key, nats] for key, nats in entries.items())
             with locked(self.path), open(self.path, 'a') as f:
                 f.write(lines)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.machine.processes import cpuinfo, processes
+from anyorder.machine.processes import cpuinfo, n_processes
 from configurator import check_choice
 
 
@@ -25,8 +25,7 @@ def resolve_device(device, dtype):
     check_choice('dtype', dtype, 'auto', 'float32', 'bfloat16')
     if device == 'auto':
         device = best_device()
-    _, world_size = processes()
-    is_own = world_size > 1 and device.startswith('cuda')  # of this process
+    is_own = n_processes() > 1 and device.startswith('cuda')  # of this process
     if is_own and device != 'cuda':
         raise ValueError(
             f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}'

@@ -30,6 +30,17 @@ def processes():
     return rank, world_size
 
 
+def n_processes():
+    _, world_size = processes()
+    return world_size
+
+
+def is_first():
+    """Whether this is the first process, which alone writes and says."""
+    rank, _ = processes()
+    return rank == 0
+
+
 def place_in_node():
     """Return (number of this process in its node, number of the node's processes) by torchrun.
 
@@ -42,8 +53,7 @@ def start_processes(patience=None):
     """Join the other processes, if any: by gloo on the CPU, by NCCL on a GPU.
 
     `patience`, a timedelta, is how long a process waits for others; None is PyTorch's choice."""
-    _, world_size = processes()
-    if world_size > 1:
+    if n_processes() > 1:
         backend = 'cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo'
         dist.init_process_group(backend, timeout=patience)
 
@@ -53,29 +63,26 @@ def first_process_first():
     """Have the body run in the first process, then in the others, which find what it has made.
 
     The others begin after a failure of the first, too."""
-    rank, _ = processes()
-    if rank > 0:
+    if not is_first():
         gather(None)  # which waits for all
     try:
         yield
     finally:
-        if rank == 0:
+        if is_first():
             gather(None)
 
 
 def sum_over_processes(x):
     """Sum the tensor x in place over all processes, and return it."""
-    _, world_size = processes()
-    if world_size > 1:
+    if n_processes() > 1:
         dist.all_reduce(x)
     return x
 
 
 def gather(x):
     """Return [x of each process], the same list in all processes."""
-    _, world_size = processes()
-    every = [x for _ in range(world_size)]
-    if world_size > 1:
+    every = [x for _ in range(n_processes())]
+    if n_processes() > 1:
         dist.all_gather_object(every, x)
     return every
 
@@ -134,8 +141,7 @@ def stop_requests():
     asked = []
 
     def ask(number, frame):
-        _, world_size = processes()
-        if asked and world_size == 1 and number == signal.SIGINT:
+        if asked and n_processes() == 1 and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
 
@@ -185,26 +191,26 @@ def program():
     return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
 
-def command(name, n_processes):
-    """Return what to type here before the options of the program of this name, to run it by so many
+def command(name):
+    """Return what to type here before the options of the program of this name, to run it by as many
     processes."""
     path = os.path.relpath(os.path.join(ROOT, name))
-    return f'{launcher(n_processes)} {shlex.quote(path)}'
+    return f'{launcher()} {shlex.quote(path)}'
 
 
-def launcher(n_processes):
-    """Return what to type before the name of a script that so many processes run, as here."""
-    if n_processes == 1:
+def launcher():
+    """Return what to type before the name of a script that as many processes run, as here."""
+    n = n_processes()
+    if n == 1:
         return 'python'
-    if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):  # all are on this machine
-        return f'torchrun --standalone --nproc_per_node={n_processes}'
+    if os.environ.get('LOCAL_WORLD_SIZE') == str(n):  # all are on this machine
+        return f'torchrun --standalone --nproc_per_node={n}'
     return 'torchrun ...'
 
 
 def environment(device):
     """Return {'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which
     computes on `device`."""
-    _, world_size = processes()
     name = processor()
     if device.type == 'cuda':
         name = torch.cuda.get_device_name(device)
@@ -214,7 +220,7 @@ def environment(device):
         'torch': str(torch.__version__),
         'numpy': numpy.__version__,
         'device': name,
-        'processes': world_size,
+        'processes': n_processes(),
     }
 
 

@@ -5,7 +5,7 @@ iteration that it has: what a kill undid stays as it was shown."""
 
 import os
 
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import is_first
 from anyorder.machine.terminal import say
 
 
@@ -49,8 +49,7 @@ def start_chart(environment, config):
     """Return the Chart of a run, begun in the first process if the run wants one.
 
     Raises ValueError if it cannot begin; nothing is trained yet."""
-    rank, _ = processes()
-    if not config.wandb_log or rank > 0:
+    if not (config.wandb_log and is_first()):
         return Chart()
     try:
         import wandb

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import n_processes
 
 
 class Clock:
@@ -32,11 +32,10 @@ class Clock:
         seconds = time.perf_counter() - self.began
         tokens_per_sec = (state.n_seen - self.began_seen) / seconds
         flops_per_token = self.flops_per_iter / self.tokens_per_iter
-        _, world_size = processes()
         left = (self.max_iters - state.iter_num) / (state.iter_num - self.began_iter)
         return {
             'tokens_per_sec': round(tokens_per_sec, 1),
-            'mfu': round(flops_per_token * tokens_per_sec / world_size / self.peak, 4),
+            'mfu': round(flops_per_token * tokens_per_sec / n_processes() / self.peak, 4),
             'seconds_left': round(left * seconds, 1),
         }
 

@@ -10,7 +10,7 @@ from anyorder.fast import freeze
 from anyorder.generation.fill import generate
 from anyorder.generation.watch import visible
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
-from anyorder.machine.processes import is_split, processes
+from anyorder.machine.processes import is_first, is_split, n_processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import RANDOM, Order
 from anyorder.seeds import keys_of
@@ -31,9 +31,8 @@ def introduction(state, data, clock, folder, config, why, changed):
             f'{train.share:.1%} of an update, {n_read / n_tokens:.3g} times in all; '
             f'validation on {len(val):,} blocks'
         )
-    _, world_size = processes()
     yield (
-        f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
+        f'{n_processes()} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
         f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, '
         f'compile={config.compile} ({why})'
     )
@@ -61,8 +60,7 @@ LOSSES = ('loss', 'val_any', 'val_own', 'val_l2r', 'best')
 
 def bar_of(state, config):
     """Return the bar of a run, which the first process shows."""
-    rank, _ = processes()
-    how = {'unit': 'it', 'bar_format': BAR, 'disable': rank > 0}
+    how = {'unit': 'it', 'bar_format': BAR, 'disable': not is_first()}
     return progress(total=config.max_iters, initial=state.iter_num, **how)
 
 

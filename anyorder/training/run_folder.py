@@ -19,7 +19,7 @@ from dataclasses import asdict
 from anyorder.checkpoint import save_checkpoint
 from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.locks import locked
-from anyorder.machine.processes import command, first_process_first, processes
+from anyorder.machine.processes import command, first_process_first, is_first
 from anyorder.machine.terminal import say
 
 FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl')
@@ -36,7 +36,6 @@ class RunFolder:
                tells of code and machine, is in the next line of the log, too
         saved  the iteration from which the run goes on; None: it is a new run
         lock   of the folder, if it was there"""
-        rank, world_size = processes()
         self.out_dir = config.out_dir
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
         self.ckpt_path, self.old_path, self.best_path, self.log_path = self.paths
@@ -44,9 +43,9 @@ class RunFolder:
         self.best = best
         self.saved = saved
         self.unsaid = {'environment': kept['environment']}
-        self.command = command(config.program, world_size)
+        self.command = command(config.program)
         self.lock = lock
-        self.writes = rank == 0
+        self.writes = is_first()
         if self.writes:
             self.open()
 
@@ -154,9 +153,8 @@ def lock_first(out_dir):
     """Return the lock of a run in out_dir in the first process, before any process reads it.
 
     It is None in the others, and where there is no folder yet."""
-    rank, _ = processes()
     with first_process_first():
-        if rank == 0 and os.path.isdir(out_dir):
+        if is_first() and os.path.isdir(out_dir):
             return lock_run(out_dir)
 
 

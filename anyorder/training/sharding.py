@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import gather, place_in_node, processes
+from anyorder.machine.processes import gather, n_processes, place_in_node
 from configurator import check_choice
 from model import Block
 
@@ -50,7 +50,7 @@ def mesh_of(config, device):
     """Return the mesh of the processes that split a run: all of them, or (nodes, those of one).
     None: no processes do."""
     is_hybrid = saves_by('hybrid', config)
-    _, world_size = processes()
+    world_size = n_processes()
     if world_size == 1 or not (is_hybrid or saves_by('shard', config)):
         return None
     from torch.distributed.device_mesh import init_device_mesh  # an import that takes a second
@@ -67,10 +67,9 @@ def node_size():
 
     All processes call it. Raises ValueError in all unless they are as many in each node, numbered
     node by node."""
-    _, world_size = processes()
     every = gather(place_in_node())
     n = every[0][1] or 1
-    if every != [(rank % n, n) for rank in range(world_size)]:
+    if every != [(rank % n, n) for rank in range(n_processes())]:
         raise ValueError(
             'save_memory=hybrid wants nodes of as many processes each, numbered node by node, as '
             f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE, got {every}: give each node the '

@@ -12,7 +12,7 @@ from anyorder.datasets import changed_since
 from anyorder.fast import lean
 from anyorder.machine.devices import keep_freed_memory, resolve_device
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import gather, is_split, processes
+from anyorder.machine.processes import gather, is_first, is_split, n_processes
 from anyorder.machine.terminal import say
 from anyorder.networks import named_network, network_fields, network_name
 from anyorder.orders import Order, order_options
@@ -134,8 +134,7 @@ def overruled(written, config, fixed):
             f'the checkpoint fixes {", ".join(wrong)}: leave it out, or begin anew with '
             '--init_from=scratch'
         )
-    rank, _ = processes()
-    if found and rank == 0:
+    if found and is_first():
         say(f'the checkpoint overrules the config file: {", ".join(found.values())}')
     return given | fixed
 
@@ -220,8 +219,7 @@ def check_data(before, data, config):
 
 def check_processes(before, config, model, data):
     """Raise ValueError unless all processes have the same run, weights, data and options."""
-    _, world_size = processes()
-    if world_size == 1:
+    if n_processes() == 1:
         return
     own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
     hashes = {name: (s['train']['sha256'], s['val']['sha256']) for name, s in data.sets.items()}
@@ -269,7 +267,6 @@ def make_run_model(model, compiled):
                 block.forward = torch.compile(block.forward)
         return model
     run_model = torch.compile(model) if compiled else model
-    _, world_size = processes()
-    if world_size == 1:
+    if n_processes() == 1:
         return run_model
     return DistributedDataParallel(run_model, gradient_as_bucket_view=True)

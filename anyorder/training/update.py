@@ -8,7 +8,7 @@ import torch
 from anyorder.checkpoint import load_weights
 from anyorder.likelihood.nll import blank_nll, with_known
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import own_part, processes, sum_over_processes, whole
+from anyorder.machine.processes import n_processes, own_part, processes, sum_over_processes, whole
 from anyorder.orders import RANDOM, are_permutations
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
@@ -159,7 +159,7 @@ class TrainState:
         Raises ValueError unless they and the weights are finite; `advice` ends its text."""
         self.sum_seen()
         # in place: a second call before start_line agrees
-        means = sum_over_processes(self.totals).div_(processes()[1])
+        means = sum_over_processes(self.totals).div_(n_processes())
         loss, norm, n_finite, n_wrong = means.tolist()
         if n_wrong:
             raise ValueError(

@@ -3,7 +3,7 @@ text, and may begin a word with each text that it reads."""
 
 import numpy as np
 
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import is_first
 from anyorder.tokens.libraries import Library
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizer import n_bytes_of, shifted, split_spans, tokens_of
@@ -61,7 +61,6 @@ class HuggingFace(Library):
             if self.n_bytes is not None:
                 n_before = len(tokens) - len(found) - n_end
                 sizes.append(np.pad(self.sizes(text, found), (n_before, n_end)))
-        rank, _ = processes()
-        if rank == 0:
+        if is_first():
             spelling.say()
         return np.concatenate(sizes) if sizes else None
