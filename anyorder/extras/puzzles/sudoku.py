@@ -27,9 +27,7 @@ class Sudoku(Puzzle):
             self.n_train = 20000
         self.box = math.isqrt(n)
         self.shape = [n, n]
-        cell = np.arange(n * n)
-        row = cell // n
-        column = cell % n
+        row, column = np.indices((n, n)).reshape(2, -1)
         box = row // self.box * self.box + column // self.box
         units = [np.arange(n)[:, None] == part for part in (row, column, box)]
         self.units = np.concatenate(units).astype(np.float32)  # (3 n, cells)
