@@ -417,9 +417,6 @@ def options_of(*options):
     return configure(vars(solve), options)
 
 
-CERTAIN = options_of('--temperature=0')
-
-
 def runs_of(*options):
     return read_runs(options_of('--temperature=0', *options), {})
 
@@ -438,8 +435,7 @@ def network(**config):
 @pytest.mark.parametrize('order, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
 def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, temperature):
     model, (_, tokens, given, _, _) = tiny
-    how = options_of(f'--orders={order}', f'--temperature={temperature}')
-    ((_, way),) = read_runs(how, {})
+    ((_, way),) = runs_of(f'--orders={order}', f'--temperature={temperature}')
     idx, step, logprob = solve.solve(model, tokens, given, way, 3, batch_size=4)
     assert (logprob[given] == 0).all()
     for r in range(6):  # one puzzle, by its definition
@@ -495,11 +491,8 @@ def test_slots_are_counted_for_one_puzzle(tiny, config, by_order, by_margin):
     just revealed and what remains, as the mixed network always does. An encoder runs all slots in
     every step. Of two streams the content runs every slot once, and the queries what is scored."""
     _, puzzles = tiny
-    rows = [
-        *solve.solve_all(
-            freeze(network(**config)), puzzles, runs_of('--orders=l2r,margin'), CERTAIN
-        )
-    ]
+    model = freeze(network(**config))
+    rows = solve.solve_all(model, puzzles, runs_of('--orders=l2r,margin'), options_of())
     n_blanks = (~puzzles.given).sum(1).double()
     remain = n_blanks * (n_blanks - 1) / 2
     if config != dict(target_position='two_stream'):
@@ -535,9 +528,9 @@ def folder(tmp_path_factory):
         prepare('text', data, 'rows', str(path / 'rows.jsonl'), 'test', 'bytes'),
     ):
         model = make_model(block_size=16, vocab_size=257, n_tokens=meta.n_tokens).float()
-        entries = dict(tokenizer=meta.tokenizer, puzzle=meta.puzzle)
-        entries['config'] = dict(dataset=meta.name, data_dir=data)
-        save_checkpoint(path / f'{meta.name}.pt', model, EMA(model, 0.9), **entries)
+        what = dict(tokenizer=meta.tokenizer, puzzle=meta.puzzle)
+        run = dict(dataset=meta.name, data_dir=data)
+        save_checkpoint(path / f'{meta.name}.pt', model, EMA(model, 0.9), config=run, **what)
     return path
 
 
