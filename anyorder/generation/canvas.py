@@ -98,6 +98,14 @@ class Canvas:
         orders, n_known, _ = given_first(orders, given, lengths, order.known_l2r)
         return cls(tokens.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
+    @classmethod
+    def of_batch(cls, batch, seeds, batch_size, device):
+        """Yield the canvases of a Batch, of batch_size rows each; `seeds` has one for each row."""
+        seeds = torch.tensor(seeds)
+        for rows in torch.arange(len(seeds)).split(batch_size):
+            part = batch.rows(rows).to(device)
+            yield cls(part.idx, part.order, part.n_given, seeds[rows], part.n_visits)
+
     def __len__(self):
         return len(self.rows)
 

@@ -43,14 +43,11 @@ def written(config, checkpoint, way, **fields):
 
     def nats_of(model, batch, numbers):
         seeds = [derive_seed(config.seed, 'written', b, k) for b in numbers for k in range(K)]
-        seeds = torch.tensor(seeds)
         if pattern is not None:
             for number, block in zip(numbers, batch.idx[::K]):
                 pattern.check(block[block != PADDING].tolist(), checkpoint.tokenizer, number)
         found = []
-        for rows in torch.arange(len(seeds)).split(config.batch_size):
-            part = batch.rows(rows).to(model.device)
-            canvas = Canvas(part.idx, part.order, part.n_given, seeds[rows], part.n_visits)
+        for canvas in Canvas.of_batch(batch, seeds, config.batch_size, model.device):
             if pattern is not None:
                 parts = []
                 for row, n in enumerate(canvas.n_visits.tolist()):

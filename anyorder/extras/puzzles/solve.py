@@ -283,11 +283,9 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
     orders = draw_orders(range(n), N, 1, seed, way.order)
     known = tokens.masked_fill(~given, 0)  # what a solver sees
     puzzles = Batch.of(known, orders, given, visits_of(tokens))
+    seeds = [derive_seed(seed, r) for r in range(n)]
     parts = []
-    for rows in torch.arange(n).split(batch_size):
-        part = puzzles.rows(rows).to(model.device)
-        seeds = [derive_seed(seed, r) for r in rows.tolist()]
-        canvas = Canvas(part.idx, part.order, part.n_given, seeds, part.n_visits)
+    for canvas in Canvas.of_batch(puzzles, seeds, batch_size, model.device):
         fill(model, canvas, way, bar=bar)
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
