@@ -45,7 +45,7 @@ class Data:
         n_blocks = self.validation.n_blocks
         self.val = [Corpus.of(Blocks(val, *how), n_blocks, self.tokenizer) for _, val in pairs]
         for text in self.val:
-            text.split.count()  # raises for a token that the set lacks, in any of its blocks
+            text.split.count()  # raises for a token that the set lacks, in what it counts
         self.counts = torch.from_numpy(counts_of(self.train))
 
     @property
