@@ -84,8 +84,7 @@ def lines_of(words, by, labels):
         path = Path(word)
         if path.is_dir():
             path = path / 'log.jsonl'
-        named = path.parent if path.name == 'log.jsonl' else path
-        names[path] = re.sub(r'(_seed\d+)?(\.jsonl?)?$', '', os.path.abspath(named))
+        names[path] = re.sub(r'(_seed\d+)?([/\\]log\.jsonl|\.jsonl?)?$', '', os.path.abspath(path))
     own = list(dict.fromkeys(names.values()))
     called = labels.split(',') if labels else list(dict.fromkeys(map(os.path.basename, own)))
     if len(called) != len(own):
