@@ -329,6 +329,7 @@ BAD = {
     'frontier --ways=lossless:0': 'window',
     'frontier --ways=margin+0.5': 'noise',
     'frontier --ways=best': 'best',
+    'frontier --ways=,': 'at least one',
     'frontier --n_steps=4,x': '4,x',
     'frontier --dataset=none.txt': 'none.txt',
     'frontier --out=ckpt.pt': 'no file of this run',

@@ -118,6 +118,8 @@ def ways_of(c, checkpoint):
             way.check(checkpoint.config, scores=not drafts)
             law = Way.of(checkpoint.run, n_steps=N) if drafts else way
             found.append((text, n, way, law.to_score))
+    if not found:
+        raise ValueError(f'ways must name at least one, as own or lossless, got {c.ways!r}')
     return found
 
 
