@@ -43,7 +43,7 @@ BUDGET = {
     '': 12_994,
     'anyorder': 14_231,
     'anyorder/extras': 3_781,
-    'anyorder/extras/hub': 4_720,
+    'anyorder/extras/hub': 4_755,
     'anyorder/extras/lm_eval': 3_389,
     'anyorder/extras/masked': 3_744,
     'anyorder/extras/patterns': 7_491,

@@ -144,7 +144,7 @@ def test_a_folder_is_written_whole_or_not_at_all(family, script, monkeypatch):
         open('/dev/full', 'wb', 0).write(b'0')
 
     for said, *options in (
-        ('not empty', '--out=mine'),
+        ('mine is not empty', '--out=mine'),
         ('name a folder', '--out='),
         ('not raw', f'--ckpt={folder}', '--out=raw', '--weights=raw'),
         ('No space', '--out=hf'),

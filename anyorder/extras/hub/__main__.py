@@ -29,6 +29,8 @@ from anyorder.weights import GPT2_N_TOKENS
 def main(config):
     """Write the folder, read it back, and say what is in it."""
     check_folder('out', config.out)
+    if os.path.isdir(config.out) and os.listdir(config.out):
+        raise ValueError(f'out must be a new folder or an empty one: {config.out} is not empty')
     checkpoint = Checkpoint(config.ckpt)
     entries = checkpoint.entries
     is_average = entries.get('ema_model', {}).get('shadow_params') is entries['model']
