@@ -200,6 +200,7 @@ BAD = {
     'possessive': ['a++', 'a{2}+', '(?>a)'],
     r'\{0,2\}': ['a{,2}'],
     'flag a': ['(?a)a'],
+    'flag x taken': ['(?x)(?:a)\n(?-x)#b', '(?ix)a(?i-x:#)b'],
     'comment': ['(?x: a # [b\n)'],
     r'without its \(': ['a)', 'a)(b', 'a)|(b'],
     'unterminated': ['[a'],

@@ -20,6 +20,7 @@ REFUSED = [
     (r'(?:[*+?]|\{\d+(?:,\d*)?\})\+|\(\?>', 'a possessive repetition', 'leave the + or ?> out'),
     (r'\{,\d+\}', 'a count without a least number', 'write {0,2} for {,2}'),
     (r'\(\?\w*a', 'the flag a', 'write [0-9] for \\d and [a-z] for \\w'),
+    (r'(?s)\(\?\w*x.*\(\?\w*-\w*x', 'the flag x taken back', 'write \\# and "\\ " for the letters'),
     (r'\(\?\w*x[^#]*#', 'a comment within', 'begin it with (?x), or write \\# for the letter'),
     ('\0', 'a NUL', 'no text holds one'),
 ]
