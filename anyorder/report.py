@@ -8,10 +8,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from anyorder.generation.watch import visible
 from anyorder.likelihood.lengths import length_in_words
 from anyorder.machine.files import plain_json, replace_file
-from anyorder.tokens.shown import columns_of, shown_text, to_the_right
+from anyorder.tokens.shown import columns_of, shown_text, to_the_right, visible
 from anyorder.writer import as_rows
 
 # options of sample.py that do not say how a text is written, or on what

@@ -19,11 +19,12 @@ import sample as command
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, fill, generate
 from anyorder.generation.scroll import end_of
-from anyorder.generation.watch import Watch, has_colours, visible
+from anyorder.generation.watch import Watch, has_colours
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.machine.terminal import one_line_errors
 from anyorder.seeds import derive_seed
+from anyorder.tokens.shown import visible
 from anyorder.tokens.tokenizers import Bytes, Symbols
 from anyorder.weights import read_json
 from anyorder.writer import Writer

@@ -4,7 +4,6 @@ sample.py --watch shows it."""
 
 import math
 import os
-import re
 import shutil
 import sys
 import time
@@ -18,11 +17,6 @@ FRAME = 1 / 20  # seconds: steps that follow one another faster share a frame
 BLACK_ON = '38;5;16;48;5;'  # of 256 colours
 SHADES = (189, 153, 117, 75, 33)  # the blue of the page, deeper the surer the model
 NEW = ('7', BLACK_ON + '214')  # written since the last frame: without colours, and its orange
-
-
-def visible(text):
-    """Return text with escapes in place of what would control a terminal."""
-    return re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]', lambda found: f'\\x{ord(found[0]):02x}', text)
 
 
 def has_colours(environ=os.environ):

@@ -1,5 +1,6 @@
 """What does a token look like, and where does it stand among others?"""
 
+import re
 import unicodedata
 from itertools import compress
 
@@ -7,6 +8,11 @@ from anyorder.tokens.tokenizer import PART
 
 BLANK = '·'
 NEAR = 8  # tokens before one that tell its text: those of a letter, and the one before it
+
+
+def visible(text):
+    """Return text with escapes in place of what would control a terminal."""
+    return re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]', lambda found: f'\\x{ord(found[0]):02x}', text)
 
 
 def token_texts(tokens, tokenizer):

@@ -8,13 +8,12 @@ import torch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.fill import generate
-from anyorder.generation.watch import visible
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.processes import is_first, is_split, n_processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import RANDOM, Order
 from anyorder.seeds import keys_of
-from anyorder.tokens.shown import shown_text
+from anyorder.tokens.shown import shown_text, visible
 
 
 def introduction(state, data, clock, folder, config, why, changed):
