@@ -47,7 +47,7 @@ BUDGET = {
     'anyorder/extras/lm_eval': 3_389,
     'anyorder/extras/masked': 3_744,
     'anyorder/extras/patterns': 7_496,
-    'anyorder/extras/pictures': 2_193,
+    'anyorder/extras/pictures': 2_205,
     'anyorder/extras/puzzles': 10_673,
     'anyorder/extras/rules': 2_902,
     'anyorder/extras/speed': 5_482,

@@ -28,7 +28,8 @@ FILES = {
         {"way": "fixed", "passes": 2, "nats": 3.0},
         {"way": "margin", "passes": 8, "nats": 1.0},
         {"way": "margin", "passes": 4, "nats": null},
-        {"way": "lossless", "passes": null, "nats": 4.0}]}""",
+        {"way": "lossless", "passes": null, "nats": 4.0},
+        {"way": "lossless", "passes": [4, 4], "nats": 4.0}]}""",
     'solved.json': """{"results": [
         {"order": "random", "solved": 0.5},
         {"order": "margin", "solved": 1.0}]}""",

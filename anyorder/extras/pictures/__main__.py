@@ -122,7 +122,7 @@ def curve_of(points, x, y):
     for path, entry in points:
         place = entry.get(x)
         value = entry.get(y)
-        if place is None or not isinstance(value, int | float):
+        if not isinstance(place, str | int | float) or not isinstance(value, int | float):
             continue
         if curve.setdefault(place, {}).setdefault(path, value) != value:
             named = ', '.join(entry)
