@@ -59,8 +59,10 @@ def pytest_cmdline_main(config):
 
 
 def pytest_make_parametrize_id(val):
-    """Options and networks have their own names in those of tests."""
-    return str(val) if isinstance(val, dict | torch.dtype) else None
+    """Options and networks have their own names in those of tests. What is told by an address has
+    another one in each process."""
+    text = str(val)
+    return text if isinstance(val, dict | torch.dtype) and ' at 0x' not in text else None
 
 
 def pytest_collection_finish(session):
