@@ -59,17 +59,18 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 import json
 import re
 import time
+from pkgutil import resolve_name
 
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
 from anyorder.generation.prompts import prompts_path, read_prompts, typed
-from anyorder.generation.watch import Watch
 from anyorder.generation.way import Way
-from anyorder.likelihood.judge import measure, open_judge
 from anyorder.machine.files import check_out, reading
 from anyorder.report import (
     AROUND,
+    JUDGE,
+    WATCH,
     begin_result,
     facts,
     print_samples,
@@ -94,7 +95,9 @@ def main(config):
     # Open the model, and lay the prompts out
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
     way, page = writer.way_and_page(None, None, options)
-    judge = open_judge(judge_name, writer.tokenizer) if judge_name else None
+    judge = None
+    if judge_name:
+        judge = resolve_name(JUDGE).open_judge(judge_name, writer.tokenizer)
     numbers = [i for i in range(len(prompts)) for _ in range(config.n_samples)]
     texts = writer.read(prompts, way, page, config.seed, numbers)
 
@@ -111,6 +114,7 @@ def main(config):
     if config.metrics:
         # of several prompts, each has n_samples that follow each other
         n_each = config.n_samples if len(prompts) > 1 else 1
+        measure = resolve_name(JUDGE).measure
         result['metrics'], lines = measure(samples, writer.tokenizer, judge, writer.device, n_each)
         about |= lines
     save(result, config.out)
@@ -154,7 +158,9 @@ def write_all(writer, prompts, texts, way, result, config):
     """Write the texts of the prompts in batches, and append to result['samples'].
 
     Sample r, a dict of Text.sample with prompt and seed, is a function of seed + r."""
-    watch = Watch(writer.tokenizer, writer.columns) if config.watch else None
+    watch = None
+    if config.watch:
+        watch = resolve_name(WATCH)(writer.tokenizer, writer.columns)
     samples = result['samples']
     start = time.perf_counter()
     saved = start

@@ -16,7 +16,10 @@ from anyorder.writer import as_rows
 # options of sample.py that do not say how a text is written, or on what
 AROUND = ('ckpt', 'weights', 'prompt', 'n_samples', 'seed', 'batch_size')
 AROUND += ('device', 'dtype', 'out', 'html', 'watch', 'metrics')
-REPLAY = 'anyorder.extras.pictures.replay'  # imported where --html asks for a page
+# imported where --html asks for a page, --watch for a text that is redrawn, --metrics for a measure
+REPLAY = 'anyorder.extras.pictures.replay'
+WATCH = 'anyorder.extras.pictures.watch:Watch'
+JUDGE = 'anyorder.extras.judge'
 
 
 def begin_result(writer, way, config):

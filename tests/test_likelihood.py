@@ -22,7 +22,7 @@ import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.prompts import parse_prompts
-from anyorder.likelihood import judge, nll, tables
+from anyorder.likelihood import nll, tables
 from anyorder.likelihood.ensemble import sample_groups, shuffled_contexts
 from anyorder.likelihood.estimates import in_orders
 from anyorder.likelihood.journal import Journal
@@ -35,7 +35,7 @@ from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split
-from anyorder.tokens.tokenizers import Bytes, Symbols, tokenizer_of_set
+from anyorder.tokens.tokenizers import Bytes, Symbols
 from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import configure
@@ -675,76 +675,6 @@ BAD_PROMPTS = [
 def test_a_prompt_whose_lengths_are_wrong_is_one_line(ckpt, prompt, options, word):
     with one_line(word):
         Writer(ckpt).infill(prompt, **options_in(options))
-
-
-# --------------------------------------------------------------------------------------------------
-# judges
-
-
-class Pairs(Bytes):  # two bytes a token, and the last alone
-    eos = 2**17
-    n_bytes = 1 + (np.arange(2**17) >= 256)
-
-    def encode(self, text):
-        data = text.encode()
-        pairs = [256 * a + 256 + b for a, b in zip(data[::2], data[1::2])]
-        return [*pairs, *data[len(pairs) * 2 :]]
-
-
-METRICS = [
-    ('12121212 33333333', '11111111 11111111', [LOG / 2, 3 / 16, 3 / 14, 3 / 12, 7 / 10]),
-    ('1234 1234', '1111 1111', [2 * LOG, 4 / 8, 3 / 6, 2 / 4, 0]),  # within a sample alone
-    ('56785678 99', '00001111 00', [2 * LOG, 1, 1, 1, 1 / 4]),  # as in the prompt
-]
-
-
-@pytest.mark.parametrize('samples, counted, want', METRICS)
-def test_metrics_by_hand(samples, counted, want):
-    """What is given is no merit of a sample."""
-    flags = [[flag == '1' for flag in row] for row in counted.split()]
-    found = judge.text_metrics([*map(list, samples.split())], flags)
-    assert [*found.values()] == pytest.approx(want)
-
-
-# texts, which of their bytes count, and which tokens of Pairs; `|` is an end, which stays one
-TRANSLATED = [
-    ('abc||d', '001011', '01011'),
-    ('abcdefgh', '01001100', '1010'),
-    ('éa', '100', '10'),
-    ('éa', '010', '10'),
-    ('€a', '0001', '01'),
-    ('€', '001', '11'),
-]
-
-
-@pytest.mark.parametrize('text, flags, want', TRANSLATED)
-def test_a_letter_that_was_written_in_part_counts_for_a_judge_with_other_tokens(text, flags, want):
-    tokens = [256 if byte == ord('|') else byte for byte in text.encode()]
-    found, counted = judge.translate(tokens, [flag == '1' for flag in flags], Bytes(), Pairs())
-    assert found.count(Pairs.eos) == text.count('|')
-    assert ''.join('01'[flag] for flag in counted) == want
-
-
-def test_a_judge_weighs_tokens_alike_and_cuts_at_its_context():
-    """What is given costs nothing, but where a piece begins with what was written."""
-    model = make_model()  # reads 9 tokens
-    samples = [[*range(11), 1], [4, 4, 4]]
-    counted = [[False] + [True] * (len(row) - 1) for row in samples]
-    nats = []
-    for row, first in ((samples[0][:9], 1), (samples[0][9:], 0), (samples[1], 1)):
-        nats.append(visits(model, torch.tensor(row), torch.arange(len(row)), first).sum())
-    found = judge.generative_perplexity(model, samples, counted)
-    of_rows = torch.stack([nats[0] + nats[1], nats[2]])
-    row = tables.summarize('', of_rows, torch.tensor([11, 2]), 0)
-    assert found == pytest.approx({name: row[name] for name in found})
-
-
-def test_a_judge_reads_left_to_right_and_text_or_the_same_tokens(folder):
-    for name, word in (('ckpt', 'another order'), ('named', 'other tokens')):
-        with one_line(word):
-            judge.open_judge(f'{folder}/{name}.pt', Symbols('own', 'ab'))
-    own = tokenizer_of_set(Meta(**NAMED))
-    assert judge.open_judge(f'{folder}/named.pt', own).tokenizer.texts[2] == '2'
 
 
 # --------------------------------------------------------------------------------------------------

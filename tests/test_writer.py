@@ -1,7 +1,6 @@
 """Text in, text out: long texts, where they end, what may stand where, what was likeliest, what
-sample.py and a program say of it, and what a terminal shows meanwhile."""
+sample.py and a program say of it."""
 
-import io
 import itertools
 import json
 import math
@@ -17,9 +16,9 @@ from conftest import REFERENCE, make_model, one_line, options_in, options_of_lin
 
 import sample as command
 from anyorder.checkpoint import save_checkpoint
+from anyorder.extras.pictures.watch import Watch
 from anyorder.generation import Canvas, fill, generate
 from anyorder.generation.scroll import end_of
-from anyorder.generation.watch import Watch, has_colours
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.machine.terminal import one_line_errors
@@ -723,80 +722,5 @@ def test_a_model_that_is_not_there_is_one_line(ckpt):
             Writer('digits.pt').infill('1', stop=wrong)
 
 
-# ---- the terminal
-
-
 def test_nothing_written_controls_a_terminal():
     assert visible('a\x1b[2J\tb\n\0\r\x9b\u0439') == 'a\\x1b[2J\tb\n\\x00\\x0d\\x9b\u0439'
-
-
-def plain(text):
-    return re.sub(r'\x1b\[[0-9;]*[mFJ]', '', text).splitlines()
-
-
-@pytest.fixture
-def watched(monkeypatch):
-    """watched(tokenizer, tokens, frames, columns=..., TERM=...) shows a text by frames, each of
-    which is the steps of its tokens, -2 in blanks, some seconds apart. Returns what was written of
-    each, with its escapes."""
-
-    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=[0.0] * 200, **environ):
-        for name in ('TERM', 'COLORTERM', 'NO_COLOR', 'COLUMNS', 'LINES'):
-            monkeypatch.setenv(name, str(environ.get(name, '')))
-        watch = Watch(tokenizer, columns)
-        found = []
-        for n, steps in enumerate(frames):
-            monkeypatch.setattr('time.perf_counter', lambda now=100 + n * seconds: now)
-            watch.out = io.StringIO()
-            watch.out.isatty = lambda: True
-            watch(np.where(np.array(steps) < -1, -1, tokens[: len(steps)]).tolist(), steps, logprob)
-            found.append(watch.out.getvalue())
-        return found
-
-    return show
-
-
-TEXT = [*b'ab\ncd' + b'x' * 120]
-
-
-def test_a_frame_stands_in_place_of_the_last_one(watched):
-    """In 80 columns; and what has nothing new, or is another text, is shown as new."""
-    frames = [-1, 0, -1, -2, 1] + [-2] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
-    first, second, third = watched(Bytes(), TEXT, frames)
-    assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
-    assert first.startswith('\x1b[J')
-    assert second.startswith('\x1b[4F\x1b[J')  # back over the four lines
-    assert 'step 3 · 123 of 123 tokens' in second
-    new = [re.findall(r'\x1b\[7m(.*?)\x1b\[0m', frame)[:2] for frame in (first, second, third)]
-    assert new == [['b', 'd'], ['c', 'x' * 77], ['b', 'c']]
-
-
-def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched):
-    logprob = [0.0, -9.0, *map(math.log, (0.3, 0.5, 0.7)), 0.0, 0.0]
-    frames = [-1, 0, 1, 2, 3, 4, -2], [-1, 0, 1, 2, 3, 4, 5]
-    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, TERM='xterm-256color')
-    colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
-    assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
-    assert has_colours({'TERM': 'x', 'COLORTERM': '24bit'})
-    assert not has_colours({'TERM': 'xterm-256color', 'NO_COLOR': '1'})
-
-
-def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
-    frames = [[*range(step)] + [-2] * (40 - step) for step in range(1, 41)]
-    shown = watched(Bytes(), TEXT[5:], frames, seconds=0.02)
-    assert [step for step, frame in enumerate(shown) if frame] == [*range(0, 39, 3), 39]
-
-
-def test_a_text_that_is_too_high_is_shown_from_what_is_new(watched):
-    text = np.repeat([*b'abcdefghij'], 20)  # ten lines; three fit
-    frames = [[-1] * n + [step] + [-1] * (199 - n) for step, n in enumerate((0, 199, 100, 90, 0))]
-    shown = [*map(plain, watched(Bytes(), text, frames, COLUMNS=21, LINES=6))]
-    assert [lines[0] for lines in shown] == [letter * 20 for letter in 'ahfea']
-    assert shown[4][1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
-
-
-def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
-    cells = Symbols('cells', ['C4', 'F#3', 'a', ''], ' ')
-    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], [[-1] * 4 + [0, -2]], columns=3, COLUMNS=40)
-    assert plain(frame)[:-1] == ['  C4 F#3   a', '     F#3   ·']
-    assert '\x1b[7m F#3\x1b[0m' in frame

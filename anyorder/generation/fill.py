@@ -6,6 +6,9 @@ generate            for programs
       +- one_round        fills all blanks as planned: has a Runner make each step
 """
 
+from dataclasses import replace
+from pkgutil import resolve_name
+
 import torch
 
 from anyorder.fast import kept_frozen
@@ -13,7 +16,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.options import drawing_in, unmasking_of
 from anyorder.generation.plan import filled_up, is_due, planned
-from anyorder.generation.revise import rounds_of
+from anyorder.generation.rules import REVISED
 from anyorder.generation.runner import Runner
 from anyorder.generation.way import Way
 from anyorder.generation.workspace import workspace_of
@@ -93,8 +96,11 @@ def steps(model, canvas, way, use_cache=True):
         )
     way.check(model.config, canvas.limits.joint)
     network = kept_frozen(model) if use_cache else model  # a copy for inference
-    for one in rounds_of(way, network, canvas):
-        yield from one_round(network, canvas, one, use_cache)
+    first = way.unmasking.first_round(network, canvas, way.drawing)
+    yield from one_round(network, canvas, replace(way, unmasking=first), use_cache)
+    if way.unmasking.revise:
+        for again in resolve_name(REVISED)(network, canvas, way):
+            yield from one_round(network, canvas, again, use_cache)
 
 
 def one_round(network, canvas, way, use_cache):

@@ -20,6 +20,8 @@ RULES = {
     'dilated': 'anyorder.extras.rules.dilated:dilated',
     'drawn': 'anyorder.extras.rules.drawn:Drawn',
 }
+# writes again what fits least, imported where a text is to be revised
+REVISED = 'anyorder.extras.rules.revise:rounds_of'
 
 
 class Rule(Adaptive):

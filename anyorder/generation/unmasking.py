@@ -24,7 +24,7 @@ class Unmasking:
     adaptive = False  # whether the model, or a rule, chooses the order
     reorders = False  # whether a step does, so that a cache keeps no slot of a blank
     binomial = False  # whether every row draws how many blanks a step reveals
-    revise = 0  # rounds, at most, in which what fits least is written again, see revise.py
+    revise = 0  # rounds, at most, in which what fits least is written again
     block_length = None  # of the blocks in which the model chooses
     noise = 0.0  # of the scores by which it does
     threshold = None  # of a rule that says itself how many blanks a step reveals

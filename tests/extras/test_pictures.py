@@ -1,17 +1,20 @@
-"""Pictures of runs: what a line is, where it ends, a picture that is one; and the page that replays
-how a text was written."""
+"""Pictures of runs: what a line is, where it ends, a picture that is one; the page that replays how
+a text was written, and the terminal meanwhile."""
 
+import io
 import json
 import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import one_line
 
 import anyorder.extras.pictures.__main__ as pictures
 from anyorder.extras.pictures.replay import kendall_tau, write_replay
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.extras.pictures.watch import Watch, has_colours
+from anyorder.tokens.tokenizers import Bytes, Symbols
 from configurator import configure
 
 LOG = """{"iter": 10, "tokens": 600, "flops": 3e15, "loss": %s}
@@ -149,3 +152,78 @@ def test_beside_a_sample_is_the_next_with_the_same_known_tokens():
     samples += [sample_of('abc', 0, -1, 1), sample_of('aaa', -1, 0, 0)]
     rows = page(samples)[1]['samples']
     assert [row['beside'] for row in rows] == [2, None, 4, None, None]
+
+
+# ---- the terminal
+
+
+def plain(text):
+    return re.sub(r'\x1b\[[0-9;]*[mFJ]', '', text).splitlines()
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """watched(tokenizer, tokens, frames, columns=..., TERM=...) shows a text by frames, each of
+    which is the steps of its tokens, -2 in blanks, some seconds apart. Returns what was written of
+    each, with its escapes."""
+
+    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=[0.0] * 200, **environ):
+        for name in ('TERM', 'COLORTERM', 'NO_COLOR', 'COLUMNS', 'LINES'):
+            monkeypatch.setenv(name, str(environ.get(name, '')))
+        watch = Watch(tokenizer, columns)
+        found = []
+        for n, steps in enumerate(frames):
+            monkeypatch.setattr('time.perf_counter', lambda now=100 + n * seconds: now)
+            watch.out = io.StringIO()
+            watch.out.isatty = lambda: True
+            watch(np.where(np.array(steps) < -1, -1, tokens[: len(steps)]).tolist(), steps, logprob)
+            found.append(watch.out.getvalue())
+        return found
+
+    return show
+
+
+TEXT = [*b'ab\ncd' + b'x' * 120]
+
+
+def test_a_frame_stands_in_place_of_the_last_one(watched):
+    """In 80 columns; and what has nothing new, or is another text, is shown as new."""
+    frames = [-1, 0, -1, -2, 1] + [-2] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
+    first, second, third = watched(Bytes(), TEXT, frames)
+    assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
+    assert first.startswith('\x1b[J')
+    assert second.startswith('\x1b[4F\x1b[J')  # back over the four lines
+    assert 'step 3 · 123 of 123 tokens' in second
+    new = [re.findall(r'\x1b\[7m(.*?)\x1b\[0m', frame)[:2] for frame in (first, second, third)]
+    assert new == [['b', 'd'], ['c', 'x' * 77], ['b', 'c']]
+
+
+def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched):
+    logprob = [0.0, -9.0, *map(math.log, (0.3, 0.5, 0.7)), 0.0, 0.0]
+    frames = [-1, 0, 1, 2, 3, 4, -2], [-1, 0, 1, 2, 3, 4, 5]
+    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, TERM='xterm-256color')
+    colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
+    assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
+    assert has_colours({'TERM': 'x', 'COLORTERM': '24bit'})
+    assert not has_colours({'TERM': 'xterm-256color', 'NO_COLOR': '1'})
+
+
+def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
+    frames = [[*range(step)] + [-2] * (40 - step) for step in range(1, 41)]
+    shown = watched(Bytes(), TEXT[5:], frames, seconds=0.02)
+    assert [step for step, frame in enumerate(shown) if frame] == [*range(0, 39, 3), 39]
+
+
+def test_a_text_that_is_too_high_is_shown_from_what_is_new(watched):
+    text = np.repeat([*b'abcdefghij'], 20)  # ten lines; three fit
+    frames = [[-1] * n + [step] + [-1] * (199 - n) for step, n in enumerate((0, 199, 100, 90, 0))]
+    shown = [*map(plain, watched(Bytes(), text, frames, COLUMNS=21, LINES=6))]
+    assert [lines[0] for lines in shown] == [letter * 20 for letter in 'ahfea']
+    assert shown[4][1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
+
+
+def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
+    cells = Symbols('cells', ['C4', 'F#3', 'a', ''], ' ')
+    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], [[-1] * 4 + [0, -2]], columns=3, COLUMNS=40)
+    assert plain(frame)[:-1] == ['  C4 F#3   a', '     F#3   ·']
+    assert '\x1b[7m F#3\x1b[0m' in frame

@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 import train
 from anyorder import Writer
 from anyorder.checkpoint import Unset, model_from_checkpoint, save_checkpoint
+from anyorder.extras.judge import generative_perplexity
 from anyorder.extras.speed.memory import memory, slot_bytes
 from anyorder.extras.speed.plain import generation_limit, plain_generate
 from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
 from anyorder.generation import generate, unmask_schedule
-from anyorder.likelihood.judge import generative_perplexity
 from anyorder.machine.devices import GPUS, autocast
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare

@@ -40,11 +40,11 @@ import time
 import numpy as np
 
 from anyorder.datasets import name_of_run
+from anyorder.extras.judge import measure, open_judge
 from anyorder.extras.table import Table
 from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.written import written
 from anyorder.machine.files import check_out

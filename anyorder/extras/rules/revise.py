@@ -14,15 +14,10 @@ from anyorder.seeds import uniform
 GROUPS = 8  # a round writes one token in so many again, rounded up
 
 
-def rounds_of(way, network, canvas):
-    """Yield the Way of each round, in which fill.one_round fills all blanks of the canvas.
-
-    After the first round the worst eighth is blank again, up to `revise` times, until a round
-    changes nothing."""
+def rounds_of(network, canvas, way):
+    """Make blanks of the worst eighth of a canvas that is filled, up to `revise` times, until a
+    round changes nothing. Yield the Way of each round, in which the caller fills them."""
     unmasking = way.unmasking
-    yield replace(way, unmasking=unmasking.first_round(network, canvas, way.drawing))
-    if not unmasking.revise:
-        return
     # as many tokens a step as before, in no blocks
     in_blocks = {'block_length': None} if unmasking.block_length else {}
     n_steps = -(-unmasking.n_steps // GROUPS)  # rounded up
