@@ -12,7 +12,6 @@ every train.py."""
 
 import itertools
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -31,6 +30,8 @@ seeds = '1,2'  # one training each, with commas between
 jobs = 1  # commands at a time, each on one core if there are more than one
 out = 'out/findings'  # where logs, checkpoints, evaluations and pictures go
 data_dir = 'data'  # where prepared sets are; what is missing is made there
+
+ENDED = 'ended well'  # the last line of what a command said
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,11 @@ FINDINGS = {
         'networks: 9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
         Picture('sudoku', '--y=val_any', SUDOKU),
         Picture('sudoku_solved', BY_ORDER, measured('solved', SUDOKU)),
+        dataset='sudoku_60k',
+        made_by=SUDOKU_60K,
+    ),
+    'graded': Finding(
+        'networks: the same on two sets that others graded; needs data/graded and data/diabolical',
         Picture('sudoku_graded', BY_ORDER, measured('graded', SUDOKU)),
         Picture('sudoku_diabolical', BY_ORDER, measured('diabolical', SUDOKU)),
         dataset='sudoku_60k',
@@ -370,30 +376,18 @@ def main(config, more=()):
 
     (name,) = config.words
     finding = FINDINGS[name]
-    pictures = [picture for picture in finding.pictures if has_sets(picture, config.data_dir)]
-    commands = plan(pictures, config, more)
+    commands = plan(finding.pictures, config, more)
     for path, words in commands.items():
         is_made(path, words)  # what is refused is refused before the work
     if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
         python(*shlex.split(finding.made_by), f'--data_dir={config.data_dir}')
     make_all(commands, config.jobs)
-    for picture in pictures:
+    for picture in finding.pictures:
         draw(picture, config)
 
 
 def python(*words):
     subprocess.run([sys.executable, *words], check=True)
-
-
-def has_sets(picture, data_dir):
-    """Whether the sets of puzzles are there that the evaluations of a picture name. Says what is
-    not."""
-    asked = [EVALUATIONS.get(line.partition('/')[2], '') for line in picture.lines.values()]
-    for name in re.findall(r'--dataset=(\S+)', ' '.join(asked)):
-        if not os.path.exists(os.path.join(data_dir, name)):
-            print(f'left out: {picture.name}, whose puzzles are not in {data_dir}')
-            return False
-    return True
 
 
 def plan(pictures, config, more):
@@ -459,21 +453,21 @@ def make_all(commands, jobs):
 
 
 def is_made(path, words):
-    """Whether this command has made `path`, by the heads of what commands said there.
+    """Whether this command has made `path`, by what `path`.txt says.
 
     An evaluation of weights that are newer is made again. A ValueError where it was another
     command."""
-    for said in (f'{path}.part', f'{path}.txt'):
-        if os.path.exists(said):
-            made_by = Path(said).read_text(encoding='utf-8').partition('\n')[0]
-            if made_by != command_of(words):
-                raise ValueError(
-                    f'{path} was made by other options, {made_by}: choose another --out'
-                )
+    log = Path(f'{path}.txt')
+    if not log.exists():
+        return False
+    said = log.read_text(encoding='utf-8')
+    made_by = said.partition('\n')[0]
+    if made_by != command_of(words):
+        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
     weights = [word.removeprefix('--ckpt=') for word in words if word.startswith('--ckpt=')]
     times = [os.path.getmtime(file) for file in weights if os.path.exists(file)]
-    is_there = os.path.exists(f'{path}.txt')
-    return is_there and os.path.getmtime(f'{path}.txt') >= max(times, default=0)
+    has_ended = said.endswith(f'\n{ENDED}\n')
+    return has_ended and log.stat().st_mtime >= max(times, default=0)
 
 
 def command_of(words):
@@ -490,20 +484,19 @@ def make(path, words, before):
 
 
 def run(path, words):
-    """Run the command. What it says is in `path`.part, and in `path`.txt once it has ended well."""
+    """Run the command. `path`.txt has it and what it says, and ENDED once it has ended well."""
     command = command_of(words)
-    said = f'{command}\n  this waits until it ends, and {path}.part has what it says\n'
+    said = f'{command}\n  this waits until it ends, and {path}.txt has what it says\n'
     print(said, end='', flush=True)  # in one piece, beside other jobs
-    with open(f'{path}.part', 'w', encoding='utf-8') as f:
+    with open(f'{path}.txt', 'w', encoding='utf-8') as f:
         print(command, file=f, flush=True)
         done = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False)
-    if done.returncode:
-        # at once, since others may run for an hour
-        print(f'failed, and {path}.part has what it said: {command}', flush=True)
-        raise ValueError(
-            f'{command} ended with code {done.returncode}: {path}.part has what it said'
-        )
-    os.replace(f'{path}.part', f'{path}.txt')
+        if done.returncode == 0:
+            f.write(f'\n{ENDED}\n')
+            return
+    failed = f'{command} ended with code {done.returncode}: {path}.txt has what it said'
+    print(failed, flush=True)  # at once, since others may run for an hour
+    raise ValueError(failed)
 
 
 def draw(picture, config):
