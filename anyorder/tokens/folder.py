@@ -71,12 +71,12 @@ class Folder:
         if origins and not self.force:
             are_all = len(origins) == len(self.wanted) and {*origins} == {self.origin}
             if are_all and same and not others:
-                print('there already (--force replaces it)')
+                print('there already: to prepare it with --force replaces it')
                 return True
             raise ValueError(
                 f'{self.path} holds {", ".join(self.there)} already, from {origins[0]} with the '
-                f'tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER writes '
-                'elsewhere, --split=NAME adds a split of another source'
+                f'tokenizer {self.meta.tokenizer}: to prepare it with --force replaces it, with '
+                '--name=OTHER writes elsewhere, with --split=NAME adds a split of another source'
             )
         if self.kept and others:
             raise ValueError(
