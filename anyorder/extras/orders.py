@@ -34,6 +34,9 @@ def sorted_subset(u, n, _):
     return is_rest.int().argsort(stable=True)
 
 
+MOST = 10_000  # orders that a run keeps
+
+
 def few(u, n, order):
     """Choose one of the few_orders of an Order, each as often."""
     shared = few_orders(order, n, str(u.device))  # (K, n)
@@ -43,7 +46,10 @@ def few(u, n, order):
 
 @cache
 def few_orders(order, n, device):
-    """Return (K, n): left to right, then `fixed` of K - 1 seeds."""
+    """Return (K, n): left to right, then `fixed` of K - 1 seeds. Raises ValueError for more than
+    MOST."""
+    if order.parameter > MOST:
+        raise ValueError(f'{order.name} is of too many orders: a run keeps all, at most {MOST:,}')
     rows = []
     for k in range(order.parameter):
         kind = 'fixed' if k else 'l2r'
