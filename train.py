@@ -84,7 +84,7 @@ from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.data import Data
 from anyorder.training.report import bar_of, conclusion, introduction, samples, show
-from anyorder.training.run_folder import RunFolder, lock_first
+from anyorder.training.run_folder import RunFolder, functions_typed, lock_first
 from anyorder.training.start import (
     check_data,
     check_options,
@@ -115,6 +115,7 @@ def train(config, make_update):
     # Open what the run begins from, and what it reads
     start_processes()
     lock = lock_first(config.out_dir)  # before anything is read of it
+    functions = functions_typed(config)
     config, checkpoint, before, changed = open_start(config, trained_by(make_update))
     check_options(config, n_processes())
     device, dtype = start_device(config)
@@ -139,7 +140,7 @@ def train(config, make_update):
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.sets, before)
-    folder = RunFolder(config, kept, best, before.get('iter_num'), lock)
+    folder = RunFolder(config, kept, best, before.get('iter_num'), lock, functions)
     del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
     if is_first():

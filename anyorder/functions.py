@@ -49,7 +49,6 @@ def load(text):
             raise ValueError(f'{path}:{name} must return {wanted}, got {got:.99}')
         return found.to(x.device)
 
-    checked.path = path
     checked.sees = sees
     checked.is_score = is_score
     kept = f'{os.path.basename(path)}:{name}@{digest}'

@@ -1,6 +1,5 @@
 """What does a run say? What is about to run, its lines, its result, and how to go on."""
 
-import os
 import shlex
 
 import torch
@@ -87,7 +86,7 @@ def conclusion(state, data, val, folder, config):
     if folder.best.is_over:
         yield folder.best.why_over
     yield '\ngo on with'
-    for command in commands_to_go_on(data, state.order, shlex.quote(folder.result)):
+    for command in commands_to_go_on(data, state.order, folder):
         yield f'  python {command}'
 
 
@@ -126,20 +125,19 @@ def samples(model, data, order, config):
     return texts
 
 
-def commands_to_go_on(data, order, ckpt):
-    """Yield the commands that sample and evaluate the checkpoint, or solve its puzzles."""
+def commands_to_go_on(data, order, folder):
+    """Yield the commands that sample and evaluate the result, or solve its puzzles."""
     rows = [('sample.py', 'order', [])]
     puzzles = [split.meta for split in data.train if split.meta.given]
     if puzzles:
         solve = '-m anyorder.extras.puzzles solve --dataset'
         rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
     for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
-        words = [program, f'--ckpt={ckpt}']
+        words = [program, f'--ckpt={shlex.quote(folder.result)}']
         if order.sees and program != 'eval_ppl.py':  # nothing is written in it
             words.append(f'--{option}=random')
-        elif order.is_function:  # no checkpoint runs it
-            folder = os.path.dirname(order.family.orders.path)
-            words.append(f'--{option}={shlex.quote(os.path.join(folder, order.name))}')
+        elif 'order' in folder.functions:
+            words.append(f'--{option}={shlex.quote(folder.functions["order"])}')
         if any('test' not in meta.splits for meta in metas):
             words.append('--split=val')
         yield ' '.join(words)

@@ -21,6 +21,7 @@ from anyorder.machine.files import replace_file, tidy, whole_files
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import command, first_process_first, is_first
 from anyorder.machine.terminal import say
+from anyorder.names import is_own
 
 FILES = ('ckpt.pt', 'ckpt_old.pt', 'ckpt_best.pt', 'log.jsonl')
 
@@ -31,11 +32,12 @@ class RunFolder:
     best   the Best of the run so far
     saved  iteration of ckpt.pt; None before there is one"""
 
-    def __init__(self, config, kept, best, saved=None, lock=None):
+    def __init__(self, config, kept, best, saved=None, lock=None, functions=()):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
                tells of code and machine, is in the next line of the log, too
         saved  the iteration from which the run goes on; None: it is a new run
-        lock   of the folder, if it was there"""
+        lock   of the folder, if it was there
+        functions  see functions_typed"""
         self.out_dir = config.out_dir
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
         self.ckpt_path, self.old_path, self.best_path, self.log_path = self.paths
@@ -45,6 +47,7 @@ class RunFolder:
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program)
         self.lock = lock
+        self.functions = dict(functions)
         self.writes = is_first()
         if self.writes:
             self.open()
@@ -145,8 +148,15 @@ class RunFolder:
         """Return what to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        options = f'--init_from=resume --out_dir={shlex.quote(self.out_dir)}'
-        return f'go on from iteration {self.saved} with: {self.command} {options}'
+        options = {'init_from': 'resume', 'out_dir': self.out_dir} | self.functions
+        words = [f'--{name}={shlex.quote(value)}' for name, value in options.items()]
+        return f'go on from iteration {self.saved} with: {self.command} {" ".join(words)}'
+
+
+def functions_typed(config):
+    """Return {option: its text} of the options that name orders which are functions of the user's.
+    No checkpoint runs their files: commands that go on with the run name them again."""
+    return {name: config[name] for name in ('order', 'val_orders') if is_own(config[name])}
 
 
 def lock_first(out_dir):
