@@ -40,9 +40,9 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_017,
-    'anyorder': 14_238,
-    'anyorder/extras': 5_032,
+    '': 13_028,
+    'anyorder': 14_308,
+    'anyorder/extras': 5_061,
     'anyorder/extras/hub': 4_755,
     'anyorder/extras/lm_eval': 3_389,
     'anyorder/extras/masked': 3_744,
@@ -55,12 +55,12 @@ BUDGET = {
     'anyorder/likelihood': 8_670,
     'anyorder/machine': 4_561,
     'anyorder/tokens': 17_336,
-    'anyorder/training': 8_885,
+    'anyorder/training': 8_988,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_775,
-    'tests': 112_582,
+    'tests': 112_975,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

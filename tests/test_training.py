@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import runpy
+import shlex
 import signal
 import sys
 from contextlib import nullcontext
@@ -449,6 +450,7 @@ BAD = {
     '--order=l2': 'nearest',
     '--order=short.json': 'from 0 to 15',
     '--order=rows': 'shape',
+    '--order=few:99999': 'at most 10,000',
     '--beta1=1.5': 'beta1',
     '--beta2=1': 'beta2',
     '--ema_decay=1.0': 'ema_decay',
@@ -649,6 +651,24 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
     assert_same_runs('whole', 'out')
 
 
+def test_a_run_in_an_order_of_the_users_goes_on_by_the_command_that_it_says(
+    data, monkeypatch, capsys
+):
+    """As does what samples from it."""
+    os.mkdir('my orders')
+    Path('my orders/own.py').write_text('def up(u, n, _):\n    return u.argsort(-1)\n')
+    own = 'my orders/own.py:up'
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(train, 'update', interrupted(1, asked(signal.SIGTERM)))
+        tiny(f'--order={own}:2', f'--val_orders=l2r,{own}', '--max_iters=4')
+    said = capsys.readouterr()
+    *_, way_on = said.err.splitlines()
+    _, program, *words = shlex.split(way_on.partition('with: ')[2])
+    train.main(typed(*words))
+    assert (os.path.basename(program), saved()) == ('train.py', 4)
+    assert f"sample.py --ckpt=out/ckpt.pt --order='{own}:2'\n" in capsys.readouterr().out
+
+
 def prepare(name, text):
     """Prepare a set anew from a text."""
     prepared.DATA_SETS[name] = prepared.DataSet(lambda: [text * 30] * 20, 'bytes', 0.1, '')
@@ -830,6 +850,27 @@ def save(folder, it):
 
 def files():
     return sorted(set(os.listdir('out')) - {'.ckpt.pt.lock'})
+
+
+@pytest.mark.parametrize('damage', ['cut', 'flip'])
+def test_a_damaged_checkpoint_is_not_gone_on_with_and_the_one_before_it_is_named(damage):
+    """Cut off, or with another bit amid a tensor."""
+    folder(2, 4)
+    whole = Path('out/ckpt.pt').read_bytes()
+    at = whole.index(MODEL.lm_head.weight.numpy().tobytes()) + 99
+    new = {'cut': whole[:at], 'flip': whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]}
+    Path('out/ckpt.pt').write_bytes(new[damage])
+    with one_line('out/ckpt_old.pt is the one before'):
+        starts.open_start(typed('--init_from=resume'))
+    os.rename('out/ckpt_old.pt', 'out/ckpt.pt')
+    _, checkpoint, _, _ = starts.open_start(typed('--init_from=resume'))
+    assert checkpoint.iter_num == 2
+
+
+def test_a_checkpoint_whose_sums_were_switched_off_is_read(monkeypatch):
+    monkeypatch.setattr('torch.utils.serialization.config.save.compute_crc32', False)
+    save_checkpoint('ckpt.pt', MODEL)
+    assert torch.equal(load_checkpoint('ckpt.pt')['model']['lm_head.weight'], MODEL.lm_head.weight)
 
 
 def test_what_is_no_run_is_not_gone_on_with():

@@ -98,7 +98,13 @@ def open_newest(out_dir):
 
     Raises ValueError when the file holds no run, is missing or is not whole."""
     path = os.path.join(out_dir, 'ckpt.pt')
-    checkpoint = Checkpoint(path, lazily=True)
+    old = os.path.join(out_dir, 'ckpt_old.pt')
+    try:
+        checkpoint = Checkpoint(path, lazily=True)
+    except ValueError as e:
+        if not os.path.exists(old):
+            raise
+        raise ValueError(f'{e}; {old} is the one before it: name it ckpt.pt to go on') from None
     if 'totals' not in checkpoint.entries:  # a TrainState has left them
         raise ValueError(
             f'{path} holds no run that can be resumed: start from its weights with '
