@@ -493,8 +493,8 @@ class Network(nn.Module):
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
 
-    def forward(self, idx, order, n_known=None, columns=None, n_visits=None, begins=None):
-        """Return the negative log-likelihood (B, n) of each visit given those before it, in nats.
+    def forward(self, idx, order, n_known=None, n_visits=None, begins=None):
+        """Return the negative log-likelihood (B, T) of each visit given those before it, in nats.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                   (AO eq. of L_AO-AR)
 
@@ -503,13 +503,12 @@ class Network(nn.Module):
         n_known   (B,), of a masked loss: known visits, which get 0; the others are weighted by
                   T / (T - n_known), so that with n_known uniform in 0 to T - 1 the expected sum of
                   a row is L_MDM of AO
-        columns   (B, n), of a decoder: the visits that are scored, by default all
         n_visits  (B,), by default T: visits from there on are padding, which nothing sees. They get
                   0, and n_visits stands for T in the weights
         begins    (B, P) of rows that pack texts, see Parts: n_known is then (B, P), and T the
                   length of each"""
         _, T = self._check(idx, order)
-        self._check_scored(n_known, columns, T)
+        self._check_scored(n_known, T)
 
         # What is a text, and what of it is known
         visits = torch.arange(T, device=idx.device)
@@ -517,8 +516,6 @@ class Network(nn.Module):
         known = order.new_full((len(order), 1), T - 1)
         if n_known is not None:
             known = parts.after(n_known.to(idx.device))
-        if columns is not None:
-            columns = columns.to(idx.device)
 
         # One pass; a decoder sees no later visit, so that padding needs no mask
         number = None
@@ -526,11 +523,11 @@ class Network(nn.Module):
         if self.slots.masked_loss and n_visits is not None:
             number = torch.minimum(visits, parts.end - 1)
             n_keys = T
-        slots = self.slots(order, known, parts, columns, number, n_keys)
-        x = self.trunk(idx, order, slots)  # (B, n, C)
+        slots = self.slots(order, known, parts, None, number, n_keys)
+        x = self.trunk(idx, order, slots)  # (B, T, C)
 
         # The nats of its tokens
-        tokens = idx.gather(1, take(order, columns))  # (B, n)
+        tokens = idx.gather(1, order)  # (B, T)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         if self.slots.masked_loss:
             size = parts.end - parts.begin
@@ -538,8 +535,7 @@ class Network(nn.Module):
             nll = torch.where(visits < known, 0, nll * size / n_blanks)
         if n_visits is None:
             return nll
-        scored = visits if columns is None else columns
-        return nll.masked_fill(scored >= parts.end, 0)
+        return nll.masked_fill(visits >= parts.end, 0)
 
     def predict(
         self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, first=None, head=None
@@ -617,13 +613,12 @@ class Network(nn.Module):
             )
         return B, T
 
-    def _check_scored(self, n_known, columns, T):
+    def _check_scored(self, n_known, T):
         """Check what `forward` is given, but not on a device."""
-        is_masked = self.slots.masked_loss
-        if is_masked != (n_known is not None) or (is_masked and columns is not None):
+        if self.slots.masked_loss != (n_known is not None):
             raise ValueError(
-                'a masked loss wants n_known (B,) and no columns, which are for predict; a decoder '
-                'gives the nll of all visits at once, without n_known'
+                'a masked loss wants n_known (B,); a decoder gives the nll of all visits at once, '
+                'without n_known'
             )
         if n_known is None or n_known.device.type != 'cpu' or torch.compiler.is_compiling():
             return
