@@ -9,6 +9,7 @@ on every device and for any part of a batch. A seed (int) -> `keys_of` -> a key 
 `random_bits` -> `uniform`."""
 
 import hashlib
+import math
 import operator
 
 import torch
@@ -100,6 +101,11 @@ def uniform(keys, *names):
     n_bits = 53 if dtype == torch.float64 else 24
     bits = unsigned_shift(random_bits(keys, *names), 64 - n_bits)
     return bits.to(dtype) * 2.0**-n_bits
+
+
+def uniform_by(seed, *shape):
+    """Return numbers of this shape in [0, 1), a function of a seed and their places."""
+    return uniform(keys_of([seed]), torch.arange(math.prod(shape))).view(shape)
 
 
 def derive_seed(*names):

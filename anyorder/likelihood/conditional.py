@@ -7,7 +7,7 @@ import torch
 from anyorder.likelihood.ensemble import ensemble_nll
 from anyorder.likelihood.nll import read
 from anyorder.machine.devices import widest
-from anyorder.seeds import drawn_seeds, keys_of, uniform
+from anyorder.seeds import drawn_seeds, uniform_by
 
 
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None):
@@ -60,6 +60,6 @@ def orders_of_parts(b, a, n_orders, seed):
     both = torch.cat([b, a])
     rank = both.unsqueeze(0) / (1 + both.max())
     if n_orders:
-        rank = uniform(keys_of([seed]), torch.arange(n_orders * len(both))).view(n_orders, -1)
+        rank = uniform_by(seed, n_orders, len(both))
     is_a = torch.arange(len(both)) >= len(b)
     return both[(is_a + rank).argsort(1)]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.likelihood.nll import padded, read
-from anyorder.seeds import drawn_seeds, keys_of, uniform
+from anyorder.seeds import drawn_seeds, uniform_by
 
 
 def ensemble_nll(logprobs):
@@ -34,8 +34,8 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
         raise ValueError(
             f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
         )
-    u = uniform(keys_of(drawn_seeds(1, generator)), torch.arange(B * K * i)).view(B * K, i)
-    shuffles = u.argsort(1)
+    (seed,) = drawn_seeds(1, generator)
+    shuffles = uniform_by(seed, B * K, i).argsort(1)
     shuffles[::K] = torch.arange(i)
     visits = F.pad(shuffles, (0, 1), value=i)
     orders = order.cpu().repeat_interleave(K, 0).gather(1, visits)  # (B K, i + 1)
@@ -56,16 +56,14 @@ def sample_groups(block_size, width, n_positions, seed):
         n_sampled = n_groups  # each part is one group
     edges = torch.linspace(0, n_groups, n_sampled + 1, dtype=torch.float64).round().long()
     sizes = edges.diff()
-    u = uniform(keys_of([seed]), torch.arange(n_sampled))
-    groups = edges[:-1] + (u * sizes).long()
+    groups = edges[:-1] + (uniform_by(seed, n_sampled) * sizes).long()
     return groups.tolist(), sizes.double()
 
 
 def shuffled_contexts(order, first, width, n, seed):
     """Return `width` visits of order (N,) from `first` on, each time behind another shuffle of the
     visits before them: n orders (n, first + width)."""
-    u = uniform(keys_of([seed]), torch.arange(n * first)).view(n, first)
-    context = order[:first][u.argsort(1)]
+    context = order[:first][uniform_by(seed, n, first).argsort(1)]
     rest = order[first : first + width].expand(n, -1)
     return torch.cat([context, rest], 1)
 
