@@ -97,8 +97,8 @@ ORDERS = {
     'spiral': Family(f'{MORE}:spiral', n_numbers=lambda n, _: 0),
     'blocks2d': Family(f'{MORE}:by_squares', drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
+FAMILIES = ORDERS | {'listed': Family(listed, parameter=(), n_numbers=lambda n, _: 0)}
 PARTS = {':': 'parameter', '@': 'seed'}  # of the text that names an order
-LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,11 @@ class Order:
     shape: tuple | None = None
 
     def __post_init__(self):
-        if not self.is_function and self.kind != 'listed' and self.kind not in ORDERS:
+        if self.is_function:
+            return
+        if self.kind not in FAMILIES:
             raise ValueError(f'order must be {", ".join(ORDERS)}, got {self.kind!r}')
-        if self.parameter is None and not self.is_function:
+        if self.parameter is None:
             object.__setattr__(self, 'parameter', self.family.parameter)
 
     @classmethod
@@ -148,9 +150,7 @@ class Order:
         if self.is_function:
             function = loaded(self.kind)
             return Family(function, True, n_numbers=lambda n, _: n + bool(function.sees))
-        if self.kind == 'listed':
-            return LISTED
-        return ORDERS[self.kind]
+        return FAMILIES[self.kind]
 
     @property
     def drawn(self):
@@ -333,22 +333,18 @@ def order_options(options, saved):
     """Return what the Config `options` says of the orders of training and validation, the first as
     Order.kept, the others for Order.of.
 
-    What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    order = read_typed(options, 'order', options.order)
-    texts = names_in(options.val_orders)
+    What a text leaves open is as in `saved`, the options of the run that is resumed. Raises
+    ValueError where a config file names a function."""
+    for name in ('order', 'val_orders'):
+        if is_own(options[name]) and name not in options.typed:
+            raise ValueError(
+                f'a config file runs no code: leave out its {name}, and type '
+                f'--{name}={options[name]}'
+            )
     return {
-        'order': Order.of(order, saved).kept,
-        'val_orders': [read_typed(options, 'val_orders', text, 'own') for text in texts],
+        'order': Order.of(read_order(options.order), saved).kept,
+        'val_orders': [read_order(text, 'own') for text in names_in(options.val_orders)],
     }
-
-
-def read_typed(options, name, text, *others):
-    """Return read_order of a text of the option `name`, where a config file names no function."""
-    if is_own(text) and name not in options.typed:
-        raise ValueError(
-            f'a config file runs no code: leave out its {name}, and type --{name}={options[name]}'
-        )
-    return read_order(text, *others)
 
 
 def opened(name):
