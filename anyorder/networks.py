@@ -31,8 +31,8 @@ NETWORKS = {
 NUMBERS = {'gate_init': float, 'n_cond': int}  # fields that are named with a value
 
 
-def network_fields(text):
-    """Return {field of AOGPTConfig: value} of the words of a text, with commas between them.
+def named_network(text):
+    """Return the AOGPTConfig of the words of a text, with commas between them, in default sizes.
 
     Raises ValueError for a word that is none, and for two that contradict each other."""
     found = {}
@@ -53,16 +53,11 @@ def network_fields(text):
                     f'network={text} gives {field} two values, {found[field]} and {value}: '
                     'leave one of them out'
                 )
-    return found
-
-
-def named_network(text):
-    """Return the AOGPTConfig of these words, in the default sizes."""
-    return AOGPTConfig(**network_fields(text))
+    return AOGPTConfig(**found)
 
 
 def network_name(config):
-    """Return the words of an AOGPTConfig, which network_fields reads; 'decoder' is the default."""
+    """Return the words of an AOGPTConfig, which named_network reads; 'decoder' is the default."""
     others = asdict(config).items() - asdict(AOGPTConfig()).items()  # (field, value)
     words = []
     for word, of_word in NETWORKS.items():

@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_028,
-    'anyorder': 14_308,
+    '': 12_970,
+    'anyorder': 14_288,
     'anyorder/extras': 5_061,
     'anyorder/extras/hub': 4_755,
     'anyorder/extras/lm_eval': 3_389,
@@ -52,15 +52,15 @@ BUDGET = {
     'anyorder/extras/rules': 3_589,
     'anyorder/extras/speed': 5_482,
     'anyorder/generation': 18_009,
-    'anyorder/likelihood': 8_670,
+    'anyorder/likelihood': 8_590,
     'anyorder/machine': 4_561,
     'anyorder/tokens': 17_336,
-    'anyorder/training': 8_988,
+    'anyorder/training': 8_985,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_775,
-    'tests': 112_975,
+    'tests': 112_898,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -14,7 +14,7 @@ from conftest import close, make_model, one_line
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, defined
 
 from anyorder.fast import bits_of, freeze, kept_frozen, lean
-from anyorder.networks import network_fields, network_name
+from anyorder.networks import named_network, network_name
 from anyorder.orders import sample_order
 from model import AOGPT, ATTENTION, EMA, TARGET_POSITIONS, AOGPTConfig, KVCache, Slots
 
@@ -472,7 +472,7 @@ def test_the_name_of_a_network_names_all_of_it():
         how |= dict(attention=attention, target_position=position)
         for gate_init, n_cond in ((0.0, 128), (1.0, 4), (1e-7, 128)):
             config = AOGPTConfig(**how, gate_init=gate_init, n_cond=n_cond)
-            assert AOGPTConfig(**network_fields(network_name(config))) == config
+            assert named_network(network_name(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_the_name_of_a_network_names_all_of_it():
     }.items(),
 )
 def test_the_words_of_a_network_may_stand_in_any_order(text, name):
-    assert network_name(AOGPTConfig(**network_fields(text))) == name
+    assert network_name(named_network(text)) == name
 
 
 @pytest.mark.parametrize(
@@ -503,4 +503,4 @@ def test_the_words_of_a_network_may_stand_in_any_order(text, name):
 )
 def test_what_is_no_network_is_refused_in_one_line(text, said):
     with one_line(said):
-        network_fields(text)
+        named_network(text)

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -14,7 +14,7 @@ from anyorder.machine.devices import keep_freed_memory, resolve_device
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_first, is_split, n_processes
 from anyorder.machine.terminal import say
-from anyorder.networks import named_network, network_fields, network_name
+from anyorder.networks import named_network, network_name
 from anyorder.orders import Order, order_options
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
@@ -22,7 +22,7 @@ from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import GPT2_N_TOKENS, embedding_rows
 from configurator import Config, check_choice, differing
-from model import AOGPT, EMA, AOGPTConfig
+from model import AOGPT, EMA
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
 WHERE = ('out_dir', 'init_from')  # what a run that goes on elsewhere may say otherwise
@@ -171,9 +171,9 @@ def check_options(c, world_size):
 
 def model_config(config, n_tokens=GPT2_N_TOKENS):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
-    sizes = {name: config[name] for name in SIZES} | network_fields(config.network)
-    vocab_size = embedding_rows(n_tokens)
-    return AOGPTConfig(dropout=config.dropout, vocab_size=vocab_size, n_tokens=n_tokens, **sizes)
+    sizes = {name: config[name] for name in (*SIZES, 'dropout')}
+    sizes |= {'vocab_size': embedding_rows(n_tokens), 'n_tokens': n_tokens}
+    return replace(named_network(config.network), **sizes)
 
 
 def start_device(config):
