@@ -436,18 +436,16 @@ def network(**config):
 def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, temperature):
     model, (_, tokens, given, _, _) = tiny
     ((_, way),) = runs_of(f'--orders={order}', f'--temperature={temperature}')
-    idx, step, logprob = solve.solve(model, tokens, given, way, 3, batch_size=4)
-    assert (logprob[given] == 0).all()
+    idx = solve.solve(model, tokens, given, way, 3, batch_size=4)
     for r in range(6):  # one puzzle, by its definition
         visits = draw_orders([r], 16, 1, 3, way.order)[0].tolist()
         visits.sort(key=lambda p: not given[r, p])
         blank = torch.where(given[r], tokens[r], 0)[None]
-        how = dict(temperature=temperature, seeds=[derive_seed(3, r)], return_trace=True)
+        how = dict(temperature=temperature, seeds=[derive_seed(3, r)])
         how['policy'] = order if order in SCORES else 'given'
         n_given = int(given[r].sum())
-        alone, trace = generate(model, blank, torch.tensor([visits]), n_given, 16, **how)
+        alone = generate(model, blank, torch.tensor([visits]), n_given, 16, **how)
         assert torch.equal(alone[0], idx[r])
-        assert torch.equal(trace['step'][0], step[r])
 
 
 def test_every_run_is_a_row_of_order_and_steps():

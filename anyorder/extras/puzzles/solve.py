@@ -53,18 +53,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import name_of_run, open_split, prepared_anew
 from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.rules import judge_of
 from anyorder.extras.puzzles.sets import SHARES
 from anyorder.extras.table import Table
-from anyorder.fast import freeze
 from anyorder.generation import SCORES, Canvas
 from anyorder.generation.fill import fill
 from anyorder.generation.way import Way
 from anyorder.likelihood.tables import ratio_error, share_error
-from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out
 from anyorder.machine.terminal import progress
 from anyorder.orders import draw_orders
@@ -72,6 +69,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
+from anyorder.writer import Writer
 
 COLUMNS = {
     'order': ('order', ''),
@@ -107,7 +105,8 @@ def main(config):
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
     check_out('out', config.out, '.json', config.ckpt)
-    checkpoint = open_checkpoint(config.ckpt)
+    writer = Writer(config.ckpt, config.weights, config.device, config.dtype)
+    checkpoint = writer.checkpoint
     puzzles = open_puzzles(checkpoint, config)
     is_content = puzzles.tokens != PADDING
     share = float(puzzles.given[is_content].float().mean())
@@ -122,22 +121,16 @@ def main(config):
         way.order.check(N, checkpoint.config.block_size)
         way.check(checkpoint.config)
 
-    # The model
-    device, dtype = resolve_device(config.device, config.dtype)
-    model = checkpoint.model(config.weights, device)
-    config['device'] = str(device)
-    config['dtype'] = dtype
-    title = (
-        f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
-        f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
-        f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}'
-    )
-
     # The answers
-    model = freeze(model, getattr(torch, dtype))
+    config |= {'device': str(writer.device), 'dtype': writer.dtype}
+    title = (
+        f'{checkpoint.about(config.weights)}, {writer.model.n_parameters():,} parameters\n'
+        f'{puzzles.label}: {n:,} rows of {N} tokens, {share:.0%} given; temperature '
+        f'{config.temperature:g}, {config.device}, {config.dtype}, seed {config.seed}'
+    )
     table = Table(title, COLUMNS, config)
-    with autocast(device, dtype):
-        for row in solve_all(model, puzzles, runs, config):
+    with writer.autocast():
+        for row in solve_all(writer.network, puzzles, runs, config):
             table.add(row)
     if config.out:
         print(f'written: {config.out}')
@@ -250,7 +243,7 @@ def solve_all(model, puzzles, runs, c):
         with progress(total=n_blanks, desc=row['order'], unit='blank', leave=False) as bar:
             start = time.perf_counter()
             model.trunk = CountedTrunk(trunk)
-            idx, _, _ = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
+            idx = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
             n_slots = int(model.trunk.n_slots)
             seconds = time.perf_counter() - start
         cost = {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
@@ -276,19 +269,19 @@ class CountedTrunk:
 
 
 def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
-    """Write the blanks of puzzles tokens, given (n, N), and return idx, step and logprob (n, N).
+    """Return puzzles tokens, given (n, N) whose blanks the model has written (n, N).
 
-    As in Canvas; puzzle r is a function of (seed, r)."""
+    Puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     orders = draw_orders(range(n), N, 1, seed, way.order)
     known = tokens.masked_fill(~given, 0)  # what a solver sees
     puzzles = Batch.of(known, orders, given, visits_of(tokens))
     seeds = [derive_seed(seed, r) for r in range(n)]
-    parts = []
+    written = []
     for canvas in Canvas.of_batch(puzzles, seeds, batch_size, model.device):
         fill(model, canvas, way, bar=bar)
-        parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
-    return [torch.cat(part) for part in zip(*parts)]
+        written.append(canvas.idx.cpu())
+    return torch.cat(written)
 
 
 def score(counts, right):
