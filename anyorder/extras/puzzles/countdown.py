@@ -1,4 +1,5 @@
-"""The rules of Countdown: reach a target by arithmetic from n numbers, each of which is used once.
+"""The rules of Countdown: reach a target by arithmetic from 3 or 4 numbers, each of which is used
+once.
 
 A row of countdown3 is a question and two steps, five tokens a line, each number one token:
 
@@ -17,7 +18,7 @@ MOST_RESULT = 999  # the largest result of a step, and the largest number that h
 SIGNS = '+-*/'
 OTHERS = ['.', *SIGNS, '=']  # the tokens before the numbers; 0 is padding
 EQUALS = OTHERS.index('=')
-COLUMNS = 5  # tokens of a step
+COLUMNS = 5  # tokens of a line: of the question, the numbers, padding and the target, or of a step
 
 
 class Countdown(Puzzle):
@@ -38,7 +39,6 @@ class Countdown(Puzzle):
     def __init__(self, n, largest=MOST):
         self.n = n
         self.about = f'{n} numbers and a target'
-        self.n_question = -(-(n + 1) // COLUMNS) * COLUMNS  # the numbers, padding, the target
         self.largest = largest
         if not 20 <= largest <= MOST:
             raise ValueError(f'largest must be a number from 20 to {MOST}, got {largest}')
@@ -46,7 +46,7 @@ class Countdown(Puzzle):
     def key(self, tokens):
         """Return what two splits may not share: the numbers, in any order, and the target."""
         numbers = np.sort(tokens[:, : self.n], 1)
-        target = tokens[:, self.n_question - 1]
+        target = tokens[:, COLUMNS - 1]
         return np.column_stack([numbers, target])
 
     def make(self, n_rows, rng, wanted, n_variants=1):
@@ -55,7 +55,7 @@ class Countdown(Puzzle):
         A step takes two random numbers of those that are left, the larger one first, and one of the
         signs that lead to a result from 1 to 999. The last result is the target."""
         numbers = rng.integers(1, self.largest + 1, (n_rows, self.n))
-        padding = np.zeros((n_rows, self.n_question - self.n - 1), int)
+        padding = np.zeros((n_rows, COLUMNS - self.n - 1), int)
         equals = np.full(n_rows, EQUALS)
         left = numbers
         steps = []
@@ -70,7 +70,7 @@ class Countdown(Puzzle):
             left = np.column_stack([left[:, 2:], result])
         tokens = np.column_stack([token_of(numbers), padding, token_of(result), *steps])
         tokens = tokens[(result >= 10) & (result <= self.largest)]
-        is_question = np.arange(tokens.shape[1]) < self.n_question
+        is_question = np.arange(tokens.shape[1]) < COLUMNS
         return tokens, is_question | (tokens == EQUALS)
 
     def check_answer(self, tokens, given, answer):
@@ -83,9 +83,9 @@ class Countdown(Puzzle):
         rows = np.arange(len(tokens))
         n_left = np.zeros((len(tokens), MOST_RESULT + 1), np.int8)  # how often each number is left
         np.add.at(n_left, (rows[:, None], number_of(tokens[:, : self.n])), 1)
-        target = number_of(tokens[:, self.n_question - 1])
+        target = number_of(tokens[:, COLUMNS - 1])
         sound = True
-        for first in range(self.n_question, tokens.shape[1], COLUMNS):
+        for first in range(COLUMNS, tokens.shape[1], COLUMNS):
             a, sign, b, equals, result = answer[:, first : first + COLUMNS].T
             a, b, result = map(number_of, (a, b, result))
             is_sign = sign[:, None] - 1 == range(len(SIGNS))
