@@ -14,7 +14,7 @@ from anyorder.machine.files import reading, whole_files
 from anyorder.machine.processes import is_first, is_split, local, map_tensors, own_part, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
+from anyorder.tokens.tokenizer import KNOWN, tokenizer_of_set
 from anyorder.weights import (
     GPT2_N_TOKENS,
     GPT2_PADDED,

@@ -8,12 +8,12 @@ import shlex
 import numpy as np
 
 from anyorder.machine.files import check_names
-from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL
+from anyorder.tokens.documents import SPLITS, TRAIN_AND_VAL
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import Split, bin_path, whole_splits
-from anyorder.tokens.tokenizers import MAKERS, OWN, maker_of
+from anyorder.tokens.tokenizer import MAKERS, OWN, maker_of
 from configurator import differing, home
 
 

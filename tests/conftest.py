@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from anyorder.checkpoint import save_checkpoint
 from anyorder.seeds import keys_of, uniform
+from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.weights import read_json
 from model import AOGPT, AOGPTConfig
 
@@ -126,6 +127,16 @@ def tokenizer_like(kind):
     from anyorder.extras.masked.tokenizer import HuggingFace
 
     return HuggingFace(kind, found)
+
+
+def gpt2():
+    """GPT-2's tokenizer, if its vocabulary is cached."""
+    tokenizer = get_tokenizer('gpt2')
+    try:
+        tokenizer.encode('')
+    except (ImportError, ValueError):
+        pytest.skip('the GPT-2 vocabulary is not cached')
+    return tokenizer
 
 
 @pytest.fixture(scope='session')

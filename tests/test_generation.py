@@ -32,7 +32,7 @@ from anyorder.generation.unmasking import gumbel_noise
 from anyorder.generation.way import Page, Way
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of
-from anyorder.tokens.tokenizers import Symbols
+from anyorder.tokens.tokenizer import Symbols
 from model import AOGPT
 
 NAMES = ('top_prob', 'margin', 'entropy')  # of scores

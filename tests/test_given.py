@@ -23,7 +23,7 @@ from anyorder.tokens.blocks import Blocks, all_blocks, random_blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split
-from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.training.update import TrainState, draw_batch
 from anyorder.training.validation import validate
 from configurator import Config

@@ -43,7 +43,7 @@ BUDGET = {
     '': 12_970,
     'anyorder': 14_288,
     'anyorder/extras': 5_061,
-    'anyorder/extras/hub': 4_755,
+    'anyorder/extras/hub': 4_748,
     'anyorder/extras/lm_eval': 3_389,
     'anyorder/extras/masked': 3_744,
     'anyorder/extras/patterns': 7_496,
@@ -51,16 +51,17 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_580,
     'anyorder/extras/rules': 3_589,
     'anyorder/extras/speed': 5_482,
+    'anyorder/extras/tokenizers': 3_759,
     'anyorder/generation': 18_009,
-    'anyorder/likelihood': 8_590,
+    'anyorder/likelihood': 8_591,
     'anyorder/machine': 4_561,
-    'anyorder/tokens': 17_336,
+    'anyorder/tokens': 13_614,
     'anyorder/training': 8_985,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_775,
-    'tests': 112_841,
+    'tests': 112_853,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
@@ -77,7 +78,8 @@ TESTS = {
     'anyorder/extras/puzzles': 'puzzles',
     'anyorder/extras/rules': 'rules',
     'anyorder/extras/speed': 'speed',
-    'anyorder/generation': 'generation|writer',
+    'anyorder/extras/tokenizers': 'tokenizers',
+    'anyorder/generation': 'generation|writer|prompts',
     'anyorder/likelihood': 'likelihood',
     'anyorder/machine': 'machine',
     'anyorder/tokens': 'tokens|sets|given',
@@ -94,7 +96,7 @@ DOORS = [
     'anyorder/likelihood/estimates.py',
     'anyorder/orders.py',
     'anyorder/report.py',
-    'anyorder/tokens/tokenizers.py',
+    'anyorder/tokens/tokenizer.py',
     'train.py',
 ]
 

@@ -35,7 +35,7 @@ from anyorder.tokens.blocks import PADDING
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizer import Bytes, Symbols
 from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import configure

@@ -40,11 +40,12 @@ from anyorder.tokens.blocks import (
     uniform_below,
     visits_of,
 )
+from anyorder.tokens.documents import Begun
 from anyorder.tokens.meta import Meta, kind_of, read_meta, write_meta
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, shares_of, weights_in
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.sources import name_source, open_source, pydocs
-from anyorder.tokens.tokenizers import Begun, Bytes
+from anyorder.tokens.tokenizer import Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere']
 TEXTS += [f'document {i}' for i in range(16)]

@@ -40,7 +40,7 @@ from anyorder.tokens import prepared
 from anyorder.tokens.blocks import Batch, Blocks, uniform_below
 from anyorder.tokens.meta import Meta, read_meta, write_meta
 from anyorder.tokens.sets import Split
-from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from anyorder.tokens.tokenizer import Bytes, get_tokenizer
 from anyorder.training import run_folder, sharding
 from anyorder.training import start as starts
 from anyorder.training.best import Best, best_of

@@ -24,7 +24,7 @@ from anyorder.likelihood.conditional import conditional_logprob
 from anyorder.machine.terminal import one_line_errors
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import visible
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizer import Bytes, Symbols
 from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import configure

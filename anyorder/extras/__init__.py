@@ -11,6 +11,6 @@
     speed      texts and updates, timed; the cost of fewer passes, and of a run before it starts
     minimal    the paper in one file
 
-Without a command are rules, by which a step chooses its blanks and a text is revised, orders.py,
-and judge.py, which measures samples. The core knows them by their names. It imports nothing here by
-a statement: it opens a room where it is asked to."""
+Without a command are rules, by which a step chooses its blanks and a text is revised, tokenizers of
+others, orders.py, and judge.py, which measures samples. The core knows them by their names. It
+imports nothing here by a statement: it opens a room where it is asked to."""

@@ -11,11 +11,12 @@ import torch
 from anyorder.datasets import open_split
 from anyorder.tokens.apart import rows_of_parts
 from anyorder.tokens.blocks import Blocks, all_blocks
+from anyorder.tokens.documents import encode_documents, split_documents
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import ENDING, open_texts
-from anyorder.tokens.tokenizers import TEXT, encode_documents, split_documents, tokenizer_of_set
+from anyorder.tokens.tokenizer import TEXT, tokenizer_of_set
 
 # zero-shot sets whose published numbers are of another split than test, as SEDD's
 PUBLISHED = {'wikitext2': 'train'}

@@ -8,12 +8,11 @@ from functools import partial
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.divided import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val, names_of
+from anyorder.tokens.documents import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val, names_of
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.sources import name_source, state_of, unchanged
-from anyorder.tokens.tokenizer import N_IDS
-from anyorder.tokens.tokenizers import OWN
+from anyorder.tokens.tokenizer import N_IDS, OWN
 from configurator import differing, home
 
 

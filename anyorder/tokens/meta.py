@@ -32,8 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.tokens.tokenizer import type_of
-from anyorder.tokens.tokenizers import KNOWN
+from anyorder.tokens.tokenizer import KNOWN, type_of
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from anyorder.machine.files import check_names
 from anyorder.tokens.meta import kind_of
-from anyorder.tokens.tokenizers import tokenizer_of_set
+from anyorder.tokens.tokenizer import tokenizer_of_set
 from configurator import differing, names_in, number_in
 
 STREAM = 'a stream of tokens'  # whose blocks hold parts of documents

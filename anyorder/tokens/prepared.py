@@ -8,12 +8,18 @@ from functools import partial
 
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
-from anyorder.tokens.choices import choose
-from anyorder.tokens.divided import TRAIN_AND_VAL, VAL_RATIO, Documents, Source
+from anyorder.tokens.documents import (
+    TRAIN_AND_VAL,
+    VAL_RATIO,
+    Documents,
+    Source,
+    cut_anew,
+    encode_documents,
+)
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import from_hub, open_source, openwebtext, pydocs
-from anyorder.tokens.tokenizers import cut_anew, encode_documents, tokenizer_of_set
+from anyorder.tokens.tokenizer import choose, tokenizer_of_set
 from configurator import home
 
 

@@ -1,8 +1,6 @@
 """Where do documents come from? A file, a folder, the standard library or the Hugging Face hub.
 
-Documents are anything that can be iterated more than once. A document is a text, or a pair (prompt,
-text). A long text comes in pieces, all but the last of them Begun. <|endoftext|> ends
-a document."""
+<|endoftext|> in a text ends a document."""
 
 import ast
 import csv
@@ -15,9 +13,8 @@ from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import asking_hub, reading, reading_text
-from anyorder.tokens.divided import TRAIN_AND_VAL, Documents, Source, names_of
+from anyorder.tokens.documents import TRAIN_AND_VAL, Begun, Documents, Source, names_of
 from anyorder.tokens.tokenizer import END_OF_TEXT
-from anyorder.tokens.tokenizers import Begun
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
 ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$', re.IGNORECASE)

@@ -1,13 +1,18 @@
 """What is a tokenizer? It makes ids of a text, and the text of ids.
 
-There are bytes and symbols, which stand here, and in libraries.py GPT-2's and all that the package
-tokenizers reads: what is learned, and what tiktoken, the hub and models of others have, is made a
-tokenizer.json."""
+Bytes, GPT-2's pairs of bytes and symbols stand here. All others are a tokenizer.json, which
+anyorder/extras/tokenizers reads, learns from a text, or makes of what others have."""
 
 import functools
+import itertools
+import os
+import pkgutil
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+
+from configurator import home
 
 END_OF_TEXT = '<|endoftext|>'  # how the token that ends a document is shown
 N_IDS = 1 << 24  # ids that tokens may have: more are a mistake, and no network has so many rows
@@ -196,6 +201,90 @@ class Bytes(Tokenizer):
         return b''.join(pieces).decode(errors='replace')
 
 
+# --------------------------------------------------------------------------------------------------
+# GPT-2's
+
+
+# GPT-2's expression cuts between a blank and what stands before it, and between a letter or digit
+# and a sign. The cuts below are those for which no two versions of Unicode differ.
+BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'  # what \s is in Rust
+BEFORE_A_BLANK = r'\S(?=[ \t\n\r])'
+BEFORE_A_SIGN = (
+    r'[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5](?=[!-/:-@[-`{-~\u3001\u3002\uff0c])'
+)
+LAST_CUT = re.compile(f'.*(?:{BEFORE_A_BLANK}|{BEFORE_A_SIGN})', re.DOTALL)
+FAR = 1 << 18  # letters from the end in which a cut is looked for
+LONG_RUN = 1000  # blanks
+BEFORE_LAST_BLANK = re.compile(f'(?=[{BLANKS}][^{BLANKS}])(?<=[{BLANKS}]{{{LONG_RUN}}})')
+
+
+def without_long_runs(text):
+    """Return the parts of a text, whose tokens by GPT-2 are those of the text.
+
+    The text is cut before the last blank of a long run, where GPT-2 cuts too: tiktoken panics at a
+    run of a million blanks unless it is the end of a text."""
+    whole_blocks = range(0, len(text) - LONG_RUN + 1, LONG_RUN)
+    # 100 times as fast as the expression
+    if any(text[i : i + LONG_RUN].isspace() for i in whole_blocks):
+        return BEFORE_LAST_BLANK.split(text)
+    return [text]
+
+
+def last_cut(text):
+    """Return the last place where GPT-2's expression cuts a text, whatever follows it, or 0."""
+    found = LAST_CUT.match(text, max(0, len(text) - FAR))
+    return found.end() if found else 0
+
+
+class GPT2(Tokenizer):
+    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
+
+    name = 'gpt2'
+    n_tokens = 50257
+    eos = 50256
+
+    @functools.cached_property
+    def bpe(self):
+        return encoding('gpt2')
+
+    @functools.cached_property
+    def pieces(self):
+        ranks = self.bpe._mergeable_ranks
+        return [*sorted(ranks, key=ranks.get), None]
+
+    def encode(self, text):
+        return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
+
+    def encode_batch(self, texts):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
+            return list(pool.map(self.encode, texts))
+
+    def decode(self, ids):
+        return self.bpe.decode(ids)
+
+    def cut_place(self, text):
+        return last_cut(text)
+
+
+def encoding(name):
+    """Return the Encoding of tiktoken that has this name."""
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding(name)
+    except Exception as e:  # no such name, requests' own errors, and a cached file of a wrong hash
+        names = ', '.join(tiktoken.list_encoding_names())
+        raise ValueError(
+            f'the ranks of {name}, one of {names}, are neither cached nor downloadable: set '
+            'TIKTOKEN_CACHE_DIR to a folder that holds them, or use --tokenizer=bytes '
+            f'({type(e).__name__})'
+        ) from None
+
+
+# --------------------------------------------------------------------------------------------------
+# symbols
+
+
 class Symbols(Tokenizer):
     """Tokens that are no text: `texts` one behind the other, the longest that fits, or with
     `separator` between."""
@@ -221,3 +310,83 @@ class Symbols(Tokenizer):
 
     def decode(self, ids):
         return self.separator.join(self.texts[i] for i in ids)
+
+
+# --------------------------------------------------------------------------------------------------
+# which one has a name, and a set
+
+
+OWN = 'own'  # the tokenizer of a set whose meta.json names its tokens, or only counts them
+TEXT = {'bytes': Bytes, 'gpt2': GPT2}
+# tokens of sets that a room of extras makes, and its module, which is imported when one is made
+MAKERS = dict.fromkeys(
+    ('sudoku4', 'sudoku', 'zebra4', 'zebra', 'nae_sat', 'countdown3', 'countdown4'),
+    'anyorder.extras.puzzles.sets',
+)
+KNOWN = (*TEXT, *MAKERS, OWN)
+LIBRARY = 'anyorder.extras.tokenizers.library:Library'  # what reads a tokenizer.json
+OTHERS = {  # what opens a tokenizer of others, by the beginning of its name, or by its path
+    'tiktoken:': 'anyorder.extras.tokenizers.choices:of_tiktoken',
+    'hf:': 'anyorder.extras.tokenizers.choices:of_hub',
+    'bpe:': 'anyorder.extras.tokenizers.choices:to_train',
+    '.json': 'anyorder.extras.tokenizers.choices:of_file',
+    'FOLDER': 'anyorder.extras.tokenizers.choices:of_folder',
+}
+WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
+
+
+def maker_of(name):
+    """Return the module that makes sets of these tokens, one of MAKERS. It has
+
+    task_of(name)  -> .symbols, the texts of the tokens, and .quick, whether a set of this name is
+                      made when it is asked for
+    MADE_BY        the command that makes the set of a name behind it
+    prepare_puzzles(name, data_dir) -> Meta"""
+    return pkgutil.resolve_name(MAKERS[name])
+
+
+def tokenizer_of_set(meta):
+    """Return the tokenizer of a set, by its Meta."""
+    texts = tuple(meta.vocabulary or ())
+    return get_tokenizer(meta.tokenizer, meta.tokenizer_file, meta.eos, texts, meta.n_tokens)
+
+
+@functools.lru_cache(16)
+def get_tokenizer(name, file=None, eos=None, texts=(), n_tokens=0):
+    """Return the tokenizer of this name, and of what is said beside it.
+
+    file      makes a tokenizer whose name is none of KNOWN
+    texts     of the tokens of a puzzle or of one's own. Without them a puzzle has those of its
+              module, and tokens of one's own are shown as their numbers
+    eos, n_tokens  of tokens that are no text, and the end of the file's
+
+    Blanks stand between tokens of one's own, and where one begins with another."""
+    if name in TEXT:
+        return TEXT[name]()
+    if name not in KNOWN:
+        return pkgutil.resolve_name(LIBRARY).of_file(name, file, eos)
+    if name in MAKERS and not texts:
+        texts = maker_of(name).task_of(name).symbols
+    texts = texts or [*map(str, range(n_tokens))]
+    begins = [later.startswith(text) for text, later in itertools.pairwise(sorted(texts))]
+    separator = ' ' if name == OWN or any(begins) else ''
+    return Symbols(name, texts, separator, eos)
+
+
+def choose(name):
+    """Return the tokenizer of this name, as --tokenizer of data/prepare.py has it; of bpe:N it is
+    still to be trained. None: '' names none.
+
+    Raises ValueError where there is no such tokenizer."""
+    if not name:
+        return None
+    if name in TEXT:
+        return get_tokenizer(name)
+    kind, colon, rest = name.partition(':')
+    opened = OTHERS.get(kind + colon)
+    if not opened:
+        rest = home(name)
+        opened = OTHERS.get('FOLDER' if os.path.isdir(rest) else os.path.splitext(rest)[1])
+    if not opened:
+        raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
+    return pkgutil.resolve_name(opened)(rest)

@@ -10,7 +10,7 @@ from anyorder.likelihood.measured import Corpus
 from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
-from anyorder.tokens.tokenizers import tokenizer_of_set
+from anyorder.tokens.tokenizer import tokenizer_of_set
 from anyorder.training.validation import Validation, validate
 from configurator import Config
 

@@ -20,9 +20,9 @@ from anyorder.extras.hub import __main__ as hub
 from anyorder.extras.hub.exported import write_exported
 from anyorder.extras.hub.folders import read_weights
 from anyorder.extras.hub.gpt2 import our_sizes
-from anyorder.tokens.libraries import Library
+from anyorder.extras.tokenizers.library import Library
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.tokenizers import MAKERS, Symbols, tokenizer_of_set
+from anyorder.tokens.tokenizer import MAKERS, Symbols, tokenizer_of_set
 from anyorder.training.start import open_start
 from anyorder.writer import Writer
 from configurator import configure

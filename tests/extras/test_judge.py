@@ -10,7 +10,7 @@ from conftest import make_model, one_line
 from anyorder.checkpoint import save_checkpoint
 from anyorder.extras import judge
 from anyorder.likelihood import tables
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizer import Bytes, Symbols
 
 LOG = math.log(2)
 

@@ -18,7 +18,7 @@ from anyorder.generation.fill import fill
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.plan import Cells
 from anyorder.generation.way import Way
-from anyorder.tokens.tokenizers import Symbols
+from anyorder.tokens.tokenizer import Symbols
 
 pytest.importorskip('outlines_core')
 

@@ -23,7 +23,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizer import Bytes, Symbols
 from anyorder.weights import read_json
 from anyorder.writer import Writer
 

@@ -14,7 +14,7 @@ from conftest import one_line
 import anyorder.extras.pictures.__main__ as pictures
 from anyorder.extras.pictures.replay import kendall_tau, write_replay
 from anyorder.extras.pictures.watch import Watch, has_colours
-from anyorder.tokens.tokenizers import Bytes, Symbols
+from anyorder.tokens.tokenizer import Bytes, Symbols
 from configurator import configure
 
 LOG = """{"iter": 10, "tokens": 600, "flops": 3e15, "loss": %s}

@@ -28,7 +28,7 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.weights import read_json
 from configurator import configure
 from model import EMA

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from anyorder.extras.hub.folders import read_weights
-from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
 from anyorder.orders import Order
 from anyorder.weights import TIED, read_json, unwrapped
 
@@ -74,6 +73,8 @@ def write_exported(folder, model, entries, tokenizer, weights):
     special = {}
     files = {}
     if tokenizer is not None:
+        from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
+
         # left to right the last position is predicted alone
         n_read = model.config.block_size - int(not model.slots.masked_loss)
         special = special_ids(tokenizer)

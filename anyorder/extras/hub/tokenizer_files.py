@@ -5,7 +5,9 @@ what is padding out of the loss."""
 
 import json
 
-from anyorder.tokens.libraries import BYTE_OF
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from anyorder.extras.tokenizers.library import BYTE_OF
 from anyorder.tokens.tokenizer import END_OF_TEXT, one_of
 
 MASK = '<|mask|>'
@@ -30,8 +32,6 @@ def tokenizer_files(tokenizer, n_read):
     {} where the package tokenizers has none with these ids: for a file that leaves out ids.
 
     n_read  how many tokens the model reads at most"""
-    from tokenizers import Tokenizer
-
     if tokenizer.texts:
         backend = word_level(tokenizer)
         end = end_of_symbols(tokenizer)
@@ -85,8 +85,6 @@ def word_level(symbols):
     """Return the tokenizer of the package tokenizers for a token a text, and no others.
 
     Blanks stand between texts that have a separator; else the longest text that fits is taken."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
     backend = Tokenizer(models.WordLevel(symbols.ids, unk_token=''))
     if symbols.separator:
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -98,8 +96,6 @@ def word_level(symbols):
 
 def byte_level(name):
     """Return the tokenizer of the package tokenizers for GPT-2's pairs of bytes, or for bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     if name == 'gpt2':
         pairs = gpt2_pairs()
         texts = [*BYTE_OF, *map(''.join, pairs)]  # letters stand in the order of GPT-2's ids

@@ -5,7 +5,7 @@ import torch
 from anyorder.extras.lm_eval.reading import continuation_scores
 from anyorder.likelihood.estimates import Estimate
 from anyorder.likelihood.tables import share_error, summarize
-from anyorder.tokens.tokenizers import split_documents
+from anyorder.tokens.documents import split_documents
 
 
 def last_word(config, checkpoint):

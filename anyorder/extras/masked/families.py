@@ -21,7 +21,7 @@ from anyorder.extras.masked.tokenizer import HuggingFace
 from anyorder.machine.files import is_out_of_memory
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.weights import local_path, read_json
 
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt')

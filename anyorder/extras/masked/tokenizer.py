@@ -3,11 +3,11 @@ text, and may begin a word with each text that it reads."""
 
 import numpy as np
 
+from anyorder.extras.tokenizers.library import Library
 from anyorder.machine.processes import is_first
-from anyorder.tokens.libraries import Library
+from anyorder.tokens.documents import cut_anew
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizer import n_bytes_of, shifted, split_spans, tokens_of
-from anyorder.tokens.tokenizers import cut_anew
 
 
 class HuggingFace(Library):

@@ -68,7 +68,7 @@ from anyorder.orders import draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, Blocks, all_blocks, visits_of
 from anyorder.tokens.sets import PADDING
-from anyorder.tokens.tokenizers import KNOWN, tokenizer_of_set
+from anyorder.tokens.tokenizer import KNOWN, tokenizer_of_set
 from anyorder.writer import Writer
 
 COLUMNS = {

@@ -25,7 +25,7 @@ from anyorder.tokens.meta import read_meta
 from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import whole_splits
-from anyorder.tokens.tokenizers import MAKERS, TEXT, get_tokenizer
+from anyorder.tokens.tokenizer import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import Clock
 from anyorder.training.start import (
     check_options,

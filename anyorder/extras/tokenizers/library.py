@@ -1,16 +1,14 @@
-"""How do tiktoken and the package tokenizers read and write a text?
-
-A library is imported when one of its tokenizers is opened, and the ranks of GPT-2 are when it is
-asked."""
+"""What is a tokenizer of the package tokenizers?"""
 
 import functools
 import json
-import os
 import re
-import threading
 import unicodedata
-from concurrent.futures import Future, ThreadPoolExecutor
 
+import tokenizers
+from tokenizers import decoders, pre_tokenizers
+
+from anyorder.extras.tokenizers.words import cut_of_words, is_cut_in_words
 from anyorder.machine.files import reading
 from anyorder.tokens.tokenizer import (
     END_OF_TEXT,
@@ -26,115 +24,6 @@ from anyorder.tokens.tokenizer import (
 # other texts of special tokens with which vocabularies end a document, the first one counts
 ENDS = ('<|end_of_text|>', '<｜end▁of▁sentence｜>', '</s>', '<eos>', '<|eos|>', '[EOS]', '[SEP]')
 AGAIN = 'copy it again, or name another, or pip install -U tokenizers where a newer one wrote it'
-
-
-def encoding(name):
-    """Return the Encoding of tiktoken that has this name."""
-    import tiktoken
-
-    try:
-        return tiktoken.get_encoding(name)
-    except Exception as e:  # no such name, requests' own errors, and a cached file of a wrong hash
-        names = ', '.join(tiktoken.list_encoding_names())
-        raise ValueError(
-            f'the ranks of {name}, one of {names}, are neither cached nor downloadable: set '
-            'TIKTOKEN_CACHE_DIR to a folder that holds them, or use --tokenizer=bytes '
-            f'({type(e).__name__})'
-        ) from None
-
-
-class GPT2(Tokenizer):
-    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
-
-    name = 'gpt2'
-    n_tokens = 50257
-    eos = 50256
-
-    @functools.cached_property
-    def bpe(self):
-        return encoding('gpt2')
-
-    @functools.cached_property
-    def pieces(self):
-        ranks = self.bpe._mergeable_ranks
-        return [*sorted(ranks, key=ranks.get), None]
-
-    def encode(self, text):
-        return [i for part in without_long_runs(text) for i in self.bpe.encode_ordinary(part)]
-
-    def encode_batch(self, texts):
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # tiktoken lets others run meanwhile
-            return list(pool.map(self.encode, texts))
-
-    def decode(self, ids):
-        return self.bpe.decode(ids)
-
-    def cut_place(self, text):
-        return last_cut(text)
-
-
-# GPT-2's expression cuts between a blank and what stands before it, and between a letter or digit
-# and a sign. The cuts below are those for which no two versions of Unicode differ.
-BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'  # what \s is in Rust
-BEFORE_A_BLANK = r'\S(?=[ \t\n\r])'
-BEFORE_A_SIGN = (
-    r'[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5](?=[!-/:-@[-`{-~\u3001\u3002\uff0c])'
-)
-LAST_CUT = re.compile(f'.*(?:{BEFORE_A_BLANK}|{BEFORE_A_SIGN})', re.DOTALL)
-FAR = 1 << 18  # letters from the end in which a cut is looked for
-LONG_RUN = 1000  # blanks
-BEFORE_LAST_BLANK = re.compile(f'(?=[{BLANKS}][^{BLANKS}])(?<=[{BLANKS}]{{{LONG_RUN}}})')
-
-
-def without_long_runs(text):
-    """Return the parts of a text, whose tokens by GPT-2 are those of the text.
-
-    The text is cut before the last blank of a long run, where GPT-2 cuts too: tiktoken panics at a
-    run of a million blanks unless it is the end of a text."""
-    whole_blocks = range(0, len(text) - LONG_RUN + 1, LONG_RUN)
-    # 100 times as fast as the expression
-    if any(text[i : i + LONG_RUN].isspace() for i in whole_blocks):
-        return BEFORE_LAST_BLANK.split(text)
-    return [text]
-
-
-def last_cut(text):
-    """Return the last place where GPT-2's expression cuts a text, whatever follows it, or 0."""
-    found = LAST_CUT.match(text, max(0, len(text) - FAR))
-    return found.end() if found else 0
-
-
-# GPT-2's expression, by which a word has at most so many letters. The time that learning takes, and
-# the number of letters that are read at once, grow with the longest word: a genome would be one.
-LONG_WORD = 64
-UP_TO = f'{{1,{LONG_WORD}}}'
-WORDS = (
-    rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}{UP_TO}| ?\p{{N}}{UP_TO}| ?[^\s\p{{L}}\p{{N}}]{UP_TO}"
-    rf'|\s{UP_TO}(?!\S)|\s{UP_TO}'
-)
-AHEAD = 4  # letters from the end of a word on that may change where it ends
-
-
-def split_in_words():
-    """Return what cuts a text by WORDS."""
-    from tokenizers import Regex, pre_tokenizers
-
-    return pre_tokenizers.Split(Regex(WORDS), 'isolated')
-
-
-def cut_of_words(words, text):
-    """Return last_cut, or else the last end of a word that stays one whatever follows.
-
-    words  cuts a text by GPT-2's expression or by WORDS"""
-    n = last_cut(text)
-    if n:
-        return n
-    ends = (end for _, (_, end) in words.pre_tokenize_str(text))
-    return max((end for end in ends if end + AHEAD <= len(text)), default=0)
-
-
-# --------------------------------------------------------------------------------------------------
-# The package tokenizers
 
 
 class Library(Tokenizer):
@@ -177,8 +66,6 @@ class Library(Tokenizer):
         """Return the tokenizer that the text of a tokenizer.json makes; no code of it is run.
 
         eos  the token that ends a document; None: see end_of"""
-        import tokenizers
-
         with reading(name, 'a tokenizer.json of the package tokenizers', AGAIN):
             backend = tokenizers.Tokenizer.from_str(text)
         if getattr(backend.model, 'dropout', None):
@@ -358,6 +245,17 @@ AFFIXES = ('continuing_subword_prefix', 'end_of_word_suffix', 'byte_fallback')
 PROBE = 'a A  b12,3 ...é e\u0301 中 🙂\u00a0\u2028\t x\r\n\n \x00\x7f“_ß '  # what may be left out
 
 
+def byte_level(model, *cuts):
+    """Return a backend of this model, which reads each part of a text in letters that are bytes.
+
+    cuts  pre-tokenizers that cut the text into parts"""
+    backend = tokenizers.Tokenizer(model)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def are_bytes(backend, parts):
     """Whether the tokens of each text are pieces of its bytes.
 
@@ -404,63 +302,3 @@ def bytes_of_tokens(backend, n_tokens, unknown):
     for i, token in backend.get_added_tokens_decoder().items():
         pieces[i] = None if token.special else token.content.encode()
     return [*pieces.values()]
-
-
-def is_cut_in_words(parts):
-    """Whether a tokenizer.json cuts a text by GPT-2's expression or by WORDS, and by nothing
-    else."""
-    cuts = parts['pre_tokenizer']
-    is_cut = cuts.get('use_regex') or json.dumps(WORDS) in json.dumps(cuts)
-    return is_cut and all(token['special'] for token in parts['added_tokens'])
-
-
-def heard(learn, texts):
-    """Return learn(texts), run in a thread: the package itself hears no Ctrl-C while it learns.
-
-    After a signal the thread ends with the next text; once all are read, with the process alone."""
-    done = Future()
-    given_up = threading.Event()
-
-    def until_given_up():
-        for text in texts:
-            if given_up.is_set():
-                raise InterruptedError
-            yield text
-
-    def run():
-        try:
-            done.set_result(learn(until_given_up()))
-        except BaseException as e:
-            done.set_exception(e)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        return done.result()
-    finally:
-        given_up.set()
-        thread.join(1)  # seconds
-
-
-def train_bpe(name, n_tokens, texts):
-    """Return a Library of byte pairs, of which there are n_tokens at most.
-
-    The pairs are learned from the texts, as GPT-2's: words are cut by its expression, long ones
-    anew after LONG_WORD letters, and the most frequent pair of tokens becomes a token, again and
-    again (Sennrich et al. 2016). A pair that stands once becomes none. Texts are read once and not
-    kept. The last token ends a document. The same texts make the same tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    backend = Tokenizer(models.BPE())
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split_in_words(), letters])
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=n_tokens - 1,
-        min_frequency=2,
-        initial_alphabet=[*BYTE_OF],
-        special_tokens=[],
-        show_progress=False,
-    )
-    heard(functools.partial(backend.train_from_iterator, trainer=trainer), texts)
-    return Library(name, backend, end_of(backend))

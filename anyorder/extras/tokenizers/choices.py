@@ -1,76 +1,29 @@
-"""Which tokenizer does --tokenizer= of data/prepare.py name?"""
+"""How is a tokenizer of others opened, which --tokenizer of data/prepare.py names?
+
+anyorder/tokens/tokenizer.py says by which name each of these is asked for."""
 
 import json
 import os
-from functools import partial
 
+from tokenizers import ByteLevelBPETokenizer
+
+from anyorder.extras.tokenizers.learned import Untrained
+from anyorder.extras.tokenizers.library import Library, end_of
+from anyorder.extras.tokenizers.ranks import file_of_ranks
 from anyorder.machine.files import asking_hub, read_text, reading
-from anyorder.machine.terminal import progress
-from anyorder.tokens.libraries import (
-    Library,
-    cut_of_words,
-    encoding,
-    end_of,
-    split_in_words,
-    train_bpe,
-)
 from anyorder.tokens.meta import Meta, read_meta
-from anyorder.tokens.ranks import file_of_ranks
-from anyorder.tokens.tokenizer import Tokenizer
-from anyorder.tokens.tokenizers import TEXT, cut_anew, get_tokenizer, tokenizer_of_set
-from configurator import home, number_in
+from anyorder.tokens.tokenizer import encoding, get_tokenizer, tokenizer_of_set
+from configurator import number_in
 
-WAYS = 'bytes, gpt2, tiktoken:NAME, FILE.json, FOLDER, hf:OWNER/NAME or bpe:4096'
 MOST = 1 << 20  # tokens of a tokenizer that is trained
 WAY_OUT = 'name another folder'
 GPT2_FILES = ('vocab.json', 'merges.txt')
 HUB_FILES = ('config.json', 'tokenizer.json', 'tokenizer_config.json', *GPT2_FILES)
 
 
-class Untrained(Tokenizer):
-    """A tokenizer that is still to be trained, bpe:N."""
-
-    def __init__(self, name, n_tokens):
-        self.name = name
-        self.n_tokens = n_tokens
-
-    def trained(self, source):
-        if 'train' not in source.splits:
-            raise ValueError(
-                f'{self.name} is trained on a train split: name the folder of a set that was '
-                'prepared with it, as --tokenizer=data/NAME'
-            )
-        bar = progress(texts_of(source.of_train()), desc=self.name, unit=' pieces')
-        return train_bpe(self.name, self.n_tokens, bar)
-
-
-def texts_of(documents):
-    """Yield the texts of documents, prompts too, in pieces between which no word is cut."""
-    for document in cut_anew(documents, partial(cut_of_words, split_in_words())):
-        if isinstance(document, tuple):
-            yield from document
-        else:
-            yield str(document)
-
-
-def choose(name):
-    """Return the tokenizer of this name, which may be Untrained. None: '' names none.
-
-    Raises ValueError where there is no such tokenizer."""
-    if not name:
-        return None
-    name = home(name)
-    if name in TEXT:
-        return get_tokenizer(name)
-    kind, colon, rest = name.partition(':')
-    if colon and kind in OPENED:
-        return OPENED[kind](rest)
-    base = os.path.basename(os.path.abspath(name))
-    if os.path.isdir(name):
-        return of_folder(name, f'{base}/')
-    if name.endswith('.json'):
-        return Library.of_file(base, read_text(name))
-    raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
+def of_file(path):
+    """Return the tokenizer of a tokenizer.json by any name."""
+    return Library.of_file(os.path.basename(path), read_text(path))
 
 
 def of_tiktoken(name):
@@ -80,8 +33,13 @@ def of_tiktoken(name):
     return Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name)))
 
 
-def of_folder(folder, name):
+def of_folder(folder):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
+    return in_folder(folder, f'{os.path.basename(os.path.abspath(folder))}/')
+
+
+def in_folder(folder, name):
+    """Return the tokenizer in a folder, see of_folder, by this name."""
     found = of_training(folder)
     if found:
         return found
@@ -128,8 +86,6 @@ def said_in(folder, file):
 
 def of_gpt2_files(name, paths, end):
     """Return the tokenizer of a vocab.json and a merges.txt, as GPT-2's folder has them."""
-    from tokenizers import ByteLevelBPETokenizer
-
     with reading(paths[0], 'the vocabulary of a GPT-2', WAY_OUT):
         backend = ByteLevelBPETokenizer(*paths)._tokenizer
         if end:
@@ -143,19 +99,14 @@ def of_hub(name):
 
     with asking_hub(f'hf:{name}'):
         folder = snapshot_download(name, allow_patterns=HUB_FILES)
-    return of_folder(folder, f'hf:{name}')
+    return in_folder(folder, f'hf:{name}')
 
 
 def to_train(size):
     """Return the tokenizer of bpe:N."""
-    import tokenizers  # noqa: F401, which is missing before a download
-
     if not 257 <= (number_in(size, int) or 0) <= MOST:
         raise ValueError(
             f'bpe:N is trained for N tokens, from 257, the bytes and an end, to {MOST}, got '
             f'bpe:{size}'
         )
     return Untrained(f'bpe:{size}', int(size))
-
-
-OPENED = {'tiktoken': of_tiktoken, 'hf': of_hub, 'bpe': to_train}

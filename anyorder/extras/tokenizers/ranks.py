@@ -2,7 +2,9 @@
 
 import re
 
-from anyorder.tokens.libraries import BYTE_OF
+from tokenizers import Regex, models, pre_tokenizers
+
+from anyorder.extras.tokenizers.library import BYTE_OF, byte_level
 
 LETTERS = {b: letter for letter, b in BYTE_OF.items()}
 
@@ -13,8 +15,6 @@ def file_of_ranks(encoding):
     tiktoken joins the two tokens that touch whose bytes are the token of the lowest rank. So each
     way to cut a token in two is a pair, and pairs stand in the order of their tokens. A number
     without a token, which a model may draw, is shown."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
     ranks = encoding._mergeable_ranks
     texts = {token: token.decode('latin-1').translate(LETTERS) for token in ranks}
     merges = []
@@ -26,11 +26,8 @@ def file_of_ranks(encoding):
     vocabulary = {texts[token]: i for token, i in ranks.items()}
     vocabulary |= {text: i for i, text in special.items()}
 
-    backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     words = pre_tokenizers.Split(Regex(in_oniguruma(encoding._pat_str)), 'isolated')
-    letters = pre_tokenizers.ByteLevel(False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level(models.BPE(vocabulary, merges, ignore_merges=True), words)
     backend.add_special_tokens([special[i] for i in sorted(special)])
     return backend.to_str()
 

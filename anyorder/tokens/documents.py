@@ -1,16 +1,23 @@
-"""What is a set made of, and how do documents become splits? By their own, or drawn by a seed."""
+"""What are documents, and how do they become splits and tokens?
+
+A document is a text, or a pair (prompt, text). A long text comes in pieces, all but the last of
+them Begun. Documents are anything that can be iterated more than once."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from anyorder.tokens.tokenizers import Begun
+import numpy as np
 
 SPLIT_SEED = 2357
 VAL_RATIO = 0.1  # the share of val in a source of one's own
 TRAIN_AND_VAL = ('train', 'val')
 SPLITS = (*TRAIN_AND_VAL, 'test')
+
+
+class Begun(str):
+    """A piece of a text that goes on in the next one."""
 
 
 @dataclass
@@ -94,3 +101,69 @@ def cut_in_two(pieces, cut):
             cut = -1
         yield piece
         cut -= len(piece)
+
+
+# --------------------------------------------------------------------------------------------------
+# their tokens
+
+
+def encode_documents(documents, tokenizer, meta):
+    """Yield of each document its tokens (n,) as on disk, with an end of text, its bytes, and 1.
+
+    A text in pieces comes several times, the end and the 1 with the last, before it 0. Of a pair
+    (prompt, text) the bytes are the text's, and the prompt is given, see Meta.pack.
+
+    meta  of the set that they are for"""
+    dtype = meta.dtype
+    end = [] if tokenizer.eos is None else [tokenizer.eos]
+    for batch in batches(cut_anew(documents, tokenizer.cut_place)):
+        texts = batch
+        if meta.prompts:
+            found = tokenizer.encode_pairs(batch)
+            texts = [text for _, text in batch]
+        else:
+            found = [([], ids) for ids in tokenizer.encode_batch(batch)]
+        for (prompt, ids), text in zip(found, texts):
+            ends = not isinstance(text, Begun)
+            tail = end if ends else []
+            tokens = np.concatenate([np.asarray(part, dtype) for part in (prompt, ids, tail)])
+            tokens[: len(prompt)] |= meta.mark
+            yield tokens, len(text.encode()), int(ends)
+
+
+def cut_anew(documents, cut):
+    """Yield documents whose pieces end where cut(text) says that the tokens are those of the whole
+    text."""
+    rest = ''
+    for document in documents:
+        if not isinstance(document, Begun):
+            yield rest + document if rest else document
+            rest = ''
+            continue
+        rest += document
+        n = cut(rest)
+        if n:
+            yield Begun(rest[:n])
+            rest = rest[n:]
+
+
+def batches(documents, most=256, letters=1 << 20):
+    """Yield lists of at most `most` documents, which end once they hold so many `letters`."""
+    batch = []
+    n = 0
+    for document in documents:
+        batch.append(document)
+        n += len(document) if isinstance(document, str) else sum(map(len, document))
+        if len(batch) == most or n >= letters:
+            yield batch
+            batch = []
+            n = 0
+    if batch:
+        yield batch
+
+
+def split_documents(tokens, eos):
+    """Yield the ids of each document in a stream of tokens (n,), without the `eos` at its end."""
+    for part in np.split(tokens, np.flatnonzero(tokens == eos) + 1):
+        if len(part):
+            yield part[part != eos].tolist()
