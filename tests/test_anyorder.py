@@ -363,11 +363,8 @@ OWN = {'tokenizer': 'own', 'n_tokens': 7}
 WRONG = [  # (entries of a checkpoint, what is said)
     ({}, '11 tokens, gpt2 has 50257'),  # as published: GPT-2's tokens
     ({'tokenizer': 'other'}, "other', and known are bytes, gpt2, "),
-    ({'tokenizer': 5}, 'c.pt .*tokenizer must be a str, got int'),
-    ({'config': [1]}, 'c.pt .*config must be a dict'),
-    ({'ema_model': [1]}, 'c.pt .*ema_model must be a dict'),
-    ({'counts': [1]}, 'c.pt .*counts must be a Tensor'),
-    ({'sets': 'a'}, 'c.pt .*sets must be a dict'),
+    *(({name: [1]}, 'c.pt .*version') for name in ('model_args', 'ema_model', 'config')),
+    ({'tokenizer': 5}, 'c.pt .*version.* tokenizer'),
     *(({'config': {'order': order}}, 'c.pt .*config and .*version') for order in (5, None, 'l2')),
     ({'config': {'shape': 3}}, 'c.pt .*config and .*version'),
 ]
@@ -419,8 +416,6 @@ FILES = [  # (what a file holds, what is said)
     ([], 'is not a checkpoint'),
     ({'model': {}}, 'is not a checkpoint'),
     ({'model': None, 'model_args': {}}, 'is not a checkpoint'),
-    ({'model': [], 'model_args': {}}, 'model must be a dict'),
-    ({'model': {}, 'model_args': [1]}, 'model_args must be a dict'),
 ]
 for value, name in (
     (np.datetime64('2020-01-01'), 'numpy'),
@@ -485,7 +480,7 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
         ('ema', {}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
         ('ema', {'ema_model': {'shadow_params': 3}}, 'no EMA'),
-        ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
+        ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'differ in name .*aa'),
         ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'differ in name'),
         ('raw', {'model_args': {'n_layer': 1}}, 'differ .*h.1'),
         ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'),
@@ -576,13 +571,6 @@ def test_what_wrappers_put_into_names_is_left_out(wrapped):
         close(found, own, 0)
     with one_line('two different weights h.0.weight'):
         unwrapped(weights | {'h.0.weight': torch.ones(3)})
-
-
-def test_a_weight_is_a_tensor_of_real_numbers():
-    ones = torch.ones(3)
-    for value in (3, None, ones.to('meta'), ones.to_sparse(), ones.to(torch.complex64)):
-        with one_line('module.head .*(int|NoneType|Tensor)'):
-            unwrapped({'head': ones, 'module.head': value})
 
 
 def test_a_tied_matrix_has_one_name_or_two_and_one_value():

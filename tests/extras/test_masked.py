@@ -242,7 +242,7 @@ def test_what_a_folder_and_a_name_lack_is_said(bert, monkeypatch):
         opened('.')
     with one_line(f'masked:{bert}$'):
         open_checkpoint(bert)
-    with one_line('of others'):
+    with one_line('no checkpoint masked'):
         load_checkpoint(f'masked:{bert}')
     with monkeypatch.context() as patch:
         # whose decoders stay causal
