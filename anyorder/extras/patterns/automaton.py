@@ -14,7 +14,7 @@ import numpy as np
 
 from anyorder.extras.patterns import build
 from anyorder.extras.patterns.spelled import spelled
-from anyorder.extras.patterns.syntax import between_nuls, why
+from anyorder.extras.patterns.syntax import why
 
 MOST_CELLS = 1 << 24  # states times classes of a table, 128 MB
 
@@ -85,9 +85,10 @@ def table_of(pattern, tokenizer):
 
     Raises ValueError where no text matches, where the tokens spell none that does, and where the
     table is too large."""
-    by_bytes, start, final = byte_table(pattern)
+    states = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
+    by_bytes, end = np.split(states, [256], 1)
     of_bytes, byte_classes = merged_columns(by_bytes)
-    of_bytes, start, final = minimal(of_bytes, start, final)
+    of_bytes, start, final = minimal(of_bytes, 0, end[:, 0] >= 0)
     if start < 0:
         raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
 
@@ -114,21 +115,6 @@ def table_of(pattern, tokenizer):
     return Table(*arrays, start, pattern)
 
 
-def byte_table(pattern):
-    """Return (next (S, 256) int64, start, final (S,) bool) of a Pattern over bytes.
-
-    The automaton of outlines-core takes the first alternative that matches: that of a|ab never
-    reads ab to its end. A NUL behind the text keeps all alternatives until it is over: the states
-    that read a NUL into an end are final. Another one before the text leads to the start."""
-    states = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
-    behind, ends = np.split(states, [256], 1)
-    is_end = np.append(ends >= 0, False)  # the last is for -1
-    start = int(behind[0, 0])
-    final = is_end[behind[:, 0]]
-    behind[:, 0] = -1
-    return behind, start, final
-
-
 def built(pattern):
     """Return the bytes that build.py answers to a Pattern."""
     too_large = ValueError(
@@ -139,7 +125,7 @@ def built(pattern):
     try:
         done = subprocess.run(
             [sys.executable, os.path.abspath(build.__file__)],
-            input=between_nuls(pattern.text).encode(),
+            input=pattern.text.encode(),
             capture_output=True,
             timeout=build.MOST_SECONDS,
             check=False,

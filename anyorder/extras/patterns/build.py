@@ -31,13 +31,19 @@ def set_limits():
 
 def automaton(expression):
     """Return int32 numbers as bytes: for each state, the initial one first, the state behind each
-    of the 256 bytes and behind the end of a text, which a final state alone has; -1 for none."""
+    of the 256 bytes and behind the end of a text, which a final state alone has; -1 for none.
+
+    outlines-core takes the first alternative that matches: of a|ab it would never read ab to its
+    end. The end of the text, \\z, keeps all of them until the text is over. And it would begin anew
+    at every byte, which makes many states, unless nothing at all, behind the |, has matched. Both
+    want two NULs before the text, which holds none."""
     from outlines_core import Index, Vocabulary
 
-    each_byte = {bytes([b]): [b] for b in range(256)}
-    index = Index(expression, Vocabulary(256, each_byte))  # 256 is the end of a text
+    tokens = {b'\0\0': [0]} | {bytes([b]): [b] for b in range(1, 256)}
+    index = Index(rf'\x00\x00(?:{expression})\z|', Vocabulary(256, tokens))  # 256 is the end
     edges = index.get_transitions()
-    states = dict.fromkeys([index.get_initial_state(), *edges])
+    before = edges.pop(index.get_initial_state())
+    states = dict.fromkeys([before[0], *edges])
     if len(states) > MOST_STATES:
         raise MemoryError
     number = {state: i for i, state in enumerate(states)}
