@@ -29,7 +29,7 @@ from anyorder.generation import (
 )
 from anyorder.generation.plan import Bounds, Cells
 from anyorder.generation.unmasking import gumbel_noise
-from anyorder.generation.way import Page, Way
+from anyorder.generation.way import Way
 from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of
 from anyorder.tokens.tokenizer import Symbols
@@ -446,10 +446,6 @@ def canvas_of(order=ORDERS, n_known=0, seeds=range(5), **how):
     Canvas(ROWS, order, n_known, seeds, **how)
 
 
-def page_of(**how):
-    Page(**how).check(9, 5)
-
-
 # (a call, a word of the message)
 BAD = {
     "unmasking_of('margin', 0)": 'n_steps must be',
@@ -472,9 +468,6 @@ BAD = {
     'Given(schedule=[2, 9], binomial=True)': 'ends',
     'Lossless(window=2.0)': 'window',
     "Adaptive(score='best')": 'score',
-    "Adaptive(score='margin', threshold=-0.1)": 'threshold',
-    "Adaptive(score='margin', noise=-1)": 'noise',
-    "Adaptive(score='margin', noise=math.inf)": 'noise',
     'Drawing(temperature=0, scores=True)': 'temperature',
     'Drawing(temperature=-0.1)': 'temperature',
     'Drawing(temperature=math.inf)': 'temperature',
@@ -487,7 +480,6 @@ BAD = {
     'Drawing(cfg_scale=101)': 'cfg_scale',
     'write_by(schedule=[1, 3])': 'increase',
     'write_by(schedule=[2, 2, 7])': 'increase',
-    "write_by(policy='margin/10')": 'block_length',
     'write_by(revise=1, cfg_scale=1.5)': 'cfg_scale',
     "write_by(variant=ENCODER, unmask='lossless')": 'decoder',
     'canvas_of(n_known=-1)': 'n_known',
@@ -499,10 +491,6 @@ BAD = {
     "Way.of({}, order='margin:1..2')": 'margin:1..2',
     "Way.of({}, order='l2r/8')": 'l2r/8',
     'Way.of({}, order=[0.5, 1])': 'whole numbers',
-    'page_of(length=-1)': 'length',
-    'page_of(length=2**31)': 'length',
-    'page_of(top_logprobs=6)': 'top_logprobs',
-    'page_of(context=9)': 'context',
     'Given(revise=1).check(make_model().config, Drawing(), scores=True)': 'revise',
     'Adaptive(noise=1).check(make_model().config, Drawing(), scores=True)': 'noise',
 }
@@ -512,11 +500,6 @@ BAD = {
 def test_what_is_out_of_range_is_one_line(call, word):
     with one_line(word):
         eval(call, {'unmasking_of': unmasking_of, **globals()})
-
-
-def test_a_page_may_ask_for_the_most_that_there_is():
-    page_of(length=2**31 - 1, context=8, top_logprobs=5)
-    assert Page() == Page(length=0, context=0, stop='', blank_length='likely', top_logprobs=0)
 
 
 def test_a_model_in_training_mode_does_not_write():

@@ -61,9 +61,12 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
     how = {'n_steps': n_steps, 'schedule': schedule, 'binomial': binomial, 'revise': revise}
     if not kind:
         return Given(**how)
-    if kind in RULES:
-        return pkgutil.resolve_name(RULES[kind])(**how, **numbers)
-    return Adaptive(score=kind, **how, **numbers)
+    if kind not in RULES:
+        return Adaptive(score=kind, **how, **numbers)
+    rule = pkgutil.resolve_name(RULES[kind])
+    if any(field in numbers and mark not in rule.form for mark, field in CHOICE.items()):
+        raise ValueError(f'{policy} is not of the form {rule.form}: leave out the other numbers')
+    return rule(**how, **numbers)
 
 
 def drawing_in(options, scores=False):

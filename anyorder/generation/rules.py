@@ -3,21 +3,20 @@
 A rule says which scores the blanks have, which of them a step reveals, or both. A text then has an
 exact probability: what is known says which blanks each step chooses."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from anyorder.generation.unmasking import Adaptive
 
-# another rule is one class, named here, and imported where an order names it. What makes the rule
-# takes the fields of Given, and of the text of the order block_length, threshold and noise
+# another rule is one class, named here, and imported where an order names it. It has the fields of
+# Given, and those of block_length and threshold that its `form` has
 RULES = {
     'factor': 'anyorder.generation.rules:Factor',
     'eb': 'anyorder.generation.rules:EntropyBounded',
     'klass': 'anyorder.extras.rules.klass:Klass',
     'pc_sampler': 'anyorder.extras.rules.pc_sampler:PcSampler',
-    'dilated': 'anyorder.extras.rules.dilated:dilated',
+    'dilated': 'anyorder.extras.rules.dilated:Dilated',
     'drawn': 'anyorder.extras.rules.drawn:Drawn',
 }
 # writes again what fits least, imported where a text is to be revised
@@ -25,15 +24,11 @@ REVISED = 'anyorder.extras.rules.revise:rounds_of'
 
 
 class Rule(Adaptive):
-    """An Adaptive that is named as a whole, without noise; without a number unless it allows one.
+    """An Adaptive that is named as a whole, by a text of its `form`.
 
-    threshold  the number behind the colon of its name"""
+    threshold  the number behind the colon of its name; without one n_steps says how many"""
 
-    most_noise = 0
-    meant = 'no number: n_steps says how many'
-
-    def allows(self, threshold):
-        return False
+    has_threshold = True
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,6 @@ class Factor(Rule):
     score: str = 'top_prob'
     threshold: float = 1.0
     form = 'factor/BLOCK_LENGTH:FACTOR'
-    meant = 'a factor above 0'
-
-    def allows(self, threshold):
-        return 0 < threshold < math.inf
 
     def sure(self, ranked):
         n = torch.arange(1, ranked.size(1) + 1, device=ranked.device)
@@ -71,10 +62,6 @@ class EntropyBounded(Rule):
     score: str = 'entropy'
     threshold: float = 0.1
     form = 'eb/BLOCK_LENGTH:GAMMA'
-    meant = 'a bound of at least 0 nats'
-
-    def allows(self, threshold):
-        return 0 <= threshold < math.inf
 
     def sure(self, ranked):
         entropy = -ranked

@@ -63,12 +63,6 @@ class Unmasking:
                 'revise and cfg_scale; and a text that is scored stays as it is: score with '
                 f'revise=0, got revise={self.revise}'
             )
-        n = config.block_size
-        if self.reorders and self.block_length is not None and self.block_length > n:
-            raise ValueError(
-                f'block_length must be at most the {n} positions of the model, '
-                f'got {self.block_length}'
-            )
 
     def first_round(self, network, canvas, drawing):
         """Return the Unmasking by which the blanks of a canvas are filled at first."""
@@ -184,22 +178,16 @@ class Adaptive(Given):
     block_length: int | None = None
     adaptive = True
     reorders = True
-    most_noise = 1e30
-    # for messages: what its name looks like, and what the number behind the colon may be
-    form = 'SCORE/BLOCK_LENGTH:THRESHOLD+NOISE'
-    meant = 'a probability as the threshold of top_prob, of margin or of a score of a file'
+    form = 'SCORE/BLOCK_LENGTH:THRESHOLD+NOISE'  # of the text that names it
 
     def __post_init__(self):
         super().__post_init__()
         score_of(self.score)  # must be there
-        if not 0 <= self.noise <= self.most_noise:
+        if self.threshold is not None and (self.binomial or not self.has_threshold):
             raise ValueError(
-                f'the noise of {self.form} is from 0 to {self.most_noise:g}, got {self.noise}'
-            )
-        if self.threshold is not None and (self.binomial or not self.allows(self.threshold)):
-            raise ValueError(
-                f'{self.form} wants {self.meant}, and no binomial unmasking, got {self.threshold} '
-                f'for {self.score}'
+                f'{self.form} says by its threshold how many blanks a step reveals: without '
+                'binomial unmasking, and where it is no rule by a probability, of top_prob, of '
+                f'margin or of a score of a file, got {self.threshold} for {self.score}'
             )
         if self.block_length is not None:
             check_block_length(self.block_length, self.schedule)
@@ -208,9 +196,10 @@ class Adaptive(Given):
     def asks_host(self):
         return is_own(self.score)
 
-    def allows(self, threshold):
-        """Return whether the threshold may be this number."""
-        return 0 <= threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
+    @property
+    def has_threshold(self):
+        """Whether its score may reach its threshold."""
+        return self.threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
 
     def asked(self, part, first, n_new):
         n_targets = part.n_visits - first
@@ -378,9 +367,10 @@ class Lossless(Unmasking):
 
 
 def check_block_length(length, schedule='linear'):
-    if length < 1 or not isinstance(schedule, str):
+    if type(length) is not int or length < 1 or not isinstance(schedule, str):
         raise ValueError(
-            f'block_length must be at least 1, and is not for a schedule of ends, got {length}'
+            'block_length must be a whole number from 1, and is not for a schedule of ends, got '
+            f'{length}'
         )
 
 

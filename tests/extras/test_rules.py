@@ -30,7 +30,7 @@ def test_dilated_blocks_by_hand():
     """Luxembourg et al. 2025, arXiv 2506.19037: every third of seven blanks, then the others."""
     order = torch.arange(15, -1, -1)[None]
     canvas = Canvas(0 * order, order, 2, [0])
-    fill(make_model(block_size=16), canvas, Way(Dilated(7)))
+    fill(make_model(block_size=16), canvas, Way(Dilated(threshold=7)))
     step = [0, 1, 1, 0, 1, 1, 0, 2, 3, 3, 2, 3, 3, 2]
     assert canvas.step[0].flip(0).tolist() == [-1, -1, *step]
 
@@ -106,7 +106,7 @@ NAMED = [
     ('klass', 'random', Klass(threshold=0.9, kl_limit=0.01)),
     ('klass/16:0.7', 'l2r', Klass(threshold=0.7, block_length=16)),
     ('pc_sampler', 'random', PcSampler(decay=0.25, most=10.0)),
-    ('dilated', 'l2r', Dilated(32)),
+    ('dilated', 'l2r', Dilated()),
 ]
 
 
@@ -117,12 +117,10 @@ def test_a_rule_is_one_text(text, order, noun):
 
 BAD = {
     'factor:-1 factor/x eb:x eb:-0.1 dilated/x': 'is no order',
-    'factor:0': 'a factor above 0',
-    'factor/0 dilated:0': 'block_length',
-    'factor+0.5 klass+1': 'noise',
-    'klass:2': 'a confidence from 0 to 1',
-    'pc_sampler:3 drawn:3': 'no number',
-    'dilated/8 dilated:8.5 dilated+1': 'dilated:BLOCK_LENGTH',
+    'factor/0 dilated:0 dilated:8.5': 'block_length',
+    'klass+1': 'of the form klass/BLOCK_LENGTH:CONFIDENCE',
+    'pc_sampler:3': 'of the form pc_sampler/BLOCK_LENGTH',
+    'dilated/8': 'of the form dilated:BLOCK_LENGTH',
 }
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.generation.schedules import padded_ends
-from anyorder.generation.unmasking import Unmasking, check_block_length
+from anyorder.generation.unmasking import Given, check_block_length
 
 
 @dataclass(frozen=True)
-class Dilated(Unmasking):
+class Dilated(Given):
     """Reveal the blanks of a block from coarse to fine, whatever the model says.
 
     Step t reveals every floor(B / 2^t)-th blank of a block of B that is left, from the first on, so
@@ -17,17 +17,22 @@ class Dilated(Unmasking):
     text is one.
     Source: Luxembourg et al. 2025, arXiv 2506.19037."""
 
-    block_length: int = 32
+    threshold: int = 32  # the number of its name, as of all rules that say how many blanks
+    form = 'dilated:BLOCK_LENGTH'
     adaptive = True
     score = 'l2r'  # the order that is left where a step reveals one blank
 
     def __post_init__(self):
         check_block_length(self.block_length)
+        if self.binomial or self.revise:
+            raise ValueError(
+                f'{self.form} says itself how many blanks a step reveals: leave out '
+                'unmask=binomial and revise'
+            )
 
     @property
-    def threshold(self):
-        """The number of its name, as of all rules that say how many blanks a step reveals."""
-        return self.block_length
+    def block_length(self):
+        return self.threshold
 
     def first_round(self, network, canvas, drawing):
         B, N = canvas.order.shape
@@ -41,17 +46,6 @@ class Dilated(Unmasking):
     def ends(self, n_blanks, seeds, *names):
         steps = [dilated_steps(n, self.block_length) for n in n_blanks.tolist()]
         return padded_ends([own.bincount().cumsum(0).tolist() for own in steps], n_blanks)
-
-
-def dilated(n_steps=1, schedule='linear', binomial=False, revise=0, threshold=32, **choice):
-    """Return the Dilated that dilated:BLOCK_LENGTH names, where the number stands in the place of a
-    threshold."""
-    if binomial or revise or choice or threshold != int(threshold):
-        raise ValueError(
-            'dilated:BLOCK_LENGTH says itself how many blanks a step reveals, and needs no score: '
-            'leave out unmask=binomial, revise, /BLOCK_LENGTH and +NOISE'
-        )
-    return Dilated(int(threshold))
 
 
 def dilated_steps(n, block_length):

@@ -24,10 +24,6 @@ class Klass(Rule):
     threshold: float = 0.9
     kl_limit: float = 0.01
     form = 'klass/BLOCK_LENGTH:CONFIDENCE'
-    meant = 'a confidence from 0 to 1'
-
-    def allows(self, threshold):
-        return 0 <= threshold <= 1
 
     @property
     def graph_key(self):
