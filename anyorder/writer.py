@@ -16,7 +16,7 @@ from anyorder.fast import freeze
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
-from anyorder.generation.way import Page, Way, check_kinds
+from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import choose_lengths
 from anyorder.machine.devices import autocast, resolve_device
@@ -34,8 +34,7 @@ class Filled(str):
 
     logprob  nats of all that was written, each token given the known ones when it was drawn, by the
              law in Drawing; not the log-probability of a text that was revised
-    sample   the dict of its tokens, order, steps and log-probabilities, see Text.sample
-    top_logprobs  what it says of the likeliest tokens, None unless asked for"""
+    sample   the dict of its tokens, order, steps and log-probabilities, see Text.sample"""
 
 
 class Writer:
@@ -107,11 +106,9 @@ class Writer:
                    a threshold and with noise; or a rule of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
-        top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
-                   top_logprobs of the Filled or the Rows
+        top_logprobs  so many likeliest tokens of the law that wrote, for each token of the sample
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.way_and_page(way, page, options)
-        check_kinds({'n': 1 if n is None else n, 'batch_size': batch_size})
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
@@ -152,7 +149,7 @@ class Writer:
         elif of_way:
             raise ValueError(f'way has parts of its own: leave out {", ".join(of_way)}')
         page = replace(page or Page(), **of_page)
-        page.check(self.block_size, self.checkpoint.config.n_real)
+        page.check(self.checkpoint)
         pattern = read_pattern(page.pattern)
         return way, replace(page, stop=self.stops(page.stop), pattern=pattern)
 
@@ -185,11 +182,13 @@ class Writer:
 
         Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
         have a text."""
-        n_row = self.checkpoint.set.row_length
+        n_row = self.checkpoint.set.row_length or 0
         length = page.length or n_row or self.block_size
         templates = parse_prompts(prompts, self.tokenizer, length, self.prefix, page.pattern)
-        if n_row:
-            check_rows(prompts, templates, n_row)
+        for prompt, template in zip(prompts, templates):
+            n = len(template)
+            if n < n_row and not isinstance(prompt, str):
+                raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
         check_templates(templates, way, page, self.checkpoint.config)
         templates = [templates[i] for i in numbers]
         seeds = seeds_of(seed, len(templates))
@@ -216,7 +215,6 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
-        check_kinds({'n_orders': n_orders})
         is_l2r = isinstance(order, str) and order == 'l2r'
         is_plain = is_l2r and not options
         if n_orders < 0 or n_orders and not is_plain:
@@ -274,15 +272,6 @@ class Writer:
         # autocast ends with each step: between two a caller may write another text
         step = self.autocast()(lambda: next(steps, None))
         yield from iter(step, None)
-
-
-def check_rows(prompts, templates, n_row):
-    """Raise ValueError unless each prompt fits into a row of n_row tokens; rows of tokens fill
-    it."""
-    for prompt, template in zip(prompts, templates):
-        n = template.longest
-        if n > n_row or (n < n_row and not isinstance(prompt, str)):
-            raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
 
 
 def check_templates(templates, way, page, config):
@@ -366,18 +355,15 @@ class Rows(np.ndarray):
     """Rows (..., N) that were written, integers. A row that ended early is filled up with -1.
 
     logprob  (...) nats of all that was written, as of a Filled; None of a part of the rows
-    samples  the dict of each row, see Text.sample
-    top_logprobs  [rows] as of a Filled"""
+    samples  the dict of each row, see Text.sample"""
 
     logprob = None
     samples = ()
-    top_logprobs = None
 
     def __new__(cls, samples, shape):
         rows = as_rows(samples).reshape(*shape, -1).view(cls)
         nats = np.array([sample['nats'] for sample in samples])
         rows.samples = samples
-        rows.top_logprobs = [sample.get('top_logprobs') for sample in samples]
         rows.logprob = -nats.reshape(shape)
         return rows
 
@@ -392,5 +378,4 @@ def as_text(sample):
     text = Filled(sample['text'])
     text.logprob = -sample['nats']
     text.sample = sample
-    text.top_logprobs = sample.get('top_logprobs')
     return text

@@ -131,7 +131,7 @@ def test_what_a_writer_shows_is_a_part_of_the_text_at_the_end(writer):
     end = writer.infill('ab[[3]] x[[..]]', top_logprobs=2, length=16)
     *seen, last = writer.stream('ab[[3]] x[[..]]', length=16)
     assert last == end == tok.decode(end.sample['tokens'])
-    seen.append(''.join('·' if one is None else one['text'] for one in end.top_logprobs))
+    seen.append(''.join('·' if one is None else one['text'] for one in end.sample['top_logprobs']))
     blank = ' ' if tok.why_no_parts else ''  # of the token before it, which may be a blank
     for text in seen:
         shown = map(re.escape, text.replace(blank, '').split('·'))

@@ -1,8 +1,8 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from anyorder.generation.drawing import Drawing
@@ -10,21 +10,6 @@ from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmaski
 from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import Order, read_order
 from configurator import check_choice
-
-# of what a program may ask for: what it must be
-WHOLE = 'n n_orders batch_size n_steps top_k length context top_logprobs'
-NUMBERS = 'temperature top_p min_p presence_penalty cfg_scale'
-KINDS = {'unmask': (str, 'a text'), 'stop': (Collection, 'a text or a list of texts')}
-KINDS |= dict.fromkeys(WHOLE.split(), (Integral, 'a whole number'))
-KINDS |= dict.fromkeys(NUMBERS.split(), (Real, 'a number'))
-
-
-def check_kinds(options):
-    """Raise ValueError for a value that is not of its kind in KINDS."""
-    for name, value in options.items():
-        kind, what = KINDS.get(name, (object, ''))
-        if not isinstance(value, kind):
-            raise ValueError(f'{name} must be {what}, got {value!r:.60}')
 
 
 @dataclass(frozen=True)
@@ -50,7 +35,6 @@ class Way:
                  of this scale, margin/32:0.9 both
         score    whether the text in the blanks is scored
         options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
-        check_kinds(options)
         drawing = drawing_in(options, score)
         schedule = options.get('schedule', '')
         if not isinstance(schedule, str):
@@ -109,14 +93,13 @@ class Page:
         """How many numbers a place keeps of its likeliest tokens, see likeliest.py."""
         return self.top_logprobs and 1 + 2 * self.top_logprobs
 
-    def check(self, block_size, n_tokens):
-        """Raise ValueError for what does not fit into a model of `block_size` positions and
-        n_tokens tokens."""
-        check_kinds(vars(self))
+    def check(self, checkpoint):
+        """Raise ValueError for what does not fit to a model, or to the rows that it reads."""
         check_choice('blank_length', self.blank_length, 'likely', 'draw')
-        most = {'length': 2**31 - 1, 'context': block_size - 1, 'top_logprobs': n_tokens}
-        for name in most:
-            if not 0 <= getattr(self, name) <= most[name]:
-                raise ValueError(
-                    f'{name} must be from 0 to {most[name]}, got {getattr(self, name)}'
-                )
+        for name, most in (
+            ('length', checkpoint.set.row_length or 2**31 - 1),
+            ('context', checkpoint.config.block_size - 1),
+            ('top_logprobs', checkpoint.config.n_real),
+        ):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f'{name} must be from 0 to {most}, got {getattr(self, name)}')
