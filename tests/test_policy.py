@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import close, make_model, one_line
-from toy_runs import TWO, assert_alike, assert_same_runs, log, resume, run
+from toy_runs import TWO, assert_same_runs, log, resume, run
 
 import eval_ppl
 import train
@@ -128,15 +128,6 @@ def test_a_resumed_run_is_the_whole_one(policy, name, options):
     assert all(math.isfinite(entry['val_own']) for entry in log() if 'val_own' in entry)
 
 
-def test_two_processes_draw_the_orders_of_one(policy, forked):
-    def train(*more):
-        run(*TWO, '--max_iters=4', '--order=policy.py:by_token', *more)
-
-    train('--out_dir=one')
-    forked(train, train)
-    assert_alike('one', 'out')
-
-
 def test_a_row_that_is_no_permutation_ends_the_run(policy):
     """Not in the update that has it, as this would wait for the device, and before a save."""
     with one_line('policy.py:late .* every position once, since iteration 3'):
@@ -242,11 +233,6 @@ def test_a_validation_has_the_orders_that_are_named(policy):
     resume('--max_iters=8', f'--val_orders={names}')
     assert Checkpoint('out/ckpt.pt').run['val_orders'] == one
     assert Path('out/ckpt_best.pt').exists()
-
-    run('--max_iters=4', '--order=block:4', '--out_dir=plain')
-    (plain,) = [entry for entry in log('plain') if 'val_own' in entry]
-    assert (plain['val_own'], plain['val_l2r']) == (entry['val_own'], entry['val_l2r'])
-    assert 'val_any' not in plain
 
 
 def test_no_loss_of_a_set_has_the_name_of_a_function(policy):
