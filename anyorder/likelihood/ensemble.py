@@ -2,10 +2,9 @@
 probabilities averaged."""
 
 import math
-from itertools import islice, repeat
+from itertools import islice
 
 import torch
-import torch.nn.functional as F
 
 from anyorder.likelihood.nll import padded, read
 from anyorder.seeds import drawn_seeds, uniform_by
@@ -29,18 +28,16 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     i        the visit, 0 to T - 1
     returns  (B, K) nats, K = n_contexts"""
     B, T = order.shape
-    K = n_contexts
-    if not 0 <= i < T or K < 1:
+    if not 0 <= i < T or n_contexts < 1:
         raise ValueError(
-            f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
+            f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and '
+            f'n_contexts={n_contexts}'
         )
-    (seed,) = drawn_seeds(1, generator)
-    shuffles = uniform_by(seed, B * K, i).argsort(1)
-    shuffles[::K] = torch.arange(i)
-    visits = F.pad(shuffles, (0, 1), value=i)
-    orders = order.cpu().repeat_interleave(K, 0).gather(1, visits)  # (B K, i + 1)
-    rows = zip(idx.cpu().repeat_interleave(K, 0), orders, repeat([i]))
-    return -torch.cat([*read(model, rows)]).view(B, K)
+    rows = []
+    for tokens, one, seed in zip(idx.cpu(), order.cpu(), drawn_seeds(B, generator)):
+        shuffled = shuffled_contexts(one, i, 1, n_contexts - 1, seed)
+        rows += [(tokens, context, [i]) for context in (one[: i + 1], *shuffled)]
+    return -torch.cat([*read(model, rows)]).view(B, n_contexts)
 
 
 def sample_groups(block_size, width, n_positions, seed):
