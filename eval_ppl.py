@@ -158,7 +158,7 @@ def told_apart(found):
     Where several share a label, each is named by its whole text."""
     kept = {}
     for estimate, text in found:
-        kept.setdefault((estimate.kind, estimate.label, estimate.told), (estimate, text))
+        kept.setdefault((estimate.kind, estimate.label, estimate.work), (estimate, text))
     n_labels = Counter((kind, label) for kind, label, _ in kept)
     for estimate, text in kept.values():
         if n_labels[estimate.kind, estimate.label] > 1:

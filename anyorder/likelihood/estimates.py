@@ -41,7 +41,8 @@ class Estimate:
 
     kind       in --estimates, and of its rows
     name       in the table, where `ending` follows
-    work       the name of its nats in the journal; estimates of the same nats share it
+    work       the name of its nats in the journal; estimates of the same nats share it, and one of
+               the same kind and name is the same row
     nats       f(model, items, numbers) -> (len(numbers), m) float64 of the items of these numbers
     columns    f(nats (n, m)) -> {number of members: nats (n,) of the blocks}, of a row each
     about      f(nats (n, m), Corpus, row) -> what a row says beyond, a dict
@@ -49,7 +50,6 @@ class Estimate:
     several    whether a row says its number of members
     gains      whether a row says what it has gained over the first
     one        the estimate with which a row is compared, block by block, or None
-    told       what tells it from another one of its name, as the positions of a file
     n_at_once  blocks that one call of `nats` takes
     items      f(Corpus) -> what of it is measured: its blocks, or others that have a length
     dataset    the only data set that has it; '': all do"""
@@ -64,7 +64,6 @@ class Estimate:
     several: bool = True
     gains: bool = False
     one: 'Estimate | None' = None
-    told: str = ''
     ending: str = ''
     n_at_once: int = 1
     items: Callable = blocks_of
@@ -169,11 +168,10 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     how = {
         'kind': order.estimate,
         'name': LABELS.get(order.kind, order.name),
-        'work': f'{kind}{order.name} x {K} {derive_seed(order):x}{ending}',
+        'work': f'{kind}{order.name} x {K} {derive_seed(order.kept):x}{ending}',
         'about': about,
         'bound': 'idx' not in order.sees and (order.drawn and has_others or K > 1),
         'several': has_others,
-        'told': str(order.kept),
         'n_at_once': max(1, config.batch_size // K),
     }
     return Estimate(nats=nats, **how | fields)
@@ -234,15 +232,13 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         # only the gain is sampled, not the total: unbiased, and exact when all groups are there
         return (own[n_given:].sum() - weights @ gains).unsqueeze(0)
 
-    size = f'{n_contexts}/{width}'
     how = {
         'kind': 'ensemble',
         'name': 'ensemble',
-        'work': f'ensemble:{size} at {n_positions}',
+        'work': f'ensemble:{n_contexts}/{width} at {n_positions}',
         'columns': lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
         'about': nothing,
         'gains': True,
-        'told': size,
         'n_at_once': 1,
     }
     return in_orders(config, checkpoint, RANDOM, 1, nats_of=nats_of, **how)

@@ -12,7 +12,7 @@ def summarize(name, nats, counts, n_bytes):
 
     nats     (n,) float64, the total of every block
     counts   (n,) or int, its number of tokens
-    n_bytes  of all blocks; None: tokens are not bytes"""
+    n_bytes  of all blocks; None: tokens are not bytes, 0: there is no text"""
     n_blocks = len(nats)
     counts = torch.as_tensor(counts, dtype=torch.float64).expand(n_blocks)
     n_tokens = int(counts.sum())
@@ -20,8 +20,8 @@ def summarize(name, nats, counts, n_bytes):
     stderr = ratio_error(nats, counts)
     perplexity = math.exp(mean) if mean < 700 else math.inf  # where exp overflows
     bits = None
-    if n_bytes is not None:
-        bits = mean * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
+    if n_bytes:
+        bits = mean * n_tokens / math.log(2) / n_bytes
     return {
         'estimate': name,
         'nats_per_token': mean,
