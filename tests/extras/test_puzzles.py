@@ -291,7 +291,7 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(monkeypat
     meta = read_meta('one')
     kept = {name: options[name] for name in task_of(task).options if name in options}
     assert meta.puzzle == {'task': task} | kept
-    assert meta.made_by.split()[5:] == words
+    assert meta.made_by.split()[4:] == words
     found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
         split = open_split('.', 'one', name)
@@ -484,8 +484,8 @@ def solved(folder, script):
     """solved(name, option, ...): the JSON file of the command on a checkpoint."""
 
     def solved(name, *args):
-        words = ('solve', f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
-        script('anyorder.extras.puzzles', *words)
+        words = (f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
+        script('anyorder.extras.puzzles.solve', *words)
         return read_json('o.json')
 
     return solved
