@@ -235,5 +235,5 @@ def test_what_cannot_match_is_refused():
     allowed = torch.ones(N, V + 1, dtype=torch.bool)
     allowed[5, 3] = False
     for start, tokens in ((2, [-1]), (-1, [1, -1, -1]), (0, [-1] * N)):
-        with one_line(f'row 1 matches .* from position {max(start, 0)} '):
+        with one_line(f'row 1 matches .* from position {start} '):
             canvas_of(TEXTS[:2], parts=[(1, start, tokens, PATTERN)], allowed=allowed)

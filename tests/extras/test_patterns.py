@@ -62,8 +62,7 @@ def compare(pattern, tokenizer, rows, before=()):
         text = tokenizer.text_behind(before, row)
         if pattern.within and tokenizer.name.startswith('word'):
             text = text.removeprefix(' ')
-        state = table.read(row) if table else -1
-        is_match = state >= 0 and table.final[state]
+        is_match = table is not None and table.ends(row)[-1]
         fits = PART not in text and re.fullmatch(pattern.text, text)
         assert is_match == bool(fits), (pattern, text)
         found += [text] if is_match else []
@@ -148,7 +147,7 @@ def test_what_matches_is_what_a_tokenizer_shows(kind, within):
         n_found += len(compare(Pattern(text, within), tokenizer, rows_of(ids, 3), before))
     assert n_found > 10
     for token in {getattr(tokenizer, 'unknown', None), tokenizer.eos} - {None}:
-        assert Pattern('(?s).*').table(tokenizer).read([token]) < 0
+        assert not Pattern('(?s).*').table(tokenizer).ends([token])[-1]
 
 
 def test_special_tokens_and_numbers_without_a_token_are_no_text():
@@ -160,7 +159,7 @@ def test_special_tokens_and_numbers_without_a_token_are_no_text():
     backend.add_special_tokens(['[MASK]'])
     backend.add_tokens(['c d'])
     table = Pattern('(?s).*').table(HuggingFace('some', backend))
-    assert {i for i in range(table.classes.size) if table.read([i]) >= 0} == {0, 3, 5}
+    assert {i for i in range(table.classes.size) if table.ends([i])[-1]} == {0, 3, 5}
 
 
 # ---- tables
@@ -171,10 +170,10 @@ def test_a_table_is_small_and_kept(monkeypatch):
     anew at each byte would not be made."""
     assert Pattern(DATE).table(BYTES).next.shape == (10, 7)
     monkeypatch.setattr(automaton, 'subprocess', subprocess)
-    assert Pattern('[^a]{50}').table(BYTES).n_states < 500
+    assert len(Pattern('[^a]{50}').table(BYTES).next) < 500
     own, other = (Symbols('own', ['a', 'b', end], ' ', 2) for end in ('end', 'x'))
     tables = [Pattern('a+b').table(one) for one in (own, other, own)]
-    assert tables[0].final[tables[0].read([0, 0, 1])]
+    assert tables[0].ends([0, 0, 1])[-1]
     assert tables[0] is tables[2] is not tables[1]
 
 

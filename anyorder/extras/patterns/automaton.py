@@ -39,33 +39,17 @@ class Table:
     start: int
     pattern: object
 
-    @property
-    def n_states(self):
-        return len(self.next)
-
-    @property
-    def n_classes(self):
-        return self.next.shape[1]
-
     @functools.cached_property
     def edges(self):
         """(2, n): the pairs of states that some token leads from and to."""
         sources, classes = np.nonzero(self.next >= 0)
         return np.unique(np.stack([sources, self.next[sources, classes]]), axis=1)
 
-    def read(self, tokens):
-        """Return the state behind these tokens; -1 where no text that begins so matches."""
-        here = self.start
-        for token in tokens:
-            if here >= 0:
-                here = int(self.next[here, self.classes[token]])
-        return here
-
     def ends(self, tokens):
         """Return (n + 1,) bool: whether some text that matches has the first 0, 1, ... n of these
         tokens, -1 in blanks."""
         sources, targets = self.edges
-        reached = np.zeros(self.n_states, bool)
+        reached = np.zeros(len(self.next), bool)
         reached[self.start] = True
         found = [(reached & self.final).any()]
         for token in tokens:
@@ -73,7 +57,7 @@ class Table:
                 behind = targets[reached[sources]]
             else:
                 behind = self.next[reached, self.classes[token]]
-            reached = np.zeros(self.n_states, bool)
+            reached = np.zeros(len(self.next), bool)
             reached[behind[behind >= 0]] = True
             found.append((reached & self.final).any())
         return np.array(found)
@@ -92,27 +76,22 @@ def table_of(pattern, tokenizer):
     if start < 0:
         raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
 
+    # A state more, in which nothing has been read: a token may be spelled otherwise there
     spelling = spelled(tokenizer)
     first = spelling.within if pattern.within else spelling.first
-    found, classes = walk(of_bytes, byte_classes, spelling.tokens, pattern)
-    if first is not spelling.tokens:  # a state more, in which nothing has been read
-        by_class, of_first = walk(of_bytes, byte_classes, first, pattern)
-        behind = np.stack([classes, by_class[start, of_first]])
-        (columns, states), classes = np.unique(behind, axis=1, return_inverse=True)
-        found = np.vstack([found[:, columns], states])
-        final = np.append(final, final[start])
-        start = len(of_bytes)
-    found, start, final = minimal(found, start, final)
+    found, classes = walk(of_bytes, byte_classes, [*spelling.tokens, *first], pattern)
+    classes, of_first = np.split(classes, 2)
+    states = found[start, of_first]
+    kept, number = distinct(np.column_stack([classes, states]))
+    found = np.vstack([found[:, classes[kept]], states[kept]])
+    found, start, final = minimal(found, len(of_bytes), np.append(final, final[start]))
     if start < 0:
         raise ValueError(
             f'the tokens of {tokenizer.name} spell no text that matches {pattern}: write it in '
             'the letters of the vocabulary'
         )
     found, merged = merged_columns(found)
-    arrays = found.astype(np.int64), final, merged[classes]
-    for array in arrays:
-        array.flags.writeable = False  # one table serves many texts
-    return Table(*arrays, start, pattern)
+    return Table(found, final, merged[number], start, pattern)
 
 
 def built(pattern):

@@ -49,12 +49,13 @@ class Language(Limits):
                 E_q[p / q] = p(the text matches) a weight for the law of the network itself
 
     What is known of the n spans of at most L places is on the host: what a device has is brought
-    here. Their last places may be behind the canvas.
+    here. A span may begin before the canvas, and end behind it.
 
     row       (n,) of each span
+    start     (n,) the position on the canvas where it begins, below 0 before it
     span      (B, N) the number of the span that has a position, -1 for none
     position  (n, L) that of a place, -1 for none on the canvas
-    behind    (n, L) the token of a place behind the canvas, else BLANK
+    beside    (n, L) the token of a place before or behind the canvas, else BLANK
     held      (n, L) whose law the messages have: that of a known token, or that of a BLANK which
               nobody has answered, or one that was OBSERVED
     stand_in  (n, L, C) the log masses of the law of a BLANK
@@ -72,33 +73,31 @@ class Language(Limits):
         self.classes = Classes(table, device)
         self.of_token = table.classes
         with np.errstate(divide='ignore'):
-            self.of_known = np.log(np.eye(table.n_classes))
+            self.of_known = np.log(np.eye(table.next.shape[1]))
 
-        # Where the spans are, and in which state each begins
-        self.row = np.array([row for row, _, _ in spans])
-        most = max(len(tokens) + min(0, start) for _, start, tokens in spans)
-        shape = len(spans), most
-        lengths = np.zeros(len(spans), int)
-        states = np.zeros(len(spans), int)
+        # Where the spans are, and what stands beside the canvas
+        rows, starts, texts = zip(*spans)
+        self.row = np.array(rows)
+        self.start = np.array(starts)
+        lengths = np.array([*map(len, texts)])
+        shape = len(spans), lengths.max()
         self.span = np.full(canvas.order.shape, -1)
         self.position = np.full(shape, -1)
-        self.behind = np.full(shape, BLANK)
+        self.beside = np.full(shape, BLANK)
         for i, (row, start, tokens) in enumerate(spans):
             first = max(0, -start)
-            n = min(len(tokens), int(canvas.n_visits[row]) - start) - first  # on the canvas
-            lengths[i] = len(tokens) - first
-            states[i] = table.read(tokens[:first])
-            own = range(start + first, start + first + n)
-            self.span[row, own] = i
-            self.position[i, :n] = own
-            self.behind[i, n : lengths[i]] = tokens[first + n :]
+            end = min(len(tokens), int(canvas.n_visits[row]) - start)
+            self.beside[i, : len(tokens)] = tokens
+            self.beside[i, first:end] = BLANK
+            self.position[i, first:end] = range(start + first, start + end)
+            self.span[row, start + first : start + end] = i
         self.held = np.full(shape, BLANK)
 
         # The laws of what nobody has answered
         log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
         log_masses = self.classes.log_masses(log_weights)
-        self.stand_in = np.broadcast_to(log_masses, (*shape, table.n_classes)).copy()
-        self.messages = Messages(table, states, lengths, self.stand_in.copy())
+        self.stand_in = np.broadcast_to(log_masses, (*shape, log_masses.size)).copy()
+        self.messages = Messages(table, lengths, self.stand_in.copy())
         self.begin_step(canvas, canvas.n_known.to(device))
         if canvas.limits.asks_host:
             self.restrict(canvas, log_weights)
@@ -108,7 +107,7 @@ class Language(Limits):
             row = self.row[i]
             raise ValueError(
                 f'no text of row {canvas.number[row]} matches {table.pattern} from position '
-                f'{canvas.start[row] + self.position[i, 0]} on with what is known and allowed '
+                f'{canvas.start[row] + self.start[i]} on with what is known and allowed '
                 'there: choose another text, another number of blanks, or allow more'
             )
 
@@ -119,7 +118,7 @@ class Language(Limits):
         span = self.span[row, at]
         number = np.flatnonzero(span >= 0)
         span = span[number]
-        place = at[number] - self.position[span, 0]
+        place = at[number] - self.start[span]
         return span, place, torch.from_numpy(number).to(cells.row.device)
 
     def restrict(self, canvas, log_weights):
@@ -146,7 +145,7 @@ class Language(Limits):
         is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
         tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
         known = tokens[self.row[:, None], self.position]
-        known = np.where(self.position >= 0, known, self.behind)
+        known = np.where(self.position >= 0, known, self.beside)
         span, place = np.nonzero(known != self.held)
         self.hold(span, place, known[span, place])
 
@@ -204,7 +203,7 @@ class Language(Limits):
 
     def take(self, rows):
         row, spans = np.nonzero(rows.numpy()[:, None] == self.row)
-        part = taken(self, ('position', 'behind', 'held', 'stand_in'), spans)
+        part = taken(self, ('start', 'position', 'beside', 'held', 'stand_in'), spans)
         part.inner = self.inner.take(rows)
         part.messages = self.messages.take(spans)
         part.row = row

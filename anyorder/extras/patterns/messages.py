@@ -37,23 +37,21 @@ class Messages:
 
     The last state is none: nothing leads there, and from there nothing matches."""
 
-    def __init__(self, table, states, lengths, logs):
-        """Prepare the messages of spans that start in the states (n,), -1 for none, and have so
-        many places (n,)."""
-        S = table.n_states
+    def __init__(self, table, lengths, logs):
+        """Prepare the messages of spans that have so many places (n,)."""
+        S, n_classes = table.next.shape
         source, of_class = np.nonzero(table.next >= 0)
         target = table.next[source, of_class]
         self.onward = Sums(target, S + 1, source, of_class, S)
         self.back = Sums(source, S + 1, target, of_class, S)
-        self.between = Sums(of_class, table.n_classes, source, target, S)
+        self.between = Sums(of_class, n_classes, source, target, S)
         n, n_places, _ = logs.shape
-        span = np.arange(n)
-        self.states = states
+        self.start = table.start
         self.logs = logs
         self.forward = np.full((n, n_places + 1, S + 1), -np.inf)
-        self.forward[span, 0, states] = 0
+        self.forward[:, 0, table.start] = 0
         self.backward = np.full((n, n_places + 1, S + 1), -np.inf)
-        self.backward[span, lengths, :S] = np.where(table.final, 0, -np.inf)
+        self.backward[np.arange(n), lengths, :S] = np.where(table.final, 0, -np.inf)
         self.known_to = np.zeros(n, int)
         self.known_from = lengths.copy()
 
@@ -85,7 +83,7 @@ class Messages:
     def log_z(self):
         """Return log Z (n,), -inf where nothing matches."""
         self.sweep(self.back, self.backward, self.known_from, 0, -1)
-        return self.backward[np.arange(len(self.states)), 0, self.states]
+        return self.backward[:, 0, self.start]
 
     def sweep(self, sums, messages, known, to, step):
         """Find the messages from the places `known` (n,) on up to or down to places, by steps of 1
@@ -108,7 +106,7 @@ class Messages:
 
     def take(self, spans):
         """Return the same of these spans (n',), which may repeat."""
-        names = ('states', 'logs', 'forward', 'backward', 'known_to', 'known_from')
+        names = ('logs', 'forward', 'backward', 'known_to', 'known_from')
         return taken(self, names, spans)
 
 

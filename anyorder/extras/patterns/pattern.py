@@ -49,7 +49,7 @@ class Pattern:
 
         Raises ValueError if there is none, with the nearest."""
         table = self.table(tokenizer)
-        blanks = np.full(most + table.n_states, -1)
+        blanks = np.full(most + len(table.next), -1)
         can_match = np.flatnonzero(table.ends(blanks))
         borders = can_match.searchsorted([least, most + 1])
         shorter, found, longer = np.split(can_match, borders)
