@@ -254,7 +254,6 @@ BAD = [  # (options, what is asked with, a word)
     ('n_orders=0', '', 'at least 1'),
     ('n_orders=2', '', 'orders that are drawn'),
     ('unmask=lossless order=margin', '', 'lossless'),
-    ('order=margin/33', '', 'at most the 32 positions'),
     ('context=32', '', 'context'),
     ('', 'top_q=1', "'top_p'"),
     ('', 'max_gen_toks=0', 'no blank'),

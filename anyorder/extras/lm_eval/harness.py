@@ -266,7 +266,7 @@ class AnyOrderLM(LM):
         """Return the Way and the Page that a request asks for, or else the model has."""
         how = overridden(self.defaults, asked, 'gen_kwargs')
         page = Page(context=how.pop('context'), stop=stops, length=length)
-        page.check(self.writer.block_size, self.writer.tokenizer.n_tokens)
+        page.check(self.writer.checkpoint)
         how['n_steps'] = how['n_steps'] or self.writer.block_size
         return Way.of(self.writer.checkpoint.run, self.order, **how), page
 
