@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
@@ -45,7 +46,7 @@ class Drawing:
     def __post_init__(self):
         for name, (least, most) in RANGES.items():
             number = getattr(self, name)
-            if not least <= number <= most:
+            if not isinstance(number, Real) or not least <= number <= most:
                 raise ValueError(f'{name} must be from {least:g} to {most:g}, got {number}')
         if self.scores and self.temperature == 0:
             raise ValueError(

@@ -518,7 +518,6 @@ BAD = {
     '--dataset=hard': 'hard',
     '--orders=margins': 'nearest',
     '--orders=l2r/2': 'no order',
-    '--orders=margin/17': '16 positions',
     '--temperature=hot': 'temperature must be',
     '--blanks=foo': 'blanks must be',
     '--ckpt=nae_sat.pt --blanks=1': 'judge none',
