@@ -803,7 +803,6 @@ BAD = {
     '--estimates=accuracy': 'lambada',
     '--orders=l2r,up': "'up' is no order",
     '--orders=margin --temperature=0': 'every other one 0',
-    '--orders=margin/17': 'at most the 16',
     '--orders=l2r/4': "'l2r/4' is no order",
     '--orders=margin+.5': 'noise',
     '--datasets=no.txt --orders=drawn,l2r --pattern=.*': 'order=drawn',
