@@ -21,10 +21,10 @@ is waited for later. Nothing is said of speed, of kernels for CUDA alone, or of 
 
 import collections
 import contextlib
-import linecache
 import os
 import runpy
 import sys
+import traceback
 import weakref
 
 import torch
@@ -142,12 +142,9 @@ def with_tensors(function, x):
 
 def our_line():
     """Return (file, line, its text) of the last call in a file of the project."""
-    frame = sys._getframe()
-    while frame.f_code.co_filename.startswith(NOT_OURS):
-        frame = frame.f_back
-    file = frame.f_code.co_filename
-    text = linecache.getline(file, frame.f_lineno).strip()
-    return os.path.relpath(file, ROOT), frame.f_lineno, text
+    calls = traceback.extract_stack()
+    last = [call for call in calls if not call.filename.startswith(NOT_OURS)][-1]
+    return os.path.relpath(last.filename, ROOT), last.lineno, last.line
 
 
 # --------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ graphs that are launched as one, without a wait, in memory that is kept and give
 Most run on the simulated GPU, which stands in simulated_gpu.py and is tested first."""
 
 import gc
-import importlib
 import itertools
 import re
 import subprocess
@@ -12,7 +11,6 @@ import sys
 import weakref
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 import pytest
 import simulated_gpu
@@ -30,7 +28,6 @@ from anyorder.generation.way import Way
 from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
 from anyorder.machine.graphs import Graphs, has_graphs
-from anyorder.tokens.prepared import prepare
 from anyorder.weights import read_json
 from model import KVCache
 
@@ -449,19 +446,6 @@ def test_a_step_that_fails_leaves_it_usable_or_nothing(simulated, monkeypatch):
     simulated(body)
 
 
-def test_a_cpu_that_cannot_allocate_writes_the_next_text(monkeypatch):
-    def none(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
-
-    model = small(CPU)
-    want = text(model, CPU)
-    with monkeypatch.context() as patch:
-        patch.setattr(workspace, 'KVCache', none)
-        with pytest.raises(RuntimeError, match='allocate memory'):
-            text(model, CPU)
-    assert text(model, CPU) == want
-
-
 def test_inference_mode_makes_nothing_that_another_text_may_not_write(monkeypatch):
     """On the CPU, as no simulated tensor is of inference mode; and its graphs are others."""
     keys = []
@@ -529,45 +513,29 @@ SMALL += ' --compile=False --eval_interval=100 --log_interval=100 --network=gate
 
 
 @pytest.mark.slow
-def test_commands_do_the_same_on_the_simulated_gpu(forked, script, monkeypatch):
-    importlib.import_module('torch._dynamo')  # two seconds, here once and not in every fork
+@pytest.mark.parametrize('documents', ['apart', 'together'])
+def test_commands_do_the_same_on_the_simulated_gpu(data, script, documents):
+    """No line waits in an update or a step: weights wait where they are put and checked."""
 
-    def waits(said):
-        """{line that waits: how often, 'replayed': how many graphs}."""
-        found = re.findall(r'^(waited in .*|replayed): (\d+)$', said, re.MULTILINE)
-        return {line: int(n) for line, n in found}
+    def both(*command, of_cpu, of_gpu):
+        script(*command, *of_cpu, '--device=cpu', '--dtype=float32')
+        words = [sys.executable, simulated_gpu.__file__, *command, *of_gpu]
+        said = subprocess.check_output(words, text=True)
+        waited = {line: int(n) for line, n in re.findall(r'(?m)^(\w.*): (\d+)$', said)}
+        often = [line for line, n in waited.items() if n > 2 and line != 'replayed']
+        assert all(re.search(r'model.to\(|own_part\(|isfinite\(\)', line) for line in often)
+        return str(waited)
 
-    text = 'The quick brown fox jumps over the lazy dog. <|endoftext|>'
-    Path('words.txt').write_text(text * 40)
-    prepare('text', 'data', name='words', source='words.txt', tokenizer='bytes')
-
-    # Not in a fork: autograd does not know a device that comes after its first use
-    train = ['train.py', '--dataset=words', '--data_dir=data', *SMALL.split(), '--max_iters=9']
-    for documents in ('apart', 'together'):
-        train_so = [*train, f'--documents={documents}']
-        command = [sys.executable, simulated_gpu.__file__, *train_so, '--out_dir=gpu']
-        waited = waits(subprocess.check_output(command, text=True))
-        assert any('means.tolist()' in line for line in waited)
-        often = [line for line, n in waited.items() if n >= 9 and line != 'replayed']
-        assert all('model.to(' in line for line in often)  # the weights: none in an update
-        script(*train_so, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
-        logs = []
-        for name in ('gpu', 'cpu'):
-            last = log(name)[-1]
-            logs.append([last[key] for key in ('loss', 'grad_norm', 'val_any')])
-        close(*logs, rtol=1e-4, atol=0)
-
+    train = ['train.py', *SMALL.split(), '--max_iters=9', f'--documents={documents}']
+    waited = both(*train, of_cpu=['--out_dir=cpu'], of_gpu=['--out_dir=gpu'])
+    assert 'means.tolist()' in waited
     sample = ['sample.py', '--ckpt=cpu/ckpt.pt', '--top_k=50', '--prompt=a', '--order=margin']
-    script(*sample, '--out=cpu.json', '--device=cpu')
-    monkeypatch.setattr(sys, 'argv', ['simulated_gpu.py', *sample, '--out=gpu.json'])
-    (finished,) = forked(simulated_gpu.main)
-    waited = waits(finished.said)
-    assert waited.pop('replayed')
-    # before the first step and at the end; a weight waits where it is put and checked
-    often = [line for line, n in waited.items() if n > 2]
-    assert all('own_part(' in line or 'isfinite()' in line for line in often)
+    waited = both(*sample, of_cpu=['--out=cpu/a.json'], of_gpu=['--out=gpu/a.json'])
+    assert 'replayed' in waited
     found = []
-    for name in ('gpu.json', 'cpu.json'):
-        samples = read_json(name)['samples']
-        found.append([[*s['tokens'], *s['order'], s['nats']] for s in samples])
+    for name in ('gpu', 'cpu'):
+        last = log(name)[-1]
+        samples = read_json(f'{name}/a.json')['samples']
+        written = [[*s['tokens'], *s['order'], s['nats']] for s in samples]
+        found.append([*written, [last[key] for key in ('loss', 'grad_norm', 'val_any')]])
     close(*found, rtol=1e-4, atol=0)
