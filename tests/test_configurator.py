@@ -13,17 +13,7 @@ from anyorder.generation.scores import SCORES
 from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.networks import NETWORKS
 from anyorder.orders import ORDERS
-from anyorder.training.start import written_out
-from configurator import (
-    configure,
-    differing,
-    help_text,
-    home,
-    names_in,
-    number_in,
-    numbers,
-    options_of,
-)
+from configurator import configure, help_text, home, names_in, number_in, numbers, options_of
 
 OPTIONS = dict(
     learning_rate=6e-4,
@@ -221,11 +211,6 @@ def test_a_command_without_its_packages_has_help_and_says_how_to_install_them(ty
     assert p.stderr.count('\n') <= 1
 
 
-def test_what_differs_is_said_of_what_both_have():
-    before, now = {'a': 1, 'b': '', 'c': 2}, {'a': 1, 'b': 'x'}
-    assert differing(before, now) == {'b': "b '' -> x"}
-
-
 def test_a_number_within_an_option_has_digits_alone():
     assert names_in('ptb,, lm1b ,') == ['ptb', 'lm1b']
     assert [number_in(text) for text in ('10', '1e1', '-.5')] == [10, 10, -0.5]
@@ -235,12 +220,3 @@ def test_a_number_within_an_option_has_digits_alone():
     for text, least in (('4,1_0', 1), ('3', 4), ('', 0)):
         with one_line(f'numbers from {least} with'):
             numbers({'steps': text}, 'steps', least)
-
-
-@pytest.mark.parametrize(
-    'option', ['network=gate_init=1_0', 'network=n_cond=1_6', 'order=few:8@1_0']
-)
-def test_no_option_of_a_run_holds_a_number_with_underscores(option):
-    namespace = vars(importlib.import_module('train'))
-    with one_line(option.split('=')[-1][-3:]):
-        written_out(configure(namespace, [f'--{option}']), {})

@@ -19,9 +19,7 @@ from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, res
 
 import train
 from anyorder.checkpoint import entries_of, load_checkpoint
-from anyorder.fast import lean
 from anyorder.machine.processes import start_processes
-from anyorder.training.sharding import recompute
 from anyorder.training.update import update
 from anyorder.training.validation import validate
 
@@ -83,10 +81,8 @@ RUNS = [*zip(NETWORKS, itertools.cycle(('muon', 'adamw')))]
 def after_updates(network, optimizer, way='', n=2, **more):
     """Return the state after some updates in float64, and its checkpoint, but for the losses, of
     which each process has its own; beside it validation block by block."""
-    model = lean(learner(**network, dropout=0.1).train())
-    if way:
-        recompute(model)
-    state = start(model, optimizer, way)
+    model = learner(**network, dropout=0.1)
+    state = start(model, optimizer=optimizer, save_memory=way)
     for _ in range(n):
         update(state, SETS, 1e-2, options(l2r_ratio=0.0, **more))
     val = validate(state.ema.model, FIVE, {'any': state.order}, options(batch_size=1))
@@ -114,7 +110,7 @@ def test_a_split_run_is_the_whole_run(forked):
     def both():
         start_processes()
         for asked, of_one in zip(RUNS, wanted):
-            assert_split(of_one, *asked, 'shard')
+            assert_split(of_one, *asked, 'shard,recompute')
 
     forked(both, both)
 
@@ -127,7 +123,7 @@ def test_nodes_that_each_split_a_copy_are_one_process(forked):
     def body(local_rank):
         os.environ |= {'LOCAL_RANK': str(local_rank), 'LOCAL_WORLD_SIZE': '2'}
         start_processes()
-        assert_split(wanted, {}, 'muon', 'hybrid', **asked)
+        assert_split(wanted, {}, 'muon', 'hybrid,recompute', **asked)
 
     forked(*(partial(body, n % 2) for n in range(4)))
 
@@ -224,35 +220,3 @@ def test_the_batch_script_leaves_a_config_its_weights(slurm, words, given):
         assert (p.returncode, said.count('\n')) == (1, 1)
     else:
         assert said.splitlines()[-len(given + words) - 1 :] == ['-', *given, *words]
-
-
-# ---- programs
-
-
-TINY = [
-    *TOY[1:],
-    '--block_size=4',
-    '--batch_size=2',
-    '--max_iters=1',
-    '--eval_iters=1',
-    '--warmup_iters=0',
-    '--n_embd=16',
-    '--dataset=x',
-    '--data_dir=.',
-]
-MADE = {  # a file, and what makes it
-    'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
-    'out/ckpt.pt': f'train.py {" ".join(TINY)}',
-    's.json': 'sample.py --device=cpu --prompt=a[[2]] --watch=True --out=s.json',
-}
-
-
-@pytest.mark.parametrize('streams', ['>&- 2>&- <&-', '>/dev/full 2>/dev/full'])
-def test_programs_do_their_work_without_a_terminal(data, streams):
-    """Each leaves its file and ends with 0, but for a sample that a full disk has lost."""
-    Path('x.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
-    for made, command in MADE.items():
-        line = f'{sys.executable} {ROOT}/{command} {streams}'
-        finished = subprocess.run(['bash', '-c', line], check=False)
-        assert finished.returncode == ('full' in streams and made == 's.json'), command
-        assert os.path.exists(made), command

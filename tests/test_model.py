@@ -443,7 +443,7 @@ def test_the_words_of_a_network_may_stand_in_any_order(text, name):
         'encoder,mixed': 'attention two values, bidirectional and mixed',
         'sigma_gpt,layer': 'target_position two values, input and layer',
         'gate_init=open': "got 'gate_init=open'",
-        'gate_init=nan': "got 'gate_init=nan'",
+        'gate_init=1_0': "got 'gate_init=1_0'",
         'n_cond=1.5': "got 'n_cond=1.5'",
         'n_embd=64': "got 'n_embd=64'",
     }.items(),
