@@ -198,10 +198,6 @@ def test_a_set_that_a_run_refuses_has_no_plan():
     prepare_tokens('.', 'mine', 'mine.npy', shape='2x2')
     with one_line('takes --block_size=4'):
         plan_of('mine', '--block_size=8')
-    np.save('text.npy', np.arange(3000) % 7)
-    prepare_tokens('.', 'text', 'text.npy')
-    with one_line('stream'):
-        plan_of('text', '--documents=apart')
 
 
 # ---- the plain way, and the bench
@@ -217,7 +213,6 @@ def test_the_plain_way_writes_the_same(batch, n_steps):
     plain = plain_generate(model, order, ends, temperature=1e-9)
     ours = generate(model, torch.zeros_like(order), order, 0, n_steps, temperature=0)
     assert torch.equal(plain, ours)
-    assert plain_generate(model, order, ends).max() < 11
 
 
 def test_the_limit_counts_every_slot_and_weight():
