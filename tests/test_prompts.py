@@ -115,7 +115,7 @@ BAD = {
     '[[?/a/]]': 'a blank is',
     '[[../a/]]': 'a blank is',
     '[[5-2]]': 'least to its most',
-    '\udce9': 'in UTF-8',
+    '\udce9': 'utf-8',
     '[[99999999/0*/]]': 'does not fit into length=20',
     '[[50-60/0*/]]': 'does not fit into length=20',
     'abcdefghij[[2-12/0+/]]klm': 'has room for 7',

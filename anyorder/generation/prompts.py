@@ -9,7 +9,6 @@ import numpy as np
 
 import anyorder
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.sources import is_text
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizer import tokens_of
 from configurator import home
@@ -186,8 +185,7 @@ def split_blanks(prompt):
     """Return the pieces of a prompt, with texts.
 
     A blank ends at the first ]], with a pattern at the first /]]; \\[[ is a plain [[."""
-    if not is_text(prompt):  # half of a pair of surrogates, or a byte that is no UTF-8
-        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}')
+    prompt.encode()  # raises ValueError for half of a pair of surrogates, or a byte that is none
     pieces = []
     text = ''  # since the last blank
     start = 0

@@ -244,7 +244,8 @@ def document_of(row, text_key, prompt_key):
     if prompt_key == 'auto':
         prompt_key = 'prompt' if 'prompt' in row else ''
     texts = [row[key] for key in (prompt_key, text_key) if key]
-    if None in row or not all(map(is_text, texts)):  # None has fields beyond those of a .csv
+    ''.join(texts).encode()  # raises for what is no text, or has half of a surrogate pair
+    if None in row:  # which has fields beyond those of a .csv
         raise ValueError
     if not prompt_key:
         return texts[0]
@@ -253,16 +254,6 @@ def document_of(row, text_key, prompt_key):
     if not text or END_OF_TEXT in prompt + text:
         raise ValueError
     return prompt, text
-
-
-def is_text(value):
-    """Whether it is a string in valid Unicode, which half a surrogate pair is not."""
-    if not isinstance(value, str):
-        return False
-    try:
-        return value.isascii() or bool(value.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def csv_rows(path):

@@ -8,7 +8,7 @@ import os
 from tokenizers import ByteLevelBPETokenizer
 
 from anyorder.extras.tokenizers.learned import Untrained
-from anyorder.extras.tokenizers.library import Library, end_of
+from anyorder.extras.tokenizers.library import Library
 from anyorder.extras.tokenizers.ranks import file_of_ranks
 from anyorder.machine.files import asking_hub, read_text, reading
 from anyorder.tokens.meta import Meta, read_meta
@@ -52,7 +52,10 @@ def in_folder(folder, name):
         return Library.of_file(name, read_text(path), end=end)
     paths = [os.path.join(folder, file) for file in GPT2_FILES]
     if all(map(os.path.isfile, paths)):
-        return of_gpt2_files(name, paths, end)
+        with reading(paths[0], 'the vocabulary of a GPT-2', WAY_OUT):
+            backend = ByteLevelBPETokenizer(*paths)._tokenizer
+            backend.add_special_tokens([end] if end else [])
+        return Library.of_file(name, backend.to_str(), end=end)
     raise ValueError(
         f'{folder} holds no tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
         '.save_pretrained(OTHER) of transformers writes one where it can'
@@ -82,15 +85,6 @@ def said_in(folder, file):
         return {}
     with reading(path, f'the {file} of a model', WAY_OUT):
         return {**json.loads(read_text(path))}
-
-
-def of_gpt2_files(name, paths, end):
-    """Return the tokenizer of a vocab.json and a merges.txt, as GPT-2's folder has them."""
-    with reading(paths[0], 'the vocabulary of a GPT-2', WAY_OUT):
-        backend = ByteLevelBPETokenizer(*paths)._tokenizer
-        if end:
-            backend.add_special_tokens([end])
-    return Library(name, backend, end_of(backend, end))
 
 
 def of_hub(name):

@@ -6,7 +6,7 @@ from functools import partial
 
 from tokenizers import models, trainers
 
-from anyorder.extras.tokenizers.library import BYTE_OF, Library, byte_level, end_of
+from anyorder.extras.tokenizers.library import BYTE_OF, Library, byte_level
 from anyorder.extras.tokenizers.words import SPLIT_IN_WORDS, cut_of_words
 from anyorder.machine.terminal import progress
 from anyorder.tokens.documents import cut_anew
@@ -83,4 +83,4 @@ def train_bpe(name, n_tokens, texts):
         show_progress=False,
     )
     heard(partial(backend.train_from_iterator, trainer=trainer), texts)
-    return Library(name, backend, end_of(backend))
+    return Library.of_file(name, backend.to_str())
