@@ -26,17 +26,23 @@ LAID_OUT = {
     'a [[=b]]': 'a B',
     '[[2]]a[[?]]b': '__a_b',
     '<|endoftext|>ab[[=c<|endoftext|>]]': 'ĀabCĀ',
+    (97.0, -1.0): 'a_',  # a row
+}
+BEGUN = {  # of a text that is written with its beginning, which it has once
+    '<|endoftext|>a[[2]]<|endoftext|>': 'a__Ā',
+    '<|endoftext|><|endoftext|>[[2]]<|endoftext|>': 'Ā__Ā',
 }
 
 
-@pytest.mark.parametrize('prompt, laid_out', LAID_OUT.items())
-def test_a_prompt_is_laid_out(prompt, laid_out):
+@pytest.mark.parametrize('prefix, prompts', [((), LAID_OUT), ((256,), BEGUN)])
+def test_a_prompt_is_laid_out(prefix, prompts):
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
-    text = p.parse_prompt(prompt, Bytes(), len(laid_out))
-    shown = ''
-    for token, kind in zip(map(chr, text.tokens), text.kinds):
-        shown += {'given': token, 'answer': token.upper()}.get(kind, '_')
-    assert shown == laid_out
+    for prompt, laid_out in prompts.items():
+        text = p.parse_prompt(prompt, Bytes(), len(laid_out), prefix)
+        shown = ''
+        for token, kind in zip(map(chr, text.tokens), text.kinds):
+            shown += {'given': token, 'answer': token.upper()}.get(kind, '_')
+        assert shown == laid_out
 
 
 @pytest.fixture
@@ -138,8 +144,6 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
         p.parse_prompt(row, Bytes(), 20)
-    text = p.parse_prompt([1.0, -1.0], Bytes(), 20)
-    assert [*zip(text.tokens, text.kinds)] == [(1, 'given'), (0, 'blank')]
 
 
 @pytest.mark.parametrize(
@@ -163,17 +167,10 @@ def test_a_file_of_prompts_has_one_on_each_line(home):
     assert p.read_prompts('FILE:~/p.jsonl') == ['a', 'b\nc', [1, -1]]
     for content in ('[' * 20000, '{"prompt": 1}'):
         path.write_text(content)
-        with one_line('line 1 of p.jsonl cannot be read as a prompt: write'):
+        with one_line('line 1 of p.jsonl cannot be read as a prompt'):
             p.read_prompts('FILE:p.jsonl')
     np.save('a.npy', [[1, -1], [2, 3]])
     assert p.read_prompts('FILE:a.npy') == [[1, -1], [2, 3]]
-
-
-def test_a_text_that_is_written_with_its_beginning_has_it_once():
-    for text, n_first, want in (('a', 1, [97]), ('a', 0, [256, 97]), ('<|endoftext|>', 1, [256])):
-        prompt = f'<|endoftext|>{text}[[2]]<|endoftext|>'
-        known, _, last = p.parse_prompt(prompt, Bytes(), 9, n_first * (256,)).pieces
-        assert (known.text, last.text) == (want, [256])  # a later one stays
 
 
 AT_BORDERS = {
