@@ -12,7 +12,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.tokens.documents import Begun, batches, encode_documents
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.shown import lay_out, shown_text, token_texts
+from anyorder.tokens.shown import shown_text, token_texts
 from anyorder.tokens.tokenizer import PART, Bytes, Symbols, choose, get_tokenizer, tokenizer_of_set
 from anyorder.writer import Writer
 
@@ -82,28 +82,6 @@ def test_a_grid_is_shown_in_cells_of_equal_width_and_a_text_as_it_is():
         ([0, -1], 0, 'a.·'),
     ):
         assert shown_text(tokens, tok, columns) == text
-
-
-LINES = {  # texts, and the lines that they take
-    'ab|cd': 'ab|c;d',
-    'a\nb|c': 'a↵;b|c',
-    '\n\n|a': '↵;↵|;a',
-    '中中|a': '中;中|a',
-    'e\u0301\t\x07b|': 'e\u0301 b|',
-}
-
-
-@pytest.mark.parametrize('texts, lines', LINES.items())
-def test_texts_stand_on_lines_of_three_columns(texts, lines):
-    """A letter may take two columns or none, and what cannot be printed is left out."""
-    found = ''
-    last = 0
-    for letters in lay_out(texts.split('|'), 3):
-        for line, letter in letters:
-            found += ';' * (line - last) + letter
-            last = line
-        found += '|'
-    assert found[:-1] == lines
 
 
 WORDS = 'ab x a b x ab'  # which every tokenizer below spells

@@ -75,32 +75,3 @@ def shown_text(tokens, tokenizer, columns):
     cells = [to_the_right(text, width) for text in texts]
     starts = range(0, len(cells), columns)
     return '\n'.join(' '.join(cells[start : start + columns]) for start in starts)
-
-
-def lay_out(texts, width):
-    """Return where texts that follow one another stand on lines of `width` columns: of each text
-    [(line, letter)].
-
-    A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be
-    printed is left out."""
-    line = 0
-    column = 0
-    places = []
-    for text in texts:
-        places.append([])
-        for letter in text:
-            if letter == '\n':
-                places[-1].append((line, '↵'))
-                line += 1
-                column = 0
-                continue
-            if letter.isspace():
-                letter = ' '
-            if not letter.isprintable():
-                continue
-            if column + columns_of(letter) > width:
-                line += 1
-                column = 0
-            places[-1].append((line, letter))
-            column += columns_of(letter)
-    return places

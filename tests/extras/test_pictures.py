@@ -13,7 +13,7 @@ from conftest import one_line
 
 import anyorder.extras.pictures.__main__ as pictures
 from anyorder.extras.pictures.replay import kendall_tau, write_replay
-from anyorder.extras.pictures.watch import Watch, has_colours
+from anyorder.extras.pictures.watch import Watch, has_colours, lay_out
 from anyorder.tokens.tokenizer import Bytes, Symbols
 from configurator import configure
 
@@ -227,3 +227,25 @@ def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
     (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], [[-1] * 4 + [0, -2]], columns=3, COLUMNS=40)
     assert plain(frame)[:-1] == ['  C4 F#3   a', '     F#3   ·']
     assert '\x1b[7m F#3\x1b[0m' in frame
+
+
+LINES = {  # texts, and the lines that they take
+    'ab|cd': 'ab|c;d',
+    'a\nb|c': 'a↵;b|c',
+    '\n\n|a': '↵;↵|;a',
+    '中中|a': '中;中|a',
+    'e\u0301\t\x07b|': 'e\u0301 b|',
+}
+
+
+@pytest.mark.parametrize('texts, lines', LINES.items())
+def test_texts_stand_on_lines_of_three_columns(texts, lines):
+    """A letter may take two columns or none, and what cannot be printed is left out."""
+    found = ''
+    last = 0
+    for letters in lay_out(texts.split('|'), 3):
+        for line, letter in letters:
+            found += ';' * (line - last) + letter
+            last = line
+        found += '|'
+    assert found[:-1] == lines

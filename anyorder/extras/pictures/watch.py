@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import groupby
 from operator import itemgetter
 
-from anyorder.tokens.shown import columns_of, lay_out, to_the_right, token_texts
+from anyorder.tokens.shown import columns_of, to_the_right, token_texts
 
 FRAME = 1 / 20  # seconds: steps that follow one another faster share a frame
 BLACK_ON = '38;5;16;48;5;'  # of 256 colours
@@ -103,3 +103,32 @@ class Watch:
             return ''
         shade = int(math.exp(logprob) * len(SHADES))
         return f'{BLACK_ON}{SHADES[min(shade, len(SHADES) - 1)]}'
+
+
+def lay_out(texts, width):
+    """Return where texts that follow one another stand on lines of `width` columns: of each text
+    [(line, letter)].
+
+    A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be
+    printed is left out."""
+    line = 0
+    column = 0
+    places = []
+    for text in texts:
+        places.append([])
+        for letter in text:
+            if letter == '\n':
+                places[-1].append((line, '↵'))
+                line += 1
+                column = 0
+                continue
+            if letter.isspace():
+                letter = ' '
+            if not letter.isprintable():
+                continue
+            if column + columns_of(letter) > width:
+                line += 1
+                column = 0
+            places[-1].append((line, letter))
+            column += columns_of(letter)
+    return places
