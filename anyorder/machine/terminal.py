@@ -43,7 +43,7 @@ def one_line_errors(*signals, prints_results=False):
         sys.exit(f'error: {e}: name another, which is there and which you may use')
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
-    except ModuleNotFoundError as e:
+    except ImportError as e:
         sys.exit(f'error: {e}: pip install -r requirements.txt (-r requirements-extra.txt)')
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):

@@ -202,7 +202,7 @@ BAD = [  # (a kind and a file, what is put there in place of it or of its entrie
     ('mdlm config.json', '{"time_conditioning": true}', 'time_conditioning'),
     ('bert config.json', '{"num_hidden_layers": 3}', '16 weights do not fit'),
     ('bert config.json', '{"intermediate_size": 20}', '6 weights do not fit'),
-    ('bert config.json', '{"hidden_size": 15}', 'makes no bert .ValueError: The hidden size'),
+    ('bert config.json', '{"hidden_size": 15}', 'of the kind bert.*ValueError: The hidden size'),
     (
         'bert config.json',
         '{"quantization_config": {"quant_method": "gptq"}}',
@@ -210,17 +210,17 @@ BAD = [  # (a kind and a file, what is put there in place of it or of its entrie
     ),
     ('bert config.json', '{"model_type": "gpt2"}', "'gpt2'.*may be llada, Dream, mdlm, bert"),
     ('bert config.json', '{"model_type": ["bert"]}', "'bert'"),
-    ('bert config.json', '{"model_type": "llada"}', 'lacks max_sequence_length'),
+    ('bert config.json', '{"model_type": "llada"}', 'max_sequence_length'),
     ('bert tokenizer_config.json', '{"mask_token": null}', 'no mask token'),
     ('dream config.json', '{"hidden_size": "x"}', 'hidden_size'),
     ('dream config.json', '{"rope_parameters": {"rope_type": "yarn"}}', 'rope_parameters'),
     ('bert model.safetensors', 'cut off', 'model.safetensors cannot be read as weights'),
     ('bert model.safetensors', '', '44 weights do not fit'),
     ('bert tokenizer.json', '', 'no vocabulary'),
-    ('bert tokenizer.json', '[]', 'no tokenizer that can be'),
+    ('bert tokenizer.json', '[]', 'as a tokenizer without'),
     ('bert chat_template.jinja', "{{ ''.__class__.__mro__ }}", 'SecurityError'),
     ('bert chat_template.jinja', '{% for m in messages %}', 'SyntaxError'),
-    ('bert chat_template.jinja', "{{ raise_exception('no system') }}", 'no system.*leave out'),
+    ('bert chat_template.jinja', "{{ raise_exception('no system') }}", 'leave out.*no system'),
 ]
 
 

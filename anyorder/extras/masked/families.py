@@ -3,7 +3,6 @@
 `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one; its config.json says which. Weights go
 into networks of transformers. No code of a folder is ever run."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +17,7 @@ from anyorder.checkpoint import MASKED, set_exempt
 from anyorder.extras.hub.folders import check_form, read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.machine.files import is_out_of_memory
+from anyorder.machine.files import reading
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizer import get_tokenizer
@@ -55,11 +54,17 @@ class MaskedCheckpoint:
         if not os.path.isdir(self.folder):
             self.folder = local_path(f'hf:{self.folder}')
         path = os.path.join(self.folder, 'config.json')
-        self.file = File(read_json(path))
+        self.file = read_json(path)
         self.kind = self.file.get('model_type')
         self.family = masked_family(self.kind, path)
         self.tokenizer, special = open_tokenizer(self.kind, self.family, self.folder)
-        self.config = self.what_is_known(special)
+        with self.reading():
+            self.config = self.what_is_known(special)
+
+    def reading(self):
+        """Return the context in which its files are read, whatever they lack."""
+        way_out = 'name another, or fetch it again'
+        return reading(self.folder, f'a model of the kind {self.kind}', way_out, n_letters=300)
 
     def what_is_known(self, special):
         """Return the MaskedConfig, by {what: token} of special tokens, see open_tokenizer."""
@@ -91,17 +96,14 @@ class MaskedCheckpoint:
         for token in (special.get('mask'), self.file.get('mask_token_id'), self.family.mask_id):
             if token is not None:
                 return token
-        raise ValueError(
-            f'{self.folder} names no mask token, in its tokenizer or as mask_token_id of '
-            'config.json'
-        )
+        raise ValueError('no mask token, in its tokenizer or as mask_token_id of config.json')
 
     def model(self, weights='raw', device='cpu'):
         """Return the MaskedModel in evaluation mode, in the dtype of its file.
 
         The file has one set of weights, by any name."""
         found = read_weights(self.folder)
-        with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
+        with self.reading():
             check_form(self.file, {'quantization_config': None})
             network = self.family.load(self.file, found)
         model = MaskedModel(network, self.config).to(device)
@@ -110,26 +112,6 @@ class MaskedCheckpoint:
 
     def about(self, weights):
         return f'{self.name}: {self.kind}, mask token {self.config.mask_id}'
-
-
-class File(dict):
-    """What config.json says."""
-
-    def __missing__(self, name):
-        raise ValueError(f'config.json of a {self.get("model_type")} model lacks {name}')
-
-
-@contextlib.contextmanager
-def explained(folder, what, way_out):
-    """Make one line, a ValueError, of whatever transformers raises in the body."""
-    try:
-        yield
-    except Exception as e:
-        if is_out_of_memory(e):
-            raise
-        lines = str(e).strip().splitlines()
-        why = lines[0][:300] if lines else ''
-        raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
 
 
 def open_tokenizer(kind, family, folder):
@@ -146,9 +128,8 @@ def open_tokenizer(kind, family, folder):
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
     import transformers
 
-    with explained(
-        folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'
-    ):
+    what = 'a tokenizer without running its code'
+    with reading(folder, what, 'add a tokenizer.json', n_letters=300):
         theirs = getattr(transformers, family.tokenizer).from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
@@ -174,7 +155,8 @@ def chat_of(tokenizer, folder):
         return None
 
     def chat(messages, **options):
-        with explained(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
+        what = 'a chat by its template'
+        with reading(folder, what, 'leave out --apply_chat_template', n_letters=300):
             return tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
     chat.template = tokenizer.chat_template

@@ -77,9 +77,8 @@ def table_of(pattern, tokenizer):
         raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
 
     # A state more, in which nothing has been read: a token may be spelled otherwise there
-    spelling = spelled(tokenizer)
-    first = spelling.within if pattern.within else spelling.first
-    found, classes = walk(of_bytes, byte_classes, [*spelling.tokens, *first], pattern)
+    tokens, first = spelled(tokenizer, pattern.within)
+    found, classes = walk(of_bytes, byte_classes, [*tokens, *first], pattern)
     classes, of_first = np.split(classes, 2)
     states = found[start, of_first]
     kept, number = distinct(np.column_stack([classes, states]))

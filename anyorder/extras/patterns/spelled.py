@@ -2,46 +2,37 @@
 
 import functools
 import re
-from dataclasses import dataclass
 
 from anyorder.tokens.tokenizer import PART
 
 
-@dataclass(frozen=True)
-class Spelled:
-    """The bytes of the tokens of a tokenizer; None of a token that is no text, as the end of one.
-
-    tokens  behind another token
-    first   at the beginning of a text
-    within  at the beginning of a part within a text: where a space before a word is no token by
-            itself, it is not the part's own"""
-
-    tokens: list
-    first: list
-    within: list
-
-
 @functools.lru_cache(8)
-def spelled(tokenizer):
-    """Return the Spelled of a tokenizer. Tokens that all are letters stand side by side."""
+def spelled(tokenizer, within):
+    """Return the bytes of each token of a tokenizer, None of one that is no text, as the end of
+    one: behind another token, and at the beginning of a text.
+
+    within  in place of a text of a part within it: where a space before a word is no token by
+            itself, it is not the part's own
+
+    Tokens that all are letters stand side by side."""
     tokens = tokenizer.pieces
     if tokens is not None:
-        return Spelled(tokens, tokens, tokens)
+        return tokens, tokens
     if tokenizer.texts:
         first = [text.encode() for text in tokenizer.texts]
         if tokenizer.eos is not None:
             first[tokenizer.eos] = None
         separator = tokenizer.separator.encode()
         tokens = [None if text is None else separator + text for text in first]
-        within = first
+        of_part = first
     else:
         tokens, first = vocabulary(tokenizer)
-        within = [token and token.removeprefix(b' ') for token in tokens]
+        of_part = [token and token.removeprefix(b' ') for token in tokens]
     if b' ' in tokens:
-        return Spelled(tokens, first, tokens)
-    if all(token is None or len(token.decode()) == 1 for token in within):
-        return Spelled(within, within, within)
-    return Spelled(tokens, first, within)
+        of_part = tokens
+    elif all(token is None or len(token.decode()) == 1 for token in of_part):
+        return of_part, of_part
+    return tokens, of_part if within else first
 
 
 def vocabulary(tokenizer):
