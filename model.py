@@ -142,7 +142,7 @@ class Slots:
     cached = True
     targets_in_keys = True
 
-    def __init__(self, order, known, parts, asked=None, number=None, n_keys=None):
+    def __init__(self, order, known, parts, n_keys=None, asked=None, number=None):
         """Plan all visits of order (B, T), or the slots `number` (B, S).
 
         Visits before `known` (B, 1), or (B, T) of the part of each visit, are known; the caller
@@ -319,7 +319,7 @@ def modulate(x, shift, scale):
 
 def take(x, index):
     """Return x[b, index[b, j]] (B, n, ...) of x (B, S, ...); without index x."""
-    if index is None or x is None:
+    if index is None:
         return x
     rows = torch.arange(len(x), device=x.device).unsqueeze(1)
     return x[rows, index]
@@ -518,12 +518,10 @@ class Network(nn.Module):
             known = parts.after(n_known.to(idx.device))
 
         # One pass; a decoder sees no later visit, so that padding needs no mask
-        number = None
         n_keys = None
         if self.slots.masked_loss and n_visits is not None:
-            number = torch.minimum(visits, parts.end - 1)
             n_keys = T
-        slots = self.slots(order, known, parts, None, number, n_keys)
+        slots = self.slots(order, known, parts, n_keys)
         x = self.trunk(idx, order, slots)  # (B, T, C)
 
         # The nats of its tokens
@@ -597,7 +595,7 @@ class Network(nn.Module):
         known, first, last, start, end = [x.unsqueeze(1) for x in numbers]
         number = counted(start, S, end - 1)
         asked = counted(first, n, last)
-        slots = self.slots(order, known, Parts(end), asked, number, n_keys)
+        slots = self.slots(order, known, Parts(end), n_keys, asked, number)
         return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
@@ -836,9 +834,9 @@ class TwoStreamSlots(Slots):
 
     targets_in_keys = False
 
-    def __init__(self, order, known, parts, asked=None, *plan):
+    def __init__(self, order, known, parts, n_keys=None, asked=None, number=None):
         self.needs_mask = asked is not None  # a whole pass needs no mask: each stream is causal
-        super().__init__(order, known, parts, asked, *plan)
+        super().__init__(order, known, parts, n_keys, asked, number)
         # rotary turns content by where it reads
         self.target = self.read_position
 

@@ -40,9 +40,9 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_970,
+    '': 12_942,
     'anyorder': 14_019,
-    'anyorder/extras': 4_958,
+    'anyorder/extras': 4_956,
     'anyorder/extras/hub': 4_748,
     'anyorder/extras/lm_eval': 3_381,
     'anyorder/extras/masked': 3_662,

@@ -31,7 +31,7 @@ def attention(model, idx, order, n_known=None):
     if known.min() < 0 or known.max() > T:
         raise ValueError(f'n_known must be 0 to {T}, the visits in order, got {n_known}')
     parts = Parts.of(order, None, None)
-    slots = model.slots(order, known.unsqueeze(1), parts, None, None, T)  # with a mask
+    slots = model.slots(order, known.unsqueeze(1), parts, T)  # with a mask
     sees = slots.sees[:, :, -T:]  # (B, 1, T, T); queries of two streams come last
 
     layers = [block.attn for block in model.transformer.h]
