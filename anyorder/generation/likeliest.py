@@ -4,8 +4,6 @@ The law that wrote a token is the one by which it was drawn, or the true token o
 judged: after a pattern, what is allowed, temperature, top_k and top_p. At temperature 0, where one
 token has all of the probability, it is the law of temperature 1 with the same cuts."""
 
-import math
-
 import torch
 
 from anyorder.generation.drawing import token_logprob
@@ -23,24 +21,3 @@ def likeliest(drawing, logits, k, token):
     nats = best.values - law.logsumexp(-1, keepdim=True)
     ids = best.indices.to(widest(law.device))  # exact below 2^24 at least
     return torch.cat([own, nats, ids], 1)
-
-
-def said_of(kept, token, names):
-    """Return what a sample says of a place.
-
-        {'token': id, 'text': ..., 'logprob': nats, 'top': [{'token': ...}, ...]}
-
-    The likeliest token is the first of `top`, which has fewer than k where the law is cut to fewer.
-
-    kept   (1 + 2k,) of a canvas
-    token  the id of what was written
-    names  gives the text of an id"""
-    own, *found = kept
-    k = len(found) // 2
-    both = zip(map(int, found[k:]), found[:k])
-    top = [entry(number, nats, names) for number, nats in both if nats > -math.inf]
-    return entry(token, own, names) | {'top': top}
-
-
-def entry(token, nats, names):
-    return {'token': token, 'text': names(token), 'logprob': nats}

@@ -1,5 +1,6 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own."""
 
+import math
 from bisect import bisect_left
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from anyorder.checkpoint import stand_in_of
 from anyorder.generation.canvas import LIKELIEST, STEP, TOKEN, VISIT, Canvas
 from anyorder.generation.fill import steps
-from anyorder.generation.likeliest import said_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import text_from
 
@@ -219,15 +219,23 @@ class Text:
         return sample
 
     def said(self, i, tokens):
-        """Return said_of the place i among these tokens, None if it was known."""
-        _, _, step, _, *likeliest = self.table[:, i].tolist()
+        """Return what a sample says of the place i among its tokens, None if it was known.
+
+            {'token': id, 'text': ..., 'logprob': nats, 'top': [{'token': ...}, ...]}
+
+        The likeliest token is the first of `top`, which has fewer where the law is cut to fewer."""
+        _, _, step, _, own, *found = self.table[:, i].tolist()
         if step == GIVEN:
             return None
 
-        def names(token):
-            return text_from(i, [token], tokens, self.tokenizer)
+        def entry(token, nats):
+            text = text_from(i, [token], tokens, self.tokenizer)
+            return {'token': token, 'text': text, 'logprob': nats}
 
-        return said_of(likeliest, tokens[i], names)
+        k = self.page.top_logprobs
+        both = zip(map(int, found[k:]), found[:k])
+        top = [entry(token, nats) for token, nats in both if nats > -math.inf]
+        return entry(tokens[i], own) | {'top': top}
 
 
 def scroll(texts, network, way, use_cache=True, is_seen=False):

@@ -67,7 +67,7 @@ def replay_rows(samples, tokenizer, between=''):
 
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
-    top       only if the sample has top_logprobs: of each token said_of, see likeliest.py"""
+    top       only if the sample has top_logprobs: of each token what Text.said says"""
     known = []
     for sample in samples:
         is_known = np.less(sample['step'], 0)
