@@ -225,7 +225,7 @@ TEXTS = [([1, 0, 0, 2], [True, False, False, True]), prompt_of(0, 5)]
 def test_texts_of_unequal_length():
     canvas = Canvas.of_texts(TEXTS, Order('random'), 5)
     assert canvas.idx.tolist() == [[1, 0, 0, 2, 0], [0] * 5]
-    assert canvas.seeds == [5, 6]
+    assert torch.equal(canvas.keys, keys_of([5, 6]))
     drawn = sample_order(1, 4, keys=keys_of([5]))[0]
     blanks = drawn[(drawn == 1) | (drawn == 2)].tolist()
     assert canvas.order[0].tolist() == [0, 3, *blanks, 4]
@@ -417,7 +417,7 @@ NAMED = {
 def test_options_name_a_way(options):
     order, noun = NAMED[options]
     assert Way.of({}, **options_in(options)) == Way(noun, order=Order.of(order, {}))
-    noun.check(make_model().config, Drawing())  # which can write so
+    Way(noun).check(make_model().config)  # which can write so
 
 
 def test_a_way_draws_or_scores():
@@ -491,8 +491,8 @@ BAD = {
     "Way.of({}, order='margin:1..2')": 'margin:1..2',
     "Way.of({}, order='l2r/8')": 'l2r/8',
     'Way.of({}, order=[0.5, 1])': 'whole numbers',
-    'Given(revise=1).check(make_model().config, Drawing(), scores=True)': 'revise',
-    'Adaptive(noise=1).check(make_model().config, Drawing(), scores=True)': 'noise',
+    'Way(Given(revise=1)).check(make_model().config, scores=True)': 'revise',
+    'Way(Adaptive(noise=1)).check(make_model().config, scores=True)': 'noise',
 }
 
 

@@ -34,36 +34,6 @@ class Unmasking:
     rereads = False  # whether a pass stands for one of each token, see Reread
     has_bound = False  # whether the probability of a text is known as a bound alone
 
-    def check(self, config, drawing, matches=False, scores=False):
-        """Raise ValueError unless a network of this config can write so by a Drawing, if it
-        `matches` keeping to a pattern, and can say how likely a text is, if it `scores`."""
-        if config.slots.masked_loss and self.by_noise:
-            raise ValueError(
-                'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
-                'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
-            )
-        if matches and not self.draws_in_turn:
-            raise ValueError(
-                'lossless unmasking and order=drawn draw blanks before they choose, which a '
-                'pattern forbids: choose another, or leave out the pattern'
-            )
-        if scores and self.has_bound:
-            raise ValueError(
-                'order=drawn has no probability of a text but a bound, by eval_ppl.py '
-                '--orders=drawn: choose another order to score, as top_prob'
-            )
-        if scores and self.noise:
-            raise ValueError(
-                'a text is scored in the order that follows from what is known, and noise draws '
-                f'another: score without it, got noise={self.noise}'
-            )
-        if self.revise and (scores or drawing.cfg_scale):
-            raise ValueError(
-                'revise writes again what fits least by the law without guidance: leave out one of '
-                'revise and cfg_scale; and a text that is scored stays as it is: score with '
-                f'revise=0, got revise={self.revise}'
-            )
-
     def first_round(self, network, canvas, drawing):
         """Return the Unmasking by which the blanks of a canvas are filled at first."""
         return self
@@ -71,12 +41,12 @@ class Unmasking:
     def begin(self, runner):
         """Return what the Runner keeps of its rows besides the cache, or None."""
 
-    def ends(self, n_blanks, seeds, *names):
+    def ends(self, n_blanks, keys, *names):
         """Return (B, steps) on the host: how many of n_blanks (B,) a row may have revealed after
         each step; by default any step may reveal all.
 
         [2, 5, 7] are steps of at most 2, 3 and 2 of 7 blanks; a finished row repeats its last
-        number. What is drawn is a function of a row's seed and of names of the round."""
+        number. What is drawn is a function of a row's key (B,) and of names of the round."""
         return n_blanks.unsqueeze(1)
 
     @property

@@ -1,9 +1,9 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmasking_of
@@ -50,8 +50,35 @@ class Way:
         return cls(unmasking_of(**options), drawing, Order.of(order, run))
 
     def check(self, config, matches=False, scores=False):
-        """Raise ValueError for what cannot be written so, see Unmasking.check."""
-        self.unmasking.check(config, self.drawing, matches, scores)
+        """Raise ValueError unless a network of this config can write so, if it `matches` keeping to
+        a pattern, and can say how likely a text is, if it `scores`."""
+        unmasking = self.unmasking
+        if config.slots.masked_loss and unmasking.by_noise:
+            raise ValueError(
+                'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
+                'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
+            )
+        if matches and not unmasking.draws_in_turn:
+            raise ValueError(
+                'lossless unmasking and order=drawn draw blanks before they choose, which a '
+                'pattern forbids: choose another, or leave out the pattern'
+            )
+        if scores and unmasking.has_bound:
+            raise ValueError(
+                'order=drawn has no probability of a text but a bound, by eval_ppl.py '
+                '--orders=drawn: choose another order to score, as top_prob'
+            )
+        if scores and unmasking.noise:
+            raise ValueError(
+                'a text is scored in the order that follows from what is known, and noise draws '
+                f'another: score without it, got noise={unmasking.noise}'
+            )
+        if unmasking.revise and (scores or self.drawing.cfg_scale):
+            raise ValueError(
+                'revise writes again what fits least by the law without guidance: leave out one of '
+                'revise and cfg_scale; and a text that is scored stays as it is: score with '
+                f'revise=0, got revise={unmasking.revise}'
+            )
 
     @property
     def to_score(self):
@@ -61,10 +88,11 @@ class Way:
 
 def whole_numbers(name, value):
     """Return the list of the whole numbers in a sequence, an array or a tensor."""
-    found = value.tolist() if hasattr(value, 'tolist') else value
-    if not isinstance(found, Sequence) or not all(isinstance(p, Integral) for p in found):
-        raise ValueError(f'{name} must be a name, or a list of whole numbers, got {found!r:.60}')
-    return [*map(int, found)]
+    found = np.asarray(value)
+    listed = found.tolist()
+    if found.dtype.kind not in 'iu' or found.ndim != 1:
+        raise ValueError(f'{name} must be a name, or a list of whole numbers, got {listed!r:.60}')
+    return listed
 
 
 @dataclass(frozen=True)
