@@ -2,26 +2,22 @@
 a text by itself, through training, validation, eval_ppl.py and sampling."""
 
 import itertools
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import close, make_model, one_line
+from conftest import close, make_model
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 
-from anyorder.datasets import open_split
 from anyorder.extras.puzzles.solve import solve
 from anyorder.generation import Drawing, unmasking_of
 from anyorder.generation.way import Way
-from anyorder.likelihood.measured import Corpus, open_corpus
+from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import blank_nll, known_shares
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.tokens.apart import begins_of, count
 from anyorder.tokens.blocks import Blocks, all_blocks, random_blocks
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.training.update import TrainState, draw_batch
@@ -142,66 +138,14 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
 # a text that is measured
 
 
-@pytest.mark.parametrize('kind', SETS[:2])
-def test_a_part_is_measured_as_a_row_of_its_own(monkeypatch, kind):
+def test_a_part_is_measured_as_a_row_of_its_own():
     """The longest first, as few passes are then padded; tokens and errors stay those of blocks."""
-    split = split_of(kind)
-    monkeypatch.setattr('anyorder.likelihood.measured.read_set', lambda *_: (split, {}, None))
-    text = open_corpus('x', 9, get_tokenizer('bytes'), '', documents='apart')
-    blocks, given = all_blocks(blocks_of(kind))
-    want = []
-    for r, (row, begins) in enumerate(zip(blocks, begins_of(blocks, EOS))):
-        for _, b, e in texts_of(row, begins):
-            padding = 9 - e + b
-            costs_nothing = given[r, b:e].tolist() + padding * [True]
-            if not all(costs_nothing):
-                want.append((r, row[b:e].tolist() + padding * [PADDING], costs_nothing))
-    rows = zip(text.block.tolist(), text.blocks.tolist(), text.given.tolist())
-    assert sorted(rows) == sorted(want)
-    assert ((text.blocks != PADDING).sum(1).diff() <= 0).all()
-    assert text.by_block(text.n_blanks).equal((~given).sum(1))
-
-
-# --------------------------------------------------------------------------------------------------
-# sets with prompts
-
-
-PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('Zwölf ', 'longer than a block')]
-
-
-@pytest.fixture
-def qa():
-    """The working folder has qa.jsonl, five rows of each pair, and the set of it."""
-    rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS]
-    Path('qa.jsonl').write_text('\n'.join(json.dumps(row) for row in rows * 5))
-    prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
-
-
-def test_a_document_is_a_row_whose_prompt_is_given(qa):
-    """Of which a block holds the beginning; in a set and in a file."""
-    tok = get_tokenizer('bytes')
-    want = []
-    for prompt, text in PAIRS:
-        row = [*tok.encode(prompt + text), tok.eos, *[PADDING] * 9][:9]
-        n = len(prompt.encode())
-        want.append((row, [i < n or token == PADDING for i, token in enumerate(row)]))
-    of_set, of_file = (open_corpus(name, 9, tok, 'data', 'train') for name in ('qa', 'qa.jsonl'))
-    rows = [*zip(of_set.blocks.tolist(), of_set.given.tolist())]
-    assert len(rows) == 18
-    assert all(row in want for row in rows)
-    assert [*zip(of_file.blocks.tolist(), of_file.given.tolist())] == want * 5
-    assert of_file.n_bytes == 5 * (1 + 3 + 2 + 2)
-
-
-def test_what_is_given_is_refused_where_it_does_not_fit(qa):
-    split = open_split('data', 'qa', 'train')
-    blocks = Blocks(split, 99)
-    assert (Blocks(split, 8).width, blocks.width, blocks.about_cut) == (8, 27, '')
-    Path('more.jsonl').write_text('{"text": "no prompt"}')
-    before = sorted(Path().rglob('[!.]*'))
-    with one_line('or none'):
-        prepare('text', 'data', 'qa', 'more.jsonl', 'test')
-    assert sorted(Path().rglob('[!.]*')) == before
+    tokens = torch.tensor([[1, EOS, 2, 3], [EOS, 4, 5, 6]])
+    given = torch.tensor([[0, 0, 1, 1], [1, 0, 0, 1]]).bool()
+    text = Corpus(None, tokens, given).apart(begins_of(tokens, EOS))
+    assert text.blocks.tolist() == [[4, 5, 6, PADDING], [1, EOS, PADDING, PADDING]]
+    assert text.given.tolist() == 2 * [[False, False, True, True]]
+    assert text.by_block(torch.tensor([7, 5])).tolist() == [5, 7]
 
 
 def test_answers_are_written_as_without_padding():

@@ -5,6 +5,7 @@ import glob
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 import os
@@ -16,6 +17,7 @@ import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 import datasets
 import numpy as np
@@ -28,8 +30,9 @@ from toy_runs import log, run
 from anyorder.checkpoint import load_checkpoint
 from anyorder.datasets import name_of_run, names_of_run, open_split, open_splits
 from anyorder.extras.puzzles.sets import prepare_puzzles
-from anyorder.tokens import arrays, sets
+from anyorder.likelihood.measured import open_corpus
 from anyorder.tokens import prepared as p
+from anyorder.tokens import sets
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.blocks import (
@@ -92,7 +95,7 @@ def write_rows(name):
 
 
 def prepare(source, data_set='text', data_dir='.', tokenizer='bytes', **how):
-    if source.endswith('.npy'):
+    if '.np' in source:
         return prepare_tokens(data_dir, data_set, source, **how)
     return p.prepare(data_set, data_dir, source=source, tokenizer=tokenizer, **how)
 
@@ -250,9 +253,9 @@ def test_a_rule_may_fit_across_two_pieces_of_a_row():
 N_ROWS = {'train': 50, 'val': 5, 'test': 5}
 
 
-def state(name='text'):
-    """Bytes and times of the files of a set."""
-    return [(path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(Path(name).iterdir())]
+def state():
+    """The visible files of the working folder, and when each was written."""
+    return [(path, path.stat().st_mtime_ns) for path in sorted(Path().rglob('[!.]*'))]
 
 
 def refused(*calls):
@@ -282,8 +285,9 @@ def test_documents_are_divided_once_and_a_second_run_does_nothing_unless_forced(
     said = {'rows': 2, 'tokens': n, 'text_bytes': n - 2, 'sha256': sha256}
     assert meta.splits['val'] == said | {'source': name_source('a.jsonl')}
 
+    assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta
     before = state()
-    assert prepare('~/a.jsonl', data_dir='~/elsewhere') == meta == prepare('a.jsonl', tokenizer='')
+    assert prepare('a.jsonl', tokenizer='') == meta
     assert state() == before
     refused(
         ('a.jsonl', '--force', {'tokenizer': 'gpt2'}),
@@ -306,41 +310,35 @@ def test_no_two_splits_are_of_one_data_set():
     refused(('set', 'is the source of train already', {'split': 'test'}))
 
 
+# what is typed of a source: a file, maybe the split that it is
+READ = ['a.jsonl', 'a.jsonl train', 'other/a.txt', 'other/a.txt val', 'other test']
+# a step of reading, and what it may read
+STEPS = [*itertools.product(('prepared.have_prompts', 'prepared.encode_documents'), READ)]
+STEPS += itertools.product(['arrays.describe'], ('a.npy', 'a.npz'))
+
+
 @pytest.mark.parametrize('n', [5, 25])
-@pytest.mark.parametrize('step', ['have_prompts', 'encode_documents'])
-@pytest.mark.parametrize(
-    'typed', ['a.jsonl', 'a.jsonl train', 'other/a.txt', 'other/a.txt val', 'other test']
-)
-def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch, typed, step, n):
+@pytest.mark.parametrize('step, typed', STEPS)
+def test_a_source_that_changes_while_it_is_read_is_one_line(sources, monkeypatch, step, typed, n):
     write('other/a.txt', 'a lone text')
+    write('a.npy', GRIDS)
+    write('a.npz', {'train': GRIDS})
     source, *split = typed.split()
-    done = getattr(p, step)
+    step = f'anyorder.tokens.{step}'
+    done = resolve_name(step)
 
-    def change_and_do(*args):
+    def do_and_change(*args, **how):
+        found = done(*args, **how)
         for name in ('a.jsonl', 'other/a.txt'):
-            write(name, lines_of(*({'text': f'{i}'} for i in range(n))))
-        return done(*args)
+            write(name, n * '{"text": "another"}\n')
+        for name in ('a.npy', 'a.npz'):
+            write(name, np.tile(GRIDS, (n, 1)))
+        return found
 
-    monkeypatch.setattr(p, step, change_and_do)
+    monkeypatch.setattr(step, do_and_change)
     with one_line('has changed'):
         prepare(source, split=''.join(split))
     assert not os.path.exists('text')
-
-
-@pytest.mark.parametrize('name', ['a.npy', 'a.npz'])
-def test_arrays_that_change_while_they_are_read_are_one_line(monkeypatch, name):
-    done = arrays.describe
-
-    def describe_and_change(*args, **form):
-        found = done(*args, **form)
-        write(name, np.tile(GRIDS, (2, 1)))
-        return found
-
-    monkeypatch.setattr(arrays, 'describe', describe_and_change)
-    write(name, GRIDS if name == 'a.npy' else {'train': GRIDS})
-    with one_line('has changed'):
-        prepare_tokens('.', 'rows', name)
-    assert not os.path.exists('rows')
 
 
 def test_force_replaces_what_is_named_and_a_link_and_not_what_it_leads_to(sources):
@@ -607,6 +605,16 @@ DAMAGED = [
     ('printf x >> text/val.bin', 'text val', 'no whole .*/val.bin; .* --force'),
     ('echo [] > text/meta.json', 'text val', 'cannot be read'),
 ]
+
+
+def test_a_prompt_is_given_and_costs_nothing(four):
+    """Its end of text is no byte."""
+    text = open_corpus('qa', 99, Bytes(), '.', 'train')
+    assert text.blocks[8:10].tolist() == [[*b'9a', 256, PADDING], [*b'11a', 256]]
+    assert text.given[8:10].tolist() == [[True, False, False, True], [True, True, False, False]]
+    assert text.n_bytes == len(text) == 18
+    write('more.jsonl', '{"text": "no prompt"}')
+    refused(('more.jsonl', 'or none', {'name': 'qa', 'split': 'test'}))
 
 
 @pytest.mark.parametrize('line, opened, said', DAMAGED)
