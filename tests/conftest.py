@@ -87,6 +87,13 @@ def make_model(seed=0, **config):
     return model.requires_grad_(False)
 
 
+def rows_of(n, length=9, n_tokens=11):
+    """(idx, order) of n random rows, the same ones each time."""
+    g = torch.Generator().manual_seed(1)
+    idx = torch.randint(n_tokens, (n, length), generator=g)
+    return idx, torch.rand(n, length, generator=g).argsort(-1)
+
+
 def options_in(text):
     """{name: value} of options as they are typed, 'order=margin/4 n_steps=3'."""
     found = {}
@@ -190,12 +197,14 @@ def model():
     return make_model()
 
 
+# how many visits of each row of `batch` are known
+N_KNOWN = torch.tensor([0, 3, 8, 5, 1])
+
+
 @pytest.fixture
 def batch():
     """(idx, order) of five rows over all positions of make_model()."""
-    g = torch.Generator().manual_seed(1)
-    idx = torch.randint(11, (5, 9), generator=g)
-    return idx, torch.rand(idx.shape, generator=g).argsort(-1)
+    return rows_of(5)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 import simulated_gpu
 import torch
-from conftest import make_model, one_line, options_in
+from conftest import make_model, one_line, options_in, rows_of
 from oracle import NETWORKS
 from simulated_gpu import counted
 from toy_runs import log
@@ -188,16 +188,14 @@ def small(device, block_size=12, **variant):
     return model.to(device)
 
 
-def rows_of(device, n, length=12):
+def rows_on(device, n, length=12):
     """(idx, order) of n rows."""
-    g = torch.Generator().manual_seed(1)
-    idx = torch.randint(11, (n, length), generator=g)
-    return idx.to(device), torch.rand(n, length, generator=g).argsort(-1).to(device)
+    return [x.to(device) for x in rows_of(n, length)]
 
 
 def begun(network, device, how, known, k=0):
     """(the canvas of rows with prompts of these lengths, the generator of its steps)."""
-    canvas = Canvas(*rows_of(device, len(known)), torch.tensor(known), range(len(known)))
+    canvas = Canvas(*rows_on(device, len(known)), torch.tensor(known), range(len(known)))
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, 1 + 2 * k)
     how = dict(n_steps=5) | how
     drawing = drawing_in(how)
@@ -272,7 +270,7 @@ WAYS = [FIXED, dict(policy='margin:0.4'), dict(unmask='lossless:3')]
 
 def text(network, device, n=2, length=12, **how):
     """The tokens of n rows, of which one each is known."""
-    tables = rows_of(device, n, length)
+    tables = rows_on(device, n, length)
     return generate(network, *tables, 1, seeds=range(n), **FIXED | how).tolist()
 
 
@@ -358,7 +356,7 @@ def test_texts_of_near_lengths_and_rows_that_are_left_share_graphs(simulated):
             n_graphs.append(len(network.workspace.graphs.recorded))
         assert n_graphs[2] == n_graphs[3]
 
-        canvas = Canvas(*rows_of(device, 6), torch.tensor([9, 3] * 3), range(6))
+        canvas = Canvas(*rows_on(device, 6), torch.tensor([9, 3] * 3), range(6))
         several = fill.steps(network, canvas, Way(Given(12)))
         assert {len(part) for _, part in several} == {6, 4}
         assert canvas.n_steps.tolist() == [3, 9] * 3

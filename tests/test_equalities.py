@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import REFERENCE, close, make_model
+from conftest import N_KNOWN, REFERENCE, close, make_model
 from oracle import chi2_of, counts_of, limit
 from test_minimal import same_network
 from toy_runs import TWO, assert_alike, assert_same_runs, resume, run
@@ -19,8 +19,6 @@ from anyorder.extras.minimal import visit_nll
 from anyorder.generation import generate
 from anyorder.likelihood import context_logprobs, ensemble_nll
 from model import EMA, KVCache
-
-N_KNOWN = torch.tensor([0, 3, 8, 5, 1])  # the prompt of each of the five rows, in tokens
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import close, make_model, one_line
+from conftest import N_KNOWN, close, make_model, one_line, rows_of
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS, defined
 
 from anyorder.fast import bits_of, freeze, kept_frozen, lean
@@ -22,7 +22,6 @@ MIXED = dict(attention='mixed')
 DECODERS = VARIANTS + TWO_STREAM
 BLANKS = [dict(variant, **ENCODER) for variant in VARIANTS[::2]]
 BLANKS += [dict(variant, **MIXED) for variant in VARIANTS[1::2]]
-KNOWN = torch.tensor([0, 3, 8, 5, 1])
 
 some_decoders = pytest.mark.parametrize('network', DECODERS[::2])
 
@@ -43,7 +42,7 @@ def test_a_network_is_its_definition(network, batch):
     and weights it."""
     model = make_model(**network)
     idx, order = (x[:3] for x in batch)
-    known = KNOWN[:3]
+    known = N_KNOWN[:3]
     is_masked = model.slots.masked_loss
     nll = model(idx, order, known if is_masked else None)
     blank = torch.where(order.argsort(1) < known.unsqueeze(1), idx, 99)  # which is no token
@@ -111,7 +110,7 @@ def test_a_bfloat16_model_turns_by_float32_angles():
     for name, p in model.named_parameters():
         larger = 4 if name.endswith('q_norm.weight') else 1  # so that small angles matter
         p.copy_(p.mul(larger).bfloat16())
-    idx = torch.randint(11, (2, 400), generator=torch.Generator().manual_seed(0))
+    idx, _ = rows_of(2, 400)
     order = torch.stack([torch.arange(400), torch.arange(400).flip(0)])
     exact = model(idx, order)
     rounded = model.bfloat16()(idx, order)
@@ -296,7 +295,7 @@ def test_the_whole_model_is_one_graph(batch):
     network = one_graph(make_model(rotary=True, **MIXED).float().requires_grad_(True))
     with torch.autocast('cpu', torch.bfloat16):
         compiled.train()(*batch).mean().backward()
-        network.train()(*batch, KNOWN).mean().backward()
+        network.train()(*batch, N_KNOWN).mean().backward()
     torch.compiler.reset()
 
 

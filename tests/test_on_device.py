@@ -9,7 +9,7 @@ import copy
 
 import pytest
 import torch
-from conftest import make_model, options_of_lines
+from conftest import make_model, options_of_lines, rows_of
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
 
 from anyorder.fast import freeze, lean
@@ -19,7 +19,6 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
 from anyorder.generation.way import Way
 from anyorder.machine.devices import autocast, widest
-from anyorder.orders import sample_order
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
@@ -60,13 +59,6 @@ def pair(device, **config):
     """(the model on the CPU, the same on the device), in the widest dtype that both have."""
     here = make_model(**config).to(widest(device))
     return here, copy.deepcopy(here).to(device)
-
-
-def texts(n, block_size=64, vocab_size=257):
-    """(idx, order) of n rows."""
-    g = torch.Generator().manual_seed(2)
-    idx = torch.randint(vocab_size, (n, block_size), generator=g)
-    return idx, sample_order(n, block_size, generator=g)
 
 
 # ---- float64, or the widest there is
@@ -114,7 +106,7 @@ policy=drawn
 @ONE_OF_A_KIND
 @pytest.mark.parametrize('how', HOW)
 def test_the_same_text(device, variant, how):
-    idx, order = texts(3, 20, 11)
+    idx, order = rows_of(3, 20)
     known = torch.tensor([0, 7, 19])
     found = []
     for model in pair(device, block_size=20, **variant):
@@ -143,7 +135,7 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
     for n_steps in (24, 4):
         found = []
         for model in (here, network):
-            idx, order = (x.to(model.device) for x in texts(3))
+            idx, order = (x.to(model.device) for x in rows_of(3, 64, 257))
             canvas = Canvas(idx, order, torch.tensor([30, 50, 63]), range(3))
             fill(model, canvas, Way(Given(n_steps), Drawing(scores=True)))
             found.append(canvas.logprob.cpu().double())
@@ -153,7 +145,7 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]])
 def test_gradients_in_bfloat16_are_near(device, variant):
     here, there = pair(device, **REAL, **variant)
-    idx, order = texts(8)
+    idx, order = rows_of(8, 64, 257)
     found = []
     for model, dtype in ((here, 'float32'), (lean(there), 'bfloat16')):
         with autocast(model.device, dtype):
@@ -186,7 +178,7 @@ OPTIONS = dict(
 
 def blocks_of_texts(config):
     """Blocks of 512 tokens, of which every fortieth ends a document."""
-    tokens = texts(8)[0].flatten().numpy()
+    tokens = rows_of(8, 64, 257)[0].flatten().numpy()
     tokens[39::40] = 256
     split = Split(tokens, Meta(eos=256, n_tokens=257))
     return Blocks(split, config.block_size, config.documents)
@@ -257,7 +249,7 @@ n_steps=16 top_p=0.9 revise=1
 
 @pytest.mark.parametrize('how', WITH_GRAPHS)
 def test_text_with_graphs_is_text_without(cuda, how):
-    idx, order = (x.to(cuda) for x in texts(3))
+    idx, order = (x.to(cuda) for x in rows_of(3, 64, 257))
     model = make_model(**REAL).to(cuda)
     plain = generate(without_graphs(model), idx, order, 5, seeds=range(3), **how)
     network = freeze(model)
@@ -269,7 +261,7 @@ def test_text_with_graphs_is_text_without(cuda, how):
 def test_graphs_of_two_models_of_another_batch_and_of_other_weights(cuda):
     """By turns, and after a larger cache has taken the place of the first one. What the first text
     of a model left writes the second, until its weights change, whoever changes them."""
-    idx, order = (x.to(cuda) for x in texts(6))
+    idx, order = (x.to(cuda) for x in rows_of(6, 64, 257))
     models = [make_model(**REAL).to(cuda), make_model(**REAL, rotary=True).to(cuda)]
     for rows in (3, 3, 3, 6, 6, 6, 2, 2, 3, 3):
         for model in models:
