@@ -132,7 +132,7 @@ def train(config, make_update):
     if config.device == 'auto':
         found['device'] = device.type
     config = Config(data.config | found)
-    check_processes(before, config, model, data)
+    check_processes(config, model, data)
 
     # Build what learns, and where the run is kept
     state = start_state(config, before, model, device)

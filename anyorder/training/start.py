@@ -21,26 +21,18 @@ from anyorder.tokens.apart import keeps_apart
 from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import GPT2_N_TOKENS, embedding_rows
-from configurator import Config, check_choice, differing
+from configurator import Config, at_least, check_choice, differing
 from model import AOGPT, EMA
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
 WHERE = ('out_dir', 'init_from')  # what a run that goes on elsewhere may say otherwise
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
-# what options must be, what tells it of a number, and the options that must be it
-RULES = {
-    'at least 1': (
-        lambda x: x >= 1,
-        'batch_size gradient_accumulation_steps eval_interval eval_iters log_interval',
-    ),
-    'at least 0': (
-        lambda x: x >= 0,
-        'max_iters patience min_lr warmup_iters lr_decay_iters weight_decay grad_clip seed',
-    ),
-    'above 0': (lambda x: x > 0, 'learning_rate muon_learning_rate'),
-    'at least 0 and below 1': (lambda x: 0 <= x < 1, 'beta1 beta2 ema_decay'),
-    '0 to 1': (lambda x: 0 <= x <= 1, 'l2r_ratio'),
+# the least of numbers that nobody else checks
+LEAST = {
+    1: 'batch_size gradient_accumulation_steps eval_interval eval_iters log_interval',
+    0: 'max_iters patience warmup_iters lr_decay_iters seed min_lr weight_decay grad_clip',
+    1e-12: 'learning_rate muon_learning_rate',
 }
 
 
@@ -147,10 +139,10 @@ def overruled(written, config, fixed):
 
 def check_options(c, world_size):
     """Raise ValueError for wrong options that nobody else checks before the device is touched."""
-    for rule, (holds, names) in RULES.items():
-        for name in names.split():
-            if not holds(c[name]):
-                raise ValueError(f'{name} must be {rule}, got {c[name]}')
+    for least, names in LEAST.items():
+        at_least(c, least, *names.split())
+    if not 0 <= c.l2r_ratio <= 1:
+        raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
     if c.min_lr > c.learning_rate:
         raise ValueError(
             f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: '
@@ -223,13 +215,12 @@ def check_data(before, data, config):
     return [*filter(None, changed)]
 
 
-def check_processes(before, config, model, data):
+def check_processes(config, model, data):
     """Raise ValueError unless all processes have the same run, weights, data and options."""
     if n_processes() == 1:
         return
-    own = {'the iteration to go on from': before.get('iter_num'), 'the best': before.get('best')}
     hashes = {name: (s['train']['sha256'], s['val']['sha256']) for name, s in data.sets.items()}
-    own |= {'the data': hashes, 'the weights': digest(model)} | config
+    own = {'the data': hashes, 'the weights': digest(model)} | config
     for name in ('out_dir', 'data_dir', 'device', 'wandb_id'):  # of a process alone
         own.pop(name)
     first, *others = gather(own)
