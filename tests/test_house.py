@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_942,
+    '': 12_940,
     'anyorder': 14_019,
     'anyorder/extras': 4_956,
     'anyorder/extras/hub': 4_748,
@@ -54,14 +54,14 @@ BUDGET = {
     'anyorder/extras/tokenizers': 3_743,
     'anyorder/generation': 17_677,
     'anyorder/likelihood': 8_528,
-    'anyorder/machine': 4_561,
+    'anyorder/machine': 4_496,
     'anyorder/tokens': 13_431,
-    'anyorder/training': 8_985,
+    'anyorder/training': 8_927,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_775,
-    'tests': 107_776,
+    'tests': 107_775,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -401,23 +401,22 @@ def test_commands_at_once_lose_nothing_and_leave_nothing(forked, n, moment):
 # ---- processes
 
 
-PLACES = [  # names of the environment, (rank, number), (number in the node, processes of the node)
-    ({'RANK': '1', 'LOCAL_RANK': '1'}, (0, 1), (1, None)),  # as a scheduler may set it
-    ({'WORLD_SIZE': '4'}, (0, 4), (None, None)),
-    ({'RANK': '3', 'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '8'}, (3, 4), (None, 8)),
-    ({'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '4'}, (0, 4), (None, 4)),
+ALL_HERE = 'torchrun --standalone --nproc_per_node=4'
+PLACES = [  # names of the environment, (rank, number), what starts a script so
+    ({'RANK': '1', 'LOCAL_WORLD_SIZE': '1'}, (0, 1), 'python'),  # as a scheduler may set it
+    ({'WORLD_SIZE': '4'}, (0, 4), 'torchrun ...'),
+    ({'RANK': '3', 'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '8'}, (3, 4), 'torchrun ...'),
+    ({'WORLD_SIZE': '4', 'LOCAL_WORLD_SIZE': '4'}, (0, 4), ALL_HERE),
 ]
 
 
-@pytest.mark.parametrize('there, place, in_node', PLACES)
-def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, in_node):
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE'):
+@pytest.mark.parametrize('there, place, launcher', PLACES)
+def test_a_process_is_alone_or_one_of_torchrun(monkeypatch, there, place, launcher):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE'):
         monkeypatch.delenv(name, raising=False)
     for name, value in there.items():
         monkeypatch.setenv(name, value)
-    assert (processes.processes(), processes.place_in_node()) == (place, in_node)
-    together = 'torchrun --standalone --nproc_per_node=4' if in_node[1] == 4 else 'torchrun ...'
-    assert processes.launcher() == ('python' if place[1] == 1 else together)
+    assert (processes.processes(), processes.launcher()) == (place, launcher)
 
 
 def test_two_processes_share_what_they_have(forked):

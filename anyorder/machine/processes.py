@@ -41,14 +41,6 @@ def is_first():
     return rank == 0
 
 
-def place_in_node():
-    """Return (number of this process in its node, number of the node's processes) by torchrun.
-
-    None stands for what the environment does not say."""
-    said = [os.environ.get(name) for name in ('LOCAL_RANK', 'LOCAL_WORLD_SIZE')]
-    return tuple(number and int(number) for number in said)
-
-
 def start_processes(patience=None):
     """Join the other processes, if any: by gloo on the CPU, by NCCL on a GPU.
 
@@ -131,6 +123,10 @@ def own_part(x, like):
     return distribute_tensor(x.to(like.device), *where, src_data_rank=None)
 
 
+# what asks a run to save and end, as far as the system has it
+STOP_SIGNALS = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP')
+
+
 @contextlib.contextmanager
 def stop_requests():
     """Yield a function to call once an iteration: was any process asked to end?
@@ -145,22 +141,15 @@ def stop_requests():
             raise KeyboardInterrupt
         asked.append(number)
 
-    old = {number: signal.signal(number, ask) for number in stop_signals()}
+    numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
+    if signal.getsignal(numbers[-1]) == signal.SIG_IGN:  # SIGHUP under nohup
+        numbers.pop()
+    old = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield lambda: bool(sum_over_processes(torch.tensor(len(asked))))
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def stop_signals():
-    """Return the signals that ask a run to save and end."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, 'SIGUSR1'):  # not on Windows
-        numbers.append(signal.SIGUSR1)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
-            numbers.append(signal.SIGHUP)
-    return numbers
 
 
 def end_processes(code=0):
@@ -186,9 +175,7 @@ def program():
     path = getattr(sys.modules['__main__'], '__file__', '<string>')
     if path.startswith('<'):
         return '(no file)'
-    path = Path(path).resolve()
-    project = Path(ROOT).resolve()
-    return str(path.relative_to(project) if path.is_relative_to(project) else path)
+    return os.path.realpath(path).removeprefix(os.path.realpath(ROOT) + os.sep)
 
 
 def command(name):

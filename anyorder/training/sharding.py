@@ -4,13 +4,14 @@ A split weight is a DTensor: it knows its whole shape, and each process holds so
 hybrid the processes of a node split it, and each node has a copy of its own. To save, all of it is
 gathered; each process reads its part again by processes.own_part."""
 
+import os
 import warnings
 from contextlib import contextmanager
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import gather, n_processes, place_in_node
+from anyorder.machine.processes import gather, n_processes
 from configurator import check_choice
 from model import Block
 
@@ -67,9 +68,9 @@ def node_size():
 
     All processes call it. Raises ValueError in all unless they are as many in each node, numbered
     node by node."""
-    every = gather(place_in_node())
-    n = every[0][1] or 1
-    if every != [(rank % n, n) for rank in range(n_processes())]:
+    every = gather([os.environ.get(name, '') for name in ('LOCAL_RANK', 'LOCAL_WORLD_SIZE')])
+    n = int(every[0][1] or 1)
+    if every != [[str(rank % n), str(n)] for rank in range(n_processes())]:
         raise ValueError(
             'save_memory=hybrid wants nodes of as many processes each, numbered node by node, as '
             f'torchrun says by LOCAL_RANK and LOCAL_WORLD_SIZE, got {every}: give each node the '
