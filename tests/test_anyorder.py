@@ -283,14 +283,9 @@ def test_what_published_sizes_leave_out_is_inferred():
     """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the
     condition."""
     args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8, 'more': 1}
-    for name, shape, *found in (
-        ('wtpe', (4, 6), 'adaln', False, 6),
-        ('ln_f', (8,), 'input', True, 128),
-    ):
-        weights = {f'transformer.{name}.weight': torch.zeros(shape)}
-        config = config_from_checkpoint({'model_args': args, 'model': weights})
-        assert config.n_real == 50257
-        assert [config.target_position, config.gpt2_blocks, config.n_cond] == found
+    weights = {'transformer.wtpe.weight': torch.zeros(4, 6)}
+    config = config_from_checkpoint({'model_args': args, 'model': weights})
+    assert (config.n_real, config.n_cond) == (50257, 6)
     assert [embedding_rows(n) for n in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
 
 
@@ -351,15 +346,12 @@ def test_an_entry_of_a_checkpoint_that_is_wrong_is_one_line(model, entries, said
         print(Checkpoint('c.pt').tokenizer)
 
 
-def test_a_file_is_whole_or_the_old_one_and_replaces_a_link(home, model):
+def test_a_file_is_whole_or_the_old_one(model):
     save_checkpoint('c.pt', model, iter_num=1)
     with pytest.raises(Exception, match='pickle'):
         save_checkpoint('c.pt', model, iter_num=2, unwritable=lambda: 0)
     assert load_checkpoint('c.pt')['iter_num'] == 1
-    os.symlink('c.pt', 'link.pt')
-    save_checkpoint('~/link.pt', model, iter_num=3)
-    assert load_checkpoint('c.pt')['iter_num'] == 1
-    assert sorted(os.listdir()) == ['c.pt', 'link.pt']
+    assert os.listdir() == ['c.pt']
 
 
 def test_a_checkpoint_in_the_home_folder(home, ckpt, tmp_path, monkeypatch):

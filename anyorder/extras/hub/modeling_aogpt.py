@@ -111,9 +111,9 @@ class AOGPTView(PreTrainedModel):
 
 
 class AOGPTModel(AOGPTView):
-    def forward(self, input_ids, order, n_known=None, columns=None):
-        """Return nll (B, n) in nats of the tokens (B, N), in the order (B, T): AOGPT.forward."""
-        return self.network(input_ids, order, n_known, columns)
+    def forward(self, input_ids, order, n_known=None):
+        """Return nll (B, T) in nats of the tokens (B, N), in the order (B, T): AOGPT.forward."""
+        return self.network(input_ids, order, n_known)
 
 
 def refuse(others):
