@@ -91,6 +91,6 @@ def loaded(kept):
         raise ValueError(
             f'the checkpoint names the order {kept}, which no checkpoint runs: add '
             f'--order=PATH/{undigested(kept)} (--val_orders= if it is one of these; eval_ppl.py '
-            'and puzzles.solve: --orders=)'
+            'and puzzles solve: --orders=)'
         )
     return LOADED[kept]

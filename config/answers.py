@@ -2,7 +2,7 @@
 
     python data/prepare.py text --source=sums.jsonl --tokenizer=bytes --name=sums
     python train.py config/answers.py
-    python -m anyorder.extras.puzzles.solve --ckpt=out/answers/ckpt.pt --split=val
+    python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val
 
 A line of the source is {"prompt": "What is 45 + 78? ", "text": "123"}. The network is the
 checkpoint's.

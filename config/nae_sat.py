@@ -1,8 +1,8 @@
 """Latents and observations (L&O-NAE-SAT) with 25 latents and 275 observations, a model for one CPU.
 
-    python -m anyorder.extras.puzzles.make nae_sat
+    python -m anyorder.extras.puzzles make nae_sat
     python train.py config/nae_sat.py
-    python -m anyorder.extras.puzzles.solve --ckpt=out/nae_sat/ckpt.pt
+    python -m anyorder.extras.puzzles solve --ckpt=out/nae_sat/ckpt.pt
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 71 min undisturbed.
 Result: 78.5 % of the observations agree with the latents in random order, 99.7 % left to right,

@@ -2,7 +2,7 @@
 random order does not.
 
     python train.py config/sudoku4.py
-    python -m anyorder.extras.puzzles.solve --ckpt=out/sudoku4/ckpt.pt
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
 
 Hardware: one core of an Intel Xeon, torch 2.13.0. Time: 2 min 22 s of processor time, data
 included.

@@ -1,9 +1,9 @@
 """9 x 9 Sudoku by a GPU: an encoder of 1,226,048 parameters, 50,000 updates of 256 puzzles.
 
-    python -m anyorder.extras.puzzles.make sudoku --n_train=1000000 --name=sudoku_1m
+    python -m anyorder.extras.puzzles make sudoku --n_train=1000000 --name=sudoku_1m
     # in pieces of 5 minutes, each of which goes on where the one before it was stopped
     timeout 290 python train.py config/sudoku_long.py
-    S="python -m anyorder.extras.puzzles.solve --ckpt=out/sudoku_long/ckpt.pt"
+    S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku_long/ckpt.pt"
     $S --orders=margin,top_prob:0.999
 
 Hardware: one H100 or H200 is meant, and none was at hand: the run is untried. Work: 8,200 TFLOP

@@ -1,9 +1,9 @@
 """Zebra puzzles of 3 or 4 houses and attributes, an encoder of 1,112,960 parameters for one core of
 a CPU.
 
-    python -m anyorder.extras.puzzles.make zebra4
+    python -m anyorder.extras.puzzles make zebra4
     python train.py config/zebra4.py
-    python -m anyorder.extras.puzzles.solve --ckpt=out/zebra4/ckpt.pt
+    python -m anyorder.extras.puzzles solve --ckpt=out/zebra4/ckpt.pt
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 15 min, and 1 min for the
 data.

@@ -69,7 +69,7 @@ NETWORKS = {
     'two streams': 'two_stream',
 }
 SUDOKU = {'decoder': 'sudoku_decoder', 'encoder': 'sudoku_encoder', 'mixed': 'sudoku_mixed'}
-SUDOKU_60K = '-m anyorder.extras.puzzles.make sudoku --n_train=60000 --name=sudoku_60k'
+SUDOKU_60K = '-m anyorder.extras.puzzles make sudoku --n_train=60000 --name=sudoku_60k'
 PLATEAU = {
     'AdaLN': 'sudoku_decoder',
     'half the rates': 'sudoku_half',
@@ -249,7 +249,7 @@ FINDINGS = {
         Picture('zebra4', '--y=val_any', ZEBRA4),
         Picture('zebra4_solved', BY_ORDER, measured('solved', ZEBRA4)),
         dataset='zebra4',
-        made_by='-m anyorder.extras.puzzles.make zebra4',
+        made_by='-m anyorder.extras.puzzles make zebra4',
     ),
     'countdown': Finding(
         'countdown: reach a target by arithmetic, by the same and a GPT; 2 minutes a run, and 6',
@@ -266,19 +266,19 @@ FINDINGS = {
             measured('reached_l2r', COUNTDOWN_L2R_LONG) | measured('reached', COUNTDOWN_LONG),
         ),
         dataset='countdown3_30',
-        made_by='-m anyorder.extras.puzzles.make countdown3 --largest=30 --name=countdown3_30',
+        made_by='-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
     ),
     'nae_sat': Finding(
         'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
         Picture('nae_sat_agree', '--x=order --y=right', measured('agree', NAE_SAT)),
         dataset='nae_sat',
-        made_by='-m anyorder.extras.puzzles.make nae_sat',
+        made_by='-m anyorder.extras.puzzles make nae_sat',
     ),
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
-OF_PUZZLES = '-m anyorder.extras.puzzles.solve --orders'
+OF_PUZZLES = '-m anyorder.extras.puzzles solve --orders'
 # what measures a checkpoint
 EVALUATIONS = {
     'ensemble': 'eval_ppl.py --n_blocks=512 --estimates=ensemble:64',

@@ -239,10 +239,12 @@ def data():
 
 
 def program_of(words):
-    """(what the words behind `python` run, a file or a module; the other words)."""
-    if words[0] == '-m':
-        words = words[1:]
-    return words[0], words[1:]
+    """(what the words behind `python` run, the other words): a file, or a module with its first
+    word."""
+    if words[0] != '-m':
+        return words[0], words[1:]
+    n = 3 if words[1] in ('anyorder.extras.puzzles', 'anyorder.extras.speed') else 2
+    return ' '.join(words[1:n]), words[n:]
 
 
 @pytest.fixture
@@ -250,12 +252,13 @@ def script(monkeypatch):
     """script('train.py', '--x=1', ..., code=0) runs a command in this process, which has the
     libraries loaded; what it returns has stdout and stderr. What fails says one line.
 
-    'anyorder.extras.NAME' is run as by `python -m`."""
+    'anyorder.extras.NAME', maybe with its first word, is run as by `python -m`."""
 
     def run(name, *args, code=0):
+        name, *first = name.split()
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
-        monkeypatch.setattr(sys, 'argv', [name, *args])
+        monkeypatch.setattr(sys, 'argv', [name, *first, *args])
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
         monkeypatch.delitem(sys.modules, f'{name}.__main__', raising=False)  # else it warns
         try:

@@ -591,7 +591,7 @@ DAMAGED = [
     (':', 'books train', 'python data/prepare.py text --name=books --source=FILE'),
     (':', 'openwebtext train', 'python data/prepare.py openwebtext --data_dir=.$'),
     (':', 'ptb train', 'python data/prepare.py ptb --split=train --data_dir=.$'),
-    (':', 'sudoku train', 'python -m anyorder.extras.puzzles.make sudoku --data_dir=.$'),
+    (':', 'sudoku train', 'python -m anyorder.extras.puzzles make sudoku --data_dir=.$'),
     (':', 'pydocs test', 'prepare.py text --name=pydocs --source=FILE --split=test'),
     ('mv text pydocs; rm pydocs/val.bin', 'pydocs val', 'pydocs --force --data_dir=.$'),
     (':', '../x val', 'plain name'),

@@ -562,7 +562,7 @@ def test_a_run_on_puzzles_says_how_each_set_is_solved(data, capsys):
     write_meta('data/easy', meta)
     tiny('--block_size=16', '--dataset=easy:1,hard:3', '--max_iters=2', '--l2r_ratio=0')
     said = capsys.readouterr().out
-    begin = '  python -m anyorder.extras.puzzles.solve '
+    begin = '  python -m anyorder.extras.puzzles solve '
     words = ['--dataset=easy --ckpt=out/ckpt.pt --split=val', '--dataset=hard --ckpt=out/ckpt.pt']
     assert said.splitlines()[-3:-1] == [begin + word for word in words]
     assert 'written' not in said

@@ -130,7 +130,7 @@ def commands_to_go_on(data, order, folder):
     rows = [('sample.py', 'order', [])]
     puzzles = [split.meta for split in data.train if split.meta.given]
     if puzzles:
-        solve = '-m anyorder.extras.puzzles.solve --dataset'
+        solve = '-m anyorder.extras.puzzles solve --dataset'
         rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
     for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
         words = [program, f'--ckpt={shlex.quote(folder.result)}']

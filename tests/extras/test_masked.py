@@ -280,7 +280,7 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script):
     for idx, right in ((puzzles.tokens, [1, 1, 1, 1]), (answers, [1, 1, 0, 0])):
         assert puzzles.check_answer(idx)[1][:, 3].tolist() == right
     how = ('--dataset=nae_sat', '--data_dir=.', '--orders=margin', '--n_steps=3')
-    solve = script('anyorder.extras.puzzles.solve', f'--ckpt={checkpoint.name}', *how)
+    solve = script('anyorder.extras.puzzles', 'solve', f'--ckpt={checkpoint.name}', *how)
     assert 'margin' in solve.stdout
 
 

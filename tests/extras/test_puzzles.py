@@ -288,7 +288,7 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(monkeypat
     meta = read_meta('one')
     kept = {name: options[name] for name in task_of(task).options if name in options}
     assert meta.puzzle == {'task': task} | kept
-    assert meta.made_by.split()[4:] == words
+    assert meta.made_by.split()[5:] == words
     found = []
     for name, n in (('train', 40), ('val', 8), ('test', 9)):
         split = open_split('.', 'one', name)
@@ -480,8 +480,8 @@ def solved(folder, script):
     """solved(name, option, ...): the JSON file of the command on a checkpoint."""
 
     def solved(name, *args):
-        words = (f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
-        script('anyorder.extras.puzzles.solve', *words)
+        words = ('solve', f'--ckpt={folder}/{name}.pt', '--n_puzzles=6', '--out=o.json', *args)
+        script('anyorder.extras.puzzles', *words)
         return read_json('o.json')
 
     return solved

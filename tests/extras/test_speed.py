@@ -251,7 +251,7 @@ def rows(script):
     """rows(command, option, ...): the rows of the file of a command of speed."""
 
     def run(command, *options):
-        script(f'anyorder.extras.speed.{command}', *options, '--out=rows.json')
+        script('anyorder.extras.speed', command, *options, '--out=rows.json')
         return read_json('rows.json')['results']
 
     return run
@@ -337,6 +337,6 @@ BAD = {
 def test_wrong_input_is_one_line_before_the_work(ckpt, script, words, said):
     command, *options = words.split()
     how = TINY if command == 'bench' else HOW
-    finished = script(f'anyorder.extras.speed.{command}', *how, *options, code=1)
+    finished = script('anyorder.extras.speed', command, *how, *options, code=1)
     assert said in finished.stderr
     assert not finished.stdout

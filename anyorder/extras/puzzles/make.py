@@ -1,11 +1,11 @@
 """Puzzles to token files, generated from a seed, every one checked by an exact solver.
 
-    python -m anyorder.extras.puzzles.make sudoku4   # 4 x 4
-    python -m anyorder.extras.puzzles.make sudoku --n_train=200000   # 9 x 9
-    python -m anyorder.extras.puzzles.make zebra4   # 3 or 4 houses; zebra: 3 to 6
-    python -m anyorder.extras.puzzles.make zebra4 --largest=3 --steps=solver --name=zebra3_steps
-    python -m anyorder.extras.puzzles.make nae_sat --n_latents=25 --n_observations=275
-    python -m anyorder.extras.puzzles.make countdown3   # numbers, a target; countdown4: one more
+    python -m anyorder.extras.puzzles make sudoku4   # 4 x 4
+    python -m anyorder.extras.puzzles make sudoku --n_train=200000   # 9 x 9
+    python -m anyorder.extras.puzzles make zebra4   # 3 or 4 houses; zebra: 3 to 6
+    python -m anyorder.extras.puzzles make zebra4 --largest=3 --steps=solver --name=zebra3_steps
+    python -m anyorder.extras.puzzles make nae_sat --n_latents=25 --n_observations=275
+    python -m anyorder.extras.puzzles make countdown3   # numbers, a target; countdown4: one more
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says
 that it is given. No two splits of a folder share a solution; two Sudokus share one if only the

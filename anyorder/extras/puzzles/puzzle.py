@@ -6,7 +6,7 @@ class Puzzle:
 
     about    what it is, for --help
     symbols  the texts of its tokens
-    options  of make.py, say which puzzles these are; meta.json keeps them
+    options  of puzzles make, say which puzzles these are; meta.json keeps them
     made     {option: in words}: options that only say which of the puzzles are made
     n_train  puzzles to train on
     quick    whether a set that is missing is made when it is asked for

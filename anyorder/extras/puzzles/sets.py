@@ -14,7 +14,7 @@ from anyorder.machine.terminal import progress
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 
-MADE_BY = 'python -m anyorder.extras.puzzles.make'
+MADE_BY = 'python -m anyorder.extras.puzzles make'
 # shares of all solutions, by a hash
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
 N_ROWS = {'val': 1000, 'test': 1000}
@@ -28,7 +28,7 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
     split    '' is all of them
     n_rows   {split: number of puzzles} to generate, if not the default
     force    replace what is there
-    options  of make.py that the Puzzle of the task names"""
+    options  of puzzles make that the Puzzle of the task names"""
     options['seed'] = seed
     kind = task_of(task)
     own = {name: options[name] for name in kind.options if options.get(name, '') != ''}

@@ -2,13 +2,13 @@
 
 By default each step writes one blank, the likeliest token.
 
-    python -m anyorder.extras.puzzles.solve --ckpt=out/sudoku4/ckpt.pt
-    S="python -m anyorder.extras.puzzles.solve --ckpt=out/sudoku/ckpt.pt"
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
+    S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku/ckpt.pt"
     $S --orders=random,margin,margin/27,margin+0.5 --n_steps=8,0
     # the lower half of an image
-    python -m anyorder.extras.puzzles.solve --ckpt=out/digits/ckpt.pt --blanks=32:64
+    python -m anyorder.extras.puzzles solve --ckpt=out/digits/ckpt.pt --blanks=32:64
     # answers to questions
-    python -m anyorder.extras.puzzles.solve --ckpt=out/answers/ckpt.pt --split=val --orders=l2r
+    python -m anyorder.extras.puzzles solve --ckpt=out/answers/ckpt.pt --split=val --orders=l2r
 
 In `orders` margin/27 chooses inside blocks of 27 blanks, and margin+0.5 adds Gumbel noise of this
 scale to the scores.

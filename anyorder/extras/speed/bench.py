@@ -1,8 +1,8 @@
 """How fast does a model write, and how fast is an update?
 
-    python -m anyorder.extras.speed.bench
-    python -m anyorder.extras.speed.bench --network=encoder --n_steps=64 --n_updates=0
-    python -m anyorder.extras.speed.bench --n_steps= --block_size=256 --batch_size=8
+    python -m anyorder.extras.speed bench
+    python -m anyorder.extras.speed bench --network=encoder --n_steps=64 --n_updates=0
+    python -m anyorder.extras.speed bench --n_steps= --block_size=256 --batch_size=8
 
 Texts at several numbers of steps, and updates: seconds of the first call in this process, which
 compiles, and of a later one, tokens/s and peak memory of the later one. Of a decoder's text comes

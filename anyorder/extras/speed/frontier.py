@@ -1,7 +1,7 @@
 """What do fewer passes cost a trained model?
 
-    python -m anyorder.extras.speed.frontier --ckpt=out/ckpt.pt --out=frontier.json
-    python -m anyorder.extras.speed.frontier --ckpt=out/ckpt.pt --ways=random,lossless,margin:.9 \\
+    python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --out=frontier.json
+    python -m anyorder.extras.speed frontier --ckpt=out/ckpt.pt --ways=random,lossless,margin:.9 \\
         --n_steps=0,16,64 --judge=gpt2-large
 
 A row is a way of writing: its passes, the seconds of all samples, and the exact nats a token of
