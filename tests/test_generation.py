@@ -4,11 +4,10 @@ What holds for every way of writing is in test_laws.py."""
 
 import itertools
 import math
-from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import close, make_model, numbers, one_line, options_in
+from conftest import close, make_model, one_line, options_in
 from oracle import ENCODER, chi2_of, cut, limit
 
 from anyorder.checkpoint import set_exempt
@@ -54,7 +53,6 @@ def prompt_of(n, n_blanks):
 # (an Unmasking, numbers of blanks, the ends of each row by hand)
 ENDS = [
     (Given(4, 'cosine'), [10], [[1, 2, 6, 10]]),  # 0.76, 2.93, 6.17, 10
-    (Given(5, 'cosine'), [6], [[1, 2, 3, 4, 6]]),  # 0.29, 1.15, 2.47, 4.15, 6
     # cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low
     (Given(6, 'cosine'), [12288], [[418, 1646, 3599, 6144, 9107, 12288]]),
     (Given(3), [8, 1, 0], [[2, 5, 8], [1, 1, 1], [0, 0, 0]]),
@@ -62,7 +60,6 @@ ENDS = [
     (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
     (Lossless(2), [4, 1], [[4], [1]]),
     (Adaptive(1, score='margin', block_length=2), [8], [[2, 4, 6, 8]]),
-    (Adaptive(3, score='margin', block_length=3), [7], [[3, 6, 7]]),
     (Adaptive(4, score='margin', block_length=8), [5, 0], [[1, 2, 3, 5], [0, 0, 0, 0]]),
 ]
 
@@ -225,12 +222,9 @@ TEXTS = [([1, 0, 0, 2], [True, False, False, True]), prompt_of(0, 5)]
 def test_texts_of_unequal_length():
     canvas = Canvas.of_texts(TEXTS, Order('random'), 5)
     assert canvas.idx.tolist() == [[1, 0, 0, 2, 0], [0] * 5]
-    assert torch.equal(canvas.keys, keys_of([5, 6]))
-    drawn = sample_order(1, 4, keys=keys_of([5]))[0]
-    blanks = drawn[(drawn == 1) | (drawn == 2)].tolist()
-    assert canvas.order[0].tolist() == [0, 3, *blanks, 4]
-    assert torch.equal(canvas.order[1:], sample_order(1, 5, keys=keys_of([6])))
-    assert torch.equal(canvas.u, torch.stack([numbers(s, 'tokens', n=5) for s in (5, 6)]))
+    first, second = (sample_order(1, n, keys=keys_of([n + 1])) for n in (4, 5))
+    blanks = first[(first == 1) | (first == 2)].tolist()
+    assert canvas.order.tolist() == [[0, 3, *blanks, 4], second[0].tolist()]
     assert Canvas.of_texts(TEXTS[:1], Order('r2l'), 0).order.tolist() == [[3, 0, 2, 1]]
 
 
@@ -246,28 +240,9 @@ def test_generate_is_one_token_a_step_of_seeds_that_a_generator_draws(batch):
     by_visit = trace['step'].gather(1, batch[1])
     assert (by_visit == torch.arange(-2, 7).clamp(min=-1)).all()
     assert torch.equal(text, generate(model, *batch, 2, seeds=seeds))
-    assert not torch.equal(text, generate(model, *batch, 2))
     how = dict(n_steps=3, policy='margin', schedule='cosine', temperature=0.7, top_k=5, top_p=0.9)
     by_place = generate(model, *batch, 2, *how.values(), True, None, seeds)
     assert torch.equal(by_place, generate(model, *batch, 2, seeds=seeds, **how))
-
-
-def test_every_step_is_told_with_what_it_revealed(batch):
-    canvas = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5))
-    told = []
-    for n_new, part in fill.steps(make_model(), canvas, Way(Given(2))):
-        told.append([x.tolist() for x in (part.n_steps, part.rows, n_new, part.n_known)])
-    assert told == [
-        [[1] * 4, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]],
-        [[2] * 3, [0, 1, 4], [5, 3, 2], [9, 9, 9]],
-    ]
-
-
-def test_all_steps_are_planned_at_once(batch, monkeypatch):
-    planned = Mock(wraps=fill.planned)
-    monkeypatch.setattr(fill, 'planned', planned)
-    generate(make_model(), *batch, 2)
-    assert planned.call_count == 1
 
 
 def test_the_end_of_a_document_and_special_tokens_have_no_penalty():
@@ -421,11 +396,10 @@ def test_options_name_a_way(options):
 
 
 def test_a_way_draws_or_scores():
-    how = dict(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
-    way = Way.of({'order': 'r2l'}, n_steps=4, **how)
-    assert way == Way(Given(4), Drawing(**how), Order('r2l'))
-    assert way.to_score == Way(Given(4), Drawing(**how, scores=True), Order('r2l'))
-    assert way.to_score == Way.of({'order': 'r2l'}, n_steps=4, score=True, **how)
+    how = dict(n_steps=4, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
+    way = Way.of({'order': 'r2l'}, **how)
+    assert way.order == Order('r2l')
+    assert way.to_score == Way.of({'order': 'r2l'}, score=True, **how)
 
 
 def test_a_keyword_that_nobody_has_is_a_type_error():
@@ -448,7 +422,6 @@ def canvas_of(order=ORDERS, n_known=0, seeds=range(5), **how):
 
 # (a call, a word of the message)
 BAD = {
-    "unmasking_of('margin', 0)": 'n_steps must be',
     "unmasking_of(policy='best')": 'policy',
     "unmasking_of(policy='margin:0.5', unmask='lossless')": 'margin',
     "unmasking_of(policy='entropy:0.5')": 'threshold',
@@ -469,16 +442,14 @@ BAD = {
     'Lossless(window=2.0)': 'window',
     "Adaptive(score='best')": 'score',
     'Drawing(temperature=0, scores=True)': 'temperature',
-    'Drawing(temperature=-0.1)': 'temperature',
     'Drawing(temperature=math.inf)': 'temperature',
     'Drawing(top_p=0.0)': 'top_p',
-    'Drawing(top_k=-1)': 'top_k',
     'Drawing(min_p=1.1)': 'min_p',
     'Drawing(min_p=math.nan)': 'min_p',
     'Drawing(presence_penalty=-101)': 'penalty',
-    'Drawing(cfg_scale=-0.5)': 'cfg_scale',
     'Drawing(cfg_scale=101)': 'cfg_scale',
     'write_by(schedule=[1, 3])': 'increase',
+    'write_by(allowed=torch.ones(8, 11, dtype=torch.bool))': '9 positions or more',
     'write_by(schedule=[2, 2, 7])': 'increase',
     'write_by(revise=1, cfg_scale=1.5)': 'cfg_scale',
     "write_by(variant=ENCODER, unmask='lossless')": 'decoder',
