@@ -16,7 +16,7 @@ from anyorder.fast import freeze
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
-from anyorder.generation.way import Page, Way
+from anyorder.generation.way import Page, Way, check_kinds
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.likelihood.lengths import choose_lengths
 from anyorder.machine.devices import autocast, resolve_device
@@ -35,6 +35,11 @@ class Filled(str):
     logprob  nats of all that was written, each token given the known ones when it was drawn, by the
              law in Drawing; not the log-probability of a text that was revised
     sample   the dict of its tokens, order, steps and log-probabilities, see Text.sample"""
+
+    @property
+    def top_logprobs(self):
+        """What its sample says of the likeliest tokens, None unless asked for."""
+        return self.sample.get('top_logprobs')
 
 
 class Writer:
@@ -106,9 +111,11 @@ class Writer:
                    a threshold and with noise; or a rule of rules.RULES, as 'klass:0.9'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]
-        top_logprobs  so many likeliest tokens of the law that wrote, for each token of the sample
+        top_logprobs  so many likeliest tokens of the law that wrote, for each token: see
+                   top_logprobs of the Filled or the Rows
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.way_and_page(way, page, options)
+        check_kinds({'n': 1 if n is None else n, 'batch_size': batch_size})
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
@@ -215,6 +222,7 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
+        check_kinds({'n_orders': n_orders})
         is_l2r = isinstance(order, str) and order == 'l2r'
         is_plain = is_l2r and not options
         if n_orders < 0 or n_orders and not is_plain:
@@ -359,6 +367,11 @@ class Rows(np.ndarray):
 
     logprob = None
     samples = ()
+
+    @property
+    def top_logprobs(self):
+        """[rows] as of a Filled."""
+        return [sample.get('top_logprobs') for sample in self.samples]
 
     def __new__(cls, samples, shape):
         rows = as_rows(samples).reshape(*shape, -1).view(cls)

@@ -268,7 +268,7 @@ def test_a_token_is_as_likely_as_a_text_with_it_scores_there(how):
     text = writer.infill('[[4]]', top_logprobs=26, **how)
     assert text == writer.infill('[[4]]', **how)
     how = how | {'temperature': how['temperature'] or 1.0}
-    for p, place in enumerate(text.sample['top_logprobs']):
+    for p, place in enumerate(text.top_logprobs):
         nats = [one['logprob'] for one in place['top']]
         others = [f'[[={text[:p]}{one["text"]}{text[p + 1 :]}]]' for one in place['top']]
         scored = writer.infill(others, score=True, seed=[1337] * len(others), **how)
@@ -656,6 +656,12 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         "infill('a', allow=1)": "'allow'",
         # of a model of rows
         'row([0, 1, 2])': '6 tokens, got a row of 3',
+        "infill('a', n_steps=2.5)": 'n_steps must be a whole',
+        "infill('a', n=1.5)": 'n must be a whole',
+        "infill('a', temperature='1')": 'temperature must be',
+        "infill('a', unmask=None)": 'unmask must be a text',
+        "infill('a', stop=None)": 'stop must be a text',
+        "logprob('[[=a]]', n_orders='2')": 'n_orders must be a whole',
         "row('a [[4-5]] b')": 'room for 4 at most',
         "row('a', length=7)": 'from 0 to 6',
         'row(6 * [0])': 'no blank',

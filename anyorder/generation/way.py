@@ -1,6 +1,8 @@
 """How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,19 @@ from anyorder.generation.options import POLICIES, choice_in, drawing_in, unmaski
 from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import Order, read_order
 from configurator import check_choice
+
+# of what a program may ask for: what it must be; a Drawing asks for its other numbers itself
+WHOLE = 'n n_orders batch_size n_steps top_k length context top_logprobs'
+KINDS = {'unmask': (str, 'a text'), 'stop': (Collection, 'a text or a list of texts')}
+KINDS |= dict.fromkeys(WHOLE.split(), (Integral, 'a whole number'))
+
+
+def check_kinds(options):
+    """Raise ValueError for a value that is not of its kind in KINDS."""
+    for name, value in options.items():
+        kind, what = KINDS.get(name, (object, ''))
+        if not isinstance(value, kind):
+            raise ValueError(f'{name} must be {what}, got {value!r:.60}')
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class Way:
                  of this scale, margin/32:0.9 both
         score    whether the text in the blanks is scored
         options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
+        check_kinds(options)
         drawing = drawing_in(options, score)
         schedule = options.get('schedule', '')
         if not isinstance(schedule, str):
@@ -123,6 +139,7 @@ class Page:
 
     def check(self, checkpoint):
         """Raise ValueError for what does not fit to a model, or to the rows that it reads."""
+        check_kinds(vars(self))
         check_choice('blank_length', self.blank_length, 'likely', 'draw')
         for name, most in (
             ('length', checkpoint.set.row_length or 2**31 - 1),

@@ -309,7 +309,7 @@ def test_a_pattern_beside_a_blank_that_stops_moves_with_its_text(writer):
 
 def test_the_likeliest_tokens_are_those_that_a_pattern_leaves(writer):
     text = writer.infill('1[[6]]', top_logprobs=12, order='l2r', pattern=DATE)
-    for place in text.sample['top_logprobs'][1:]:
+    for place in text.top_logprobs[1:]:
         assert sum(math.exp(one['logprob']) for one in place['top']) == pytest.approx(1, abs=1e-5)
 
 
