@@ -202,7 +202,8 @@ def estimate_of(row, way, c, checkpoint, beside_passes):
     """Return the estimate of a row (text, n_steps): the law of writing, or without passes, and by
     the law of the model itself, the plain one in the order.
 
-    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn"""
+    beside_passes  whether rows have numbers of passes: then a masked loss is not drawn, and what is
+                   given is read as in these rows"""
     text, n_steps = row
     order = way.order
     adaptive = way.unmasking.adaptive
@@ -217,8 +218,7 @@ def estimate_of(row, way, c, checkpoint, beside_passes):
     if adaptive or ending:
         return written(c, checkpoint, way, name=name, ending=ending)
     kind = 'order' if order.estimate == 'own' else order.estimate
-    # what is given is read as in the rows that are compared with it
-    known_l2r = order.known_l2r and any(numbers(c, 'n_steps'))
+    known_l2r = beside_passes and order.known_l2r
     return in_orders(c, checkpoint, order, known_l2r=known_l2r, name=name, kind=kind)
 
 

@@ -275,13 +275,13 @@ def test_an_ensemble_is_its_definition(network):
         close(nats, want)
 
 
-# the order, how many passes, the temperature
+# what is asked for, the order in which it is written, and options of the definition
 WAYS = [
-    ('margin/3', 3, 1),
-    ('entropy', 3, 1),
-    ('top_prob:.3', 0, 1),
-    ('random', 3, 1),
-    ('l2r', 0, 0.5),
+    ('--orders=margin/3 --n_steps=3', 'l2r', 'policy=margin/3 n_steps=3'),
+    ('--orders=entropy --n_steps=3', 'random', 'policy=entropy n_steps=3'),
+    ('--orders=top_prob:.3', 'random', 'policy=top_prob:.3 n_steps=9'),
+    ('--orders=random --n_steps=3', 'random', 'policy=given n_steps=3'),
+    ('--orders=l2r --temperature=.5', 'l2r', 'policy=given n_steps=9 temperature=0.5'),
 ]
 
 
@@ -289,18 +289,14 @@ WAYS = [
 def test_the_law_of_writing_is_its_definition(network):
     """What is given is read from left to right where a policy or a random order writes."""
     model = make_model(**NETWORKS[network])
-    for asked, n_steps, temperature in WAYS:
-        options = f'--orders={asked}', f'--n_steps={n_steps}', f'--temperature={temperature}'
-        (it,) = made(*options, **NETWORKS[network])
+    for asked, order, how in WAYS:
+        (it,) = made(*asked.split(), **NETWORKS[network])
         for b, found in zip([3, 1], it.nats(model, text_of(BLOCKS, GIVEN), [3, 1])):
-            order = Order('l2r') if asked in ('margin/3', 'l2r') else RANDOM
-            order = in_order(b, order)[0]
+            visited = in_order(b, Order(order))[0]
             first = int(N_GIVEN[b])
-            order[:first] = order[:first].sort().values
-            policy = 'given' if asked in ('random', 'l2r') else asked
-            how = {'seed': 0, 'scores': True, 'policy': policy, 'n_steps': n_steps or 9}
-            how['temperature'] = temperature
-            slow = ByDefinition(model, IDX[b], order, first, int(N_VISITS[b]), **how)
+            visited[:first] = visited[:first].sort().values
+            row = IDX[b], visited, first, int(N_VISITS[b])
+            slow = ByDefinition(model, *row, seed=0, scores=True, **options_in(how))
             want = [-float(slow.drawn_logprob.sum()), 0, slow.n_steps]
             assert found.tolist() == pytest.approx(want, rel=1e-10)
 
