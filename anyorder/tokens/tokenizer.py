@@ -382,11 +382,11 @@ def choose(name):
         return None
     if name in TEXT:
         return get_tokenizer(name)
-    kind, colon, rest = name.partition(':')
-    opened = OTHERS.get(kind + colon)
-    if not opened:
+    beginning, colon, rest = name.partition(':')
+    kind = beginning + colon
+    if not colon or kind not in OTHERS:
         rest = home(name)
-        opened = OTHERS.get('FOLDER' if os.path.isdir(rest) else os.path.splitext(rest)[1])
-    if not opened:
+        kind = 'FOLDER' if os.path.isdir(rest) else os.path.splitext(rest)[1]
+    if kind not in OTHERS:
         raise ValueError(f'tokenizer must be {WAYS}, got {name!r}')
-    return pkgutil.resolve_name(opened)(rest)
+    return pkgutil.resolve_name(OTHERS[kind])(rest)

@@ -319,7 +319,7 @@ def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes(
 
 # (a name of a tokenizer, its file or what it says of the model, what is said)
 WRONG = [
-    ('gtp2', None, 'tokenizer must be bytes'),
+    ('FOLDER', None, 'tokenizer must be bytes'),
     ('tiktoken:cl100k', None, 'cl100k_base'),
     ('bpe:256', None, 'from 257'),
     ('bpe:1048577', None, 'from 257'),
