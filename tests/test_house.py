@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_940,
+    '': 12_933,
     'anyorder': 14_084,
     'anyorder/extras': 5_059,
     'anyorder/extras/hub': 4_744,
@@ -55,13 +55,13 @@ BUDGET = {
     'anyorder/generation': 17_799,
     'anyorder/likelihood': 8_528,
     'anyorder/machine': 4_496,
-    'anyorder/tokens': 13_431,
+    'anyorder/tokens': 13_435,
     'anyorder/training': 8_927,
     'config': 940,
     'data': 440,
     'docs': 1_350,
     'results': 3_775,
-    'tests': 107_031,
+    'tests': 106_957,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -87,25 +87,19 @@ def test_a_grid_is_shown_in_cells_of_equal_width_and_a_text_as_it_is():
 WORDS = 'ab x a b x ab'  # which every tokenizer below spells
 
 
-@pytest.fixture(
-    scope='module',
-    params=['bytes', 'metaspace first', 'sentences and bytes', 'wordpiece', 'ends of words'],
-)
-def writer(request, tmp_path_factory):
-    """A Writer of a tokenizer of this kind, which writes the tokens of WORDS alone."""
-    file = tokenizer_like(request.param).file
-    kind = Meta(tokenizer=f'{request.param}.json', tokenizer_file=file)
-    tok = tokenizer_of_set(kind)
+SPELT = ['bytes', 'metaspace first', 'sentences and bytes', 'wordpiece', 'ends of words']
+
+
+@pytest.mark.parametrize('kind', SPELT)
+def test_what_a_writer_shows_is_a_part_of_the_text_at_the_end(kind):
+    """Of a model that writes the tokens of WORDS alone."""
+    entries = Meta(tokenizer=f'{kind}.json', tokenizer_file=tokenizer_like(kind).file)
+    tok = tokenizer_of_set(entries)
     model = make_model(block_size=16, vocab_size=320, n_tokens=tok.n_tokens).float()
     model.lm_head.bias -= 1e4
     model.lm_head.bias[tok.encode(WORDS)] += 1e4
-    path = str(tmp_path_factory.mktemp('words') / 'ckpt.pt')
-    save_checkpoint(path, model, tokenizer=kind.tokenizer, set=asdict(kind))
-    return Writer(path, device='cpu')
-
-
-def test_what_a_writer_shows_is_a_part_of_the_text_at_the_end(writer):
-    tok = writer.tokenizer
+    save_checkpoint('ckpt.pt', model, tokenizer=entries.tokenizer, set=asdict(entries))
+    writer = Writer('ckpt.pt', device='cpu')
     end = writer.infill('ab[[3]] x[[..]]', top_logprobs=2, length=16)
     *seen, last = writer.stream('ab[[3]] x[[..]]', length=16)
     assert last == end == tok.decode(end.sample['tokens'])

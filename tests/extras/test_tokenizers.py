@@ -305,8 +305,11 @@ NO_BYTES = [  # other parts of a tokenizer.json by which its tokens are no bytes
 def test_what_a_file_says_beside_its_tokens_cuts_no_text_and_is_told_from_bytes():
     tok = trained()
     cut = {'direction': 'Right', 'max_length': 2, 'strategy': 'LongestFirst', 'stride': 0}
+    pad = {'direction': 'Right', 'strategy': {'Fixed': 999}}
+    pad |= {'pad_id': 0, 'pad_type_id': 0, 'pad_token': 'a'}
     frame = {'type': 'BertProcessing', 'sep': ['a', 1], 'cls': ['b', 2]}
-    other = changed(tok, truncation=cut, model={'dropout': 0.9}, post_processor=frame)
+    model = {'dropout': 0.9}
+    other = changed(tok, truncation=cut, padding=pad, model=model, post_processor=frame)
     assert other.encode(TEXT) == tok.encode(TEXT)
     assert (other.cut_place('a b'), other.about_bytes()) == (1, '')
     others = [changed(tok, **parts) for parts in NO_BYTES]
@@ -440,17 +443,16 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(of_training, of_set, wa
     exported = {'model_type': 'aogpt', 'tokenizer': tok.name, 'set': asdict(meta)}
     Path('model/config.json').write_text(json.dumps(exported))
     ways = (
-        lambda other, name: mixed([meta, other]),
-        lambda other, name: start_model(config, checkpoint, tokenizer_of_set(other)),
-        lambda other, name: open_corpus(name, 4, tok, '.'),
+        lambda name: mixed([meta, read_meta(name)]),
+        lambda name: start_model(config, checkpoint, tokenizer_of_set(read_meta(name))),
+        lambda name: open_corpus(name, 4, tok, '.'),
     )
-    other = prepared(of_set, 'b', OTHER * 40)
+    prepared(of_set, 'b', OTHER * 40)
+    prepared(way, 'c', OTHER * 40)
     for read in ways:
         with one_line('--tokenizer='):
-            read(other, 'b')
-    other = prepared(way, 'c', OTHER * 40)
-    for read in ways:
-        read(other, 'c')
+            read('b')
+        read('c')
 
 
 def test_no_letter_of_a_text_is_left_out_but_on_purpose():
