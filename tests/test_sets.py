@@ -313,7 +313,7 @@ def test_no_two_splits_are_of_one_data_set():
 # what is typed of a source: a file, maybe the split that it is
 READ = ['a.jsonl', 'a.jsonl train', 'other/a.txt', 'other/a.txt val', 'other test']
 # a step of reading, and what it may read
-STEPS = [*itertools.product(('prepared.have_prompts', 'prepared.encode_documents'), READ)]
+STEPS = [*itertools.product(('prepared.have_prompts', 'prepared.encode_source'), READ)]
 STEPS += itertools.product(['arrays.describe'], ('a.npy', 'a.npz'))
 
 
@@ -359,10 +359,10 @@ def texts_of(name):
 
 
 SPLITS = {  # those of a data set, the one that is asked for, and ours
-    'train test': {'train val': 'train'},
+    'train test': {'': 'train'},
     'train validation test': {'train': 'train', 'val': 'validation'},
     'train validation=val': {'val': 'validation'},
-    'extra': {'train val': 'extra'},
+    'extra': {'': 'extra'},
     'train test=val': {},
     'test validation': {},
 }
@@ -386,8 +386,8 @@ def test_splits_of_a_data_set_of_its_own(monkeypatch, names, wanted):
             continue
         found = open_source(source, split)
         assert found.origin.startswith(f'{source}, fingerprint ')
-        texts = {' '.join(names): [*documents] for names, documents in found.parts.items()}
-        assert texts == {names: texts_of(name) for names, name in wanted.items()}
+        texts = {part: [*documents] for part, documents in found.parts.items()}
+        assert texts == {part: texts_of(name) for part, name in wanted.items()}
 
 
 def test_named_sets_go_through_datasets(monkeypatch):

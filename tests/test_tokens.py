@@ -9,7 +9,7 @@ import pytest
 from conftest import gpt2, make_model, one_line, tokenizer_like
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.tokens.documents import Begun, batches, encode_documents
+from anyorder.tokens.documents import Begun, Source, batches, encode_source
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.shown import shown_text, token_texts
@@ -52,7 +52,8 @@ def test_documents_are_read_together_and_nothing_ends_one_where_no_token_does():
     tok = Symbols('own', ['a', 'b'])
     for tok.n_tokens, dtype in ((2**16, '<u2'), (2**16 + 1, '<u4')):
         meta = Meta(n_tokens=tok.n_tokens)
-        ((tokens, n_bytes, _),) = encode_documents([Begun('a'), Begun('b'), 'b'], tok, meta)
+        source = Source('', {'val': [Begun('a'), Begun('b'), 'b']})
+        ((_, tokens, n_bytes, _),) = encode_source(source, tok, meta)
         assert (tokens.tolist(), tokens.dtype, n_bytes) == ([0, 1, 1], dtype, 3)
     documents = ['ab', 'cd', 'efgh', 'i', ('jk', 'lm'), 'n', 'o', 'p']
     assert [len(batch) for batch in batches(documents, 3, 4)] == [2, 1, 2, 3]

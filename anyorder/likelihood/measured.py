@@ -11,7 +11,7 @@ import torch
 from anyorder.datasets import open_split
 from anyorder.tokens.apart import rows_of_parts
 from anyorder.tokens.blocks import Blocks, all_blocks
-from anyorder.tokens.documents import encode_documents, split_documents
+from anyorder.tokens.documents import Source, encode_source, split_documents
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split
@@ -159,7 +159,8 @@ def encoded(texts, tokenizer, source):
     meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
     documents = []
     n_bytes = 0
-    for document, size, _ in encode_documents(texts, tokenizer, meta):
+    whole = Source(source, {'val': texts})
+    for _, document, size, _ in encode_source(whole, tokenizer, meta):
         documents.append(document)
         n_bytes += size
     if not n_bytes:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.documents import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val, names_of
+from anyorder.tokens.documents import SPLITS, TRAIN_AND_VAL, VAL_RATIO, Source, draw_val
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.sources import name_source, state_of, unchanged
@@ -42,15 +42,15 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
 def encode_arrays(arrays, meta):
     """Yield what Folder.write wants of the arrays of read_arrays. They are divided as documents
     are, of which a stream is one."""
-    for names, array in arrays.items():
+    for split, array in arrays.items():
         packed = meta.pack(*array)
         n_rows = len(packed) if meta.row_length else 1
-        if names != TRAIN_AND_VAL:
-            yield *names, packed, 0, n_rows
+        if split:
+            yield split, packed, 0, n_rows
         elif meta.row_length:
             in_val = draw_val(n_rows, VAL_RATIO)
             for number, row in enumerate(packed):
-                yield names[number in in_val], row, 0, 1
+                yield TRAIN_AND_VAL[number in in_val], row, 0, 1
         else:
             cut = int(len(packed) * (1 - VAL_RATIO))
             yield 'train', packed[:cut], 0, 1
@@ -62,19 +62,19 @@ def encode_arrays(arrays, meta):
 
 
 def read_arrays(path, split):
-    """Return {names of splits: (tokens, given)} of a file, as a Source has them, `given` () where
+    """Return {split: (tokens, given)} of a file, as a Source has them, `given` () where
     nothing is."""
     nothing = np.array(False)
     way_out = 'save an .npy by numpy.save, an .npz by numpy.savez, without pickled objects'
     with reading(path, 'integers', way_out):
         found = np.load(path, mmap_mode='r', allow_pickle=False)
         if isinstance(found, np.ndarray):
-            return {names_of(split): (found, nothing)}
+            return {split: (found, nothing)}
         with found:
             arrays = dict(found)
     given = arrays.pop('given', nothing)
     named = [s for s in SPLITS if s in arrays]
-    parts = {(s,): (arrays.pop(s), arrays.pop(f'given_{s}', given)) for s in named}
+    parts = {s: (arrays.pop(s), arrays.pop(f'given_{s}', given)) for s in named}
     if split or not parts or arrays:
         raise ValueError(
             f'an .npz names its splits itself, without --split, as arrays {", ".join(SPLITS)}, and '

@@ -35,9 +35,8 @@ class Source:
     """What a set is made of.
 
     origin  what meta.json says of it
-    parts   {names of splits: Documents, or an array}; of ('train', 'val') each document is of one
-            of the two
-    in_val  {numbers of the documents of ('train', 'val') that are of val}"""
+    parts   {split: Documents, or an array}; each document of '' is of train or of val
+    in_val  {numbers of the documents of '' that are of val}"""
 
     origin: str
     parts: dict
@@ -46,15 +45,15 @@ class Source:
     @property
     def splits(self):
         """The names of all splits."""
-        return sorted(split for names in self.parts for split in names)
+        return TRAIN_AND_VAL if '' in self.parts else sorted(self.parts)
 
     def divide(self, val_ratio):
-        """Draw the documents of val, of which it has a share `val_ratio`.
+        """Draw which documents of '' are of val, which has a share `val_ratio`.
 
         A lone text becomes two, the end of it is val."""
-        if TRAIN_AND_VAL not in self.parts:
+        if '' not in self.parts:
             return
-        documents = self.parts[TRAIN_AND_VAL]
+        documents = self.parts['']
         n = 0
         length = 0
         for piece in documents:
@@ -63,26 +62,21 @@ class Source:
         self.in_val = draw_val(n, val_ratio)
         if n == 1 and isinstance(piece, str):
             cut = int(length * (1 - val_ratio))
-            self.parts[TRAIN_AND_VAL] = Documents(partial(cut_in_two, documents, cut))
+            self.parts[''] = Documents(partial(cut_in_two, documents, cut))
             self.in_val = {1}
 
-    def split_of(self, names, number):
-        """Return the split of a document of the part with these `names`."""
-        return names[number in self.in_val]
+    def split_of(self, part, number):
+        """Return the split of a document, by its part and its number there."""
+        return part or TRAIN_AND_VAL[number in self.in_val]
 
     def of_train(self):
         """Yield the documents of the train split."""
-        for names, documents in self.parts.items():
+        for part, documents in self.parts.items():
             number = 0
             for piece in documents:
-                if self.split_of(names, number) == 'train':
+                if self.split_of(part, number) == 'train':
                     yield piece
                 number += not isinstance(piece, Begun)
-
-
-def names_of(split):
-    """Return the names of the splits that become of documents: one, or '' divides them."""
-    return (split,) if split else TRAIN_AND_VAL
 
 
 def draw_val(n, val_ratio):
@@ -107,8 +101,9 @@ def cut_in_two(pieces, cut):
 # their tokens
 
 
-def encode_documents(documents, tokenizer, meta):
-    """Yield of each document its tokens (n,) as on disk, with an end of text, its bytes, and 1.
+def encode_source(source, tokenizer, meta):
+    """Yield of each document of a Source its split, its tokens (n,) as on disk, with an end of
+    text, its bytes, and 1: what Folder.write wants.
 
     A text in pieces comes several times, the end and the 1 with the last, before it 0. Of a pair
     (prompt, text) the bytes are the text's, and the prompt is given, see Meta.pack.
@@ -116,19 +111,22 @@ def encode_documents(documents, tokenizer, meta):
     meta  of the set that they are for"""
     dtype = meta.dtype
     end = [] if tokenizer.eos is None else [tokenizer.eos]
-    for batch in batches(cut_anew(documents, tokenizer.cut_place)):
-        texts = batch
-        if meta.prompts:
-            found = tokenizer.encode_pairs(batch)
-            texts = [text for _, text in batch]
-        else:
-            found = [([], ids) for ids in tokenizer.encode_batch(batch)]
-        for (prompt, ids), text in zip(found, texts):
-            ends = not isinstance(text, Begun)
-            tail = end if ends else []
-            tokens = np.concatenate([np.asarray(part, dtype) for part in (prompt, ids, tail)])
-            tokens[: len(prompt)] |= meta.mark
-            yield tokens, len(text.encode()), int(ends)
+    for part, documents in source.parts.items():
+        number = 0
+        for batch in batches(cut_anew(documents, tokenizer.cut_place)):
+            texts = batch
+            if meta.prompts:
+                found = tokenizer.encode_pairs(batch)
+                texts = [text for _, text in batch]
+            else:
+                found = [([], ids) for ids in tokenizer.encode_batch(batch)]
+            for (prompt, ids), text in zip(found, texts):
+                ends = not isinstance(text, Begun)
+                pieces = (prompt, ids, end if ends else [])
+                tokens = np.concatenate([np.asarray(piece, dtype) for piece in pieces])
+                tokens[: len(prompt)] |= meta.mark
+                yield source.split_of(part, number), tokens, len(text.encode()), int(ends)
+                number += ends
 
 
 def cut_anew(documents, cut):

@@ -8,14 +8,7 @@ from functools import partial
 
 from anyorder.machine.terminal import progress
 from anyorder.tokens.benchmarks import BENCHMARKS
-from anyorder.tokens.documents import (
-    TRAIN_AND_VAL,
-    VAL_RATIO,
-    Documents,
-    Source,
-    cut_anew,
-    encode_documents,
-)
+from anyorder.tokens.documents import VAL_RATIO, Documents, Source, cut_anew, encode_source
 from anyorder.tokens.folder import folder_to_write, place_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sources import from_hub, open_source, openwebtext, pydocs
@@ -142,15 +135,15 @@ def open_documents(data_set, source, split, **keys):
         made_of = open_source(source, named, bool(known.splits), **keys)
     elif known.splits:
         named = [split] if split else known.splits
-        own = {(s,): Documents(functools.cache(partial(known.documents, s))) for s in named}
+        own = {s: Documents(functools.cache(partial(known.documents, s))) for s in named}
         made_of = Source(data_set, own)
     elif split:
         raise ValueError(f'{data_set} is whole: name a --source, or leave out --split={split}')
     else:
-        made_of = Source(data_set, {TRAIN_AND_VAL: Documents(functools.cache(known.documents))})
+        made_of = Source(data_set, {'': Documents(functools.cache(known.documents))})
     if known.splits:
-        for names, rows in made_of.parts.items():
-            made_of.parts[names] = Documents(partial(detokenized, rows, known.rules))
+        for part, rows in made_of.parts.items():
+            made_of.parts[part] = Documents(partial(detokenized, rows, known.rules))
     return made_of
 
 
@@ -165,12 +158,3 @@ def have_prompts(source, folder):
             "all splits of a set must have prompts, or none: --prompt_key='' leaves prompts out"
         )
     return have.pop()
-
-
-def encode_source(source, tokenizer, meta):
-    """Yield what Folder.write wants of a Source."""
-    for names, documents in source.parts.items():
-        number = 0
-        for tokens, n_bytes, n_ended in encode_documents(documents, tokenizer, meta):
-            yield source.split_of(names, number), tokens, n_bytes, n_ended
-            number += n_ended

@@ -13,7 +13,7 @@ from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import asking_hub, reading, reading_text
-from anyorder.tokens.documents import TRAIN_AND_VAL, Begun, Documents, Source, names_of
+from anyorder.tokens.documents import TRAIN_AND_VAL, Begun, Documents, Source
 from anyorder.tokens.tokenizer import END_OF_TEXT
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
@@ -31,20 +31,20 @@ def open_source(source, split, by_line=False, text_key='text', prompt_key='auto'
     if prompt_key != 'auto':
         about_keys += f', prompt_key {prompt_key!r}'
     if not source.startswith('hf:') and not is_saved(source):
-        parts = {names_of(split): open_texts(source, by_line, **keys)}  # else hashed in vain
+        parts = {split: open_texts(source, by_line, **keys)}  # else hashed in vain
         return Source(name_source(source, about_keys), parts)
     sets = own_splits(load(source), split, source)
     name = source if source.startswith('hf:') else plain_name(source)
     fingerprints = '+'.join(rows._fingerprint for rows in sets.values())
-    parts = {names: dataset_documents(rows, source, **keys) for names, rows in sets.items()}
+    parts = {part: dataset_documents(rows, source, **keys) for part, rows in sets.items()}
     return Source(f'{name}{about_keys}, fingerprint {fingerprints}', parts)
 
 
 def own_splits(sets, split, source):
-    """Return {names of splits: Dataset} of a DatasetDict, or of a Dataset.
+    """Return {split: Dataset} of a DatasetDict, or of a Dataset.
 
-    Without a `split` these are its train and its validation, or its train or only split alone,
-    which is divided."""
+    Without a `split` these are its train and its validation, or its train or only split alone, as
+    '', which is divided."""
     if not isinstance(sets, dict):
         sets = {split: sets}
     val = 'val' if 'val' in sets else 'validation'
@@ -52,10 +52,10 @@ def own_splits(sets, split, source):
     wanted = [split]
     if not split and {'train', val} <= sets.keys():
         wanted = TRAIN_AND_VAL
-    found = {names_of(s): theirs.get(s, s) for s in wanted}
+    found = {s: theirs.get(s, s) for s in wanted}
     if not {*found.values()} <= sets.keys():
         raise ValueError(f'{source} has the splits {", ".join(sets)}: name one of them by --split')
-    return {names: sets[its] for names, its in found.items()}
+    return {s: sets[its] for s, its in found.items()}
 
 
 def name_source(path, about=''):

@@ -24,7 +24,7 @@ from anyorder.extras.tokenizers.library import Library
 from anyorder.extras.tokenizers.ranks import file_of_ranks
 from anyorder.extras.tokenizers.words import LONG_WORD
 from anyorder.likelihood.measured import open_corpus
-from anyorder.tokens.documents import Begun, encode_documents
+from anyorder.tokens.documents import Begun, Source, encode_source
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.mixture import mixed
 from anyorder.tokens.prepared import prepare
@@ -151,7 +151,8 @@ def test_a_text_comes_back_from_its_ids_and_a_checkpoint_keeps_the_tokenizer(kin
 
 
 def encoded(documents, tok, **kind):
-    for *found, _ in encode_documents(documents, tok, Meta(n_tokens=tok.n_tokens, **kind)):
+    source = Source('', {'val': documents})
+    for _, *found, _ in encode_source(source, tok, Meta(n_tokens=tok.n_tokens, **kind)):
         yield found
 
 
