@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 import numpy as np
 
-from anyorder.likelihood.lengths import length_in_words
 from anyorder.machine.files import plain_json, replace_file
 from anyorder.tokens.shown import columns_of, shown_text, to_the_right, visible
 from anyorder.writer import as_rows
@@ -67,6 +66,14 @@ def print_samples(samples, writer, config):
         print(visible(text), flush=True)
         if config.top_logprobs:
             print_likeliest(sample)
+
+
+def length_in_words(length):
+    """Return what a sample says of a length, in words."""
+    other = ''
+    if 'runner_up' in length:
+        other = f', runner-up {length["runner_up"]}: {length["p_runner_up"]:.2f}'
+    return f'blank of {length["length"]} tokens (p {length["p"]:.2f}{other})'
 
 
 def nats_and_bits(nats, digits):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import cached_property, partial
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
 from anyorder.generation.way import Page, Way, check_kinds
 from anyorder.likelihood.conditional import logprobs_of_parts
-from anyorder.likelihood.lengths import choose_lengths
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.seeds import seeds_of
@@ -27,6 +27,7 @@ from anyorder.tokens.tokenizer import tokens_of
 from configurator import check_choice
 
 PAGE = [field.name for field in fields(Page)]
+LENGTHS = 'anyorder.extras.lengths:choose_lengths'  # imported where a blank finds its length
 
 
 class Filled(str):
@@ -200,7 +201,7 @@ class Writer:
         templates = [templates[i] for i in numbers]
         seeds = seeds_of(seed, len(templates))
         if any(template.unknown for template in templates):
-            chosen = choose_lengths(self.network, templates, seeds, page.blank_length)
+            chosen = resolve_name(LENGTHS)(self.network, templates, seeds, page.blank_length)
             bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
             with self.autocast():
                 templates = [*bar]

@@ -12,5 +12,6 @@
     minimal    the paper in one file
 
 Without a command are rules, by which a step chooses its blanks and a text is revised, tokenizers of
-others, orders.py, and judge.py, which measures samples. The core knows them by their names. It
-imports nothing here by a statement: it opens a room where it is asked to."""
+others, orders.py, lengths.py, by which a blank finds its length, and judge.py, which measures
+samples. The core knows them by their names. It imports nothing here by a statement: it opens a room
+where it is asked to."""

@@ -119,7 +119,7 @@ class Page:
     context       tokens that a stretch of a longer text reads before its first blank; 0 is half of
                   block_size
     stop          texts that end a text, or its [[..]], see scroll.Text
-    blank_length  how [[?]] finds its length: 'likely' or 'draw', see lengths.py
+    blank_length  how [[?]] finds its length: 'likely' or 'draw', see extras/lengths.py
     allowed       which tokens may stand where, see Limits; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text
     top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""

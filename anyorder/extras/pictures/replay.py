@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anyorder.likelihood.lengths import length_in_words
 from anyorder.machine.files import plain_json, replace_file
+from anyorder.report import length_in_words
 from anyorder.tokens.shown import token_texts
 
 TEMPLATE = Path(__file__).with_name('replay.html')  # the look and the script of the page

@@ -1,2 +1,2 @@
-"""Rules of the literature by which a step chooses its blanks, beside those of
-anyorder/generation/rules.py, which names them."""
+"""Rules of the literature by which a step chooses its blanks, which anyorder/generation/rules.py
+names, and the rounds in which a text is revised."""

@@ -88,11 +88,3 @@ def places_behind(text, i, room):
     first = text.starts[i + 1]  # of what follows the gap
     end = min(text.end_of(i), first + room)
     return (first + np.flatnonzero(text.is_known[first:end])[:NEAR]).tolist()
-
-
-def length_in_words(length):
-    """Return what a sample says of a length, in words."""
-    other = ''
-    if 'runner_up' in length:
-        other = f', runner-up {length["runner_up"]}: {length["p_runner_up"]:.2f}'
-    return f'blank of {length["length"]} tokens (p {length["p"]:.2f}{other})'
