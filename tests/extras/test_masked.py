@@ -278,7 +278,7 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(kinds, script):
         [checkpoint.tokenizer.encode(row) for row in ('0000', '0101', '0001', '01x1')]
     )
     for idx, right in ((puzzles.tokens, [1, 1, 1, 1]), (answers, [1, 1, 0, 0])):
-        assert puzzles.check_answer(idx)[1][:, 3].tolist() == right
+        assert puzzles.right(idx)[:, 3].tolist() == right
     how = ('--dataset=nae_sat', '--data_dir=.', '--orders=margin', '--n_steps=3')
     solve = script('anyorder.extras.puzzles', 'solve', f'--ckpt={checkpoint.name}', *how)
     assert 'margin' in solve.stdout

@@ -73,12 +73,12 @@ class Countdown(Puzzle):
         is_question = np.arange(tokens.shape[1]) < COLUMNS
         return tokens, is_question | (tokens == EQUALS)
 
-    def check_answer(self, tokens, given, answer):
-        """Return (which tokens of `answer` count, which are right), all (B, N).
+    def right(self, tokens, answer):
+        """Return which tokens of `answer` are right, all (B, N).
 
-        All blanks count. Those of a step are right if it and the steps before it hold: both numbers
-        are left, the sum is right, and the last result is the target. Nothing of it is taken from
-        the derivation in `tokens`."""
+        Those of a step are, if it and the steps before it hold: both numbers are left, the sum is
+        right, and the last result is the target. Nothing of it is taken from the derivation in
+        `tokens`."""
         right = answer == tokens
         rows = np.arange(len(tokens))
         n_left = np.zeros((len(tokens), MOST_RESULT + 1), np.int8)  # how often each number is left
@@ -97,7 +97,7 @@ class Countdown(Puzzle):
             sound = sound & holds & (equals == EQUALS) & are_left
             right[:, first : first + COLUMNS] = sound[:, None]
         right[:, -COLUMNS:] &= (result == target)[:, None]
-        return ~given, right
+        return right
 
 
 def token_of(numbers):

@@ -23,7 +23,7 @@ class NaeSat(Puzzle):
                 'nae_sat wants 3 latents or more and as many observations as there are triples at '
                 f'most, got {n_latents} and {n_observations}'
             )
-        self.n_latents = n_latents
+        self.n_free = n_latents
         rng = np.random.default_rng(seed)
         triples = {}  # in the order in which they were drawn
         while len(triples) < n_observations:
@@ -38,22 +38,18 @@ class NaeSat(Puzzle):
 
     def make(self, n_rows, rng, wanted, n_variants=1):
         """Return (tokens, given), each (n, N)."""
-        latents = rng.integers(0, 2, (n_rows, self.n_latents))
+        latents = rng.integers(0, 2, (n_rows, self.n_free))
         tokens = np.concatenate([latents, self.observations(latents)], 1)
         return tokens, np.zeros(tokens.shape, bool)
 
     def key(self, tokens):
         """Return what two splits may not share: the latents."""
-        return tokens[:, : self.n_latents]
+        return tokens[:, : self.n_free]
 
-    def check_answer(self, tokens, given, answer):
-        """Return (which tokens of `answer` count, which are right), all (B, N).
-
-        Observations count, which must agree with the latents of the answer itself. A token below 0
-        is no bit, and agrees with nothing."""
-        latents = answer[:, : self.n_latents]
+    def right(self, tokens, answer):
+        """Return which tokens of `answer` are right, all (B, N): observations that agree with its
+        own latents. A token below 0 is no bit, and agrees with nothing."""
+        latents = answer[:, : self.n_free]
         are_bits = (latents[:, self.triples] >= 0).all(2)
-        agree = answer[:, self.n_latents :] == self.observations(latents)
-        right = np.pad(agree & are_bits, ((0, 0), (self.n_latents, 0)))
-        is_observation = np.arange(answer.shape[1]) >= self.n_latents
-        return is_observation & ~given, right
+        agree = answer[:, self.n_free :] == self.observations(latents)
+        return np.pad(agree & are_bits, ((0, 0), (self.n_free, 0)))

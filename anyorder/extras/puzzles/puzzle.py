@@ -11,6 +11,7 @@ class Puzzle:
     n_train  puzzles to train on
     quick    whether a set that is missing is made when it is asked for
     shape    [H, W] of its grid, or None
+    n_free   of its first tokens, which may be anything and are not judged
 
     A class of puzzles is made of these options. By itself this one judges rows without rules."""
 
@@ -21,6 +22,7 @@ class Puzzle:
     n_train = 100000
     quick = False
     shape = None
+    n_free = 0
 
     def make(self, n_rows, rng, wanted, n_variants):
         """Return (tokens, given), both (n, N), of about n_rows puzzles that have one solution.
@@ -33,8 +35,6 @@ class Puzzle:
         """Return what two splits may not share."""
         raise NotImplementedError
 
-    def check_answer(self, tokens, given, answer):
-        """Return (which tokens of `answer` count, which are right), all (B, N).
-
-        Every blank counts, for a puzzle has one solution."""
-        return ~given, answer == tokens
+    def right(self, tokens, answer):
+        """Return which tokens of `answer` are right, all (B, N): as in the only solution."""
+        return answer == tokens

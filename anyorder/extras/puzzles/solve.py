@@ -92,12 +92,16 @@ class Puzzles(NamedTuple):
     label: str  # name of the set and its split
     symbols: np.ndarray  # the symbol of the task that each token of the model is; -1 for none
 
-    def check_answer(self, idx):
-        """Return (which tokens of the answers idx (n, N) count, which are right), both (n, N)."""
+    def counts(self):
+        """Return which blanks are judged (n, N)."""
+        counts = ~self.given
+        counts[:, : self.task.n_free] = False
+        return counts
+
+    def right(self, idx):
+        """Return which tokens of the answers idx (n, N) are right (n, N)."""
         tokens = self.symbols[self.tokens.numpy()]
-        answer = self.symbols[idx.numpy()]
-        counts, right = self.task.check_answer(tokens, self.given.numpy(), answer)
-        return torch.tensor(counts), torch.tensor(right)
+        return torch.from_numpy(self.task.right(tokens, self.symbols[idx.numpy()]))
 
 
 def main(config):
@@ -112,8 +116,7 @@ def main(config):
     share = float(puzzles.given[is_content].float().mean())
     if config.temperature == 'auto':
         config['temperature'] = 0.0 if share else 1.0
-    counts, _ = puzzles.check_answer(puzzles.tokens)
-    if not counts.any():
+    if not puzzles.counts().any():
         raise ValueError(f'{puzzles.label}: the rules judge none of the blanks, choose others')
     runs = read_runs(config, checkpoint.run)
     n, N = puzzles.tokens.shape
@@ -247,7 +250,7 @@ def solve_all(model, puzzles, runs, c):
             n_slots = int(model.trunk.n_slots)
             seconds = time.perf_counter() - start
         cost = {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
-        yield row | score(*puzzles.check_answer(idx)) | cost
+        yield row | score(puzzles.counts(), puzzles.right(idx)) | cost
 
 
 class CountedTrunk:
@@ -285,9 +288,8 @@ def solve(model, tokens, given, way, seed, batch_size=250, bar=None):
 
 
 def score(counts, right):
-    """Return {'solved', 'right', each with its 'stderr' over puzzles} of a check_answer.
-
-    A row of which nothing counts is no puzzle."""
+    """Return {'solved', 'right', each with its 'stderr' over puzzles} of blanks that count and
+    tokens that are right, both (n, N). A row of which nothing counts is no puzzle."""
     is_puzzle = counts.any(1)
     total = counts[is_puzzle].sum(1).double()  # (n,)
     right = (right & counts)[is_puzzle].sum(1).double()  # (n,)

@@ -92,8 +92,8 @@ class Steps(Solved):
         """Return what two splits may not share."""
         return super().key(self.in_cells(tokens))
 
-    def check_answer(self, tokens, given, answer):
-        """Return (which tokens of `answer` count, which are right), all (B, N).
+    def right(self, tokens, answer):
+        """Return which tokens of `answer` are right, all (B, N).
 
         The tokens of a step are right together: if they name a cell that none before them does,
         and its value. In which order the steps come is free."""
@@ -103,4 +103,4 @@ class Steps(Solved):
         is_new = (cell >= 0) & (first == np.arange(self.n_cells))
         right = answer == tokens
         right[:, -self.length :] = (is_new & (said == value)).repeat(self.width, 1)
-        return ~given, right
+        return right
