@@ -16,7 +16,7 @@ from conftest import make_model, one_line, options_in, options_of_lines
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.lm_eval import last_word
-from anyorder.extras.lm_eval.reading import Reading, continuation_scores
+from anyorder.extras.lm_eval.reading import continuation_scores, in_orders
 from anyorder.generation import generate
 from anyorder.likelihood import block_nll
 from anyorder.likelihood.journal import Journal
@@ -37,9 +37,9 @@ ROWS = [
 ]
 
 
-def scores(*args):
+def scores(*args, **how):
     """[(nats, greedy)] of all rows."""
-    return [(nats, greedy) for _, nats, greedy in sorted(continuation_scores(*args))]
+    return [(nats, greedy) for _, nats, greedy in sorted(continuation_scores(*args, **how))]
 
 
 WAYS = [
@@ -60,23 +60,23 @@ def test_rows_of_all_lengths_are_what_each_is_alone_in_orders_that_begin_with_th
     """Nats are the mean of the orders, greedy is the first. A masked loss in random order is drawn:
     all tokens behind the known ones in one pass."""
     model = make_model(attention=attention)
-    reading = Reading(Order.of(order, {}), K)
+    how = {'order': Order.of(order, {}), 'n_orders': K, 'seed': 1337}
     drawn = (order, attention) == ('random', 'mixed')
     want = [(0.0, True)]
     for context, tokens in ROWS[1:]:
         text = torch.tensor([context + tokens])
         n = len(context)
-        _, orders, visits = zip(*reading.rows(model, context, tokens))
+        _, orders, visits = zip(*in_orders(model, context, tokens, **how))
         firsts = [some[0] for some in visits]
         assert len(orders) == K and (drawn or {*firsts} == {n})
         assert all(sorted(order[:n]) == [*range(n)] for order in orders)
-        how = {'n_given': torch.full((K,), n), 'n_known': torch.tensor(firsts) if drawn else None}
-        nats = block_nll(model, text.expand(K, -1), torch.stack(orders), K, **how)
+        given = {'n_given': torch.full((K,), n), 'n_known': torch.tensor(firsts) if drawn else None}
+        nats = block_nll(model, text.expand(K, -1), torch.stack(orders), K, **given)
         at = orders[0][None], firsts[0], 1 if drawn else len(tokens)
         greedy = generate(model, text, *at, temperature=0).equal(text)
         want.append((pytest.approx(float(nats.mean()), abs=1e-9), greedy))
     for batch_size in (1, 3, 20):
-        assert scores(model, ROWS, reading, batch_size) == want
+        assert scores(model, ROWS, batch_size, **how) == want
 
 
 # ---- last words

@@ -1,6 +1,7 @@
 """How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
-from anyorder.extras.lm_eval.reading import Reading, continuation_scores
+from anyorder.extras.lm_eval.reading import continuation_scores
 from anyorder.generation.prompts import behind_beginning
 from anyorder.generation.way import Page, Way
 from anyorder.machine.processes import gather, processes, start_processes
@@ -35,16 +36,9 @@ WRITING = {
     'unmask': 'fixed',
     'context': 0,
 }
-OPTIONS = {
-    'ckpt': '',
-    'weights': '',
-    'device': 'auto',
-    'dtype': 'float32',
-    'batch_size': 16,
-    'order': 'l2r',
-    'seed': 1337,
-    'n_orders': 1,
-} | WRITING
+# all on which an answer depends, beside the network and its tokenizer
+HOW = {'order': 'l2r', 'seed': 1337, 'n_orders': 1} | WRITING
+OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'batch_size': 16} | HOW
 
 
 @register_model('aogpt')
@@ -53,21 +47,17 @@ class AnyOrderLM(LM):
 
     def __init__(self, **options):
         super().__init__()
-        c = Config(overridden(OPTIONS, options, '--model_args'))
+        self.options = c = Config(overridden(OPTIONS, options, '--model_args'))
         at_least(c, 1, 'batch_size', 'n_orders')
-        self.batch_size = c.batch_size
-        self.seed = c.seed
-        self.order = c.order
-        self.defaults = {name: c[name] for name in WRITING}
         self._rank, self._world_size = processes()
         self.writer = Writer(c.ckpt, c.weights or None, c.device, c.dtype)
         self._device = self.writer.device
         config = self.writer.checkpoint.config
-        way, _ = self.how_to_write({}, ())
-        way.check(config)
-        self.chooses = way.unmasking.adaptive
-        self.reading = Reading(way.order, c.n_orders, c.seed)
-        self.reading.check(config)
+        self.way, _ = self.how_to_write({}, ())
+        self.way.check(config)
+        self.way.order.check(config.block_size)
+        if c.n_orders > 1 and self.way.order.law == 'one':
+            raise ValueError(f'n_orders is for orders that are drawn, as random, got {c.order}')
         if not dist.is_initialized():
             start_processes()
 
@@ -104,7 +94,7 @@ class AnyOrderLM(LM):
             'ckpt': checkpoint.name,
             'weights': self.writer.weights,
             'iter_num': checkpoint.iter_num,
-            'order': self.reading.order,
+            'order': self.way.order,
             'block_size': self.writer.block_size,
         }
 
@@ -120,14 +110,8 @@ class AnyOrderLM(LM):
     def evaluation(self):
         """Return a hash of all that an answer depends on beside its request: weights, tokenizer,
         and how it is read."""
-        how = (
-            *self.writer.tokenizer.identity,
-            self.writer.dtype,
-            self.order,
-            self.reading,
-            self.defaults,
-            self.seed,
-        )
+        how = [*self.writer.tokenizer.identity, self.writer.dtype]
+        how += [self.options[name] for name in HOW]
         return f'{digest(self.writer.model)} {derive_seed(*map(repr, how)):x}'
 
     def set_cache_hook(self, cache_hook):
@@ -174,16 +158,19 @@ class AnyOrderLM(LM):
     def scores(self, pairs):
         """Yield (number, nats, whether greedy) of [(context, continuation)], see
         continuation_scores."""
-        if self.chooses:
+        if self.way.unmasking.adaptive:
             raise ValueError(
-                f'order={self.order} is for tasks that write; likelihoods are read in an order '
-                'that is given, as l2r or random. eval_ppl.py --orders has the law of a choice'
+                f'order={self.options.order} is for tasks that write; likelihoods are read in an '
+                'order that is given, as l2r or random. eval_ppl.py --orders has the law of a '
+                'choice'
             )
         spelling = Spelling(self.writer.tokenizer)
         rows = [self.encode_pair(*pair, spelling) for pair in pairs]
         spelling.say()
+        c = self.options
+        how = {'order': self.way.order, 'n_orders': c.n_orders, 'seed': c.seed}
         with self.writer.autocast():
-            yield from continuation_scores(self.writer.network, rows, self.reading, self.batch_size)
+            yield from continuation_scores(self.writer.network, rows, c.batch_size, **how)
 
     def encode_pair(self, context, continuation, spelling):
         """Return (context tokens, tokens that are scored) of a text, with the tokens of the whole
@@ -226,25 +213,26 @@ class AnyOrderLM(LM):
         alike = defaultdict(list)
         for number, request in enumerate(requests):
             context, gen_kwargs = request.args
-            options, n_new, stops = self.read_gen_kwargs(gen_kwargs)
-            seed = derive_seed(self.seed, context, repeats[context])
+            n_new, *how = self.read_gen_kwargs(gen_kwargs)
+            seed = derive_seed(self.options.seed, context, repeats[context])
             repeats[context] += 1
             tokens = tokens_of(self.spans(context, spelling))
             row = np.pad(np.array(tokens, dtype=int), (0, n_new), constant_values=-1)
-            alike[repr((options, stops))].append((number, row, seed, options, stops))
+            alike[tuple(how)].append((number, row, seed))
         spelling.say()
 
-        for group in alike.values():
+        for (way, page), group in alike.items():
             group.sort(key=lambda one: -len(one[1]))
-            numbers, rows, seeds, (options, *_), (stops, *_) = zip(*group)
-            way, page = self.how_to_write(options, stops, len(rows[0]))
+            numbers, rows, seeds = zip(*group)
+            page = replace(page, length=len(rows[0]))
+            page.check(self.writer.checkpoint)
             texts = self.writer.read(rows, way, page, [*seeds], range(len(rows)))
-            samples = self.writer.samples(texts, way, self.batch_size)
+            samples = self.writer.samples(texts, way, self.options.batch_size)
             for number, sample in zip(numbers, samples):
-                yield number, self.answer(sample, stops)
+                yield number, self.answer(sample, page.stop)
 
     def read_gen_kwargs(self, gen_kwargs):
-        """Return (options of writing, number of new tokens, stops) that a request asks for."""
+        """Return the number of new tokens, the Way and the Page that a request asks for."""
         options = normalize_gen_kwargs(gen_kwargs)
         is_drawn = options.pop('do_sample')
         n_new = options.pop('max_gen_toks')
@@ -252,8 +240,8 @@ class AnyOrderLM(LM):
         if options.pop('num_beams', 1) != 1:
             raise ValueError(f'gen_kwargs: num_beams must be 1, got {gen_kwargs}')
         if is_drawn and 'temperature' not in gen_kwargs:
-            options['temperature'] = self.defaults['temperature'] or 1.0
-        return options, n_new, stops
+            options['temperature'] = self.options.temperature or 1.0
+        return n_new, *self.how_to_write(options, stops)
 
     def ends(self):
         """Return the texts of the tokens with which a text ends, whatever a request says."""
@@ -262,13 +250,14 @@ class AnyOrderLM(LM):
             return special
         return [END_OF_TEXT, *special]
 
-    def how_to_write(self, asked, stops, length=0):
-        """Return the Way and the Page that a request asks for, or else the model has."""
-        how = overridden(self.defaults, asked, 'gen_kwargs')
-        page = Page(context=how.pop('context'), stop=stops, length=length)
+    def how_to_write(self, asked, stops):
+        """Return the Way and the Page of these options, or else of the model's."""
+        defaults = {name: self.options[name] for name in WRITING}
+        how = overridden(defaults, asked, 'gen_kwargs')
+        page = Page(context=how.pop('context'), stop=tuple(stops))
         page.check(self.writer.checkpoint)
         how['n_steps'] = how['n_steps'] or self.writer.block_size
-        return Way.of(self.writer.checkpoint.run, self.order, **how), page
+        return Way.of(self.writer.checkpoint.run, self.options.order, **how), page
 
     def answer(self, sample, stops):
         """Return what was written in a sample, up to the first of the stops."""

@@ -87,22 +87,14 @@ class Messages:
 
     def sweep(self, sums, messages, known, to, step):
         """Find the messages from the places `known` (n,) on up to or down to places, by steps of 1
-        or -1, all spans side by side. They are known then."""
-        n_places = step * (to - known)
-        order = np.argsort(-n_places, kind='stable')
-        n_left = n_places[order]
-        here = known[order]
-        found = messages[order, here]
+        or -1, those that are left side by side. They are known then."""
         passed = min(step, 0)  # the place between two messages has the number of the first one
-        n_spans = (n_left > np.arange(n_left[0])[:, None]).sum(1)
         with np.errstate(divide='ignore'):
-            for n in n_spans.tolist():
-                span = order[:n]
-                here = here[:n]
-                found = sums(found[:n], self.logs[span, here + passed])
-                here = here + step
-                messages[span, here] = found
-        known[:] = to
+            while (span := np.flatnonzero(known != to)).size:
+                here = known[span]
+                found = sums(messages[span, here], self.logs[span, here + passed])
+                messages[span, here + step] = found
+                known[span] += step
 
     def take(self, spans):
         """Return the same of these spans (n',), which may repeat."""
