@@ -48,7 +48,7 @@ BUDGET = {
     'anyorder/extras/masked': 3_662,
     'anyorder/extras/patterns': 6_896,
     'anyorder/extras/pictures': 3_214,
-    'anyorder/extras/puzzles': 10_519,
+    'anyorder/extras/puzzles': 10_416,
     'anyorder/extras/rules': 3_690,
     'anyorder/extras/speed': 5_482,
     'anyorder/extras/tokenizers': 3_743,

@@ -5,8 +5,6 @@ do, or the colours of the houses."""
 
 import numpy as np
 
-MOST_BRANCHES = 10**6  # of all puzzles that are solved together; then the rest is left undecided
-
 
 def propagate(can, units, narrow=None, owner=None):
     """Return (what the variables can still be, which puzzles have no contradiction).
@@ -23,10 +21,10 @@ def propagate(can, units, narrow=None, owner=None):
         *_, now = stages(before, units, narrow, owner if narrow is None else owner[active])
         can[active] = now
         changed = (now != before).any((1, 2))
-        possible = now.any(2).all(1)
+        possible = n_values(now).all(1)
         active = active[changed & possible]
     has_place = np.matmul(units, can.astype(np.float32)) > 0  # who draws grids turns back early
-    return can, can.any(2).all(1) & has_place.all((1, 2))
+    return can, n_values(can).all(1) & has_place.all((1, 2))
 
 
 def rounds(can, units, narrow=None):
@@ -70,13 +68,11 @@ def n_values(can):
 def count_solutions(can, units, narrow=None):
     """Return the number of solutions of each puzzle (B,), counted up to 2.
 
-    Arguments as in propagate. A puzzle that MOST_BRANCHES did not decide has 2, too."""
+    Arguments as in propagate."""
     count = np.zeros(len(can), int)
-    n_branches = 0
     stack = [(np.arange(len(can)), can)]  # (the puzzle of each branch, what its variables can be)
-    while stack and n_branches < MOST_BRANCHES:
+    while stack:
         owner, can = stack.pop()
-        n_branches += len(owner)
         asked = count[owner] < 2
         owner = owner[asked]
         can, sound = propagate(can[asked], units, narrow, owner)
@@ -86,8 +82,6 @@ def count_solutions(can, units, narrow=None):
         np.add.at(count, owner[done], 1)
         if not done.all():
             stack += branches(owner[~done], can[~done])
-    for owner, _ in stack:
-        count[owner] = 2
     return count.clip(max=2)
 
 

@@ -87,12 +87,8 @@ class Sudoku(Puzzle):
         def is_enough(rows, given):
             return self.count(tokens[rows], given) == 1
 
-        order = rng.random(tokens.shape).argsort(1)
         given = np.ones(tokens.shape, bool)
-        # half of them go at once, and come back where that is too many
-        np.put_along_axis(given, order[:, : self.n**2 // 2], False, 1)
-        given[~is_enough(np.arange(len(given)), given)] = True
-        dig(given, order, is_enough, n_clues)
+        dig(given, rng.random(tokens.shape).argsort(1), is_enough, n_clues)
         return given
 
     def symmetric(self, tokens, given, rng):
