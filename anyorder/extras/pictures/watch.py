@@ -82,9 +82,7 @@ class Watch:
             width = min(width, cell * self.columns)
         else:
             texts = [text + self.tokenizer.separator for text in texts]
-        marks = []  # (line, style, letter)
-        for letters, style in zip(lay_out(texts, width), styles):
-            marks += [(line, style, letter) for line, letter in letters]
+        marks = [(line, styles[i], letter) for line, i, letter in lay_out(texts, width)]
         lines = defaultdict(str)
         for (line, style), run in groupby(marks, itemgetter(0, 1)):
             text = ''.join(letter for _, _, letter in run)
@@ -106,19 +104,17 @@ class Watch:
 
 
 def lay_out(texts, width):
-    """Return where texts that follow one another stand on lines of `width` columns: of each text
-    [(line, letter)].
+    """Yield the letters of texts that follow one another on lines of `width` columns: (line, number
+    of the text, letter).
 
     A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be
     printed is left out."""
     line = 0
     column = 0
-    places = []
-    for text in texts:
-        places.append([])
+    for number, text in enumerate(texts):
         for letter in text:
             if letter == '\n':
-                places[-1].append((line, '↵'))
+                yield line, number, '↵'
                 line += 1
                 column = 0
                 continue
@@ -129,6 +125,5 @@ def lay_out(texts, width):
             if column + columns_of(letter) > width:
                 line += 1
                 column = 0
-            places[-1].append((line, letter))
+            yield line, number, letter
             column += columns_of(letter)
-    return places
