@@ -2,24 +2,38 @@
 
 import itertools
 import os
+import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-import torture
 from conftest import HANGS, ROOT
 from test_training import FIVE, SETS, learner, options, start
 from torch.utils._pytree import tree_leaves
-from toy_runs import TOY, TWO, assert_alike, assert_close, interrupted, log, resume, run
+from toy_runs import (
+    TOY,
+    TWO,
+    assert_alike,
+    assert_close,
+    assert_same_runs,
+    interrupted,
+    log,
+    resume,
+    run,
+)
 
 import train
 from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.machine.processes import start_processes
+from anyorder.tokens.prepared import prepare
 from anyorder.training.update import update
 from anyorder.training.validation import validate
 
@@ -131,9 +145,87 @@ def test_nodes_that_each_split_a_copy_are_one_process(forked):
 # ---- kills, and a scheduler
 
 
+def wait_until(condition, p):
+    while not condition():
+        assert p.poll() is None, p.communicate()
+        time.sleep(0.001)
+
+
+KILLS = int(os.environ.get('KILLS', 4))  # how often a run is killed; each takes some ten seconds
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
+CKPT = 'out/ckpt.pt'
+TORTURED = '--init_from=auto --optimizer=muon --dropout=0.1 --eval_interval=1 --keep_best=val_any '
+TORTURED += '--patience=1000 --seed=3 --gradient_accumulation_steps=2 --documents=apart '
+TORTURED += f'--dataset=pydocs:0.7,readme:0.3 --max_iters={50 + 20 * KILLS}'
+
+
+def begun(n_processes, *args):
+    """Start a run; several processes are those of torchrun."""
+    launcher = []
+    if n_processes > 1:
+        launcher = ['-m', 'torch.distributed.run', '--standalone']
+        launcher.append(f'--nproc_per_node={n_processes}')
+        launcher.append('--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1')
+    words = [*launcher, f'{ROOT}/train.py', *TOY, *TORTURED.split(), *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words], text=True, stdout=pipe, stderr=subprocess.STDOUT
+    )
+
+
+def finished(*run):
+    """Return what a run says that is left alone."""
+    p = begun(*run)
+    said, _ = p.communicate()
+    assert p.returncode == 0, said
+    return said
+
+
+def send(p, number):
+    """Send a signal to a run; SIGKILL also to its processes, as a scheduler does."""
+    children = []
+    if number == signal.SIGKILL:
+        children = Path(f'/proc/{p.pid}/task/{p.pid}/children').read_text().split()
+    for pid in (p.pid, *children):
+        os.kill(int(pid), number)
+
+
+def inode():
+    """Return which file the checkpoint is; None: there is none."""
+    return os.stat(CKPT).st_ino if os.path.exists(CKPT) else None
+
+
 @pytest.mark.parametrize('n_processes', [1, 2])
 def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n_processes):
-    assert 'equal bit for bit' in torture.drill(4, n_processes)
+    """Bit for bit, by the same command each time, on two sets whose documents are apart. Kills come
+    before the first save, at any moment of a start, and behind a save or amid one: the run saves at
+    every iteration."""
+    shutil.copy(f'{ROOT}/README.md', 'readme.txt')
+    prepare('text', 'data', 'readme', 'readme.txt', '', 'bytes')
+    finished(n_processes, '--out_dir=whole')
+    before = time.monotonic()
+    finished(n_processes, '--out_dir=whole')
+    seconds = time.monotonic() - before  # of a start, with data that are there
+
+    rng = random.Random(0)
+    for n in range(KILLS):
+        file = inode()
+        p = begun(n_processes)
+        if n == 0:
+            wait_until(lambda: os.path.exists('out/.ckpt.pt.lock'), p)
+        elif rng.random() < 0.4:
+            time.sleep(rng.random() * seconds)
+        else:
+            wait_until(lambda file=file: inode() != file, p)
+            time.sleep(rng.random() * 0.3)
+        send(p, SIGNALS[n % len(SIGNALS)])
+        said, _ = p.communicate()
+        assert p.returncode != 0, said
+        assert not re.search('^error', said, re.MULTILINE), said
+
+    finished(n_processes)
+    assert 'finished: the checkpoint is at iteration' in finished(n_processes)
+    assert_same_runs('whole', 'out')
 
 
 SRUN = '''#!{python}
@@ -191,7 +283,7 @@ def test_the_batch_script_saves_at_its_limit_and_is_requeued(slurm):
             typed.append(f'--max_iters={saved[-1] + 2}')
         p = job(slurm, *typed, start_new_session=True)
         if end:
-            torture.wait_until(lambda: n_updates() > saved[-1], p)
+            wait_until(lambda: n_updates() > saved[-1], p)
             end(p.pid, number)
         said, _ = p.communicate(timeout=HANGS)
         assert p.returncode == bool(end), said

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import make_model, options_of_lines, rows_of
 from oracle import ENCODER, FINAL, TWO_STREAM, VARIANTS
+from test_training import options, start
 
 from anyorder.fast import freeze, lean
 from anyorder.generation.canvas import Canvas
@@ -22,10 +23,8 @@ from anyorder.machine.devices import autocast, widest
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
-from anyorder.training import start
-from anyorder.training.update import TrainState, make_optimizers, update
-from configurator import Config
-from model import EMA
+from anyorder.training import start as starts
+from anyorder.training.update import update
 
 OTHERS = [
     pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]
@@ -157,41 +156,21 @@ def test_gradients_in_bfloat16_are_near(device, variant):
 
 # ---- updates: the device draws the batch, so it computes both ways
 
-OPTIONS = dict(
-    batch_size=2,
-    gradient_accumulation_steps=2,
-    block_size=64,
-    grad_clip=1.0,
-    l2r_ratio=0.1,
-    order='random',
-    seed=1,
-    dtype='float32',
-    documents='together',
-    optimizer='adamw',
-    learning_rate=1e-3,
-    muon_learning_rate=0.01,
-    weight_decay=0.1,
-    beta1=0.9,
-    beta2=0.95,
-)
 
-
-def blocks_of_texts(config):
+def blocks_of_texts(documents):
     """Blocks of 512 tokens, of which every fortieth ends a document."""
     tokens = rows_of(8, 64, 257)[0].flatten().numpy()
     tokens[39::40] = 256
-    split = Split(tokens, Meta(eos=256, n_tokens=257))
-    return Blocks(split, config.block_size, config.documents)
+    return [Blocks(Split(tokens, Meta(eos=256, n_tokens=257)), 64, documents)]
 
 
-def totals_after(device, wrapped=None, **options):
+def totals_after(device, wrapped=None, documents='together', **how):
     """(loss and norm summed) of two updates of the model that `wrapped` makes."""
-    model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
-    config = Config(OPTIONS | options)
-    state = TrainState(model, make_optimizers(model, config), EMA(model, 0.9))
-    state.run_model = wrapped(model) if wrapped else model
+    state = start(make_model(**REAL).float().requires_grad_(True), device, **how)
+    if wrapped:
+        state.run_model = wrapped(state.model)
     for _ in range(2):
-        update(state, [blocks_of_texts(config)], 1e-3, config)
+        update(state, blocks_of_texts(documents), 1e-3, options(**how))
     return state.totals[:2].tolist()
 
 
@@ -215,9 +194,9 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     plain = totals_after(cuda)
     store = f'file://{tmp_path}/store'
     torch.distributed.init_process_group('nccl', init_method=store, rank=0, world_size=1)
-    monkeypatch.setattr(start, 'n_processes', lambda: 2)  # a lone process is not wrapped
+    monkeypatch.setattr(starts, 'n_processes', lambda: 2)  # a lone process is not wrapped
     try:
-        shared = totals_after(cuda, lambda model: start.make_run_model(model, False))
+        shared = totals_after(cuda, lambda model: starts.make_run_model(model, False))
     finally:
         torch.distributed.destroy_process_group()
     assert shared == pytest.approx(plain, rel=1e-4)
