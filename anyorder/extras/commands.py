@@ -4,19 +4,14 @@ import runpy
 import sys
 
 from anyorder.machine.terminal import one_line_errors
+from configurator import configure
 
 
-def run_one_of(commands, package, about):
+def run_one_of(namespace):
     """Run the module of a package that the first word of the command line names, with the others.
 
-    commands  names of modules
-    about     what --help alone says"""
-    word = ''.join(sys.argv[1:2])
-    if word in ('--help', '-h'):
-        print(about)
-        return
+    namespace  globals of its __main__, whose WORDS are the modules"""
     with one_line_errors():
-        if word not in commands:
-            raise ValueError(f'the first word must be one of {", ".join(commands)}, got {word!r}')
+        (name,) = configure(namespace, sys.argv[1:2]).words
     del sys.argv[1]
-    runpy.run_module(f'{package}.{word}', run_name='__main__', alter_sys=True)
+    runpy.run_module(f'{namespace["__package__"]}.{name}', run_name='__main__', alter_sys=True)

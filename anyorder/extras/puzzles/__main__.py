@@ -3,16 +3,14 @@
     python -m anyorder.extras.puzzles make sudoku4
     python -m anyorder.extras.puzzles solve --ckpt=out/sudoku4/ckpt.pt
 
-make    Sudoku, Zebra puzzles, Countdown, latents and observations, from a seed, each checked by an
-        exact solver
-solve   lets a model write the blanks of a set's rows, in any order or by its own choice, and counts
-        the rows and the blanks that are right
-
 `make --help` and `solve --help` list their options."""
 
 from anyorder.extras.commands import run_one_of
 
-COMMANDS = ('make', 'solve')
+WORDS = {
+    'make': 'Sudoku, Zebra puzzles, Countdown, latents and observations, from a seed, each checked',
+    'solve': 'a model writes the blanks of rows in any order; how many rows and blanks are right',
+}
 
 if __name__ == '__main__':
-    run_one_of(COMMANDS, __package__, __doc__)
+    run_one_of(globals())
