@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import tracemalloc
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -622,18 +621,11 @@ def test_the_command_that_is_said_mends_a_set_of_ones_own(four, script):
     assert Path('qa/train.bin').read_bytes() == whole
 
 
-WRONG = [('text', -1, 257), ('nae_sat', 9, 2 + (1 << 15))]
-
-
-@pytest.mark.parametrize('name, place, token', WRONG)
-def test_a_token_that_the_tokenizer_lacks_is_one_line(four, name, place, token):
-    tokens = np.fromfile(f'{name}/val.bin', '<u2')
-    tokens[place] = token
-    tokens.tofile(f'{name}/val.bin')
-    split = open_split('.', name, 'val')
-    for look in (partial(split.unpack, split.packed), Blocks(split, 8).count):
-        with one_line(f'{name}/val.bin is damaged: .* token {token % (1 << 15)}, .*--force'):
-            look()
+def test_a_token_that_the_tokenizer_lacks_is_one_line(four):
+    with open('text/val.bin', 'r+b') as f:
+        f.write(b'\x01\x01')  # the token 257
+    with one_line('text/val.bin is damaged: .* token 257, .*--force'):
+        Blocks(open_split('.', 'text', 'val'), 8).count()
 
 
 # ---- blocks
