@@ -67,27 +67,25 @@ class Table:
 def table_of(pattern, tokenizer):
     """Return the Table of a Pattern over the tokens of a tokenizer.
 
-    Raises ValueError where no text matches, where the tokens spell none that does, and where the
-    table is too large."""
-    states = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
-    by_bytes, end = np.split(states, [256], 1)
+    Raises ValueError where the tokens spell no text that matches, and where the table is too
+    large."""
+    numbers = np.frombuffer(built(pattern), np.int32).reshape(-1, 257).astype(np.int64)
+    by_bytes, end = np.split(numbers, [256], 1)
     of_bytes, byte_classes = merged_columns(by_bytes)
-    of_bytes, start, final = minimal(of_bytes, 0, end[:, 0] >= 0)
-    if start < 0:
-        raise ValueError(f'no text matches {pattern}: write a pattern that some text fits')
+    final = end[:, 0] >= 0
 
     # A state more, in which nothing has been read: a token may be spelled otherwise there
     tokens, first = spelled(tokenizer, pattern.within)
     found, classes = walk(of_bytes, byte_classes, [*tokens, *first], pattern)
     classes, of_first = np.split(classes, 2)
-    states = found[start, of_first]
+    states = found[0, of_first]
     kept, number = distinct(np.column_stack([classes, states]))
     found = np.vstack([found[:, classes[kept]], states[kept]])
-    found, start, final = minimal(found, len(of_bytes), np.append(final, final[start]))
+    found, start, final = minimal(found, len(of_bytes), np.append(final, final[0]))
     if start < 0:
         raise ValueError(
-            f'the tokens of {tokenizer.name} spell no text that matches {pattern}: write it in '
-            'the letters of the vocabulary'
+            f'the tokens of {tokenizer.name} spell no text that matches {pattern}: write a pattern '
+            'that some text fits, in the letters of the vocabulary'
         )
     found, merged = merged_columns(found)
     return Table(found, final, merged[number], start, pattern)
