@@ -61,30 +61,21 @@ def length_probabilities(network, template, lengths=()):
     most = piece.most or min(least + LONGEST - 1, max(least, size // 2))
     most = min(most, least + text.length - text.n_least)
     n = [m for m in range(least, most + 1) if piece.may_have(m)]
-    room = max(0, size - n[-1])
-    texts = [text.with_lengths([m]) for m in n if room]
-    behind = [places_behind(found, i, room) for found in texts]
-    if not texts or not all(behind):
+    room = max(0, size - n[-1])  # behind the longest gap
+    behind = np.flatnonzero(text.is_known[text.starts[i + 1] : text.end_of(i)][:room])[:NEAR]
+    if not behind.size:
         raise ValueError(
             f'nothing tells the length of a [[?]]: there is no text on the {room} positions '
             f'that its {n[-1]} tokens leave of {size}: give it fewer, as [[2-12]], or write '
             '[[n]]'
         )
-    cut = max(0, behind[-1][-1] + 1 - size)  # of long texts the model reads the end
+    texts = [text.with_lengths([m]) for m in n]
+    cut = max(0, texts[-1].starts[i + 1] + behind[-1] + 1 - size)  # of long texts the end is read
     rows = []
-    for found, places in zip(texts, behind):
-        kept = slice(cut, places[-1] + 1)
-        known = torch.from_numpy(np.flatnonzero(found.is_known[kept]))
-        left, right = known.tensor_split([len(known) - len(places)])
-        rows.append((torch.from_numpy(found.tokens[kept]), left, right, None))
+    for found in texts:
+        end = found.starts[i + 1] - cut  # of the gap
+        before = np.flatnonzero(found.is_known[cut:][:end])
+        tokens = found.tokens[cut:][: end + behind[-1] + 1]
+        rows.append((*map(torch.from_numpy, (tokens, before, end + behind)), None))
     logp = torch.stack([*logprobs_of_parts(network, rows)])
     return n, logp.cpu().double().softmax(0)
-
-
-def places_behind(text, i, room):
-    """Return where the known tokens stand that tell the length of blank i of a Template.
-
-    room  positions behind the gap that the model has"""
-    first = text.starts[i + 1]  # of what follows the gap
-    end = min(text.end_of(i), first + room)
-    return (first + np.flatnonzero(text.is_known[first:end])[:NEAR]).tolist()
