@@ -124,7 +124,6 @@ BAD = {
     '\udce9': 'utf-8',
     '[[99999999/0*/]]': 'does not fit into length=20',
     '[[50-60/0*/]]': 'does not fit into length=20',
-    'abcdefghij[[2-12/0+/]]klm': 'has room for 7',
     'abcdefghij[[8]]klm': '21 tokens, .* does not fit',
     '[[/0+/]]': 'no text follows',
     'a[[?]]': 'no text follows',

@@ -658,7 +658,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         "infill('a', unmask=None)": 'unmask must be a text',
         "infill('a', stop=None)": 'stop must be a text',
         "logprob('[[=a]]', n_orders='2')": 'n_orders must be a whole',
-        "row('a [[4-5]] b')": 'room for 4 at most',
+        "row('a [[5-6]] b')": 'a larger length',
         "row('a', length=7)": 'from 0 to 6',
         'row(6 * [0])': 'no blank',
         'row([[[0]]])': 'integers from 0 to 4',

@@ -24,6 +24,7 @@ GAPS = [
     # what is behind the longest gap, and as much before it as is left
     (7, template('abccb[[1-3]]cabbc'), (), '', 'cabb', [1, 2, 3]),
     (7, template('ab[[5-6]]ca'), (), '', 'c', [5, 6]),
+    (9, template('a[[2-8]]b', 6), (), 'a', 'b', [2, 3, 4]),  # as many as there is room for
     # the nearest tokens alone
     (40, template('a[[1-3]]' + 10 * 'bac'), (), 'a', 5 * 'bac' + 'b', [1, 2, 3]),
 ]
@@ -76,7 +77,6 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt):
 
 BAD_PROMPTS = [
     ('a[[2-32]]b', 'length=60', 'the 0 positions'),
-    ('a[[2-31]]b', '', '30 at most'),
     ('a[[?]][[1-2]]b', '', 'nothing tells'),
     ('a[[?]][[30]]b', 'length=60', 'the 16 positions'),
     ('a[[?]]b', 'blank_length=long', 'blank_length'),
