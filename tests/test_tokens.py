@@ -75,12 +75,12 @@ def test_what_is_missing_is_one_line_before_a_download(monkeypatch):
 
 
 def test_a_grid_is_shown_in_cells_of_equal_width_and_a_text_as_it_is():
-    tok = Symbols('own', ['a', 'bc', '日本'], '.')
+    tok = Symbols('own', ['e\u0301', 'bc', '日本'], '.')
     for tokens, columns, text in (
-        ([0, 1, 2, 0], 2, '   a   bc\n日本    a'),
-        ([0, -1, 2, 0], 2, '   a    ·\n日本    a'),
-        ([0, 1, 2], 0, 'a.bc.日本'),
-        ([0, -1], 0, 'a.·'),
+        ([0, 1, 2, 0], 2, '   e\u0301   bc\n日本    e\u0301'),
+        ([0, -1, 2, 0], 2, '   e\u0301    ·\n日本    e\u0301'),
+        ([0, 1, 2], 0, 'e\u0301.bc.日本'),
+        ([0, -1], 0, 'e\u0301.·'),
     ):
         assert shown_text(tokens, tok, columns) == text
 
