@@ -97,6 +97,7 @@ ORDERS = {
     'spiral': Family(f'{MORE}:spiral', n_numbers=lambda n, _: 0),
     'blocks2d': Family(f'{MORE}:by_squares', drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
+# and the positions of a JSON file
 FAMILIES = ORDERS | {'listed': Family(listed, parameter=(), n_numbers=lambda n, _: 0)}
 PARTS = {':': 'parameter', '@': 'seed'}  # of the text that names an order
 

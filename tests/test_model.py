@@ -61,13 +61,6 @@ def test_a_network_is_its_definition(network, batch):
 
 
 @some_decoders
-def test_a_shorter_sequence_scores_as_in_the_whole(network, idx, order):
-    model = make_model(**network)
-    short = order[order < 6].view(5, 6)
-    close(model(idx[:, :6], short), model(idx, short))
-
-
-@some_decoders
 def test_the_first_columns_may_score_known_visits_behind_a_cache(network, idx, order):
     """Column j of a row is visit first + j."""
     model = make_model(**network)
