@@ -2,12 +2,13 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, make_model, one_line
+from conftest import ROOT, make_model, one_line, options_in
 from torch.utils.flop_counter import FlopCounterMode
 
 import train
@@ -20,29 +21,23 @@ from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
 from anyorder.generation import generate, unmask_schedule
 from anyorder.machine.devices import GPUS, autocast
+from anyorder.networks import named_network
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 from anyorder.training.clock import training_flops
 from anyorder.weights import read_json
 from configurator import Config, configure
-from model import AOGPT, AOGPTConfig
+from model import AOGPT
 
-NETWORKS = {
-    'adaln': {},
-    'input': {'target_position': 'input'},
-    'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True},
-    'encoder': {'attention': 'bidirectional'},
-    'mixed': {'attention': 'mixed'},
-    'two streams': {'target_position': 'two_stream'},
-}
-RUN = dict(batch_size=3, length=256, dtype='bfloat16', optimizer='adamw', compile=True)
-RUN |= dict(save_memory='', apart=False, world_size=1)
-SHARED = {'save_memory': 'shard', 'world_size': 4}
+RUN = options_in(
+    'batch_size=3 length=256 dtype=bfloat16 optimizer=adamw compile=True save_memory= apart=False '
+    'world_size=1'
+)
 
 
 def network(name, n_layer=2, block_size=256):
     sizes = dict(vocab_size=64, n_head=2, n_embd=64, n_cond=8)
-    return AOGPTConfig(block_size=block_size, n_layer=n_layer, **sizes, **NETWORKS[name])
+    return replace(named_network(name), block_size=block_size, n_layer=n_layer, **sizes)
 
 
 # ---- memory
@@ -70,53 +65,67 @@ def kept_bytes(config, batch_size, dtype, apart):
     return sum(storages[at].nbytes() for at in storages.keys() - weights)
 
 
-CASES = [(name, 'bfloat16', False) for name in NETWORKS]
-CASES += [('adaln', 'float32', False), ('sigma-GPT', 'float32', False), ('mixed', 'float32', True)]
-CASES += [('adaln', 'float32', True), ('encoder', 'float32', True)]
+# networks, numbers of their products, and whether two texts of a row are apart
+CASES = [
+    'adaln bfloat16',
+    'input bfloat16',
+    'sigma_gpt bfloat16',
+    'encoder bfloat16',
+    'mixed bfloat16',
+    'two_stream bfloat16',
+    'adaln float32',
+    'sigma_gpt float32',
+    'adaln float32 apart',
+    'encoder float32 apart',
+    'mixed float32 apart',
+]
 
 
-@pytest.mark.parametrize('name, dtype, apart', CASES)
-def test_a_block_keeps_what_the_plan_counts(name, dtype, apart):
+@pytest.mark.parametrize('case', CASES)
+def test_a_block_keeps_what_the_plan_counts(case):
     """What a third layer adds to a third row: no weight, nothing that does not grow with both."""
+    name, dtype, *apart = case.split()
     of_row = []
     for n_layer in (2, 3):
         config = network(name, n_layer)
         of_row.append(kept_bytes(config, 3, dtype, apart) - kept_bytes(config, 2, dtype, apart))
     b = 2 if dtype == 'bfloat16' else 4
-    n_streams = 2 if name == 'two streams' else 1
+    n_streams = 2 if name == 'two_stream' else 1
     expected = 256 * n_streams * slot_bytes(config, b, compiled=False, cuda=False)
     if name == 'mixed' or apart:
         expected += b * 256**2
     assert of_row[1] - of_row[0] == pytest.approx(expected, rel=0.005)
 
 
-STAYS = '612864 612864 1225728 612864'  # weights, gradients, AdamW, average
-# (network, what differs from RUN, bytes of each part)
-MEMORY = [
-    ('adaln', {}, f'{STAYS} 219136 6635520 98304 718848'),
-    ('adaln', {'optimizer': 'muon'}, '612864 612864 832512 612864 219136 6635520 98304 718848'),
-    ('adaln', {'dtype': 'float32'}, f'{STAYS} 0 12042240 196608 1333248'),
-    ('adaln', {'save_memory': 'recompute'}, f'{STAYS} 114688 4153344 98304 718848'),
-    ('adaln', {'compile': False}, f'{STAYS} 219136 8404992 98304 940032'),
-    ('adaln', SHARED, '153216 153216 306432 153216 219136 6635520 98304 1545216'),
-    ('encoder', {'apart': True}, f'{STAYS} 219136 7028736 98304 817152'),
-    ('mixed', {}, f'{STAYS} 219136 7028736 98304 817152'),
-    ('mixed', {'compile': False}, f'{STAYS} 219136 9191424 98304 1038336'),
-    ('two streams', {}, '564480 564480 1128960 564480 204800 6561792 98304 946176'),
-]
+# a network, what differs from RUN: bytes of weights, gradients, optimizer, average, ... of `memory`
+MEMORY = """
+adaln: 612864 612864 1225728 612864 219136 6635520 98304 718848
+adaln optimizer=muon: 612864 612864 832512 612864 219136 6635520 98304 718848
+adaln dtype=float32: 612864 612864 1225728 612864 0 12042240 196608 1333248
+adaln save_memory=recompute: 612864 612864 1225728 612864 114688 4153344 98304 718848
+adaln compile=False: 612864 612864 1225728 612864 219136 8404992 98304 940032
+adaln save_memory=shard world_size=4: 153216 153216 306432 153216 219136 6635520 98304 1545216
+adaln save_memory=hybrid world_size=16: 76608 76608 153216 76608 219136 6635520 98304 1545216
+encoder apart=True: 612864 612864 1225728 612864 219136 7028736 98304 817152
+mixed: 612864 612864 1225728 612864 219136 7028736 98304 817152
+mixed compile=False: 612864 612864 1225728 612864 219136 9191424 98304 1038336
+two_stream: 564480 564480 1128960 564480 204800 6561792 98304 946176
+"""
 
 
-@pytest.mark.parametrize('name, changes, parts', MEMORY)
-def test_the_parts_of_memory_by_hand(name, changes, parts):
+@pytest.mark.parametrize('case', MEMORY.strip().splitlines())
+def test_the_parts_of_memory_by_hand(case):
     """The first has P = 153216, C = 64, L = 2, H = 2, V = 64, n_cond = 8, S = 3 x 256 slots.
 
     Weights, gradients and average take 4 P, AdamW 8 P; the copies 2 bytes for each of 12 C^2 L +
     (6 L + 2) C n_cond + C V. A block keeps S (58 C + 32) bytes, of which a quarter is the rest; the
     last norm and the head S 18 C, the loss 2 S V. A mask takes 2 x 256 S, in each layer unless they
     are compiled together; parts gather what is outside of blocks, and a block thrice."""
+    what, parts = case.split(': ')
+    name, _, changes = what.partition(' ')
     with torch.device('meta'):
         model = Unset(network(name, block_size=512))  # which could read longer sequences
-    found = memory(model, Config(RUN | changes))
+    found = memory(model, Config(RUN | options_in(changes)))
     assert [*found.values()] == [*map(int, parts.split())]
 
 
@@ -138,29 +147,26 @@ def test_machines_and_the_same_update():
     assert same_update(Config(run, world_size=8), 0) == same_update(Config(run, world_size=3), 9)
 
 
-def cells_of(lines):
-    """{name: the words behind it} of the lines of a plan."""
+def plan(*words):
+    """{name: the words behind it} of the lines of the plan of train.py."""
+    lines = lines_of(configure(vars(train), ['--data_dir=.', *words]))
     return {line[:34].strip(): line[34:].split() for line in lines}
 
 
 def test_a_plan_is_made_of_numbers_alone(script):
     """It wants nothing and writes nothing: 8 x H100, in hours of FLOPs by the rate of the card."""
     os.symlink(os.path.join(ROOT, 'config'), 'config')
-    how = ('--plan=8xH100', '--gradient_accumulation_steps=64')
-
-    def plan(*words):
-        return cells_of(script('train.py', *words).stdout.splitlines())
-
-    cells = plan('config/ao_gpt_small.py', *how)
+    words = ['config/ao_gpt_small.py', '--plan=8xH100', '--gradient_accumulation_steps=64']
+    cells = plan(*words)
     assert cells['parameters'] == ['170,605,952']
     assert cells['tokens an update'] == ['1,048,576']
-    split = plan('config/ao_gpt_small.py', *how, '--save_memory=shard')
-    assert split['a checkpoint'] == cells['a checkpoint']
+    assert plan(*words, '--save_memory=shard')['a checkpoint'] == cells['a checkpoint']
     tokens = 1024 * 16 * 64 * 250000 + 2 * 250 * 20 * 16 * 1024 / 3  # in two orders
     flops = 1e9 * float(*cells['GFLOP a token']) * tokens
     hours = float(cells['at 40% MFU'][0].replace(',', ''))
     assert hours == pytest.approx(flops / 8 / 989e12 / 0.4 / 3600, rel=1e-3)
-    assert 'the shape comes from the options:' in plan('config/adapt_gpt2.py', how[0])
+    said = script('train.py', 'config/adapt_gpt2.py', words[1]).stdout
+    assert 'the shape comes from the options:' in said
     failed = script('train.py', '--plan=3xH100', code=1)
     assert failed.stderr.startswith('error: gradient_accumulation_steps')
     assert os.listdir() == ['config']
@@ -169,15 +175,9 @@ def test_a_plan_is_made_of_numbers_alone(script):
 def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint():
     model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
     save_checkpoint('a.pt', model, tokenizer='bytes')
-    cells = plan_of('mine', '--init_from=auto:a.pt')
+    cells = plan('--dataset=mine', '--plan=H100', '--init_from=auto:a.pt')
     assert cells['parameters'] == [f'{model.n_parameters():,}']
     assert cells['vocabulary'][:2] == ['257', 'bytes,']
-
-
-def plan_of(dataset, *options):
-    """The cells of a plan, in the folder of the sets."""
-    how = [f'--dataset={dataset}', '--data_dir=.', '--plan=H100', *options]
-    return cells_of(lines_of(configure(vars(train), how)))
 
 
 def test_rows_cost_as_with_a_block_of_their_length():
@@ -185,19 +185,20 @@ def test_rows_cost_as_with_a_block_of_their_length():
     with open('rows.jsonl', 'w') as f:
         f.writelines(f'{{"prompt": "{i}+{i}=", "text": "{2 * i}"}}\n' for i in range(150))
     prepare('text', '.', name='rows', source='rows.jsonl', tokenizer='bytes')
-    wide, narrow = (plan_of('rows', f'--block_size={n}') for n in (512, 12))
+    words = '--dataset=rows', '--plan=H100'
+    wide, narrow = (plan(*words, f'--block_size={n}') for n in (512, 12))
     for name in ('tokens in all', 'GFLOP a token', 'activations', 'at 30% MFU'):
         assert wide[name] == narrow[name]
     assert wide['tokens an update'][0] == '192'
     os.remove('rows/train.bin')
-    assert plan_of('rows', '--block_size=512')['tokens an update'] == ['8,192']
+    assert plan(*words, '--block_size=512')['tokens an update'] == ['8,192']
 
 
 def test_a_set_that_a_run_refuses_has_no_plan():
     np.save('mine.npy', np.arange(80).reshape(20, 4))
     prepare_tokens('.', 'mine', 'mine.npy', shape='2x2')
     with one_line('takes --block_size=4'):
-        plan_of('mine', '--block_size=8')
+        plan('--dataset=mine', '--plan=H100', '--block_size=8')
 
 
 # ---- the plain way, and the bench
