@@ -281,9 +281,7 @@ def introduce(checkpoint, model, corpora, journal, c):
         f'blocks of {N} {checkpoint.tokenizer.name} tokens, {c.device}, {c.dtype}, seed {c.seed}, '
         f'{n_processes()} processes{there}'
     )
-    about_bytes = checkpoint.tokenizer.about_bytes()
-    if about_bytes:
-        yield about_bytes
+    yield from checkpoint.tokenizer.about_bytes().splitlines()
     yield from data_beside_training(checkpoint, corpora, c)
     if c.n_positions:
         yield f'ensembles on a sample of {c.n_positions} visits of a block'
