@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_933,
+    '': 12_928,
     'anyorder': 14_146,
     'anyorder/extras': 5_719,
     'anyorder/extras/hub': 4_744,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 3_724,
-    'tests': 105_449,
+    'tests': 105_246,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
