@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import make_model, one_line, options_in
 
 from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
@@ -264,21 +264,23 @@ def test_observations_are_not_all_equal_and_are_judged_by_the_latents_of_the_ans
 # ---- the sets
 
 
-@pytest.mark.parametrize(
-    'task, options',
-    [
-        ('sudoku4', {}),
-        ('sudoku4', {'steps': 'solver'}),
-        ('zebra4', {'largest': 3}),
-        ('zebra4', {'steps': 'random', 'largest': 3}),
-        ('countdown3', {'largest': 20}),
-        ('nae_sat', {'seed': 5, 'n_latents': 9, 'n_observations': 4}),
-    ],
-)
-def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(monkeypatch, task, options):
+SETS = [
+    'sudoku4',
+    'sudoku4 steps=solver',
+    'zebra4 largest=3',
+    'zebra4 steps=random largest=3',
+    'countdown3 largest=20',
+    'nae_sat seed=5 n_latents=9 n_observations=4',
+]
+
+
+@pytest.mark.parametrize('case', SETS)
+def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(case, monkeypatch):
     monkeypatch.setattr(sets, 'PART', 60)
     monkeypatch.setattr(sets, 'N_ROWS', {'val': 8, 'test': 7})
-    words = [f'--{name}={value}' for name, value in options.items()]
+    task, _, text = case.partition(' ')
+    options = options_in(text)
+    words = [f'--{word}' for word in text.split()]
     where = ['--data_dir=.', '--name=one', '--n_train=40', '--n_test=9']
     make.main(configure(vars(make), [task, *words, *where]))
     meta = read_meta('one')
@@ -305,22 +307,24 @@ def test_what_is_generated_depends_on_seed_split_and_part_and_on_no_process(monk
     assert len({sets.make_part(rules, *part)[0].tobytes() for part in parts}) == 4
 
 
-@pytest.mark.parametrize(
-    'name, options, digest',
-    [
-        ('sudoku4', {}, '63947555a1ad900b'),
-        ('sudoku', {}, 'cf928d56659505ae'),
-        ('zebra4', {'largest': 3}, '8e338c64bff18fd5'),
-        ('zebra4', {}, '5b5aae1c53549c65'),
-        ('countdown3', {}, '38ce4961a0a87915'),
-        ('sudoku', {'steps': 'solver'}, 'f0af0947aab86d13'),
-        ('zebra4', {'steps': 'solver'}, '3fb09a62c4b1ef2a'),
-    ],
-)
-def test_a_seed_draws_the_puzzles_that_it_always_drew(name, options, digest, monkeypatch):
+# digests of the rows of a seed
+DRAWN = {
+    'sudoku4': '63947555a1ad900b',
+    'sudoku': 'cf928d56659505ae',
+    'zebra4 largest=3': '8e338c64bff18fd5',
+    'zebra4': '5b5aae1c53549c65',
+    'countdown3': '38ce4961a0a87915',
+    'sudoku steps=solver': 'f0af0947aab86d13',
+    'zebra4 steps=solver': '3fb09a62c4b1ef2a',
+}
+
+
+@pytest.mark.parametrize('case, digest', DRAWN.items())
+def test_a_seed_draws_the_puzzles_that_it_always_drew(case, digest, monkeypatch):
     """A set that is made again has the rows that a run was trained on."""
     monkeypatch.setattr(sets, 'PART', 64)
-    made = np.stack(sets.make_part(task_of(name, **options), 'val', 0, 0))
+    name, _, options = case.partition(' ')
+    made = np.stack(sets.make_part(task_of(name, **options_in(options)), 'val', 0, 0))
     assert hashlib.sha256(made.astype('<i2')).hexdigest()[:16] == digest
 
 
@@ -411,29 +415,30 @@ def test_scores_by_hand():
         assert whole['right_stderr'] == whole['solved_stderr'] > 0
 
 
-@pytest.mark.parametrize(
-    'config, by_order, by_margin',
-    [
-        ({}, [16, 0, 0], [16, 1, 0]),
-        (dict(attention='bidirectional'), [0, 0, 16], [0, 0, 16]),
-        (dict(attention='mixed'), [16, 1, 0], [16, 1, 0]),
-        (dict(target_position='two_stream'), [16, 0, 1], [16, 1, 1]),
-    ],
-)
-def test_slots_are_counted_for_one_puzzle(tiny, config, by_order, by_margin):
+# a network, and (a, b, c) in a given order and by margin
+SLOTS = {
+    '': '16 0 0  16 1 0',
+    'attention=bidirectional': '0 0 16  0 0 16',
+    'attention=mixed': '16 1 0  16 1 0',
+    'target_position=two_stream': '16 0 1  16 1 1',
+}
+
+
+@pytest.mark.parametrize('config, numbers', SLOTS.items())
+def test_slots_are_counted_for_one_puzzle(tiny, config, numbers):
     """Slots a puzzle, a + b sum over blanks of those that remain (and one) + c blanks.
 
     A decoder runs every slot once in an order that is given. Where it chooses, it runs what was
     just revealed and what remains, as the mixed network always does. An encoder runs all slots in
     every step. Of two streams the content runs every slot once, and the queries what is scored."""
     _, puzzles = tiny
-    model = freeze(network(**config))
+    model = freeze(network(**options_in(config)))
     rows = solve.solve_all(model, puzzles, runs_of('--orders=l2r,margin'), options_of())
     n_blanks = (~puzzles.given).sum(1).double()
     remain = n_blanks * (n_blanks - 1) / 2
-    if config != dict(target_position='two_stream'):
+    if config != 'target_position=two_stream':
         remain += n_blanks - 1
-    for row, (a, b, c) in zip(rows, (by_order, by_margin)):
+    for row, (a, b, c) in zip(rows, np.array(numbers.split(), int).reshape(2, 3)):
         assert row['slots'] == pytest.approx(float((a + b * remain + c * n_blanks).mean()))
         assert 0 < row['seconds'] < 60
 
