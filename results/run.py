@@ -15,7 +15,8 @@ import os
 import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -440,16 +441,14 @@ def make_all(commands, jobs):
     """Run what has not made its path, `jobs` commands at a time, each once those have ended whose
     checkpoint it reads. After a failure none begins."""
     made = {}
+    failed = threading.Event()
     with ThreadPoolExecutor(jobs) as pool:
         for path, words in commands.items():
             said = ' '.join(words)
             before = [done for folder, done in made.items() if f'{folder}/ckpt.pt' in said]
-            made[path] = pool.submit(make, path, words, before)
-        try:
-            for done in as_completed(made.values()):
-                done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            made[path] = pool.submit(make, path, words, before, failed)
+    for done in made.values():
+        done.result()
 
 
 def is_made(path, words):
@@ -474,16 +473,17 @@ def command_of(words):
     return shlex.join(['python', *words])
 
 
-def make(path, words, before):
-    """Run the command once those `before` have ended, unless `path` is made by then."""
+def make(path, words, before, failed):
+    """Run the command once those `before` have ended, unless `path` is made by then or another
+    command has failed."""
     for done in before:
         done.result()
     with locked(path):
-        if not is_made(path, words):
-            run(path, words)
+        if not (failed.is_set() or is_made(path, words)):
+            run(path, words, failed)
 
 
-def run(path, words):
+def run(path, words, failed):
     """Run the command. `path`.txt has it and what it says, and ENDED once it has ended well."""
     command = command_of(words)
     said = f'{command}\n  this waits until it ends, and {path}.txt has what it says\n'
@@ -494,9 +494,10 @@ def run(path, words):
         if done.returncode == 0:
             f.write(f'\n{ENDED}\n')
             return
-    failed = f'{command} ended with code {done.returncode}: {path}.txt has what it said'
-    print(failed, flush=True)  # at once, since others may run for an hour
-    raise ValueError(failed)
+    failed.set()
+    said = f'{command} ended with code {done.returncode}: {path}.txt has what it said'
+    print(said, flush=True)  # at once, since others may run for an hour
+    raise ValueError(said)
 
 
 def draw(picture, config):

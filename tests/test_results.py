@@ -90,10 +90,11 @@ def test_evaluations_follow_newer_weights(made):
     'arguments, said',
     [(['oders'], 'orders'), ([], 'name one'), (['gates', '--seeds=13'], 'code 3')],
 )
-def test_wrong_questions_and_commands_that_fail_are_one_line(made, arguments, said):
+def test_wrong_questions_and_commands_that_fail_are_one_line(made, arguments, said, capsys):
     for _ in range(2):  # what failed is run again
         with one_line(said):
             made(*arguments)
+        assert capsys.readouterr().out.count('until it ends') == arguments.count('--seeds=13')
 
 
 @pytest.mark.slow
