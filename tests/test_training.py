@@ -581,9 +581,6 @@ def test_what_is_said_of_documents_with_prompts_is_of_those_that_are_trained_on(
     tiny('--dataset=a:1,b:3', '--block_size=16', *how)
     found = re.findall(r'(\d) of 3 .* cut at 16; .* ([\d.]+) times', capsys.readouterr().out)
     assert found == [('1', '0.606'), ('1', '1.82')]  # 16 rows, a quarter of them of a, of 88 tokens
-    (entry,) = log()
-    mean = 0.25 * entry['val_a_any'] + 0.75 * entry['val_b_any']
-    assert entry['val_any'] == pytest.approx(mean, rel=1e-12)
 
 
 def killed():
