@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import close, library, make_model, one_line, put
+from oracle import NETWORKS
 
 transformers = pytest.importorskip('transformers')
 
@@ -33,16 +34,10 @@ save_file = pytest.importorskip('safetensors.torch').save_file
 N = 9  # positions of make_model
 V = 11  # tokens
 LETTERS = {'tokenizer': 'own', 'n_tokens': V, 'eos': None, 'vocabulary': [*'abcdefghijk']}
-FAMILIES = {
-    'decoder': {},
+FAMILIES = NETWORKS | {
     'no bias': dict(bias=False),
-    'rotary': dict(rotary=True),
-    'layer': dict(target_position='layer'),
-    'layer shared': dict(target_position='layer_shared'),
+    'layer': dict(target_position='layer', rotary=True),
     'GPT-2': dict(target_position='input', gpt2_blocks=True),
-    'two streams': dict(target_position='two_stream'),
-    'encoder': dict(attention='bidirectional'),
-    'mixed': dict(attention='mixed'),
 }
 KEPT = {
     'dataset': 'mine',
