@@ -196,7 +196,7 @@ def load_weights(model, checkpoint, weights):
 
 
 def shapes_of(weights):
-    return {(name, getattr(p, 'shape', None)) for name, p in weights.items()}
+    return {(name, p.shape) for name, p in weights.items()}
 
 
 def open_checkpoint(name):

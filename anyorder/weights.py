@@ -162,10 +162,11 @@ def unwrapped(weights, head=None, embedding=None):
     """Return {name: weight} without what DistributedDataParallel, torch.compile and FSDP put there.
 
     A head that is tied to the embedding, of these two names, is under the second one alone.
-    Raises ValueError for two different ones of one name: such a head was trained apart, and none
-    may be lost."""
+    Raises ValueError for what is no weight, and for two different ones of one name: such a head was
+    trained apart, and none may be lost."""
     found = {}
     for name, p in weights.items():
+        check_weight(name, p)
         own = '.'.join(part for part in str(name).split('.') if part not in WRAPPERS)
         if own == head:
             own = embedding
@@ -176,6 +177,16 @@ def unwrapped(weights, head=None, embedding=None):
                 'ensure_weight_tying=True'
             )
     return found
+
+
+def check_weight(name, p):
+    """Raise ValueError unless this is a tensor of real numbers, all of which it holds."""
+    is_tensor = isinstance(p, torch.Tensor)
+    if not is_tensor or p.layout != torch.strided or p.is_meta or p.is_complex():
+        raise ValueError(
+            f'the weight {name} must be a tensor that holds all its real numbers, got '
+            f'{type(p).__name__} {getattr(p, "dtype", "")}'
+        )
 
 
 def is_same(a, b):

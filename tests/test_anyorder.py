@@ -434,7 +434,7 @@ def test_plain_values_and_numbers_of_numpy_are_read(model, is_zip):
         ('ema', {}, 'no EMA'),
         ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
         ('ema', {'ema_model': {'shadow_params': 3}}, 'no EMA'),
-        ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'differ in name .*aa'),
+        ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
         ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'differ in name'),
         ('raw', {'model_args': {'n_layer': 1}}, 'differ .*h.1'),
         ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'),
@@ -530,6 +530,13 @@ def test_a_matrix_of_several_names_has_one_value():
     ):
         with one_line('two different weights h.wte'):
             unwrapped({'h.wte': WTE, name: other}, 'head', 'h.wte')
+
+
+def test_a_weight_is_a_tensor_of_real_numbers():
+    ones = torch.ones(3)
+    for value in (3, None, ones.to('meta'), ones.to_sparse(), ones.to(torch.complex64)):
+        with one_line('module.head .*(int|NoneType|Tensor)'):
+            unwrapped({'head': ones, 'module.head': value})
 
 
 def test_names_of_the_hub(monkeypatch):

@@ -141,6 +141,9 @@ def check_options(c, world_size):
     """Raise ValueError for wrong options that nobody else checks before the device is touched."""
     for least, names in LEAST.items():
         at_least(c, least, *names.split())
+    for name in ('beta1', 'beta2', 'ema_decay'):
+        if not 0 <= c[name] < 1:
+            raise ValueError(f'{name} must be at least 0 and below 1, got {c[name]}')
     if not 0 <= c.l2r_ratio <= 1:
         raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
     if c.min_lr > c.learning_rate:
