@@ -38,7 +38,7 @@ def choose_lengths(network, templates, seeds, rule='likely'):
                 entry |= {'runner_up': n[other], 'p_runner_up': float(p[other])}
             said.append(entry)
             lengths += (n[chosen],)
-        yield template.with_lengths(lengths, said) if lengths else template
+        yield template.with_lengths(lengths, said)
 
 
 def length_probabilities(network, template, lengths=()):
@@ -61,7 +61,8 @@ def length_probabilities(network, template, lengths=()):
     most = piece.most or min(least + LONGEST - 1, max(least, size // 2))
     most = min(most, least + text.length - text.n_least)
     n = [m for m in range(least, most + 1) if piece.may_have(m)]
-    room = max(0, size - n[-1])  # behind the longest gap
+    # R, counted from the end of the gap: behind the longest one there is room for so much
+    room = max(0, size - n[-1])
     behind = np.flatnonzero(text.is_known[text.starts[i + 1] : text.end_of(i)][:room])[:NEAR]
     if not behind.size:
         raise ValueError(

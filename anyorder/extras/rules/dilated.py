@@ -17,7 +17,7 @@ class Dilated(Given):
     text is one.
     Source: Luxembourg et al. 2025, arXiv 2506.19037."""
 
-    threshold: int = 32  # the number of its name, as of all rules that say how many blanks
+    threshold: int = 32  # the number of its name: here the length of a block
     form = 'dilated:BLOCK_LENGTH'
     adaptive = True
     score = 'l2r'  # the order that is left where a step reveals one blank
