@@ -77,7 +77,7 @@ def test_a_pattern_ends_at_the_first_slash_before_brackets(prompt, found):
 def shown_piece(piece):
     if piece.is_text:
         return piece.text
-    return str((piece.least, piece.most) if piece.finds_length else piece.least)
+    return str((piece.least, piece.most) if piece.sign == '?' else piece.least)
 
 
 LENGTHS = {  # a prompt, its blank, and the lengths that its blank may have

@@ -142,18 +142,14 @@ class Piece(NamedTuple):
         return self.kind in ('given', 'answer')
 
     @property
-    def finds_length(self):
-        """Whether it is a blank of unknown length."""
-        return self.least != self.most
-
-    @property
     def sign(self):
-        """What it is to a blank of unknown length, ?, beside it: t a text, . open, else nothing."""
-        if self.finds_length:
+        """A letter: ? for a blank of unknown length; what it is to one beside it, t a text, . open,
+        - nothing."""
+        if self.least != self.most:
             return '?'
         if self.kind == 'given' and self.least:
             return 't'
-        return '.' if self.kind == 'rest' else ''
+        return '.' if self.kind == 'rest' else '-'
 
     def may_have(self, n):
         """Whether it may have n tokens, as far as its pattern says."""
@@ -295,6 +291,7 @@ class Template:
     pieces   [Piece], with tokens
     pattern  the Pattern of the whole text, or None
     chosen   what a sample says of the lengths that were chosen for its blanks
+    signs    the sign of each piece
     unknown  the numbers of the pieces whose length is unknown
     n_least  tokens without those of [[..]]
     tokens   (N,) of all places; 0 in blanks, but for the text of an [[=answer]]
@@ -308,7 +305,8 @@ class Template:
         self.length = length
         self.pattern = pattern
         self.chosen = chosen
-        self.unknown = [i for i, piece in enumerate(pieces) if piece.finds_length]
+        self.signs = ''.join(piece.sign for piece in pieces)
+        self.unknown = [i for i, sign in enumerate(self.signs) if sign == '?']
         self.n_least = sum(piece.least for piece in pieces)
         if self.n_least > length:
             raise ValueError(
@@ -357,8 +355,7 @@ class Template:
     def check(self):
         """Raise ValueError for a blank whose length nothing tells: a text at its end, and nothing
         open before it."""
-        signs = ''.join(piece.sign for piece in self.pieces)
-        if re.search(r'\.\?|\?(?!t)', signs):
+        if re.search(r'\.-*\?|\?-*([?.]|$)', self.signs):
             raise ValueError(
                 'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
                 'right behind a [[..]]: write text there, or how many tokens it has, as [[8]] or '
@@ -367,10 +364,8 @@ class Template:
 
     def end_of(self, i):
         """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""
-        for piece, start in zip(self.pieces[i + 1 :], self.starts[i + 1 :]):
-            if piece.sign in ('?', '.'):
-                return start
-        return len(self)
+        found = re.search('[?.]', self.signs[i + 1 :])
+        return self.starts[i + 1 + found.start()] if found else len(self)
 
     def sections(self, stop):
         """Return [[first, end], ...] of its sections: where a stop may begin and where it ends.
