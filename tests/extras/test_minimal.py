@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from conftest import close, make_model
+from conftest import close, make_model, options_in
 from oracle import chi2_of, limit
 
 from anyorder.extras import minimal
@@ -22,12 +22,12 @@ def same_network(model):
     return network.requires_grad_(False)
 
 
-SIZES = [{}, dict(n_layer=1, n_head=1, n_embd=3), dict(n_layer=3, n_head=3, n_embd=24, n_cond=3)]
+SIZES = ['', 'n_layer=1 n_head=1 n_embd=3', 'n_layer=3 n_head=3 n_embd=24 n_cond=3']
 
 
 @pytest.mark.parametrize('sizes', SIZES)
 def test_losses_predictions_texts_and_ensembles_are_the_same(idx, order, sizes):
-    model = make_model(**sizes)
+    model = make_model(**options_in(sizes))
     same = same_network(model)
     for T in range(1, 10):
         close(minimal.visit_nll(same, idx, order[:, :T]), model(idx, order[:, :T]))

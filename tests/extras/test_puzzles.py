@@ -297,14 +297,12 @@ def test_a_set_is_made_by_its_options_and_its_splits_share_no_solution(case, mon
 
 
 @pytest.mark.slow
-def test_what_is_generated_depends_on_seed_split_and_part_and_on_no_process(monkeypatch):
+def test_what_is_generated_depends_on_the_part_and_on_no_process(monkeypatch):
     rules = task_of('nae_sat', n_latents=20, n_observations=5)
     one = make_puzzles(rules, 'train', 1500, 0)
-    assert len(one[0]) == 1500
+    assert len(np.unique(one[0], axis=0)) > 1400  # of 2^20
     monkeypatch.setattr(sets, 'MANY', 0)  # for which processes are started
     assert all(map(np.array_equal, one, make_puzzles(rules, 'train', 1500, 0)))
-    parts = ('train', 0, 0), ('train', 0, 1), ('train', 1, 0), ('val', 0, 0)
-    assert len({sets.make_part(rules, *part)[0].tobytes() for part in parts}) == 4
 
 
 # digests of the rows of a seed
@@ -374,9 +372,9 @@ def runs_of(*options):
 
 @pytest.fixture
 def tiny():
-    """(model, Puzzles) of six Sudokus that were never seen."""
+    """Puzzles of six Sudokus."""
     tokens, given = map(torch.from_numpy, Sudoku(4).make(6, rng(), every))
-    return network(), Puzzles(Sudoku(4), tokens, given, 'some', np.arange(4))
+    return Puzzles(Sudoku(4), tokens, given, 'some', np.arange(4))
 
 
 def network(**config):
@@ -385,7 +383,8 @@ def network(**config):
 
 @pytest.mark.parametrize('order, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
 def test_a_puzzle_is_written_by_its_number_and_keeps_what_is_given(tiny, order, temperature):
-    model, (_, tokens, given, _, _) = tiny
+    model = network()
+    _, tokens, given, *_ = tiny
     ((_, way),) = runs_of(f'--orders={order}', f'--temperature={temperature}')
     idx = solve.solve(model, tokens, given, way, 3, batch_size=4)
     for r in range(6):  # one puzzle, by its definition
@@ -431,10 +430,9 @@ def test_slots_are_counted_for_one_puzzle(tiny, config, numbers):
     A decoder runs every slot once in an order that is given. Where it chooses, it runs what was
     just revealed and what remains, as the mixed network always does. An encoder runs all slots in
     every step. Of two streams the content runs every slot once, and the queries what is scored."""
-    _, puzzles = tiny
     model = freeze(network(**options_in(config)))
-    rows = solve.solve_all(model, puzzles, runs_of('--orders=l2r,margin'), options_of())
-    n_blanks = (~puzzles.given).sum(1).double()
+    rows = solve.solve_all(model, tiny, runs_of('--orders=l2r,margin'), options_of())
+    n_blanks = (~tiny.given).sum(1).double()
     remain = n_blanks * (n_blanks - 1) / 2
     if config != 'target_position=two_stream':
         remain += n_blanks - 1

@@ -8,7 +8,7 @@
 from anyorder.extras.commands import run_one_of
 
 WORDS = {
-    'make': 'Sudoku, Zebra puzzles, Countdown, latents and observations, from a seed, each checked',
+    'make': 'sets of Sudoku, Zebra, Countdown, latents and observations, checked by a solver',
     'solve': 'a model writes the blanks of rows in any order; how many rows and blanks are right',
 }
 
