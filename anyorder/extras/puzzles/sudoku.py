@@ -49,12 +49,18 @@ class Sudoku(Puzzle):
         return can | ~given[:, :, None], self.units
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """Return (tokens, given), each (n, cells). About 24 to 36 cells are given, in 4 x 4 about 4
-        to 8."""
+        """Return (tokens, given), each (n, cells). About 24 to 36 random cells are given, in 4 x 4
+        about 4 to 8; others go that let in no other solution."""
         tokens = self.random_grids(-(-n_rows // n_variants), rng)
         tokens = tokens[wanted(self.key(tokens))]
+
+        def is_enough(rows, given):
+            return self.count(tokens[rows], given) == 1
+
         low, high = (24, 37) if self.n == 9 else (4, 9)
-        given = self.dig(tokens, rng.integers(low, high, len(tokens)), rng)
+        n_clues = rng.integers(low, high, len(tokens))
+        given = np.ones(tokens.shape, bool)
+        dig(given, rng.random(tokens.shape).argsort(1), is_enough, n_clues)
         if n_variants > 1:
             return self.symmetric(tokens.repeat(n_variants, 0), given.repeat(n_variants, 0), rng)
         return tokens, given
@@ -78,18 +84,6 @@ class Sudoku(Puzzle):
             digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
             can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
         return np.concatenate(grids)
-
-    def dig(self, tokens, n_clues, rng):
-        """Return which cells (B, cells) are given: about n_clues (B,), random ones.
-
-        Others go that let in no other solution."""
-
-        def is_enough(rows, given):
-            return self.count(tokens[rows], given) == 1
-
-        given = np.ones(tokens.shape, bool)
-        dig(given, rng.random(tokens.shape).argsort(1), is_enough, n_clues)
-        return given
 
     def symmetric(self, tokens, given, rng):
         """Return tokens and given (B, cells) turned by random symmetries.

@@ -104,22 +104,18 @@ class Zebra(Puzzle):
         needed, puzzle = np.unique(base[keep], return_inverse=True)
         clues = self.dig(true_clues(house[needed], n, 3 * n * k, rng), n, k)
         tokens = tokens[keep]
-        tokens[:, : clues.shape[1]] = self.named_clues(clues[puzzle], name[keep])
+        relation, a, b = clues[puzzle].transpose(2, 0, 1)
+        a, b = (np.take_along_axis(name[keep], item, 1) for item in (a, b))
+        tokens[:, : clues.shape[1]] = self.clue[relation, a, b]
         return tokens[tokens[:, 0] > 0]
 
     def random_names(self, n_rows, n, k, rng):
         """Return random names (rows, (k + 1) n) of items: their numbers among all items."""
         attribute = rng.random((n_rows, k)).argsort(1) + 1
-        attribute = np.pad(attribute, ((0, 0), (1, 0)))  # 0, the houses, stays
+        attribute = np.insert(attribute, 0, 0, axis=1)  # 0, the houses, stays
         value = rng.random((n_rows, k + 1, n)).argsort(2)
         value[:, 0] = np.arange(n)
         return (self.most * attribute[:, :, None] + value).reshape(n_rows, -1)
-
-    def named_clues(self, clues, name):
-        """Return the tokens (rows, M) of clues (rows, M, 3) about named items."""
-        row = np.arange(len(name))[:, None]
-        relation, a, b = clues.transpose(2, 0, 1)
-        return self.clue[relation, name[row, a], name[row, b]]
 
     def dig(self, clues, n, k):
         """Return the clues (B, at most n_clues, 3) that a puzzle needs of clues (B, M, 3). A puzzle
@@ -202,9 +198,8 @@ def relations(n):
 
 def random_houses(n_puzzles, n, k, rng):
     """Return the house of every item of random solutions (puzzles, (k + 1) n)."""
-    numbers = np.tile(np.arange(n), (n_puzzles, 1))
     values = rng.random((n_puzzles, k, n)).argsort(2)
-    return np.hstack([numbers, values.reshape(n_puzzles, -1)])
+    return np.insert(values, 0, range(n), axis=1).reshape(n_puzzles, -1)
 
 
 def true_clues(house, n, n_clues, rng):
