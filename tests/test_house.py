@@ -55,7 +55,7 @@ BUDGET = {
     'anyorder/generation': 17_574,
     'anyorder/likelihood': 7_753,
     'anyorder/machine': 4_496,
-    'anyorder/tokens': 13_362,
+    'anyorder/tokens': 13_337,
     'anyorder/training': 8_935,
     'config': 940,
     'data': 440,

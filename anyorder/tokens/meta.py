@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from anyorder.machine.files import plain_json, read_text, reading, whole_files
-from anyorder.tokens.tokenizer import KNOWN, type_of
+from anyorder.tokens.tokenizer import KNOWN
 
 WAY_OUT = 'choose another name for the set, or another --data_dir'
 
@@ -67,8 +67,9 @@ class Meta:
 
     @property
     def dtype(self):
-        """The type of a token on disk."""
-        return type_of(self.n_tokens, 15 if self.given else 16)
+        """The type of a token on disk: 16 bits if they are enough, of which a mark takes one."""
+        n_bits = 15 if self.given else 16
+        return np.dtype('<u2' if self.n_tokens <= 2**n_bits else '<u4')
 
     @property
     def is_stream(self):
@@ -94,10 +95,6 @@ class Meta:
         if not self.given:
             return tokens, np.zeros_like(tokens, bool)
         return tokens & (self.mark - 1), tokens >= self.mark
-
-    def n_bytes(self, split):
-        """Return the size of the file of a split."""
-        return self.dtype.itemsize * self.splits[split]['tokens']
 
 
 def kind_of(meta):

@@ -122,6 +122,7 @@ def whole_splits(directory, meta):
     whole = {}
     for split, entry in meta.splits.items() if meta else ():
         path = bin_path(directory, split)
-        if os.path.exists(path) and os.path.getsize(path) == meta.n_bytes(split):
+        n_bytes = meta.dtype.itemsize * entry['tokens']
+        if os.path.exists(path) and os.path.getsize(path) == n_bytes:
             whole[split] = entry
     return whole

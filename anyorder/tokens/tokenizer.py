@@ -19,11 +19,6 @@ N_IDS = 1 << 24  # ids that tokens may have: more are a mistake, and no network 
 PART = '\ufffd'  # what a decoder writes for a part of a letter
 
 
-def type_of(n_tokens, n_bits):
-    """Return the type of a token on disk, whose id has n_bits of 16 if that is enough."""
-    return np.dtype('<u2' if n_tokens <= 2**n_bits else '<u4')
-
-
 def one_of(texts):
     """Return a regular expression for any of the texts. Where several fit it takes the longest."""
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
