@@ -109,10 +109,10 @@ def in_words(words, namespace):
     return []
 
 
-def nearest(word, known, cutoff=0.6):
+def nearest(word, known):
     """Say which known word is the nearest, whatever its case; '' where none is near."""
     lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word.lower(), lower, n=1)
     return f'; the nearest is {lower[near[0]]!r}' if near else ''
 
 

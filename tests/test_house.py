@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_928,
+    '': 12_923,
     'anyorder': 14_222,
     'anyorder/extras': 5_714,
     'anyorder/extras/hub': 4_744,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 3_738,
-    'tests': 104_832,
+    'tests': 104_632,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

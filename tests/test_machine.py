@@ -465,18 +465,16 @@ def test_the_commit_says_whether_files_were_changed(tmp_path):
     assert processes.commit(tmp_path / 'inner') == 'unknown'
 
 
-BESIDE = os.path.dirname(ROOT)
-PROGRAMS = {  # the file, the name, and where it is from a folder beside the project's
-    f'{ROOT}/mine/own.py': ('mine/own.py', f'../{os.path.basename(ROOT)}/mine/own.py'),
-    f'{ROOT}/../a b/own.py': (f'{BESIDE}/a b/own.py', "'../a b/own.py'"),
-    '<stdin>': ('(no file)', f"'../{os.path.basename(ROOT)}/(no file)'"),
+PROGRAMS = {  # the file, the name, and where it is from the folder `tests`
+    f'{ROOT}/mine/own.py': ('mine/own.py', '../mine/own.py'),
+    '/a b/own.py': ('/a b/own.py', f"'{os.path.relpath('/a b', f'{ROOT}/tests')}/own.py'"),
+    '<stdin>': ('(no file)', "'../(no file)'"),
 }
 
 
 @pytest.mark.parametrize('file', PROGRAMS)
 def test_a_program_has_a_name_and_is_typed_where_one_stands(monkeypatch, file):
     monkeypatch.setitem(sys.modules, '__main__', SimpleNamespace(__file__=file))
-    monkeypatch.setattr(os, 'getcwd', lambda: f'{BESIDE}/b')
+    monkeypatch.chdir(f'{ROOT}/tests')
     name, place = PROGRAMS[file]
-    assert processes.program() == name
-    assert processes.command(name) == f'python {place}'
+    assert (processes.program(), processes.command(name)) == (name, f'python {place}')
