@@ -24,6 +24,7 @@ from anyorder.generation import (
     generate,
     sample_tokens,
     scores,
+    unmask_schedule,
     unmasking,
     unmasking_of,
 )
@@ -50,24 +51,19 @@ def prompt_of(n, n_blanks):
 # ---- how many blanks a step reveals
 
 
-# (an Unmasking, numbers of blanks, the ends of each row by hand)
+# (arguments of a schedule, its ends by hand)
 ENDS = [
-    (Given(4, 'cosine'), [10], [[1, 2, 6, 10]]),  # 0.76, 2.93, 6.17, 10
+    ((10, 4, 'cosine'), [1, 2, 6, 10]),  # 0.76, 2.93, 6.17, 10
     # cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low
-    (Given(6, 'cosine'), [12288], [[418, 1646, 3599, 6144, 9107, 12288]]),
-    (Given(3), [8, 1, 0], [[2, 5, 8], [1, 1, 1], [0, 0, 0]]),
-    (Given(10), [90], [[*range(9, 91, 9)]]),  # 90 (7 / 10) is below 63 in floats
-    (Given(schedule=[1, 4]), [4, 1], [[1, 4], [1, 1]]),
-    (Lossless(2), [4, 1], [[4], [1]]),
-    (Adaptive(1, score='margin', block_length=2), [8], [[2, 4, 6, 8]]),
-    (Adaptive(4, score='margin', block_length=8), [5, 0], [[1, 2, 3, 5], [0, 0, 0, 0]]),
+    ((12288, 6, 'cosine'), [418, 1646, 3599, 6144, 9107, 12288]),
+    ((90, 10, 'linear'), [*range(9, 91, 9)]),  # 90 (7 / 10) is below 63 in floats
+    ((2, 3, 'linear'), [1, 2]),
 ]
 
 
-@pytest.mark.parametrize('way, n_blanks, ends', ENDS)
-def test_the_ends_of_steps_by_hand(way, n_blanks, ends):
-    n = torch.tensor(n_blanks)
-    assert way.ends(n, range(len(n))).tolist() == ends
+@pytest.mark.parametrize('asked, ends', ENDS)
+def test_the_ends_of_steps_by_hand(asked, ends):
+    assert unmask_schedule(*asked) == ends
 
 
 @pytest.mark.parametrize('kind, half', [('linear', 0.5), ('cosine', 0.5**0.5)])
@@ -85,17 +81,9 @@ def test_binomial_unmasking_is_ancestral_sampling(kind, half):
 
 # ---- how a token is drawn
 
-CUTS = [
-    {},
-    dict(top_p=0.6, top_k=4),
-    dict(top_p=1e-9),
-    dict(min_p=0.05, top_p=0.8, top_k=4, temperature=2.0),
-    dict(min_p=1.0),
-]
 
-
-@pytest.mark.parametrize('how', CUTS)
-def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum(how):
+def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
+    how = dict(min_p=0.05, top_p=0.8, top_k=4, temperature=2.0)
     logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
     cdf = cut(logits, **how).softmax(-1).cumsum(-1)
     u = random(20, 30)
