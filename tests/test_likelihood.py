@@ -661,12 +661,9 @@ def test_which_text_is_measured(evaluate):
 
 def test_the_command_measures_by_its_options(evaluate):
     how = '--n_blocks=3 --block_size=6 --estimates=l2r --orders=margin'
-    (single, margin), said = evaluate(how)
+    (single, margin), _ = evaluate(how)
     fields = {'passes': 6, 'block_size': 6, 'tokens': 18, 'bytes': 18, 'set': 'words (val)'}
     assert fields.items() <= margin.items()
-    for words in ('ckpt.pt: raw weights, iteration 7, 1', ', 16 positions\n', 'unigram'):
-        assert words in said
-    assert not [words for words in ('are there', 'matching', 'tempered') if words in said]
     assert '6 results are there' in evaluate(how)[1]
     (half, _), said = evaluate(f'{how} --dtype=bfloat16 --weights=ema', 'h.json')
     assert 1e-5 < abs(half['nats_per_token'] - single['nats_per_token']) < 0.2
