@@ -42,7 +42,7 @@ TAKE_MORE = {
 BUDGET = {
     '': 12_923,
     'anyorder': 14_222,
-    'anyorder/extras': 5_714,
+    'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_744,
     'anyorder/extras/lm_eval': 3_337,
     'anyorder/extras/masked': 3_662,

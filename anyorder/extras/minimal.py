@@ -40,14 +40,19 @@ class AOGPT(nn.Module):
 
     def __init__(self, N, V, n_layer, H, C, n_cond=128):
         super().__init__()
-        t = self.transformer = nn.ModuleDict()
-        t['wte'] = nn.Embedding(V, C)  # the token that a slot reads
-        t['wnonee'] = nn.Embedding(1, C)  # or [None]
-        t['wpe'] = nn.Embedding(N + 1, C)  # its position: row p + 1 for p, row 0 for [None]
-        t['wtpe'] = nn.Embedding(N, n_cond)  # the position that a slot predicts
-        t['h'] = nn.ModuleList(Block(C, H, n_cond) for _ in range(n_layer))
-        adaLN = nn.Sequential(nn.SiLU(), nn.Linear(n_cond, 2 * C))
-        t['final_layer'] = nn.ModuleDict({'ln_f': nn.RMSNorm(C, eps=1e-5), 'adaLN_final': adaLN})
+        final = {
+            'ln_f': nn.RMSNorm(C, eps=1e-5),
+            'adaLN_final': nn.Sequential(nn.SiLU(), nn.Linear(n_cond, 2 * C)),
+        }
+        parts = {
+            'wte': nn.Embedding(V, C),  # the token that a slot reads
+            'wnonee': nn.Embedding(1, C),  # or [None]
+            'wpe': nn.Embedding(N + 1, C),  # its position: row p + 1 for p, row 0 for [None]
+            'wtpe': nn.Embedding(N, n_cond),  # the position that a slot predicts
+            'h': nn.ModuleList(Block(C, H, n_cond) for _ in range(n_layer)),
+            'final_layer': nn.ModuleDict(final),
+        }
+        self.transformer = nn.ModuleDict(parts)
         self.lm_head = nn.Linear(C, V)
         for name, p in self.named_parameters():
             if p.dim() == 2:
@@ -84,9 +89,13 @@ class Block(nn.Module):
     def __init__(self, C, H, n_cond):
         super().__init__()
         self.ln_1 = nn.RMSNorm(C, eps=1e-5)
-        attn = self.attn = nn.ModuleDict({'c_attn': nn.Linear(C, 3 * C), 'c_proj': nn.Linear(C, C)})
-        attn['q_norm'] = nn.RMSNorm(C // H, eps=1e-5)
-        attn['k_norm'] = nn.RMSNorm(C // H, eps=1e-5)
+        attn = {
+            'c_attn': nn.Linear(C, 3 * C),
+            'c_proj': nn.Linear(C, C),
+            'q_norm': nn.RMSNorm(C // H, eps=1e-5),
+            'k_norm': nn.RMSNorm(C // H, eps=1e-5),
+        }
+        self.attn = nn.ModuleDict(attn)
         self.ln_2 = nn.RMSNorm(C, eps=1e-5)
         mlp = {'c_fc': nn.Linear(C, 4 * C), 'gelu': nn.GELU(), 'c_proj': nn.Linear(4 * C, C)}
         self.mlp = nn.Sequential(OrderedDict(mlp))
