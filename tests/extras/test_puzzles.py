@@ -312,6 +312,7 @@ DRAWN = {
     'zebra4 largest=3': '8e338c64bff18fd5',
     'zebra4': '5b5aae1c53549c65',
     'countdown3': '38ce4961a0a87915',
+    'nae_sat n_latents=3 n_observations=1': '1567007577e4b9d2',
     'sudoku steps=solver': 'f0af0947aab86d13',
     'zebra4 steps=solver': '3fb09a62c4b1ef2a',
 }
@@ -347,6 +348,7 @@ BAD_SETS = {
     'countdown3 --largest=101': '20 to 100',
     'countdown5': 'countdown4',
     'nae_sat --n_latents=2': '3 latents',
+    'nae_sat --n_latents=4 --n_observations=5': '3 latents',
 }
 
 
