@@ -4,7 +4,7 @@ They are written from the definitions."""
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from conftest import numbers, options_of_lines
@@ -407,8 +407,12 @@ class ByDefinition:
         self.write(again, -(-self.how['n_steps'] // 8), None, 'round', n_round)
 
 
+# all sequences of three tokens, each 0, 1 or 2
+EVERY = torch.tensor([*product(range(3), repeat=3)])
+
+
 def counts_of(drawn):
-    """How often each of the 27 sequences of three tokens is among `drawn` (n, 3)."""
+    """How often each of EVERY is among `drawn` (n, 3)."""
     return (drawn @ torch.tensor([9, 3, 1])).bincount(minlength=27)
 
 

@@ -5,12 +5,10 @@ fixtures of conftest.py. `definition` is the same decoder by anyorder/extras/min
 shares no code with model.py. Other networks and slow definitions are in test_model.py,
 test_generation.py and test_likelihood.py."""
 
-import itertools
-
 import pytest
 import torch
 from conftest import N_KNOWN, REFERENCE, close, make_model
-from oracle import chi2_of, counts_of, limit
+from oracle import EVERY, chi2_of, counts_of, limit
 from test_minimal import same_network
 from toy_runs import TWO, assert_same_runs, resume, run
 
@@ -88,8 +86,7 @@ def test_6_sampling_is_exact():
     """Of all 27 sequences of three tokens, each is drawn as often as exp(-nats) says."""
     model = make_model(block_size=3, vocab_size=3)
     order = torch.tensor([[2, 0, 1]])
-    every = torch.tensor(list(itertools.product(range(3), repeat=3)))
-    nll = visit_nll(same_network(model), every, order.expand(27, 3))
+    nll = visit_nll(same_network(model), EVERY, order.expand(27, 3))
 
     blanks = torch.zeros(6_000, 3, dtype=torch.long)
     generator = torch.Generator().manual_seed(0)

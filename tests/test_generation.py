@@ -35,8 +35,6 @@ from anyorder.seeds import keys_of
 from anyorder.tokens.tokenizer import Symbols
 from model import AOGPT
 
-NAMES = ('top_prob', 'margin', 'entropy')  # of scores
-
 
 def random(*shape):
     """Uniform float64, the same ones each time."""

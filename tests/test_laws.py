@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from conftest import close, make_model, options_in, rows_of
-from oracle import CUTS, NETWORKS, ByDefinition
+from oracle import CUTS, EVERY, NETWORKS, ByDefinition
 
 from anyorder.fast import freeze
 from anyorder.generation import canvas, drawing, fill, runner
@@ -102,7 +102,6 @@ FEATURES[ZERO] = 'planned'
 KNOWN = torch.tensor([0, 3, 9, 4])  # the prompt of each of four rows, in tokens
 N_VISITS = torch.tensor([9, 8, 9, 6])  # and where the row ends
 SEEDS = [4, 10**30, 7, 4]
-EVERY = torch.tensor([*itertools.product(range(3), repeat=3)])
 
 
 def holds(law):

@@ -464,7 +464,6 @@ def test_names_of_gpt2_may_be_any_and_the_embedding_that_of_the_head(gpt2_folder
 
 # ---- folders that are not whole, or of another network
 
-CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 BAD_FOLDERS = [  # (whose file, what is put there in place of it or of its entries, a word)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from conftest import close, make_model, one_line
-from oracle import NETWORKS, chi2_of, counts_of, limit
+from oracle import EVERY, NETWORKS, chi2_of, counts_of, limit
 
 from anyorder.extras.rules.dilated import Dilated
 from anyorder.extras.rules.drawn import Drawn
@@ -36,7 +36,6 @@ def test_dilated_blocks_by_hand():
 
 # ---- drawn, on three positions
 
-THREE = torch.tensor([*itertools.product(range(3), repeat=3)])
 ORDER = torch.tensor([2, 0, 1])
 
 
@@ -76,8 +75,8 @@ def by_drawn(model, texts, sizes, **drawing):
 def test_a_step_of_drawn_is_priced_by_all_draws_that_reveal_true_tokens(network, sizes):
     """Along the sets that the score has drawn."""
     model = small(network)
-    canvas = by_drawn(model, THREE, sizes, temperature=0.7, scores=True)
-    for text, order, logprob in zip(THREE.tolist(), canvas.order.tolist(), canvas.logprob.sum(1)):
+    canvas = by_drawn(model, EVERY, sizes, temperature=0.7, scores=True)
+    for text, order, logprob in zip(EVERY.tolist(), canvas.order.tolist(), canvas.logprob.sum(1)):
         p = 1
         n = 0
         for size in sizes:
@@ -93,7 +92,7 @@ def test_drawn_writes_as_often_as_it_scores(network, sizes):
     probability of the text as its mean: hence the mean of the logarithms is a bound."""
     model = small(network)
     counts = counts_of(by_drawn(model, torch.zeros(2000, 3).long(), sizes).idx)
-    p = by_drawn(model, THREE.repeat(100, 1), sizes, scores=True).logprob.sum(1).exp()
+    p = by_drawn(model, EVERY.repeat(100, 1), sizes, scores=True).logprob.sum(1).exp()
     law = p.view(100, 27).mean(0)
     assert chi2_of(counts, law / law.sum()) < limit(26)
 
