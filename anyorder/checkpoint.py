@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from anyorder.machine.files import reading, whole_files
-from anyorder.machine.processes import is_first, is_split, local, map_tensors, own_part, whole
+from anyorder.machine.processes import is_first, is_split, map_tensors, own_part, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizer import KNOWN, tokenizer_of_set
@@ -187,7 +187,7 @@ def load_weights(model, checkpoint, weights):
     with torch.no_grad():
         for name, p in own.items():
             p.copy_(own_part(state[name], p))
-    broken = [name for name, p in own.items() if not local(p).float().norm().isfinite()]
+    broken = [name for name in own if not state[name].float().norm().isfinite()]
     if broken:  # no run saves such
         raise ValueError(
             f'the run of the checkpoint diverged: {len(broken)} weights are not finite, '

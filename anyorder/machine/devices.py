@@ -163,15 +163,14 @@ def matmul_flops(device, dtype):
 def seconds(function, device, repeats):
     """Return the wall-clock seconds of the fastest of `repeats` calls, with the device's work."""
 
-    def wait():
+    def now():
         if device.type != 'cpu':
             torch.accelerator.synchronize(device)
+        return time.perf_counter()
 
-    def once():
-        wait()
-        start = time.perf_counter()
+    found = []
+    for _ in range(repeats):
+        start = now()
         function()
-        wait()
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(repeats))
+        found.append(now() - start)
+    return min(found)

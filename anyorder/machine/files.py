@@ -186,9 +186,8 @@ def check_out(option, path, endings, *others):
     others   files of the run, none of which it is"""
     real = os.path.realpath(path)
     is_other = real in map(os.path.realpath, others) or os.path.isdir(real)
-    is_meta = 'meta.json' in (os.path.basename(path), os.path.basename(real))
-    has_ending = path.endswith(tuple(endings.split(', ')))
-    fits = has_ending and not is_other and not is_meta
+    is_taken = is_other or os.path.basename(real) == 'meta.json'
+    fits = path.endswith(tuple(endings.split(', '))) and not is_taken
     if path and not (fits and is_writable(os.path.dirname(real))):
         raise ValueError(
             f'--{option}={path} must end in {endings}, be no folder, no file of this run and no '

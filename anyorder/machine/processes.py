@@ -89,11 +89,6 @@ def whole(x):
     return x.full_tensor() if is_split(x) else x
 
 
-def local(x):
-    """Return a tensor, or the rows of it that this process has if it is split."""
-    return x.to_local() if is_split(x) else x
-
-
 def map_tensors(tree, function):
     """Return nested dicts and lists with function(tensor) in place of each tensor.
 

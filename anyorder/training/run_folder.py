@@ -48,8 +48,7 @@ class RunFolder:
         self.command = command(config.program)
         self.lock = lock
         self.functions = dict(functions)
-        self.writes = is_first()
-        if self.writes:
+        if is_first():
             self.open()
 
     def open(self):
@@ -108,7 +107,7 @@ class RunFolder:
 
     def log(self, entry):
         """Add a line to log.jsonl."""
-        if not self.writes:
+        if not is_first():
             return
         with self.writing(self.log_path):
             with open(self.log_path, 'a') as f:
@@ -121,10 +120,10 @@ class RunFolder:
         All processes call it: a split run gathers its weights."""
         entries = state.entries() | self.kept | {'best': asdict(self.best)}
         with self.writing(f'{self.ckpt_path} of iteration {state.iter_num}'):
-            if self.writes and self.saved not in (None, state.iter_num):
+            if is_first() and self.saved not in (None, state.iter_num):
                 name_too(self.ckpt_path, self.old_path)
             save_checkpoint(self.ckpt_path, state.model, state.ema, **entries)
-            if self.writes:
+            if is_first():
                 self.name_best(state.iter_num)
         self.saved = state.iter_num
 
