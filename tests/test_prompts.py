@@ -99,15 +99,11 @@ def test_a_pattern_says_which_lengths_its_blank_may_have(patterns, prompt, found
     assert template.patterns == [(1, 1 + piece.lengths[0], piece.pattern)]
 
 
-def test_parts_with_patterns_are_laid_out_behind_lengths_that_were_chosen(patterns):
-    template = p.parse_prompt('a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
-    found = [(start, end) for start, end, _ in template.with_lengths((3, 2)).patterns]
-    assert found == [(5, 7), (17, 19)]
-
-
-def test_a_pattern_behind_a_token_or_a_blank_is_within_a_text(patterns):
-    template = p.parse_prompt('[[1/0/]][[1/0/]]a[[1/0/]]', Bytes(), 20)
-    assert [pattern.within for *_, pattern in template.patterns] == [False, True, True]
+def test_patterns_stand_behind_lengths_that_were_chosen_and_know_what_is_before(patterns):
+    template = p.parse_prompt('[[1/0/]][[1/0/]]a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
+    found = template.with_lengths((3, 2)).patterns
+    places = [(start, end, one.within) for start, end, one in found]
+    assert places == [(0, 1, False), (1, 2, True), (7, 9, True), (17, 19, True)]
 
 
 # prompts of at most 20 tokens, and what is said of them
