@@ -52,7 +52,7 @@ BUDGET = {
     'anyorder/extras/rules': 3_690,
     'anyorder/extras/speed': 5_480,
     'anyorder/extras/tokenizers': 3_743,
-    'anyorder/generation': 17_574,
+    'anyorder/generation': 17_590,
     'anyorder/likelihood': 7_753,
     'anyorder/machine': 4_461,
     'anyorder/tokens': 13_337,

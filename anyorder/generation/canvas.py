@@ -26,7 +26,7 @@ class Canvas:
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
     likeliest (B, N, 1 + 2k) beside each, see likeliest.py; empty unless asked for
-    keys      (B,) of keys_of the seeds: every random number of a row is a function of its own key
+    keys      (B,) of keys_of: the seeds for draws on the device
     number, start  (B,) which rows of its limits these are, and from which position on
 
     On the host:
@@ -35,6 +35,7 @@ class Canvas:
     n_given   (B,) of them those that were known from the start
     n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
+    seeds     [B] ints of all rows: every random number of a row is a function of its own seed
     n_steps   (B,) steps that each row has run
     n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take
@@ -59,16 +60,17 @@ class Canvas:
         self.n_known = torch.as_tensor(n_known).cpu().expand(B)
         self.n_given = self.n_known
         self.n_visits = torch.as_tensor(n_visits).cpu().expand(B)
-        self.keys = keys_of(map(int, seeds), idx.device)
+        self.seeds = [int(seed) for seed in seeds]  # a stream is named by numbers, not by tensors
         fits = (0 <= self.n_known) & (self.n_known <= self.n_visits) & (self.n_visits <= N)
-        if not fits.all() or len(self.keys) != B:
+        if not fits.all() or len(self.seeds) != B:
             raise ValueError(
                 f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
-                f'n_known={n_known!s:.60}, n_visits={n_visits!s:.60} and {len(self.keys)} seeds'
+                f'n_known={n_known!s:.60}, n_visits={n_visits!s:.60} and {len(self.seeds)} seeds'
             )
         self.idx = idx.clone()
         self.order = order.clone()
         self.rows = torch.arange(B)
+        self.keys = keys_of(self.seeds, idx.device)
         self.draw_numbers()
         self.step = torch.full_like(idx, -1)
         self.logprob = torch.zeros_like(self.u)

@@ -107,7 +107,7 @@ def one_round(network, canvas, way, use_cache):
     """Fill the blanks of the canvas once."""
     if not canvas.n_blanks.any():
         return
-    ends = way.unmasking.ends(canvas.n_blanks, canvas.keys, *canvas.names)
+    ends = way.unmasking.ends(canvas.n_blanks, canvas.seeds, *canvas.names)
     known_after = canvas.n_known.unsqueeze(1) + ends  # (B, n_steps), at most
     last = known_after.size(1) - 1
     part = canvas.take(canvas.n_blanks.nonzero()[:, 0])  # the rows that run

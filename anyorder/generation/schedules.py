@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.seeds import uniform
+from anyorder.seeds import keys_of, uniform
 from configurator import check_choice
 
 
@@ -72,20 +72,20 @@ def check_schedule(n_steps, kind):
     check_choice('schedule', kind, 'linear', 'cosine')
 
 
-def scheduled_ends(unmasking, n_blanks, keys, *names):
+def scheduled_ends(unmasking, n_blanks, seeds, *names):
     """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
 
     unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length; with a
                threshold any step may reveal all
     n_blanks   (B,) blanks of each row, on the host
-    keys       (B,) of the rows, by which the numbers of a binomial schedule are drawn
+    seeds      [B] of the rows, by which the numbers of a binomial schedule are drawn
     names      tell these numbers from those of another round"""
     schedule = unmasking.schedule
     if unmasking.threshold is not None:
         return n_blanks.unsqueeze(1)
     if isinstance(schedule, str):
-        rows = zip(n_blanks.tolist(), keys)
-        return padded_ends([ends_of_row(unmasking, n, key, *names) for n, key in rows], n_blanks)
+        rows = zip(n_blanks.tolist(), seeds)
+        return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)
     most = int(n_blanks.max())
     ends = [0, *schedule]
     if ends != sorted({*ends}) or ends[-1] != most:
@@ -96,11 +96,11 @@ def scheduled_ends(unmasking, n_blanks, keys, *names):
     return padded_ends([schedule], n_blanks)
 
 
-def ends_of_row(unmasking, n, key, *names):
+def ends_of_row(unmasking, n, seed, *names):
     """Return the ends of a row of n blanks. A block has its share of the steps, one at least."""
     length = unmasking.block_length or max(n, 1)
     if unmasking.binomial:
-        u = uniform(key.cpu(), 'unmask', *names, torch.arange(n))
+        u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))  # on the host: no wait
     ends = []
     for start in range(0, n, length):
         end = min(start + length, n)

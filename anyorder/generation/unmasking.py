@@ -41,12 +41,12 @@ class Unmasking:
     def begin(self, runner):
         """Return what the Runner keeps of its rows besides the cache, or None."""
 
-    def ends(self, n_blanks, keys, *names):
+    def ends(self, n_blanks, seeds, *names):
         """Return (B, steps) on the host: how many of n_blanks (B,) a row may have revealed after
         each step; by default any step may reveal all.
 
         [2, 5, 7] are steps of at most 2, 3 and 2 of 7 blanks; a finished row repeats its last
-        number. What is drawn is a function of a row's key (B,) and of names of the round."""
+        number. What is drawn is a function of a row's seed and of names of the round."""
         return n_blanks.unsqueeze(1)
 
     @property

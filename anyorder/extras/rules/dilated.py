@@ -43,7 +43,7 @@ class Dilated(Given):
         canvas.order = canvas.order.gather(1, visits.to(canvas.order.device, non_blocking=True))
         return self
 
-    def ends(self, n_blanks, keys, *names):
+    def ends(self, n_blanks, seeds, *names):
         steps = [dilated_steps(n, self.block_length) for n in n_blanks.tolist()]
         return padded_ends([own.bincount().cumsum(0).tolist() for own in steps], n_blanks)
 
