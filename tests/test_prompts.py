@@ -166,6 +166,9 @@ def test_a_file_of_prompts_has_one_on_each_line(home):
             p.read_prompts('FILE:p.jsonl')
     np.save('a.npy', [[1, -1], [2, 3]])
     assert p.read_prompts('FILE:a.npy') == [[1, -1], [2, 3]]
+    np.save('a.npy', np.array([path]))  # an object, which is code
+    with one_line('a.npy cannot be read'):
+        p.read_prompts('FILE:a.npy')
 
 
 AT_BORDERS = {
@@ -231,6 +234,7 @@ def test_a_word_of_gpt2_begins_with_its_space(prompt, found, capsys):
     [
         ('wordpiece', ['ab É[[2]]', 'é ZZ[[1]] !'], "1 of 7 tokens are unknown.*'!'"),
         ('bytes', ['ä<unk>[[1]]'], ''),
+        ('letters', ['ab ü[[1]]'], '2 of 4 tokens are unknown'),
         ('words', ['a [UNK] [[1]] c', 'c c[[2]]'], "3 of 5 tokens are unknown.*'c'"),
         ('sentences', ['ä[[=é]]'], "2 of 3 tokens are unknown.*'ä'"),
     ],
