@@ -9,18 +9,6 @@ from anyorder.training.update import is_hidden
 FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average, residual stream
 PART = 2**26  # logits that the loss works out at a time, see fast.split_rows
 
-# What a forward pass keeps of a slot in a block, in multiples of the width C: (numbers in float32,
-# numbers in the dtype of the products). tests/extras/test_speed.py counts the numbers of EAGER
-EAGER = {
-    # the residual stream 2; what four products read 7, attention's result among them, qkv 3, c_fc 4
-    'block': (2, 14),
-    'norm of q, k': (0, 2),
-    'AdaLN': (2, 10),  # norms 2; 1 + scale 2, what is gated 2, shifts, scales and gates 6
-}
-# what is cheap is computed again
-COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}
-
-
 NODE = 8  # GPUs of a node of the machines that are rented
 
 
@@ -43,7 +31,7 @@ def memory(model, run):
                       several processes
         optimizer     8 P for AdamW, 4 P for the matrices that have Muon
         copies        b a weight of the matrices, where they are not in float32: autograd keeps them
-        activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last
+        activations   L B S N C (4 f + b p), f and p as slot_bytes counts them; in the last
                       layer of two streams S is 1; B N C (2 * 4 + 5 b) of the last norm and the
                       head; b L B S N^2 of the mask that the mixed network and documents
                       apart have
@@ -86,7 +74,10 @@ def memory(model, run):
     largest = [block // 4, FLOAT * c.vocab_size * c.n_embd]
     if not run.compile or n > 1:  # a split model compiles its blocks alone
         largest.append((b + FLOAT) * min(S * c.vocab_size, PART))
-    gathered = gathered_bytes(model) if n > 1 else 0
+    gathered = 0
+    if n > 1:  # what is outside of the blocks, and a block thrice
+        n_block = sum(p.numel() for p in model.transformer.h[0].parameters())
+        gathered = FLOAT * (model.n_parameters() - (c.n_layer - 3) * n_block)
     return {
         'weights': stays,
         'gradients': stays,
@@ -112,37 +103,36 @@ def copied_bytes(model, b, recomputes):
     """Return bytes of the copies of the matrices, b a number, that autograd keeps."""
     if b == FLOAT:
         return 0
-    counts = weights_of_products(model)
-    n_copied = sum(counts.values())
+    n_copied = sum(weights_of_products(model).values())
     if recomputes:  # one block at a time has copies
-        in_blocks = sum(n for name, n in counts.items() if '.h.' in name)
-        n_copied -= in_blocks - in_blocks // model.config.n_layer
+        blocks = model.transformer.h
+        n_copied -= (len(blocks) - 1) * sum(weights_of_products(blocks[0]).values())
     return b * n_copied
 
 
-def gathered_bytes(model):
-    """Return bytes that a split model gathers: what is outside of blocks, and a block thrice."""
-    inside = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name)
-    outside = model.n_parameters() - inside
-    return FLOAT * (outside + 3 * inside // model.config.n_layer)
-
-
 def slot_bytes(config, b, compiled, cuda=True):
-    """Return bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
-    normed = not config.gpt2_blocks
-    table = COMPILED if compiled else EAGER
-    parts = [table['block']]
-    if normed:
-        parts.append(table['norm of q, k'])
-    if config.target_position == 'adaln':
-        parts.append(table['AdaLN'])
-    n_float32, n_product = map(sum, zip(*parts))
-    if normed and not compiled:
-        if b < FLOAT:
+    """Return bytes that a forward pass keeps of a slot in a block; a number of a product has b.
+
+    Counted in multiples of the width C; tests/extras/test_speed.py counts what is kept eagerly.
+    Compiled, what is cheap is computed again."""
+    has_norms = not config.gpt2_blocks  # of queries and keys
+    has_adaln = config.target_position == 'adaln'
+    n_float32 = 2  # the residual stream
+    n_product = 14  # what four products read 7, attention's result among them, qkv 3, c_fc 4
+    if has_norms:
+        n_product += 1
+    if has_adaln:
+        n_product += 10  # 1 + scale 2, what is gated 2, shifts, scales and gates 6
+    if not compiled:
+        if has_norms:
+            n_product += 1
+        if has_norms and b < FLOAT:
             n_float32 += 2  # copies of q and k
-        if not cuda:
+        if has_norms and not cuda:
             n_float32 += 4  # on a CPU a norm is several operations
-    if config.target_position == 'two_stream' and not compiled:
-        n_product += 1  # the results of both, and both as one
+        if has_adaln:
+            n_float32 += 2  # norms
+        if config.target_position == 'two_stream':
+            n_product += 1  # the results of both, and both as one
     statistics = FLOAT * (2 + 3 * config.n_head)
     return (FLOAT * n_float32 + b * n_product) * config.n_embd + statistics
