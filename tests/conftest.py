@@ -256,11 +256,13 @@ def script(monkeypatch):
 
     def run(name, *args, code=0):
         name, *first = name.split()
+        words = [*first, *args]
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
-        monkeypatch.setattr(sys, 'argv', [name, *first, *args])
+        monkeypatch.setattr(sys, 'argv', [name, *words])
         monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
-        monkeypatch.delitem(sys.modules, f'{name}.__main__', raising=False)  # else it warns
+        for module in ('__main__', *words[:1]):  # else it warns
+            monkeypatch.delitem(sys.modules, f'{name}.{module}', raising=False)
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 if name.endswith('.py'):
