@@ -9,10 +9,10 @@ import numpy as np
 
 from anyorder.machine.files import check_names
 from anyorder.tokens.documents import SPLITS, TRAIN_AND_VAL
-from anyorder.tokens.meta import read_meta
+from anyorder.tokens.meta import bin_path, read_meta, whole_splits
 from anyorder.tokens.mixture import sets_in
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import Split, bin_path, whole_splits
+from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizer import MAKERS, OWN, maker_of
 from configurator import differing, home
 

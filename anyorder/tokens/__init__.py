@@ -1,6 +1,6 @@
 """How do texts become tokens, sets on disk and batches?
 
-A data set is a folder: a meta.json, which meta.py reads and writes, and a file of tokens a split.
+tokenizer.py makes tokens of a text. A data set is a folder, of which meta.py says what lies in it.
 folder.py writes it of a Source, see documents.py, which sources.py, prepared.py and arrays.py open.
-../datasets.py finds it by its name, sets.py has a split of it as it is on disk, and blocks.py cuts
-that for a run."""
+../datasets.py finds it by its name, sets.py has a split of it, and blocks.py cuts that for a
+run."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from anyorder.machine.files import check_folder, check_names, tidy, whole_files
 from anyorder.machine.locks import locked
-from anyorder.tokens.meta import meta_path, read_meta, write_meta
-from anyorder.tokens.sets import bin_path, whole_splits
+from anyorder.tokens.meta import bin_path, meta_path, read_meta, whole_splits, write_meta
 from anyorder.tokens.tokenizer import OWN
 from configurator import home
 

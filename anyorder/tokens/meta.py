@@ -1,4 +1,5 @@
-"""What does the meta.json of a prepared set say? Read once, and known to be whole by its hash.
+"""What is a prepared set? A folder with a file <split>.bin of tokens a split, see Meta.pack, and
+meta.json, which says what they are. It is read once, and known to be whole by its hash.
 
     {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "given": false,
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647,
@@ -111,6 +112,10 @@ def tokenizer_path(directory):
     return os.path.join(directory, 'tokenizer.json')
 
 
+def bin_path(directory, split):
+    return os.path.join(directory, f'{split}.bin')
+
+
 def read_meta(directory, force=False):
     """Return the Meta of a prepared set, None where there is none.
 
@@ -154,3 +159,16 @@ def write_meta(directory, meta):
     with whole_files(*texts) as temporary:
         for path, text in zip(temporary, texts.values()):
             Path(path).write_bytes(text.encode())
+
+
+def whole_splits(directory, meta):
+    """Return {split: its entry in meta.json} for the splits whose files have the size that it says.
+
+    Of no Meta there are none."""
+    whole = {}
+    for split, entry in meta.splits.items() if meta else ():
+        path = bin_path(directory, split)
+        n_bytes = meta.dtype.itemsize * entry['tokens']
+        if os.path.exists(path) and os.path.getsize(path) == n_bytes:
+            whole[split] = entry
+    return whole

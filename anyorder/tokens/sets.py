@@ -1,10 +1,7 @@
-"""What is a prepared set? A folder with meta.json, see meta.py, and a file <split>.bin of tokens a
-split, see Meta.pack.
-
-The tokens of a set are a stream, or rows: those of an array, or documents with prompts."""
+"""What is a split of a prepared set? Tokens, which are a stream, or rows: those of an array, or
+documents with prompts."""
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,20 +106,3 @@ class Split:
                 f'{self.meta.tokenizer} tokens are below {n_tokens}: prepare it again with --force'
             )
         return tokens, given
-
-
-def bin_path(directory, split):
-    return os.path.join(directory, f'{split}.bin')
-
-
-def whole_splits(directory, meta):
-    """Return {split: its entry in meta.json} for the splits whose files have the size that it says.
-
-    Of no Meta there are none."""
-    whole = {}
-    for split, entry in meta.splits.items() if meta else ():
-        path = bin_path(directory, split)
-        n_bytes = meta.dtype.itemsize * entry['tokens']
-        if os.path.exists(path) and os.path.getsize(path) == n_bytes:
-            whole[split] = entry
-    return whole

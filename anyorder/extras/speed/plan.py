@@ -21,10 +21,9 @@ from anyorder.extras.speed.memory import NODE, memory, n_parts
 from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.blocks import Blocks, width_of
-from anyorder.tokens.meta import read_meta
+from anyorder.tokens.meta import read_meta, whole_splits
 from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import whole_splits
 from anyorder.tokens.tokenizer import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import Clock
 from anyorder.training.start import (
