@@ -48,7 +48,7 @@ BUDGET = {
     'anyorder/extras/masked': 3_662,
     'anyorder/extras/patterns': 6_866,
     'anyorder/extras/pictures': 3_177,
-    'anyorder/extras/puzzles': 10_347,
+    'anyorder/extras/puzzles': 10_319,
     'anyorder/extras/rules': 3_690,
     'anyorder/extras/speed': 5_384,
     'anyorder/extras/tokenizers': 3_743,

@@ -138,11 +138,10 @@ class Zebra(Puzzle):
         order = np.broadcast_to(np.arange(clues.shape[1]), clues.shape[:2])
         kept = order < high[:, None]
 
-        # Then clue by clue; what is left stands in front
+        # Then clue by clue
         dig(kept, order, is_enough)
         kept[(high > M) | (kept.sum(1) > self.n_clues)] = False
-        front = np.argsort(~kept, axis=1, kind='stable')[:, : self.n_clues, None]
-        return np.take_along_axis(clues * kept[:, :, None], front, 1)
+        return first_of(clues, kept, self.n_clues)
 
     def count(self, clues, n, k):
         """Return the number of solutions, counted up to 2.
@@ -224,6 +223,11 @@ def true_clues(house, n, n_clues, rng):
     attribute = pair // n
     fits = np.where(attribute.min(0) > 0, is_rare | (step < 2), is_rare & (step == 0))
     good = fits & (attribute[0] != attribute[1])
-    first = (~good).argsort(1, kind='stable')[:, :n_clues]
-    clues = np.stack([np.where(good, relation, 0), *pair], 2)
-    return np.take_along_axis(clues, first[:, :, None], 1)
+    return first_of(np.stack([relation, *pair], 2), good, n_clues)
+
+
+def first_of(clues, kept, n_clues):
+    """Return the first n_clues of clues (B, M, 3) that are kept; if there are fewer, 0 behind
+    them."""
+    front = (~kept).argsort(1, kind='stable')[:, :n_clues, None]
+    return np.take_along_axis(clues * kept[:, :, None], front, 1)
