@@ -144,7 +144,7 @@ def test_machines_and_the_same_update():
     for n, largest, numbers in ((8, 100, '64 8 5'), (8, 63, '32 16 10'), (1, 7, '4 128 80')):
         options = same_update(Config(run, world_size=n), largest)
         assert re.findall(r'\d+', options) == numbers.split()
-    assert same_update(Config(run, world_size=8), 0) == same_update(Config(run, world_size=3), 9)
+    assert not same_update(Config(run, world_size=8), 0)
 
 
 def plan(*words):
@@ -166,7 +166,7 @@ def test_a_plan_is_made_of_numbers_alone(script):
     hours = float(cells['at 40% MFU'][0].replace(',', ''))
     assert hours == pytest.approx(flops / 8 / 989e12 / 0.4 / 3600, rel=1e-3)
     said = script('train.py', 'config/adapt_gpt2.py', words[1]).stdout
-    assert 'the shape comes from the options:' in said
+    assert 'by the options' in said
     failed = script('train.py', '--plan=3xH100', code=1)
     assert failed.stderr.startswith('error: gradient_accumulation_steps')
     assert os.listdir() == ['config']

@@ -8,7 +8,6 @@ number before it. It says parameters, FLOPs, hours, memory, and what a checkpoin
 is trained or written: the network is built on PyTorch's meta device, which keeps shapes and no
 numbers."""
 
-import itertools
 import os
 import re
 from bisect import bisect_right
@@ -26,6 +25,7 @@ from anyorder.tokens.mixture import mixed, weights_in
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.tokenizer import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import Clock
+from anyorder.training.sharding import SAVINGS
 from anyorder.training.start import (
     check_options,
     model_config,
@@ -51,8 +51,10 @@ def lines_of(config):
     # The shape: of a checkpoint that is here, else of the options
     start = resolve_start(config)
     checkpoint = None
+    shape = ''
     if on_hub(start):
         config = Config(config | written_out(config, {}))
+        shape = f'by the options, as the shape of {start} is not looked up on the hub'
     else:
         config, checkpoint, *_ = open_start(config)
     check_options(config, world_size)
@@ -75,11 +77,8 @@ def lines_of(config):
     run = Config(config | found)
 
     # What it costs
-    yield row('parameters', model.n_parameters(), ',')
+    yield row('parameters', model.n_parameters(), ',', shape)
     yield row('vocabulary', model.config.n_real, ',', where)
-    if on_hub(start):
-        origin = f'the shape of {start} is not looked up on the hub'
-        yield f'the shape comes from the options: {origin}'
     yield from work_lines(run, model, world_size * gpu.flops)
     yield from memory_lines(run, model, name, gpu)
 
@@ -185,16 +184,17 @@ def memory_lines(run, model, name, gpu):
     yield row('there is', room, ',.2f', f'{gpu.memory:g} {reserved}')
 
     # The largest batch_size with and without each way to save memory
-    ways = ['']
-    if run.world_size > 1:
-        ways.append('shard')
-    if run.world_size > NODE:
-        ways.append('hybrid')
     yield '\n' + row(
         'the largest micro-batch', 'batch_size', '', 'for as many sequences in an update'
     )
-    for words in itertools.product(('', 'recompute'), ways):
-        saved = ','.join(filter(None, words))
+    for saved in ('', *SAVINGS):
+        n_needed = 1
+        if 'shard' in saved:
+            n_needed = 2
+        elif 'hybrid' in saved:
+            n_needed = NODE + 1
+        if run.world_size < n_needed:
+            continue
 
         def bytes_at(batch_size, saved=saved):
             other = Config(run | {'batch_size': batch_size, 'save_memory': saved})
@@ -214,12 +214,12 @@ def memory_lines(run, model, name, gpu):
 def same_update(run, largest):
     """Return the options by which its processes share an update of as many sequences.
 
-    Micro-batches have at most `largest`, and validation no fewer blocks. '': nothing does it."""
-    each, rest = divmod(run.batch_size * run.gradient_accumulation_steps, run.world_size)
-    fitting = [n for n in range(1, min(largest, each) + 1) if each % n == 0]
-    if rest or not fitting:
+    Micro-batches have at most `largest`, and validation no fewer blocks. '': none is small
+    enough."""
+    each = run.batch_size * run.gradient_accumulation_steps // run.world_size
+    batch_size = max((n for n in range(1, min(largest, each) + 1) if each % n == 0), default=0)
+    if not batch_size:
         return ''
-    batch_size = fitting[-1]
     n_micro = each * run.world_size // batch_size
     eval_iters = -(-run.eval_iters * run.batch_size // batch_size)
     return (
