@@ -46,7 +46,7 @@ BUDGET = {
     'anyorder/extras/hub': 4_744,
     'anyorder/extras/lm_eval': 3_337,
     'anyorder/extras/masked': 3_662,
-    'anyorder/extras/patterns': 6_866,
+    'anyorder/extras/patterns': 6_852,
     'anyorder/extras/pictures': 3_177,
     'anyorder/extras/puzzles': 10_319,
     'anyorder/extras/rules': 3_690,

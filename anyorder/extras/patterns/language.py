@@ -58,8 +58,7 @@ class Language(Limits):
     beside    (n, L) the token of a place before or behind the canvas, else BLANK
     held      (n, L) whose law the messages have: that of a known token, or that of a BLANK which
               nobody has answered, or one that was OBSERVED
-    stand_in  (n, L, C) the log masses of the law of a BLANK
-    of_known  (C, C) those of a known token of each class"""
+    stand_in  (n, L, C) the log masses of the law of a BLANK"""
 
     joint = True
     asks_host = True
@@ -72,8 +71,6 @@ class Language(Limits):
         self.log_weight = inner.log_weight
         self.classes = Classes(table, device)
         self.of_token = table.classes
-        with np.errstate(divide='ignore'):
-            self.of_known = np.log(np.eye(table.next.shape[1]))
 
         # Where the spans are, and what stands beside the canvas
         rows, starts, texts = zip(*spans)
@@ -96,7 +93,7 @@ class Language(Limits):
         # The laws of what nobody has answered
         log_weights = torch.as_tensor(stand_in).to(device, widest(device)).log().unsqueeze(0)
         log_masses = self.classes.log_masses(log_weights)
-        self.stand_in = np.broadcast_to(log_masses, (*shape, log_masses.size)).copy()
+        self.stand_in = np.tile(log_masses, (*shape, 1))
         self.messages = Messages(table, lengths, self.stand_in.copy())
         self.begin_step(canvas, canvas.n_known.to(device))
         if canvas.limits.asks_host:
@@ -140,9 +137,7 @@ class Language(Limits):
         """Begin a step of rows, see Limits. All other places have the stand-in law unless this step
         names another one."""
         self.inner.begin_step(part, n_known)
-        visit = torch.arange(part.order.size(1), device=part.order.device)
-        is_known = torch.zeros_like(part.order, dtype=torch.bool)
-        is_known.scatter_(1, part.order, visit < n_known.unsqueeze(1))
+        is_known = part.order.argsort(1) < n_known.unsqueeze(1)  # (B, N) by position
         tokens = torch.where(is_known, part.idx, BLANK).cpu().numpy()
         known = tokens[self.row[:, None], self.position]
         known = np.where(self.position >= 0, known, self.beside)
@@ -152,9 +147,10 @@ class Language(Limits):
     def hold(self, span, place, token):
         """Put the laws of tokens (n,), or BLANK, at their places."""
         self.held[span, place] = token
-        logs = self.of_known[self.of_token[token]]
-        is_blank = token == BLANK
-        logs[is_blank] = self.stand_in[span[is_blank], place[is_blank]]
+        stand_in = self.stand_in[span, place]
+        own = self.of_token[token][:, None] == np.arange(stand_in.shape[1])
+        logs = np.where(own, 0.0, -np.inf)
+        logs = np.where(token[:, None] == BLANK, stand_in, logs)
         self.messages.put(span, place, logs)
 
     def alone(self, logits, part, cells, n_tokens, scores):

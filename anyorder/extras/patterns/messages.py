@@ -90,11 +90,14 @@ class Messages:
         or -1, those that are left side by side. They are known then."""
         passed = min(step, 0)  # the place between two messages has the number of the first one
         with np.errstate(divide='ignore'):
-            while (span := np.flatnonzero(known != to)).size:
-                here = known[span]
-                found = sums(messages[span, here], self.logs[span, here + passed])
-                messages[span, here + step] = found
-                known[span] += step
+            while (left := np.flatnonzero(known != to)).size:
+                here = known[left]
+                found = messages[left, here]
+                for _ in range(np.abs(to - known)[left].min()):  # as far as all of them go
+                    found = sums(found, self.logs[left, here + passed])
+                    here = here + step
+                    messages[left, here] = found
+                known[left] = here
 
     def take(self, spans):
         """Return the same of these spans (n',), which may repeat."""
