@@ -295,7 +295,7 @@ def ckpt():
     return 'ckpt.pt'
 
 
-WAYS = 'random,margin,margin/4,binomial,lossless,lossless:1,margin:.1,dilated:4'
+WAYS = 'random,margin,margin/4,binomial,lossless,lossless:1,margin:.1,klass'
 
 
 def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, script):

@@ -34,6 +34,7 @@ dtype = 'auto'  # 'float32', 'bfloat16' or 'auto'
 if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals())
 
+import itertools
 import statistics
 import time
 
@@ -42,7 +43,6 @@ import numpy as np
 from anyorder.datasets import name_of_run
 from anyorder.extras.judge import measure, open_judge
 from anyorder.extras.table import Table
-from anyorder.generation.options import POLICIES
 from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import open_corpus
@@ -85,7 +85,7 @@ def main(config):
     table = Table(title, COLUMNS, config)
     blanks = np.full((config.n_samples, writer.block_size), -1)
     writer.infill(blanks[:1], n_steps=1)  # warms up
-    for name, n_steps, way, law in ways:
+    for (name, n_steps), (way, law) in ways.items():
         start = time.perf_counter()
         samples = writer.infill(
             blanks, way=way, seed=config.seed, batch_size=config.batch_size
@@ -103,21 +103,21 @@ def main(config):
 
 
 def ways_of(c, checkpoint):
-    """Return [(name, number of steps or None, Way, the Way whose law it has), ...]."""
+    """Return {(name, number of steps): (Way, the Way whose law it has)}.
+
+    A way that says itself how many tokens a step writes has None steps, and one row."""
     N = checkpoint.config.block_size
-    found = []
-    for text in names_in(c.ways):
-        name, *number = text.split(':')
-        steps = [n or N for n in numbers(c, 'n_steps')]
-        drafts = name == 'lossless'
-        if drafts or name.partition('/')[0] in POLICIES and number:
-            steps = [None]
-        option = 'unmask' if name in ('binomial', 'lossless') else 'order'
-        for n in steps:
-            way = Way.of(checkpoint.run, n_steps=n or N, **{option: text})
-            way.check(checkpoint.config, scores=not drafts)
-            law = Way.of(checkpoint.run, n_steps=N) if drafts else way
-            found.append((text, n, way, law.to_score))
+    found = {}
+    for text, number in itertools.product(names_in(c.ways), numbers(c, 'n_steps')):
+        n = number or N
+        drafts = text.partition(':')[0] == 'lossless'
+        option = 'unmask' if drafts or text == 'binomial' else 'order'
+        way = Way.of(checkpoint.run, n_steps=n, **{option: text})
+        way.check(checkpoint.config, scores=not drafts)
+        law = Way.of(checkpoint.run, n_steps=N) if drafts else way
+        if drafts or way.unmasking.threshold is not None:
+            n = None
+        found[text, n] = way, law.to_score
     if not found:
         raise ValueError(f'ways must name at least one, as own or lossless, got {c.ways!r}')
     return found
