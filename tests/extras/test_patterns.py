@@ -115,6 +115,12 @@ def test_an_expression_as_users_type_it(expression):
     assert found == [text for text in TEXTS if re.fullmatch(MEANT[expression], text)]
 
 
+@pytest.mark.parametrize('expression', ['..', '[^a]{2}', r'\W+', r'[\x00b]{1,2}'])
+def test_no_text_that_matches_holds_a_nul(expression):
+    table = Pattern(expression).table(BYTES)
+    assert not any(table.ends(row)[-1] for row in rows_of([0, ord('!')], 2) if 0 in row)
+
+
 # ---- tokens of all kinds
 
 

@@ -36,7 +36,7 @@ def automaton(expression):
     outlines-core takes the first alternative that matches: of a|ab it would never read ab to its
     end. The end of the text, \\z, keeps all of them until the text is over. And it would begin anew
     at every byte, which makes many states, unless nothing at all, behind the |, has matched. Both
-    want two NULs before the text, which holds none."""
+    want two NULs before the text, which holds none: no state is behind a NUL."""
     from outlines_core import Index, Vocabulary
 
     tokens = {b'\0\0': [0]} | {bytes([b]): [b] for b in range(1, 256)}
@@ -53,6 +53,7 @@ def automaton(expression):
         row = array.array('i', [-1]) * 257
         for byte, behind in edges.get(state, {}).items():
             row[byte] = number[behind]
+        row[0] = -1  # the two NULs, which a class or a dot of the expression fits, too
         numbers += row
     return numbers.tobytes()
 
