@@ -50,7 +50,7 @@ def rows_of_parts(tokens, given, begins):
     Rows are (n, N), the longest part first, and PADDING, which counts as given, follows a part.
     `block` (n,) says whose part it is. Parts without a blank are left out."""
     N = tokens.size(1)
-    ends = ends_of(begins, N)
+    ends = F.pad(begins[:, 1:], (0, 1), value=N)  # where the next one begins
     length = ends - begins  # (B, P)
     longest_first = length.flatten().argsort(descending=True, stable=True)
     block = longest_first // begins.size(1)
@@ -76,22 +76,14 @@ def apart_first(order, given, begins, law):
     position, comes first in each part."""
     N = order.size(1)
     position = torch.arange(N, device=begins.device)
-    begin = Parts.of(order, None, begins).begin  # (B, N), as a part has its places as visits
+    parts = Parts.of(order, None, begins)  # which have their places as visits
+    begin = parts.begin  # (B, N)
     place = position.expand_as(begin)
     if law != 'random':
         place = position - begin
     rank = order.argsort(1).gather(1, place)
     group = 2 * begin + ~given
-    return (group * N + rank).argsort(1), count(given, begins), count(~given, begins)
-
-
-def count(flags, begins):
-    """Return (B, P), how many of the flags (B, N) of each part are true."""
-    n_before = F.pad(flags.cumsum(1), (1, 0))  # (B, N + 1)
-    ends = ends_of(begins, flags.size(1))
-    return n_before.gather(1, ends) - n_before.gather(1, begins)
-
-
-def ends_of(begins, N):
-    """Return (B, P), where parts end in blocks of N tokens: where the next one begins."""
-    return F.pad(begins[:, 1:], (0, 1), value=N)
+    none = torch.zeros_like(begins)
+    n_given = none.scatter_add(1, parts.number, given.long())
+    n_blanks = none.scatter_add(1, parts.number, (~given).long())
+    return (group * N + rank).argsort(1), n_given, n_blanks

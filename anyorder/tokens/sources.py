@@ -13,7 +13,7 @@ from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import asking_hub, reading, reading_text
-from anyorder.tokens.documents import TRAIN_AND_VAL, Begun, Documents, Source
+from anyorder.tokens.documents import Begun, Documents, Source
 from anyorder.tokens.tokenizer import END_OF_TEXT
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
@@ -48,11 +48,12 @@ def own_splits(sets, split, source):
     if not isinstance(sets, dict):
         sets = {split: sets}
     val = 'val' if 'val' in sets else 'validation'
-    theirs = {'val': val, '': min(sets) if len(sets) == 1 else 'train'}
-    wanted = [split]
-    if not split and {'train', val} <= sets.keys():
-        wanted = TRAIN_AND_VAL
-    found = {s: theirs.get(s, s) for s in wanted}
+    if split:
+        found = {split: val if split == 'val' else split}
+    elif {'train', val} <= sets.keys():
+        found = {'train': 'train', 'val': val}
+    else:
+        found = {'': min(sets) if len(sets) == 1 else 'train'}
     if not {*found.values()} <= sets.keys():
         raise ValueError(f'{source} has the splits {", ".join(sets)}: name one of them by --split')
     return {s: sets[its] for s, its in found.items()}

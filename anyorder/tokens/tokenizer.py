@@ -117,11 +117,10 @@ class Tokenizer:
 
         Here tokens are pieces of the text's bytes, and two of them may share a letter."""
         ids = self.encode(text)
-        n_bytes = [len(one.encode()) for one in text]
-        letter = np.repeat(np.arange(len(text)), n_bytes)  # of each byte
+        letters = np.cumsum([len(one.encode()) for one in text])  # their ends, in bytes
         ends = np.cumsum(self.n_bytes[ids])
-        first = letter[ends - self.n_bytes[ids]]
-        last = letter[ends - 1]
+        first = letters.searchsorted(ends - self.n_bytes[ids], 'right')
+        last = letters.searchsorted(ends)
         return list(zip(ids, first.tolist(), (last + 1).tolist()))
 
     def shown_spans(self, text):
