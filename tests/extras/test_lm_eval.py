@@ -365,6 +365,15 @@ def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt):
     assert not {*cached()} & {*right}
 
 
+def test_a_file_that_an_order_names_is_a_part_of_the_evaluation(lm):
+    def of(order):
+        Path('order.json').write_text(str([*order]))
+        return lm(order='order.json').evaluation()
+
+    positions = range(lm().writer.block_size)
+    assert of(positions) == of(positions) != of(reversed(positions))
+
+
 ROWS_OF_TASKS = """{"text": "ab cd gh ef.", "label": 0}
 {"text": "ab cd x y ef.", "label": 1}
 {"text": "ab cd klm ef.", "label": 2}

@@ -110,7 +110,8 @@ class AnyOrderLM(LM):
     def evaluation(self):
         """Return a hash of all that an answer depends on beside its request: weights, tokenizer,
         and how it is read."""
-        how = [*self.writer.tokenizer.identity, self.writer.dtype]
+        # of a file that the order names the Way knows what is in it
+        how = [*self.writer.tokenizer.identity, self.writer.dtype, self.way]
         how += [self.options[name] for name in HOW]
         return f'{digest(self.writer.model)} {derive_seed(*map(repr, how)):x}'
 
