@@ -221,10 +221,7 @@ def test_a_stop_is_a_token_however_it_is_written():
 
 
 def test_rows_and_positions_are_those_of_the_text_as_it_is_then():
-    asked = set()
-
     def allowed(rows, positions):
-        asked.update(zip(rows.tolist(), positions.tolist()))
         return torch.arange(26) == (10 * rows + positions).unsqueeze(1) % 26
 
     infill = letters().infill
@@ -233,7 +230,6 @@ def test_rows_and_positions_are_those_of_the_text_as_it_is_then():
     found = infill(prompts, allowed=allowed, **how)
     assert found == ['abcd', 'abmncdqrstuvwx', 'uvwxyzabcd']
     assert not any(text.logprob for text in found)
-    assert max(asked) == (2, 9)
     only_a = np.arange(26) == np.zeros((8, 1))
     only_a[[0, 4]] = False  # known tokens are not asked about, nor what stands behind a stop
     assert infill('b[[..]]', order='l2r', stop='aaa', allowed=only_a) == 'baaa'
