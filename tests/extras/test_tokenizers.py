@@ -18,6 +18,7 @@ pytest.importorskip('tokenizers')
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from anyorder.checkpoint import entries_of
+from anyorder.datasets import open_split
 from anyorder.extras.tokenizers.learned import heard, train_bpe
 from anyorder.extras.tokenizers.library import Library
 from anyorder.extras.tokenizers.ranks import file_of_ranks
@@ -357,6 +358,13 @@ def test_a_tokenizer_that_is_none_is_one_line_before_anything_is_written(name, f
 def prepared(tokenizer, name='a', text=TEXT * 40, **more):
     Path('a.txt').write_text(text)
     return prepare('text', '.', name, 'a.txt', tokenizer=tokenizer, **more)
+
+
+def test_pairs_are_learned_from_the_documents_of_train_alone():
+    text = END_OF_TEXT.join(8 * one for one in 'abcdefghij')
+    tok = tokenizer_of_set(prepared('bpe:400', text=text))
+    val = tok.decode(open_split('.', 'a', 'val').packed.tolist())
+    assert [one for one in 'abcdefghij' if len(tok.encode(8 * one)) == 8] == [val[0]]
 
 
 def test_a_set_keeps_its_tokenizer_and_is_found_by_its_file(capsys):
