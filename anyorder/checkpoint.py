@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from anyorder.machine.files import reading, whole_files
+from anyorder.machine.files import read_json, reading, whole_files
 from anyorder.machine.processes import is_first, is_split, map_tensors, own_part, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
@@ -22,7 +22,6 @@ from anyorder.weights import (
     WithoutDraws,
     load_pickle,
     local_path,
-    read_json,
     unwrapped,
 )
 from configurator import check_choice, home

@@ -1,7 +1,6 @@
 """How are weights read, in a folder or from the hub, without running code from a file?"""
 
 import glob
-import json
 import os
 import pickle
 import re
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import asking_hub, read_text, reading
+from anyorder.machine.files import asking_hub, reading
 
 # what a folder holds beside its weights: sizes and tokens
 FILES = (
@@ -195,12 +194,6 @@ def is_same(a, b):
         return a is b
     wide = a.dtype if a.dtype == b.dtype else torch.float64
     return torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
-
-
-def read_json(path):
-    """Return the dict of a JSON file. Raises ValueError for others."""
-    with reading(path, 'names and values in JSON', 'fetch it again'):
-        return {**json.loads(read_text(path))}
 
 
 class WithoutDraws(TorchFunctionMode):

@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 
 from anyorder.checkpoint import save_checkpoint
+from anyorder.machine.files import read_json
 from anyorder.seeds import keys_of, uniform
 from anyorder.tokens.tokenizer import get_tokenizer
-from anyorder.weights import read_json
 from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -27,8 +27,8 @@ from anyorder.generation.options import drawing_in
 from anyorder.generation.way import Way
 from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
+from anyorder.machine.files import read_json
 from anyorder.machine.graphs import Graphs, has_graphs
-from anyorder.weights import read_json
 from model import KVCache
 
 close = torch.testing.assert_close

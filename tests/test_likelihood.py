@@ -24,6 +24,7 @@ from anyorder.likelihood.estimates import in_orders
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Corpus, open_corpus
 from anyorder.likelihood.nll import block_nll, known_shares, read
+from anyorder.machine.files import read_json
 from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
@@ -31,7 +32,6 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizer import Bytes
-from anyorder.weights import read_json
 from configurator import configure
 from model import EMA, AOGPTConfig
 

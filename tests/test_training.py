@@ -31,6 +31,7 @@ from anyorder.extras.puzzles import solve
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import blank_nll
+from anyorder.machine.files import read_json
 from anyorder.machine.processes import is_split, processes, start_processes, sum_over_processes
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import RANDOM, Order, draw_orders, sample_order
@@ -49,7 +50,6 @@ from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import draw_batch, get_lr, lr_of, make_optimizers, update
 from anyorder.training.validation import Validation, validate
-from anyorder.weights import read_json
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 

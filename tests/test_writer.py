@@ -20,11 +20,11 @@ from anyorder.generation import Canvas, fill
 from anyorder.generation.scroll import end_of
 from anyorder.generation.way import Page, Way
 from anyorder.likelihood.conditional import conditional_logprob
+from anyorder.machine.files import read_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.seeds import derive_seed
 from anyorder.tokens.shown import visible
 from anyorder.tokens.tokenizer import Bytes, Symbols
-from anyorder.weights import read_json
 from anyorder.writer import PAGE, Writer
 from configurator import configure
 from model import EMA

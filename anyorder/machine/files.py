@@ -153,6 +153,12 @@ def read_text(path):
         return f.read()
 
 
+def read_json(path):
+    """Return the dict of a JSON file. Raises ValueError for others."""
+    with reading(path, 'names and values in JSON', 'fetch it again'):
+        return {**json.loads(read_text(path))}
+
+
 def check_names(**names):
     """Raise ValueError unless each option is a plain name of a file or folder."""
     for option, value in names.items():

@@ -18,11 +18,11 @@ from anyorder.extras.lm_eval.reading import continuation_scores, in_orders
 from anyorder.generation import generate
 from anyorder.likelihood import block_nll
 from anyorder.likelihood.journal import Journal
+from anyorder.machine.files import read_json
 from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.spelling import Spelling
 from anyorder.tokens.tokenizer import Bytes, Symbols
-from anyorder.weights import read_json
 from anyorder.writer import Writer
 
 ROWS = [

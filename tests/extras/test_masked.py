@@ -21,8 +21,8 @@ from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.extras.puzzles.solve import ids_of, open_puzzles
 from anyorder.generation.fill import generate
+from anyorder.machine.files import read_json
 from anyorder.tokens.tokenizer import Bytes, get_tokenizer
-from anyorder.weights import read_json
 from anyorder.writer import Writer
 from configurator import Config
 from model import KVCache

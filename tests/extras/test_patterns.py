@@ -17,8 +17,8 @@ from conftest import gpt2, make_model, one_line, options_in, tokenizer_like
 from anyorder import Pattern, Writer
 from anyorder.checkpoint import save_checkpoint
 from anyorder.extras.patterns import automaton, build
+from anyorder.machine.files import read_json
 from anyorder.tokens.tokenizer import PART, Bytes, Symbols
-from anyorder.weights import read_json
 
 pytest.importorskip('outlines_core')
 

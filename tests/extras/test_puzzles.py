@@ -22,12 +22,12 @@ from anyorder.extras.puzzles.sudoku import Sudoku
 from anyorder.extras.puzzles.zebra import Zebra, random_houses, true_clues, zebra_names
 from anyorder.fast import freeze
 from anyorder.generation import SCORES, generate
+from anyorder.machine.files import read_json
 from anyorder.orders import draw_orders
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Blocks, all_blocks
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
-from anyorder.weights import read_json
 from configurator import configure
 from model import EMA
 

@@ -21,11 +21,11 @@ from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
 from anyorder.generation import generate, unmask_schedule
 from anyorder.machine.devices import GPUS, autocast
+from anyorder.machine.files import read_json
 from anyorder.networks import named_network
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
 from anyorder.training.clock import training_flops
-from anyorder.weights import read_json
 from configurator import Config, configure
 from model import AOGPT
 

@@ -335,7 +335,7 @@ WRONG = [
     ('a.json', {'vocab': {'[UNK]': 0, 'a': 5, 'b': 5}}, 'and none for two'),
     ('.', '{"model_type": "aogpt", "tokenizer": "sudoku4"}', 'has sudoku4 tokens, which are'),
     ('.', '{"model_type": "llada"}', 'holds no tokenizer.json'),
-    ('.', '[]', 'cannot be read as the config.json'),
+    ('.', '[]', 'config.json cannot be read'),
     ('.', '{"model_type": "aogpt", "tokenizer": ["bytes"]}', 'cannot be read as a set or a model'),
     ('.', '{"eos_token": ["x"]}', 'holds no tokenizer.json'),
 ]

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from anyorder.extras.hub.folders import read_weights
+from anyorder.machine.files import read_json
 from anyorder.orders import Order
-from anyorder.weights import TIED, read_json, unwrapped
+from anyorder.weights import TIED, unwrapped
 
 COPIED = {
     'model.py': 'model.py',

@@ -4,8 +4,8 @@ import os
 
 import torch
 
-from anyorder.machine.files import reading
-from anyorder.weights import load_pickle, read_json, unwrapped
+from anyorder.machine.files import read_json, reading
+from anyorder.weights import load_pickle, unwrapped
 
 
 def read_weights(folder):

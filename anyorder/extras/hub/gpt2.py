@@ -14,8 +14,8 @@ import os
 import torch
 
 from anyorder.extras.hub.folders import check_form, read_weights
-from anyorder.machine.files import reading
-from anyorder.weights import GPT2_N_TOKENS, embedding_rows, read_json, unwrapped
+from anyorder.machine.files import read_json, reading
+from anyorder.weights import GPT2_N_TOKENS, embedding_rows, unwrapped
 
 # entries of config.json that change the network, and values that are understood
 UNDERSTOOD = {

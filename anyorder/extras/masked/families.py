@@ -17,11 +17,11 @@ from anyorder.checkpoint import MASKED, set_exempt
 from anyorder.extras.hub.folders import check_form, read_weights
 from anyorder.extras.masked.masked import MaskedConfig, MaskedModel
 from anyorder.extras.masked.tokenizer import HuggingFace
-from anyorder.machine.files import reading
+from anyorder.machine.files import read_json, reading
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizer import get_tokenizer
-from anyorder.weights import local_path, read_json
+from anyorder.weights import local_path
 
 VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt')
 

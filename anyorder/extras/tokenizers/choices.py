@@ -2,7 +2,6 @@
 
 anyorder/tokens/tokenizer.py says by which name each of these is asked for."""
 
-import json
 import os
 
 from tokenizers import ByteLevelBPETokenizer
@@ -10,7 +9,7 @@ from tokenizers import ByteLevelBPETokenizer
 from anyorder.extras.tokenizers.learned import Untrained
 from anyorder.extras.tokenizers.library import Library
 from anyorder.extras.tokenizers.ranks import file_of_ranks
-from anyorder.machine.files import asking_hub, read_text, reading
+from anyorder.machine.files import asking_hub, read_json, read_text, reading
 from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.tokenizer import encoding, get_tokenizer, tokenizer_of_set
 from configurator import number_in
@@ -81,10 +80,7 @@ def of_training(folder):
 def said_in(folder, file):
     """Return the dict in a file of a folder in the hub's format, {} without the file."""
     path = os.path.join(folder, file)
-    if not os.path.isfile(path):
-        return {}
-    with reading(path, f'the {file} of a model', WAY_OUT):
-        return {**json.loads(read_text(path))}
+    return read_json(path) if os.path.isfile(path) else {}
 
 
 def of_hub(name):
