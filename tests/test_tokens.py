@@ -30,6 +30,7 @@ def test_symbols_are_the_longest_that_fit_or_stand_between_blanks():
     words = Symbols('words', ['up', 'down', 'u'], ' ', eos=2)
     assert words.spans(' up  down') == [(0, 1, 3), (1, 5, 9)]
     assert tokenizer_of_set(Meta('', 'own', 11)).encode('10 0') == [10, 0]
+    assert tokenizer_of_set(Meta('', 'own', 9)).decode([1, 0]) == '1 0'  # also one digit each
     for other, text in ((words, 'up left'), (get_tokenizer('sudoku4'), '12<|endoftext|>')):
         with one_line(f'{other.name} has the tokens'):
             other.shown_spans(text)
