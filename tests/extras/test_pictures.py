@@ -161,22 +161,27 @@ def plain(text):
     return re.sub(r'\x1b\[[0-9;]*[mFJ]', '', text).splitlines()
 
 
+# of the tokens of a frame: blank, known, or the step that wrote it
+MARKS = '.-0123456789abcdefghijklmnopqrstuvwxyz'
+
+
 @pytest.fixture
 def watched(monkeypatch):
     """watched(tokenizer, tokens, frames, columns=..., TERM=...) shows a text by frames, each of
-    which is the steps of its tokens, -2 in blanks, some seconds apart. Returns what was written of
-    each, with its escapes."""
+    which has MARKS of its tokens, some seconds apart. Returns what was written of each, with its
+    escapes."""
 
-    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=[0.0] * 200, **environ):
+    def show(tokenizer, tokens, frames, seconds=1.0, columns=0, logprob=200 * [0.0], **environ):
         for name in ('TERM', 'COLORTERM', 'NO_COLOR', 'COLUMNS', 'LINES'):
             monkeypatch.setenv(name, str(environ.get(name, '')))
         watch = Watch(tokenizer, columns)
         found = []
-        for n, steps in enumerate(frames):
+        for n, marks in enumerate(frames):
             monkeypatch.setattr('time.perf_counter', lambda now=100 + n * seconds: now)
             watch.out = io.StringIO()
             watch.out.isatty = lambda: True
-            watch(np.where(np.array(steps) < -1, -1, tokens[: len(steps)]).tolist(), steps, logprob)
+            there = [-1 if mark == '.' else token for mark, token in zip(marks, tokens)]
+            watch(there, [MARKS.index(mark) - 2 for mark in marks], logprob)
             found.append(watch.out.getvalue())
         return found
 
@@ -188,7 +193,7 @@ TEXT = [*b'ab\ncd' + b'x' * 120]
 
 def test_a_frame_stands_in_place_of_the_last_one(watched):
     """In 80 columns; and what has nothing new, or is another text, is shown as new."""
-    frames = [-1, 0, -1, -2, 1] + [-2] * 120, [-1, 0, -1, 2, 1] + [2] * 120, [-1, 0, -1, 0]
+    frames = '-0-.1' + 120 * '.', '-0-21' + 120 * '2', '-0-0'
     first, second, third = watched(Bytes(), TEXT, frames)
     assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
     assert first.startswith('\x1b[J')
@@ -200,8 +205,8 @@ def test_a_frame_stands_in_place_of_the_last_one(watched):
 
 def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched):
     logprob = [0.0, -9.0, *map(math.log, (0.3, 0.5, 0.7)), 0.0, 0.0]
-    frames = [-1, 0, 1, 2, 3, 4, -2], [-1, 0, 1, 2, 3, 4, 5]
-    _, last = watched(Bytes(), [*b'abcdefg'], frames, logprob=logprob, TERM='xterm-256color')
+    frames = '-01234.', '-012345'
+    _, last = watched(Bytes(), b'abcdefg', frames, logprob=logprob, TERM='xterm-256color')
     colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', last)
     assert colours == [*zip(['189', '153', '117', '75', '33', '214'], 'bcdefg')]
     assert has_colours({'TERM': 'x', 'COLORTERM': '24bit'})
@@ -209,22 +214,23 @@ def test_tokens_are_shaded_by_confidence_where_the_terminal_has_colours(watched)
 
 
 def test_a_fast_model_shows_20_frames_a_second_and_the_end(watched):
-    frames = [[*range(step)] + [-2] * (40 - step) for step in range(1, 41)]
+    frames = [MARKS[2 : n + 2].ljust(35, '.') for n in range(1, 36)]
     shown = watched(Bytes(), TEXT[5:], frames, seconds=0.02)
-    assert [step for step, frame in enumerate(shown) if frame] == [*range(0, 39, 3), 39]
+    assert [n for n, frame in enumerate(shown) if frame] == [*range(0, 34, 3), 34]
 
 
 def test_a_text_that_is_too_high_is_shown_from_what_is_new(watched):
     text = np.repeat([*b'abcdefghij'], 20)  # ten lines; three fit
-    frames = [[-1] * n + [step] + [-1] * (199 - n) for step, n in enumerate((0, 199, 100, 90, 0))]
+    places = enumerate((0, 199, 100, 90, 0, 99))
+    frames = [n * '-' + str(step) + (199 - n) * '-' for step, n in places]
     shown = [*map(plain, watched(Bytes(), text, frames, COLUMNS=21, LINES=6))]
-    assert [lines[0] for lines in shown] == [letter * 20 for letter in 'ahfea']
+    assert [lines[0] for lines in shown] == [letter * 20 for letter in 'ahfeac']
     assert shown[4][1:] == ['b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
 
 
 def test_a_grid_has_a_line_for_each_row_and_cells_of_equal_width(watched):
     cells = Symbols('cells', ['C4', 'F#3', 'a', ''], ' ')
-    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], [[-1] * 4 + [0, -2]], columns=3, COLUMNS=40)
+    (frame,) = watched(cells, [0, 1, 2, 3, 1, 0], ['----0.'], columns=3, COLUMNS=40)
     assert plain(frame)[:-1] == ['  C4 F#3   a', '     F#3   ·']
     assert '\x1b[7m F#3\x1b[0m' in frame
 
