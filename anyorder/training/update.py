@@ -28,7 +28,7 @@ def draw_batch(state, sets, config):
     with autocast(device, config.dtype):
         order = state.order.draw(*idx.shape, None, config.l2r_ratio, device, **seen)
     if state.order.is_function:
-        state.totals[2] += (~are_permutations(order)).sum()
+        state.totals[3] += (~are_permutations(order)).sum()
         order = order.clamp(0, idx.size(1) - 1)
     batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
     if not state.model.slots.masked_loss:
@@ -121,8 +121,8 @@ class TrainState:
         self.flops = 0.0  # of the updates done, in all processes; the Clock of a run says them
         self.n_since = torch.zeros((), dtype=torch.long, device=self.device)  # by this one since
         self.logged = 0  # iter_num at the last line of the log
-        # sums since that line: mean loss, gradient norm, wrong orders
-        self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
+        # sums since that line: mean loss, gradient norm, whether both were finite, wrong orders
+        self.totals = torch.zeros(4, device=self.device, dtype=widest(self.device))
 
     def entries(self):
         """Return what a checkpoint holds to go on, beside weights and average."""
@@ -144,7 +144,7 @@ class TrainState:
 
     def count(self, loss, norm, batches):
         """Count an update."""
-        self.totals[:2] += torch.stack([loss, norm])
+        self.totals[:3] += torch.stack([loss, norm, (loss + norm).isfinite()])
         self.iter_num += 1
         self.n_since += sum(batch.count_tokens() for batch in batches)
 
@@ -160,7 +160,7 @@ class TrainState:
         self.sum_seen()
         # in place: a second call before start_line agrees
         means = sum_over_processes(self.totals).div_(n_processes())
-        loss, norm, n_wrong = means.tolist()
+        loss, norm, n_finite, n_wrong = means.tolist()
         if n_wrong:
             raise ValueError(
                 f'{self.order.name} has given rows that do not hold every position once, since '
@@ -170,11 +170,12 @@ class TrainState:
         loss = loss / n_iters
         norm = norm / n_iters
         size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
-        if not all(map(math.isfinite, (loss, norm, size))):
+        if n_finite < n_iters or not math.isfinite(size):
+            # once an update is not finite, all later ones are not
+            since = min(self.logged + int(n_finite) + 1, self.iter_num)
             raise ValueError(
                 f'loss {loss:.4g}, gradient norm {norm:.4g}, weight norm {size:.4g}: not finite '
-                f'since iteration {self.logged}, and not saved; lower the learning rate and '
-                f'{advice}'
+                f'since iteration {since}, and not saved; lower the learning rate and {advice}'
             )
         return loss, norm
 
