@@ -74,6 +74,7 @@ def test_seeds_have_their_own_orders(made):
     commands = made('orders', '--seeds=1, 07')
     assert values(commands, '--seed') == ['1', '7'] * 4
     assert values(commands, '--order') == ['l2r', 'l2r', 'block@1', 'block@7', 'fixed@1', 'fixed@7']
+    assert run.split(['orders', '--jobs=2', '--', '--x=1']) == (['orders', '--jobs=2'], ['--x=1'])
 
 
 def test_evaluations_follow_newer_weights(made):
