@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import close, library, make_model, one_line, put
+from conftest import N_KNOWN, close, library, make_model, one_line, put
 from oracle import NETWORKS
 
 transformers = pytest.importorskip('transformers')
@@ -105,7 +105,7 @@ def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch
     ckpt, folder = family(name)
     model = model_from_checkpoint(ckpt)
     has_blanks = model.slots.masked_loss
-    n_known = torch.tensor([0, 1, 3, 5, 8]) if has_blanks else None
+    n_known = N_KNOWN if has_blanks else None
     network = view(folder, 'Model')
     assert not network.training
     assert torch.equal(network(*batch, n_known), model(*batch, n_known))
