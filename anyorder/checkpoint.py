@@ -38,6 +38,9 @@ FORMATS = {
     MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
 }
 
+# what entries of a file must be that a Checkpoint does not open; each may be left out, or None
+ENTRIES = {'sets': dict, 'tokenizer': str, 'counts': torch.Tensor}
+
 
 def entries_of(model, ema=None, **entries):
     """Return the dict of a checkpoint in the published format.
@@ -98,6 +101,12 @@ def load_checkpoint(name, lazily=False):
             f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, "
             "and 'model_args'"
         )
+    for name, kind in ENTRIES.items():
+        if not isinstance(found.get(name, kind()), kind):
+            raise ValueError(
+                f'{path} is not a checkpoint: {name} must be a {kind.__name__}, got '
+                f'{type(found[name]).__name__}: name another, or copy it again'
+            )
     return found
 
 
