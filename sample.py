@@ -11,7 +11,7 @@ Blanks of a prompt: [[n]] is n tokens; [[?]] or [[2-12]] as many as fit best; [[
 text --score measures. docs/sampling.md says what options mean."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least
+from configurator import at_least, home
 
 # options that stay as typed, see configurator.py
 TEXTS = ('prompt', 'pattern', 'stop')
@@ -64,9 +64,8 @@ from pkgutil import resolve_name
 import numpy as np
 
 from anyorder.generation import generate, sample_tokens  # noqa: F401  (for programs)
-from anyorder.generation.prompts import prompts_path, read_prompts, typed
 from anyorder.generation.way import Way
-from anyorder.machine.files import check_out, reading
+from anyorder.machine.files import check_out, read_text, reading
 from anyorder.report import (
     AROUND,
     JUDGE,
@@ -119,6 +118,53 @@ def main(config):
         about |= lines
     save(result, config.out)
     print_table(about | {'written': config.out, 'page': config.html})
+
+
+def read_prompts(prompt):
+    """Return the prompts of an option, [prompt], or of the file that it names.
+
+    A prompt is a text, see typed, or a row of tokens. A .jsonl has a "prompt" or a row on each
+    line, an .npy has rows."""
+    path = prompts_path(prompt)
+    if path is None:
+        return [typed(prompt)]
+    if not path.endswith('.npy'):
+        prompts = read_lines(path)
+    else:
+        with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
+            prompts = np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
+    if not prompts:
+        raise ValueError(f'there is no prompt in {path}: a line of a .jsonl, or a row, is one')
+    return prompts
+
+
+def prompts_path(prompt):
+    """Return the file of prompts that FILE:path names, or None."""
+    if prompt.startswith('FILE:'):
+        return home(prompt.removeprefix('FILE:'))
+    return None
+
+
+def typed(text):
+    """Return the text that an option means.
+
+    \\n is a line end, of which a shell makes none, and \\\\n are the letters \\n."""
+    return re.sub(r'(\\?)\\n', lambda found: r'\n' if found[1] else '\n', text)
+
+
+def read_lines(path):
+    """Return the "prompt" or the row of each line of a .jsonl."""
+    prompts = []
+    for n, line in enumerate(read_text(path).split('\n'), 1):
+        if not line.strip():
+            continue
+        with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."}, or integers'):
+            value = json.loads(line)
+            if not isinstance(value, list):
+                value = value['prompt'] + ''  # which must be a text
+            np.array(value)  # of rows of several lengths there is none
+            prompts.append(value)
+    return prompts
 
 
 def options_of_writing(config):

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 12_923,
+    '': 13_166,
     'anyorder': 14_263,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_745,
@@ -52,7 +52,7 @@ BUDGET = {
     'anyorder/extras/rules': 3_690,
     'anyorder/extras/speed': 5_333,
     'anyorder/extras/tokenizers': 3_718,
-    'anyorder/generation': 17_590,
+    'anyorder/generation': 17_338,
     'anyorder/likelihood': 7_753,
     'anyorder/machine': 4_487,
     'anyorder/tokens': 13_275,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 3_738,
-    'tests': 104_412,
+    'tests': 104_403,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

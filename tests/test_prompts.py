@@ -9,7 +9,7 @@ from conftest import gpt2, one_line, tokenizer_like
 
 from anyorder.generation import prompts as p
 from anyorder.tokens.tokenizer import Bytes
-from sample import parse_stop
+from sample import parse_stop, read_prompts
 
 LAID_OUT = {
     'ab [[3]] c[[=xy]]d': 'ab ___ cXYd',
@@ -152,23 +152,23 @@ def test_a_row_that_is_none_is_one_line(row):
     }.items(),
 )
 def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
-    assert p.read_prompts(option) == [text]
+    assert read_prompts(option) == [text]
     assert parse_stop(option) == text
 
 
 def test_a_file_of_prompts_has_one_on_each_line(home):
     path = Path('p.jsonl')
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b\\nc"}\n[1, -1]')
-    assert p.read_prompts('FILE:~/p.jsonl') == ['a', 'b\nc', [1, -1]]
+    assert read_prompts('FILE:~/p.jsonl') == ['a', 'b\nc', [1, -1]]
     for content in ('[' * 20000, '{"prompt": 1}'):
         path.write_text(content)
         with one_line('line 1 of p.jsonl cannot be read as a prompt'):
-            p.read_prompts('FILE:p.jsonl')
+            read_prompts('FILE:p.jsonl')
     np.save('a.npy', [[1, -1], [2, 3]])
-    assert p.read_prompts('FILE:a.npy') == [[1, -1], [2, 3]]
+    assert read_prompts('FILE:a.npy') == [[1, -1], [2, 3]]
     np.save('a.npy', np.array([path]))  # an object, which is code
     with one_line('a.npy cannot be read'):
-        p.read_prompts('FILE:a.npy')
+        read_prompts('FILE:a.npy')
 
 
 AT_BORDERS = {
