@@ -39,7 +39,7 @@ FORMATS = {
 }
 
 # what entries of a file must be that a Checkpoint does not open; each may be left out, or None
-ENTRIES = {'sets': dict, 'tokenizer': str, 'counts': torch.Tensor}
+ENTRIES = {'sets': dict, 'counts': torch.Tensor}
 
 
 def entries_of(model, ema=None, **entries):

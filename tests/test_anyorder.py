@@ -365,7 +365,6 @@ FILES = [  # (what a file holds, what is said)
     ({'model': None, 'model_args': {}}, 'is not a checkpoint'),
     ({'model': {}, 'model_args': {}, 'counts': [1]}, 'counts must be a Tensor, got list'),
     ({'model': {}, 'model_args': {}, 'sets': [1]}, 'sets must be a dict, got list'),
-    ({'model': {}, 'model_args': {}, 'tokenizer': 5}, 'tokenizer must be a str, got int'),
 ]
 for value, name in (
     (np.datetime64('2020-01-01'), 'numpy'),
