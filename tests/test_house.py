@@ -45,7 +45,7 @@ BUDGET = {
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_745,
     'anyorder/extras/lm_eval': 3_341,
-    'anyorder/extras/masked': 3_662,
+    'anyorder/extras/masked': 3_656,
     'anyorder/extras/patterns': 6_861,
     'anyorder/extras/pictures': 3_177,
     'anyorder/extras/puzzles': 10_319,

@@ -212,7 +212,7 @@ BAD = [  # (a kind and a file, what is put there in place of it or of its entrie
     ('bert config.json', '{"model_type": "llada"}', 'max_sequence_length'),
     ('bert tokenizer_config.json', '{"mask_token": null}', 'no mask token'),
     ('dream config.json', '{"hidden_size": "x"}', 'hidden_size'),
-    ('dream config.json', '{"rope_parameters": {"rope_type": "yarn"}}', 'rope_parameters'),
+    ('dream config.json', '{"rope_parameters": {"rope_type": "yarn"}}', 'must be None'),
     ('bert model.safetensors', 'cut off', 'model.safetensors cannot be read as weights'),
     ('bert model.safetensors', '', '44 weights do not fit'),
     ('bert tokenizer.json', '', 'no vocabulary'),

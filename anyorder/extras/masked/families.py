@@ -134,8 +134,7 @@ def open_tokenizer(kind, family, folder):
             folder, trust_remote_code=False, local_files_only=True
         )
         backend = theirs.backend_tokenizer
-        backend.no_truncation()  # of the text that it last read, which a tokenizer.json keeps
-        backend.no_padding()
+        backend.no_padding()  # as of the text that it last read, which a tokenizer.json keeps
         one = backend.encode('a')
         inside = [i for i, is_special in enumerate(one.special_tokens_mask) if not is_special]
         special = {
