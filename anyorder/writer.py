@@ -371,8 +371,8 @@ class Rows(np.ndarray):
 
     @property
     def top_logprobs(self):
-        """[rows] as of a Filled."""
-        return [sample.get('top_logprobs') for sample in self.samples]
+        """[rows] as of a Filled; None of a part of the rows."""
+        return [sample.get('top_logprobs') for sample in self.samples] or None
 
     def __new__(cls, samples, shape):
         rows = as_rows(samples).reshape(*shape, -1).view(cls)

@@ -433,6 +433,7 @@ BAD = {
     "Way.of({}, order='margin:1..2')": 'margin:1..2',
     "Way.of({}, order='l2r/8')": 'l2r/8',
     'Way.of({}, order=[0.5, 1])': 'whole numbers',
+    "Drawing(temperature='1')": "'1'",
     'Way(Given(revise=1)).check(make_model().config, scores=True)': 'revise',
     'Way(Adaptive(noise=1)).check(make_model().config, scores=True)': 'noise',
 }
@@ -442,6 +443,11 @@ BAD = {
 def test_what_is_out_of_range_is_one_line(call, word):
     with one_line(word):
         eval(call, {'unmasking_of': unmasking_of, **globals()})
+
+
+def test_an_order_may_be_a_tensor_of_any_device():
+    on_device = SimpleNamespace(tolist=lambda: [1, 0])  # a tensor of a GPU is no array
+    assert Way.of({}, order=on_device) == Way.of({}, order=[1, 0])
 
 
 def test_a_model_in_training_mode_does_not_write():

@@ -47,7 +47,9 @@ class Drawing:
         for name, (least, most) in RANGES.items():
             number = getattr(self, name)
             if not isinstance(number, Real) or not least <= number <= most:
-                raise ValueError(f'{name} must be from {least:g} to {most:g}, got {number}')
+                raise ValueError(
+                    f'{name} must be a number from {least:g} to {most:g}, got {number!r}'
+                )
         if self.scores and self.temperature == 0:
             raise ValueError(
                 'at temperature 0 one text has probability 1 and every other one 0: score at a '

@@ -156,8 +156,8 @@ class Adaptive(Given):
         if self.threshold is not None and (self.binomial or not self.has_threshold):
             raise ValueError(
                 f'{self.form} says by its threshold how many blanks a step reveals: without '
-                'binomial unmasking, and where it is no rule by a probability, of top_prob, of '
-                f'margin or of a score of a file, got {self.threshold} for {self.score}'
+                'binomial unmasking, and by a probability of top_prob, margin, klass or a score '
+                f'of a file, or the number of another rule, got {self.threshold} for {self.score}'
             )
         if self.block_length is not None:
             check_block_length(self.block_length, self.schedule)

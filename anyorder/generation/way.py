@@ -104,6 +104,8 @@ class Way:
 
 def whole_numbers(name, value):
     """Return the list of the whole numbers in a sequence, an array or a tensor."""
+    if hasattr(value, 'tolist'):  # a tensor on a GPU is no array
+        value = value.tolist()
     found = np.asarray(value)
     listed = found.tolist()
     if found.dtype.kind not in 'iu' or found.ndim != 1:

@@ -115,6 +115,7 @@ def test_a_rule_is_one_text(text, order, noun):
 BAD = {
     'factor:-1 factor/x eb:x eb:-0.1 dilated/x': 'is no order',
     'factor/0 dilated:0 dilated:8.5': 'block_length',
+    'klass:1.5 klass/4:90': 'a probability',
     'klass+1': 'of the form klass/BLOCK_LENGTH:CONFIDENCE',
     'pc_sampler:3': 'of the form pc_sampler/BLOCK_LENGTH',
     'dilated/8': 'of the form dilated:BLOCK_LENGTH',

@@ -26,6 +26,10 @@ class Klass(Rule):
     form = 'klass/BLOCK_LENGTH:CONFIDENCE'
 
     @property
+    def has_threshold(self):
+        return self.threshold <= 1
+
+    @property
     def graph_key(self):
         return f'{super().graph_key} {self.block_length}'  # by which the laws have their size
 
