@@ -117,7 +117,7 @@ BAD = {
     '[[?/a/]]': 'a blank is',
     '[[../a/]]': 'a blank is',
     '[[5-2]]': 'least to its most',
-    '\udce9': 'utf-8',
+    '\udce9': 'a prompt must be text in UTF-8',
     '[[99999999/0*/]]': 'does not fit into length=20',
     '[[50-60/0*/]]': 'does not fit into length=20',
     'abcdefghij[[8]]klm': '21 tokens, .* does not fit',

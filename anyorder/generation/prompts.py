@@ -8,7 +8,7 @@ import numpy as np
 
 import anyorder
 from anyorder.tokens.spelling import Spelling
-from anyorder.tokens.tokenizer import tokens_of
+from anyorder.tokens.tokenizer import check_text, tokens_of
 
 
 def read_pattern(pattern):
@@ -131,7 +131,7 @@ def split_blanks(prompt):
     """Return the pieces of a prompt, with texts.
 
     A blank ends at the first ]], with a pattern at the first /]]; \\[[ is a plain [[."""
-    prompt.encode()  # raises ValueError for half of a pair of surrogates, or a byte that is none
+    check_text('a prompt', prompt)
     pieces = []
     text = ''  # since the last blank
     start = 0

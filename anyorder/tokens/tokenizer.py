@@ -24,6 +24,14 @@ def one_of(texts):
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
 
 
+def check_text(what, text):
+    """Raise ValueError for half of a pair of surrogates, or a byte that is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f'{what} must be text in UTF-8, got {ascii(text)[:60]}') from None
+
+
 def tokens_of(spans):
     return [token for token, _, _ in spans]
 

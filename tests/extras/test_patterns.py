@@ -189,7 +189,7 @@ def test_a_table_is_small_and_kept(monkeypatch):
 BAD = {
     'string': [5, None],
     'empty': ['', '^$', r'\A\z'],
-    'utf-8': ['\ud800'],
+    'a pattern must be text in UTF-8': ['\ud800'],
     'look-around': ['(?=a)b', '(?!a)b', '(?<=a)b', 'a(?<!a)b'],
     'word boundary': [r'\ba', r'a\B'],
     'back-reference': [r'(a)\1', r'(?P<a>b)(?P=a)'],

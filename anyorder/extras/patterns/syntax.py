@@ -3,6 +3,8 @@
 import re
 import warnings
 
+from anyorder.tokens.tokenizer import check_text
+
 FLAGS = re.compile(r'(?:\(\?[a-zA-Z-]+\))*')  # of the whole expression
 COMMENT = re.compile(r'(\\.)|#[^\n]*', re.DOTALL)  # in a class, too; and what is none, an escape
 STARTS = re.compile(r'\A(?:\^|\\A)+')
@@ -41,6 +43,7 @@ def check(text, shown):
     `shown` is how a message calls it."""
     if not text:
         raise ValueError('a pattern must not be empty: write what the text should be, as [a-z]+')
+    check_text('a pattern', text)
     outside = outside_classes(text)
     for rule, what, way_out in REFUSED:
         if re.search(rule, outside):
