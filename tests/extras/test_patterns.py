@@ -199,7 +199,7 @@ BAD = {
     'flag a': ['(?a)a'],
     'flag x taken': ['(?x)(?:a)\n(?-x)#b', '(?ix)a(?i-x:#)b'],
     'comment': ['(?x: a # [b\n)'],
-    r'without its \(': ['a)', 'a)(b', 'a)|(b'],
+    r'without its \(': ['a)', '[a])(b', 'a)|(b'],
     'unterminated': ['[a'],
     r'missing \)': ['(a'],
     'nothing to repeat': ['*a'],
