@@ -48,13 +48,17 @@ class Picture:
 
 
 class Finding:
-    """Its folder and what is compared, pictures, the set and the command that makes the set."""
+    """Its folder and what is compared, pictures, the set, the command that makes the set, and
+    the sets that it wants of others."""
 
-    def __init__(self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs'):
+    def __init__(
+        self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs', wants=()
+    ):
         self.about = about
         self.pictures = pictures
         self.dataset = dataset
         self.made_by = made_by
+        self.wants = wants
 
 
 def measured(evaluation, runs):
@@ -236,6 +240,7 @@ FINDINGS = {
         Picture('sudoku_diabolical', BY_ORDER, measured('diabolical', SUDOKU)),
         dataset='sudoku_60k',
         made_by=SUDOKU_60K,
+        wants=('graded', 'diabolical'),
     ),
     'plateau': Finding(
         'plateau: a 9 x 9 decoder at lower rates, and how a slot is told its target; '
@@ -380,6 +385,12 @@ def main(config, more=()):
     commands = plan(finding.pictures, config, more)
     for path, words in commands.items():
         is_made(path, words)  # what is refused is refused before the work
+    for wanted in finding.wants:
+        if not os.path.exists(os.path.join(config.data_dir, wanted)):
+            raise ValueError(
+                f'{name} wants the set {wanted} in data_dir={config.data_dir}, which is made of '
+                'what others have: prepare it there, or choose another finding'
+            )
     if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
         python(*shlex.split(finding.made_by), f'--data_dir={config.data_dir}')
     make_all(commands, config.jobs)

@@ -54,6 +54,10 @@ def values(commands, *options):
 @pytest.mark.parametrize('name', run.FINDINGS)
 def test_every_command_of_a_finding_is_understood_and_run_once(made, script, data, name):
     asked = [name, '--jobs=2']
+    for wanted in run.FINDINGS[name].wants:
+        with one_line(f'set {wanted} '):  # and nothing is begun
+            made(*asked)
+        os.mkdir(wanted)
     of_set, *commands = made(*asked)
     drawn = [command for command in commands if 'pictures' in command[0]]
     worked = [command for command in commands if command not in drawn]
@@ -78,6 +82,8 @@ def test_seeds_have_their_own_orders(made):
 
 
 def test_evaluations_follow_newer_weights(made):
+    for wanted in ('graded', 'diabolical'):
+        os.mkdir(wanted)
     commands = made('graded', '--seeds=1')
     assert {*values(commands, '--dataset')} == {'sudoku_60k', 'graded', 'diabolical'}
     ckpt = Path(values(commands, '--ckpt')[0])

@@ -187,7 +187,7 @@ class Text:
         patterns   [[start, end, pattern], ...] of what matches one
         log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
                    and with them: a weight of samples that are drawn by the latter
-        top_logprobs  if they are kept: of each token that was written what said_of says, None of
+        top_logprobs  if they are kept: of each token that was written what `said` says, None of
                    others
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
 
