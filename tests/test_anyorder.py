@@ -340,8 +340,9 @@ def test_a_checkpoint_in_the_home_folder(home, ckpt, tmp_path, monkeypatch):
     os.mkdir('here')
     monkeypatch.chdir('here')
     assert Writer(pathlib.Path('~/ckpt.pt')).checkpoint.iter_num == 7
-    save_checkpoint('~/c.pt', make_model(), iter_num=8)
-    assert load_checkpoint('~/c.pt')['iter_num'] == 8
+    os.symlink(tmp_path / 'ckpt.pt', tmp_path / 'c.pt')
+    save_checkpoint('~/c.pt', make_model(), iter_num=8)  # replaces the link
+    assert [load_checkpoint(f'~/{name}.pt')['iter_num'] for name in ('c', 'ckpt')] == [8, 7]
     with pytest.raises((OSError, ImportError), match=f'{tmp_path}/here|transformers'):
         open_checkpoint('masked:~/here')
 
