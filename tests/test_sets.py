@@ -595,7 +595,7 @@ def test_a_prompt_is_given_and_costs_nothing(four):
     text = open_corpus('qa', 99, Bytes(), '.', 'train')
     assert text.blocks[8:10].tolist() == [[*b'9a', 256, PADDING], [*b'11a', 256]]
     assert text.given[8:10].tolist() == [[True, False, False, True], [True, True, False, False]]
-    assert text.n_bytes == len(text) == 18
+    assert text.n_bytes == len(text) == read_meta('qa').splits['train']['text_bytes'] == 18
     write('more.jsonl', '{"text": "no prompt"}')
     refused(('more.jsonl', 'or none', {'name': 'qa', 'split': 'test'}))
 
