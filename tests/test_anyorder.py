@@ -343,7 +343,7 @@ def test_a_checkpoint_in_the_home_folder(home, ckpt, tmp_path, monkeypatch):
     os.symlink(tmp_path / 'ckpt.pt', tmp_path / 'c.pt')
     save_checkpoint('~/c.pt', make_model(), iter_num=8)  # replaces the link
     assert [load_checkpoint(f'~/{name}.pt')['iter_num'] for name in ('c', 'ckpt')] == [8, 7]
-    with pytest.raises((OSError, ImportError), match=f'{tmp_path}/here|transformers'):
+    with pytest.raises((OSError, ImportError), match=f'{tmp_path}/here|No module'):
         open_checkpoint('masked:~/here')
 
 
