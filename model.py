@@ -518,10 +518,12 @@ class Network(nn.Module):
             known = parts.after(n_known.to(idx.device))
 
         # One pass; a decoder sees no later visit, so that padding needs no mask
+        number = None
         n_keys = None
         if self.slots.masked_loss and n_visits is not None:
+            number = torch.minimum(visits, parts.end - 1)  # padding runs the last visit again
             n_keys = T
-        slots = self.slots(order, known, parts, n_keys)
+        slots = self.slots(order, known, parts, n_keys, None, number)
         x = self.trunk(idx, order, slots)  # (B, T, C)
 
         # The nats of its tokens

@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_166,
+    '': 13_190,
     'anyorder': 14_263,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_745,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 440,
     'docs': 1_350,
     'results': 3_802,
-    'tests': 104_564,
+    'tests': 104_581,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

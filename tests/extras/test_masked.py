@@ -90,7 +90,7 @@ ROWS = [
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_hand(kinds, kind):
-    """Texts of unequal lengths, and the loss of one."""
+    """Texts of unequal lengths, and their loss."""
     oracle, folder, checkpoint, model = kinds(kind)
     c = checkpoint.config
     assert c == KNOWN[kind]
@@ -105,9 +105,11 @@ def test_a_folder_runs_none_of_its_code_and_a_call_is_that_of_its_authors_by_han
     laws = [by_hand(oracle, c, row, *how) for row, how in zip(idx, ROWS)]
     for found, law, (_, n) in zip(logits, laws, ROWS):
         close(found.log_softmax(-1), law[n : n + 3], 1e-4)  # Llama has float32 within
-    row, visits = idx[2:, :6], order[2:, :6]
-    nats = F.nll_loss(laws[2], row[0, visits[0]], reduction='none')[3:]
-    close(model(row, visits, torch.tensor([3]))[0], F.pad(2 * nats, (3, 0)).to(logits.dtype), 1e-4)
+    nll = model(idx, order, how['n_known'], n_visits=how['n_visits'])
+    for found, law, row, (visits, n) in zip(nll, laws, idx, ROWS):
+        N = len(visits)
+        nats = F.nll_loss(law, row[visits], reduction='none')[n:] * N / (N - n)
+        close(found[:N], F.pad(nats, (n, 0)).to(logits.dtype), 1e-4)
 
 
 # ---- any callable
