@@ -43,6 +43,7 @@ def by_token(u, n, parameter, *, idx, step):
 def late(u, n, parameter, step):
     order = u.argsort(1)
     order[0, 1] = order[0, int(step < 3)]
+    order[-1, 0] += n * (step > 2)  # a position that there is not
     return order
 
 def short(u, n, parameter, step):
