@@ -89,6 +89,7 @@ from anyorder.training.start import (
     check_data,
     check_options,
     check_processes,
+    make_graphs,
     make_run_model,
     open_start,
     start_device,
@@ -143,6 +144,7 @@ def train(config, make_update):
     folder = RunFolder(config, kept, best, before.get('iter_num'), lock, functions)
     del checkpoint, before, model  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
+    state.graphs = make_graphs(state, config, clock.flops_per_iter)
     if is_first():
         for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)

@@ -529,6 +529,7 @@ def test_commands_do_the_same_on_the_simulated_gpu(data, script, documents):
     train = ['train.py', *SMALL.split(), '--max_iters=9', f'--documents={documents}']
     waited = both(*train, of_cpu=['--out_dir=cpu'], of_gpu=['--out_dir=gpu'])
     assert 'means.tolist()' in waited
+    assert 'replayed' in waited
     sample = ['sample.py', '--ckpt=cpu/ckpt.pt', '--top_k=50', '--prompt=a', '--order=margin']
     waited = both(*sample, of_cpu=['--out=cpu/a.json'], of_gpu=['--out=gpu/a.json'])
     assert 'replayed' in waited

@@ -20,6 +20,7 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Given
 from anyorder.generation.way import Way
 from anyorder.machine.devices import autocast, widest
+from anyorder.machine.graphs import Graphs
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
@@ -164,13 +165,15 @@ def blocks_of_texts(documents):
     return [Blocks(Split(tokens, Meta(eos=256, n_tokens=257)), 64, documents)]
 
 
-def totals_after(device, wrapped=None, documents='together', **how):
-    """(loss and norm summed) of two updates of the model that `wrapped` makes."""
-    state = start(make_model(**REAL).float().requires_grad_(True), device, **how)
+def totals_after(device, wrapped=None, documents='together', graphs=None, variant={}, **how):
+    """(loss and norm summed) of four updates of the model that `wrapped` makes."""
+    model = make_model(**REAL, **variant).float().requires_grad_(True)
+    state = start(model, device, **how)
+    state.graphs = graphs
     if wrapped:
         state.run_model = wrapped(state.model)
-    for _ in range(2):
-        update(state, blocks_of_texts(documents), 1e-3, options(**how))
+    for n in range(4):
+        update(state, blocks_of_texts(documents), 1e-3 * (1 + n), options(**how))
     return state.totals[:2].tolist()
 
 
@@ -235,6 +238,25 @@ def test_text_with_graphs_is_text_without(cuda, how):
     for _ in range(3):  # eagerly, recorded, replayed
         assert torch.equal(plain, generate(network, idx, order, 5, seeds=range(3), **how))
     assert replayed(network)
+
+
+RECORDED = [
+    dict(optimizer='muon'),
+    dict(documents='apart', gradient_accumulation_steps=2),
+    dict(variant=ENCODER, l2r_ratio=0.0),
+]
+
+
+@pytest.mark.parametrize('compiled', [None, torch.compile])
+@pytest.mark.parametrize('how', RECORDED)
+def test_updates_by_graphs_are_updates(cuda, compiled, how):
+    """Of two shapes where documents are apart; the rate is another one each time."""
+    plain = totals_after(cuda, **how)
+    graphs = Graphs(cuda)
+    found = totals_after(cuda, compiled, graphs=graphs, **how)
+    torch.compiler.reset()
+    assert any(graphs.recorded.values())
+    assert found == pytest.approx(plain, rel=1e-3)
 
 
 def test_graphs_of_two_models_of_another_batch_and_of_other_weights(cuda):

@@ -43,4 +43,7 @@ class Muon(torch.optim.Muon):
         steps = torch.cat([orthogonal(part, *how) for part in update.chunk(n_matrices)])
         rate = group['lr'] * math.sqrt(max(1, A / B))
         p.mul_(1 - group['lr'] * group['weight_decay'])
-        p.add_(own_part(steps, p), alpha=-rate)
+        if torch.is_tensor(rate):  # of a recorded update
+            p.sub_(steps.to(p.dtype) * rate)
+        else:
+            p.add_(own_part(steps, p), alpha=-rate)

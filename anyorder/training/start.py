@@ -12,6 +12,7 @@ from anyorder.datasets import changed_since
 from anyorder.fast import lean
 from anyorder.machine.devices import keep_freed_memory, resolve_device
 from anyorder.machine.files import check_folder
+from anyorder.machine.graphs import Graphs, has_graphs
 from anyorder.machine.processes import gather, is_first, is_split, n_processes
 from anyorder.machine.terminal import say
 from anyorder.networks import named_network, network_name
@@ -26,6 +27,7 @@ from model import AOGPT, EMA
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
 WHERE = ('out_dir', 'init_from')  # what a run that goes on elsewhere may say otherwise
+SMALL = 5e12  # FLOPs of an update, below which a GPU waits for what launches them
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
 # the least of numbers that nobody else checks
@@ -254,6 +256,15 @@ def start_state(config, before, model, device):
     if before:
         state.resume(before)
     return state
+
+
+def make_graphs(state, config, flops):
+    """Return the Graphs by which an update of so many FLOPs is launched as one, None where that is
+    slower or cannot be."""
+    draws = config.dropout or config.save_memory  # random numbers: also what runs twice keeps them
+    if flops < SMALL and not draws and n_processes() == 1 and has_graphs(state.device):
+        return Graphs(state.device)
+    return None
 
 
 def make_run_model(model, compiled):

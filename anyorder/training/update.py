@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 
@@ -59,32 +60,57 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
     draw  (state, sets, config) -> Batch
     loss  (model, batch) -> nats (B, N)"""
     rank, world_size = processes()
-    micros = range(rank, config.gradient_accumulation_steps, world_size)
-    batches = []
-    for micro in micros:
+    batches = {}
+    for micro in range(rank, config.gradient_accumulation_steps, world_size):
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
-        batches.append(draw(state, sets, config))
+        batches[micro] = draw(state, sets, config)
+    how = learn
+    if state.graphs is not None and loss is blank_nll:
+        how = launch
+    found = how(state, batches, lr, config, loss)
+    state.ema.update(state.model)
+    state.count(*found, batches.values())
 
+
+def launch(state, batches, lr, config, loss):
+    """Learn by a CUDA graph, which reads batches of their shapes and the rate where the first ones
+    are."""
+    key = tuple(x is not None and x.shape for batch in batches.values() for x in batch)
+    if key not in state.places:
+        state.places[key] = batches, torch.zeros((), device=state.device)
+    places, rate = state.places[key]
+    for micro, batch in batches.items():
+        for place, x in zip(places[micro], batch):
+            if x is not None:
+                place.copy_(x)
+    rate.fill_(lr)
+    return state.graphs.run(key, partial(learn, state, places, rate, config, loss))
+
+
+def learn(state, batches, lr, config, loss):
+    """Step the weights once by {number of a micro-batch: Batch}. Return the loss and the gradient
+    norm."""
     dtype = widest(state.device)
-    n_blanks = sum_over_processes(sum(batch.n_blanks.sum() for batch in batches)).to(dtype)
+    n_blanks = sum(batch.n_blanks.sum() for batch in batches.values())
+    n_blanks = sum_over_processes(n_blanks).to(dtype)
     mean_blanks = n_blanks / config.gradient_accumulation_steps
 
     mean_loss = torch.zeros((), device=state.device, dtype=dtype)
-    for micro, batch in zip(micros, batches):
+    last = max(batches)
+    for micro, batch in batches.items():
         if state.model.config.dropout:
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
-        with exchange_gradients_if(micro == micros[-1], state.run_model):
+        with exchange_gradients_if(micro == last, state.run_model):
             with autocast(state.device, config.dtype, cache=False):  # every weight is read once
                 nll = loss(state.run_model, batch)  # (B, N)
-                share = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
+                share = nll.sum() / mean_blanks.to(nll.dtype) / len(batches)
             share.backward()  # gradients become the mean over all processes
-        mean_loss += nll.detach().sum(dtype=dtype) / mean_blanks / len(micros)
+        mean_loss += nll.detach().sum(dtype=dtype) / mean_blanks / len(batches)
 
     limit = config.grad_clip or math.inf  # 0 clips none
     norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), limit))
     step(state.optimizers, lr)
-    state.ema.update(state.model)
-    state.count(mean_loss, norm, batches)
+    return mean_loss, norm
 
 
 def exchange_gradients_if(is_last, model):
@@ -116,6 +142,8 @@ class TrainState:
         self.order = order
         self.device = model.device
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
+        self.graphs = None  # those of its updates, see start.make_graphs
+        self.places = {}  # what they read, see launch
         self.iter_num = 0  # updates done
         self.n_seen = 0  # tokens that all processes saw until the last sum_seen
         self.flops = 0.0  # of the updates done, in all processes; the Clock of a run says them
@@ -221,7 +249,8 @@ def make_optimizers(model, config):
         {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0},
     ]
     betas = (config.beta1, config.beta2)
-    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+    how = {'betas': betas, 'fused': True, 'capturable': True}
+    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, **how)
     if not params['hidden']:
         return [adamw]
     peak = config.muon_learning_rate

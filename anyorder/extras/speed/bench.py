@@ -65,6 +65,7 @@ from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
 from anyorder.training.clock import training_flops
+from anyorder.training.start import make_graphs
 from anyorder.training.update import TrainState, make_optimizers, update
 from model import AOGPT, EMA
 
@@ -162,6 +163,8 @@ def training_step(config, device, dtype):
         learning_rate=1e-3,
         muon_learning_rate=0.02,
         weight_decay=0.05,
+        dropout=0.0,
+        save_memory='',
         beta1=0.9,
         beta2=0.95,
     )
@@ -170,6 +173,7 @@ def training_step(config, device, dtype):
     compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
     if compiled:
         state.run_model = torch.compile(model)
+    state.graphs = make_graphs(state, run, training_flops(model, config.batch_size))
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
     split = Split(tokens, Meta(n_tokens=config.n_tokens))
     sets = [Blocks(split, config.block_size)]
