@@ -165,9 +165,9 @@ def blocks_of_texts(documents):
     return [Blocks(Split(tokens, Meta(eos=256, n_tokens=257)), 64, documents)]
 
 
-def totals_after(device, wrapped=None, documents='together', graphs=None, variant={}, **how):
+def totals_after(device, wrapped=None, documents='together', graphs=None, variant=(), **how):
     """(loss and norm summed) of four updates of the model that `wrapped` makes."""
-    model = make_model(**REAL, **variant).float().requires_grad_(True)
+    model = make_model(**REAL, **dict(variant)).float().requires_grad_(True)
     state = start(model, device, **how)
     state.graphs = graphs
     if wrapped:
