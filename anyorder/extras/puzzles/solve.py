@@ -240,14 +240,14 @@ def solve_all(model, puzzles, runs, c):
     given = puzzles.given
     n_blanks = int((~given).sum())
     _, first = runs[0]
+    trunk = model.trunk = CountedTrunk(model)
     solve(model, tokens[:1], given[:1], first, c.seed)  # warm up
-    trunk = model.trunk
     for row, way in runs:
         with progress(total=n_blanks, desc=row['order'], unit='blank', leave=False) as bar:
             start = time.perf_counter()
-            model.trunk = CountedTrunk(trunk)
+            trunk.n_slots.zero_()
             idx = solve(model, tokens, given, way, c.seed, c.batch_size, bar)
-            n_slots = int(model.trunk.n_slots)
+            n_slots = int(trunk.n_slots)
             seconds = time.perf_counter() - start
         cost = {'slots': n_slots / len(tokens), 'seconds': seconds / len(tokens)}
         yield row | score(puzzles.counts(), puzzles.right(idx)) | cost
@@ -256,18 +256,18 @@ def solve_all(model, puzzles, runs, c):
 class CountedTrunk:
     """The trunk of a network, and a count of the slots that it has run.
 
-    The padding of short rows is not counted."""
+    The padding of short rows is not counted. The count stays in place, where steps that are
+    recorded add to it when they are run again."""
 
-    def __init__(self, trunk):
-        self.trunk = trunk
-        self.n_slots = 0
+    def __init__(self, model):
+        self.trunk = model.trunk
+        self.n_slots = torch.zeros((), dtype=torch.long, device=model.device)
 
     def __call__(self, idx, order, slots, cache=None):
         n_content = slots.number.size(1)  # queries come after the content
         for visit in slots.visit.tensor_split([n_content], 1):
             if visit.size(1):  # on the device, without a wait for it
-                n_more = visit.diff(dim=1).count_nonzero()
-                self.n_slots = self.n_slots + (len(visit) + n_more)
+                self.n_slots += visit.diff(dim=1).count_nonzero() + len(visit)
         return self.trunk(idx, order, slots, cache)
 
 
