@@ -27,7 +27,7 @@ from model import AOGPT, EMA
 
 SIZES = ('block_size', 'n_layer', 'n_head', 'n_embd', 'bias')  # a checkpoint fixes them
 WHERE = ('out_dir', 'init_from')  # what a run that goes on elsewhere may say otherwise
-SMALL = 5e12  # FLOPs of an update, below which a GPU waits for what launches them
+SMALL = 5e12  # FLOPs of an update, which a GPU has done before the host has launched them
 NARROW = 256  # below this width a second thread of a CPU waits more than it works
 
 # the least of numbers that nobody else checks
@@ -259,10 +259,10 @@ def start_state(config, before, model, device):
 
 
 def make_graphs(state, config, flops):
-    """Return the Graphs by which an update of so many FLOPs is launched as one, None where that is
-    slower or cannot be."""
-    draws = config.dropout or config.save_memory  # random numbers: also what runs twice keeps them
-    if flops < SMALL and not draws and n_processes() == 1 and has_graphs(state.device):
+    """Return the Graphs by which a GPU gets an update of so many FLOPs in one launch; None where
+    that gains nothing, or was never tried."""
+    is_tried = n_processes() == 1 and not (config.dropout or config.save_memory)
+    if flops < SMALL and is_tried and has_graphs(state.device):
         return Graphs(state.device)
     return None
 

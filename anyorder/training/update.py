@@ -64,21 +64,18 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
     for micro in range(rank, config.gradient_accumulation_steps, world_size):
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
         batches[micro] = draw(state, sets, config)
-    how = learn
-    if state.graphs is not None and loss is blank_nll:
-        how = launch
-    found = how(state, batches, lr, config, loss)
+    work = launch if state.graphs and loss is blank_nll else learn
+    found = work(state, batches, lr, config, loss)
     state.ema.update(state.model)
     state.count(*found, batches.values())
 
 
 def launch(state, batches, lr, config, loss):
-    """Learn by a CUDA graph, which reads batches of their shapes and the rate where the first ones
-    are."""
+    """Learn in one launch. A CUDA graph for each shape of batches reads them where the first ones
+    are, and the learning rate beside them."""
     key = tuple(x is not None and x.shape for batch in batches.values() for x in batch)
-    if key not in state.places:
-        state.places[key] = batches, torch.zeros((), device=state.device)
-    places, rate = state.places[key]
+    first = batches, torch.zeros((), device=state.device)
+    places, rate = state.places.setdefault(key, first)
     for micro, batch in batches.items():
         for place, x in zip(places[micro], batch):
             if x is not None:
@@ -88,8 +85,8 @@ def launch(state, batches, lr, config, loss):
 
 
 def learn(state, batches, lr, config, loss):
-    """Step the weights once by {number of a micro-batch: Batch}. Return the loss and the gradient
-    norm."""
+    """Step the weights once, by {number of a micro-batch: Batch}. Return the mean loss and the norm
+    of the gradients."""
     dtype = widest(state.device)
     n_blanks = sum(batch.n_blanks.sum() for batch in batches.values())
     n_blanks = sum_over_processes(n_blanks).to(dtype)
