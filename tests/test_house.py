@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_190,
+    '': 13_207,
     'anyorder': 14_263,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_745,
@@ -48,20 +48,20 @@ BUDGET = {
     'anyorder/extras/masked': 3_656,
     'anyorder/extras/patterns': 6_870,
     'anyorder/extras/pictures': 3_177,
-    'anyorder/extras/puzzles': 10_319,
+    'anyorder/extras/puzzles': 10_328,
     'anyorder/extras/rules': 3_703,
-    'anyorder/extras/speed': 5_333,
+    'anyorder/extras/speed': 5_360,
     'anyorder/extras/tokenizers': 3_718,
     'anyorder/generation': 17_355,
     'anyorder/likelihood': 7_753,
     'anyorder/machine': 4_487,
     'anyorder/tokens': 13_311,
-    'anyorder/training': 8_953,
-    'config': 940,
-    'data': 440,
-    'docs': 1_350,
+    'anyorder/training': 9_281,
+    'config': 933,
+    'data': 437,
+    'docs': 1_342,
     'results': 3_802,
-    'tests': 104_581,
+    'tests': 104_846,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
