@@ -33,32 +33,12 @@ VIEWS = {
 # entries of a checkpoint that are kept; see training/data.py
 ENTRIES = ('iter_num', 'tokenizer', 'set', 'sets')
 # options that say how the weights were trained; none is a path on a machine
-OPTIONS = (
-    'dataset',
-    'documents',
-    'block_size',
-    'shape',
-    'order',
-    'l2r_ratio',
-    'batch_size',
-    'gradient_accumulation_steps',
-    'max_iters',
-    'optimizer',
-    'learning_rate',
-    'min_lr',
-    'warmup_iters',
-    'lr_decay_iters',
-    'weight_decay',
-    'beta1',
-    'beta2',
-    'grad_clip',
-    'ema_decay',
-    'dropout',
-    'seed',
-    'dtype',
-    'source',
-    'started_from',
-)
+OPTIONS = """
+dataset documents block_size shape order l2r_ratio
+batch_size gradient_accumulation_steps max_iters
+optimizer learning_rate min_lr warmup_iters lr_decay_iters weight_decay beta1 beta2 grad_clip
+ema_decay dropout seed dtype source started_from
+"""
 # how sample.py draws; transformers would cut all but the 50 likeliest tokens, its pipelines sharpen
 LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
 
@@ -112,7 +92,7 @@ def hub_config(model, entries, special, weights):
         'weights': weights,
         **special,
         **part_of(entries, ENTRIES),
-        'training': part_of(run, OPTIONS),
+        'training': part_of(run, OPTIONS.split()),
     }
 
 
