@@ -354,13 +354,13 @@ class AOGPTForMaskedLM(AOGPTView):
         is_blank = is_real & (idx == self.config.mask_token_id)
         kind = is_blank.long().masked_fill(~is_real, 2)  # known, blanks, padding
         order = kind.argsort(dim=1, stable=True)
-        n_known = lengths - is_blank.sum(1)
+        n_blanks = is_blank.sum(1)
+        n_known = lengths - n_blanks
         n_targets = max(1, idx.size(1) - int(n_known.min()))
         idx = idx.masked_fill(kind > 0, 0)
         logits = self.predict(idx, order, n_known.cpu(), n_targets, n_visits=lengths.cpu())
         logits = logits[..., : self.config.vocab_size]
 
-        column = order.argsort(dim=1) - n_known.unsqueeze(1)
-        predicted = take(logits, column.clamp(0, logits.size(1) - 1))
-        itself = (1 - F.one_hot(idx, logits.size(-1)).to(logits.dtype)) * NEVER
-        return torch.where(is_blank.unsqueeze(-1), predicted, itself)
+        found = (1 - F.one_hot(idx, logits.size(-1)).to(logits.dtype)) * NEVER  # of known ones
+        found[is_blank] = logits[columns[:n_targets] < n_blanks.unsqueeze(1)]  # both by position
+        return found
