@@ -66,7 +66,8 @@ class MaskedModel(Network):
     def __init__(self, network, config):
         super().__init__(config)
         self.network = network
-        device = device_of(network)  # the network stays where it is
+        # the network stays where it is
+        device = next((p.device for p in self.parameters()), 'cpu')
         self.lm_head = Allowed(config).to(device)
         for name in ('prefix', 'suffix'):  # on the device, so that no step copies them
             tokens = torch.tensor(getattr(config, name), dtype=torch.long, device=device)
@@ -83,8 +84,8 @@ class MaskedModel(Network):
         token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)  # (B, S)
         text = torch.full_like(idx, -1).scatter(1, slots.target, token)  # (B, N); -1 is padding
         place = len(c.prefix) - c.shift + take(slots.target, slots.answering)  # (B, n)
-        is_whole = slots.sees is None and slots.target.size(1) == idx.size(1)
-        if is_whole:  # nothing waits for the device
+        # Of whole rows nothing waits for the device
+        if slots.sees is None and slots.target.size(1) == idx.size(1):
             return self.logits(text, place)
         lengths = (text >= 0).sum(1)
         if not torch.equal(lengths, slots.target.amax(1) + 1):
@@ -92,10 +93,8 @@ class MaskedModel(Network):
                 'the visits of a row must be the positions from 0 on, and padding the positions '
                 'behind'
             )
-        return self.logits_by_length(text, place, lengths)
 
-    def logits_by_length(self, text, place, lengths):
-        """Return what `logits` gives, by a call for the rows of each length."""
+        # A call for the rows of each length
         rows = []
         found = []
         for length in lengths.unique().tolist():
@@ -117,14 +116,6 @@ class MaskedModel(Network):
                 f'{tuple(text.shape)}, got {tuple(logits.shape)}'
             )
         return take(logits, place)
-
-
-def device_of(network):
-    """Return where the parameters of a network are; 'cpu' if it has none."""
-    if isinstance(network, nn.Module):
-        for p in network.parameters():
-            return p.device
-    return 'cpu'
 
 
 class Allowed(nn.Module):
