@@ -56,7 +56,14 @@ class MaskedCheckpoint:
         path = os.path.join(self.folder, 'config.json')
         self.file = read_json(path)
         self.kind = self.file.get('model_type')
-        self.family = masked_family(self.kind, path)
+        if self.kind not in list(FAMILIES):  # a list: a model_type may be any value of JSON
+            raise ValueError(
+                f'{path} has model_type={self.kind!r}, which is not understood: FOLDER may be '
+                'aogpt, or gpt2, which train.py --init_from adapts; '
+                f'{MASKED}FOLDER may be {", ".join(FAMILIES)}; in Python '
+                'anyorder.extras.masked.masked.MaskedModel takes any callable that sees all tokens'
+            )
+        self.family = FAMILIES[self.kind]
         self.tokenizer, special = open_tokenizer(self.kind, self.family, self.folder)
         with self.reading():
             self.config = self.what_is_known(special)
@@ -76,16 +83,14 @@ class MaskedCheckpoint:
         n_positions = self.family.positions
         if isinstance(n_positions, str):
             n_positions = self.file[n_positions]
-        banned = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')}
-        banned |= {*prefix, *suffix}
-        banned -= {None, self.tokenizer.eos}
+        never = {*prefix, *suffix, *map(special.get, ('pad', 'cls', 'sep', 'bos'))}
         said = json.dumps(self.file, sort_keys=True)
         return MaskedConfig(
             block_size=n_positions - len(prefix) - len(suffix),
             n_tokens=self.tokenizer.n_tokens,
             mask_id=self.mask_id(special),
             shift=self.family.shift,
-            banned=tuple(sorted(banned)),
+            banned=tuple(sorted(never - {None, self.tokenizer.eos})),
             prefix=prefix,
             suffix=suffix,
             file=hashlib.sha256(said.encode()).hexdigest()[:16],
@@ -128,8 +133,8 @@ def open_tokenizer(kind, family, folder):
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
     import transformers
 
-    what = 'a tokenizer without running its code'
-    with reading(folder, what, 'add a tokenizer.json', n_letters=300):
+    way_out = 'add a tokenizer.json'
+    with reading(folder, 'a tokenizer without running its code', way_out, n_letters=300):
         theirs = getattr(transformers, family.tokenizer).from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
@@ -153,10 +158,9 @@ def chat_of(tokenizer, folder):
     if not tokenizer.chat_template:
         return None
 
+    @reading(folder, 'a chat by its template', 'leave out --apply_chat_template', n_letters=300)
     def chat(messages, **options):
-        what = 'a chat by its template'
-        with reading(folder, what, 'leave out --apply_chat_template', n_letters=300):
-            return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
     chat.template = tokenizer.chat_template
     return chat
@@ -179,17 +183,6 @@ class MaskedFamily:
     mask_id: int | None = None
     writes_end: bool = True
     tokenizer: str = 'PreTrainedTokenizerFast'
-
-
-def masked_family(kind, path):
-    """Return the MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
-    if kind in list(FAMILIES):  # a list: a model_type may be any value of JSON
-        return FAMILIES[kind]
-    raise ValueError(
-        f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, '
-        f'which train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)}; in '
-        'Python anyorder.extras.masked.masked.MaskedModel takes any callable that sees all tokens'
-    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -324,8 +317,8 @@ def at_time_0(weights, config):
         w[f'{norm}.weight'] *= 1 + scale
         w[f'{norm}.bias'] = shift
 
-    cosines = torch.ones(128, dtype=w['vocab_embed.embedding'].dtype)
-    time = linear(torch.cat([cosines, 0 * cosines]), 'sigma_map.mlp.0')
+    cosines = w['vocab_embed.embedding'].new_ones(128)
+    time = linear(F.pad(cosines, (0, 128)), 'sigma_map.mlp.0')  # the sines are 0
     time = F.silu(linear(F.silu(time), 'sigma_map.mlp.2'))
     modulate('output_layer.norm_final', *linear(time, 'output_layer.adaLN_modulation').chunk(2))
     for layer in range(config['n_blocks']):
@@ -373,9 +366,11 @@ def filled(kind, config, weights, misfits=MISFITS):
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
-    names = set()
-    for misfit in misfits:  # names, or tuples of a name and shapes
-        names.update(key if isinstance(key, str) else key[0] for key in info[misfit])
+    names = {
+        key if isinstance(key, str) else key[0]  # else a tuple of a name and shapes
+        for misfit in misfits
+        for key in info[misfit]
+    }
     if names:
         raise ValueError(f'{len(names)} weights do not fit config.json, the first is {min(names)}')
     return network
