@@ -14,6 +14,7 @@ from conftest import make_model, one_line, options_in, options_of_lines
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
 from anyorder.extras.lm_eval import last_word
+from anyorder.extras.lm_eval.__main__ import arguments
 from anyorder.extras.lm_eval.reading import continuation_scores, in_orders
 from anyorder.generation import generate
 from anyorder.likelihood import block_nll
@@ -275,6 +276,11 @@ def test_what_a_command_line_lacks_is_one_line(harness, lm, script, monkeypatch)
     monkeypatch.setitem(sys.modules, 'lm_eval.__main__', None)
     said = script('anyorder.extras.lm_eval', '--tasks=x', code=1).stderr
     assert '-r requirements-extra.txt' in said
+
+
+@pytest.mark.parametrize('word', ['-C', '-C=x', '--config', '--config=x'])
+def test_a_file_of_options_is_in_place_of_our_defaults(word):
+    assert arguments([word]) == ['run', word]
 
 
 # ---- masked models of others
