@@ -112,7 +112,7 @@ class AnyOrderLM(LM):
         and how it is read."""
         # of a file that the order names the Way knows what is in it
         how = [*self.writer.tokenizer.identity, self.writer.dtype, self.way]
-        how += [self.options[name] for name in HOW]
+        how += map(self.options.get, HOW)
         return f'{digest(self.writer.model)} {derive_seed(*map(repr, how)):x}'
 
     def set_cache_hook(self, cache_hook):
@@ -179,16 +179,14 @@ class AnyOrderLM(LM):
 
         As lm-eval has it, the blanks at the end of a context belong to what follows."""
         found = self.spans(context + continuation, spelling)
-        tokens = tokens_of(found)
         if not continuation:
-            return tokens, []
+            return tokens_of(found), []
         if not found or found[-1][2] <= len(context):
             raise ValueError(
                 f'{self.writer.tokenizer.name} makes no token of {continuation[:60]!r} behind '
                 f'{context[-60:]!r}, so that its likelihood says nothing: leave this text out'
             )
-        given, _ = split_spans(found, len(context.rstrip()))
-        return tokens[: len(given)], tokens[len(given) :]
+        return tuple(map(tokens_of, split_spans(found, len(context.rstrip()))))
 
     def spans(self, text, spelling):
         """Return the tokens of a text and their places, without the beginning that the model puts
@@ -218,7 +216,7 @@ class AnyOrderLM(LM):
             seed = derive_seed(self.options.seed, context, repeats[context])
             repeats[context] += 1
             tokens = tokens_of(self.spans(context, spelling))
-            row = np.pad(np.array(tokens, dtype=int), (0, n_new), constant_values=-1)
+            row = np.pad(tokens, (0, n_new), constant_values=-1)
             alike[tuple(how)].append((number, row, seed))
         spelling.say()
 

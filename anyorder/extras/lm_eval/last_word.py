@@ -25,10 +25,8 @@ def last_word(config, checkpoint):
     def nats(model, items, numbers):
         """Return (len(numbers), 2): the nats of a word, and 1 where it is right."""
         words = [items[n] for n in numbers]
-        how = {'batch_size': config.batch_size, 'length': config.block_size}
-        scores = continuation_scores(model, words, **how)
-        found = [[nats, greedy] for _, nats, greedy in sorted(scores)]
-        return torch.tensor(found, dtype=torch.float64)
+        scores = continuation_scores(model, words, config.batch_size, config.block_size)
+        return torch.tensor(sorted(scores), dtype=torch.float64)[:, 1:]
 
     size = config.batch_size
     name = 'accuracy'

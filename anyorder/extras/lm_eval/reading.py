@@ -77,7 +77,6 @@ def pieces(context, continuation, block_size):
     text = [*context, *continuation]
     found = []
     for first in range(len(context), len(text), block_size):
-        end = min(first + block_size, len(text))
-        start = max(0, end - block_size)
-        found.append((text[start:first], text[first:end]))
+        start = max(0, min(first, len(text) - block_size))
+        found.append((text[start:first], text[first : first + block_size]))
     return found
