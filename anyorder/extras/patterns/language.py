@@ -55,7 +55,7 @@ class Language(Limits):
     start     (n,) the position on the canvas where it begins, below 0 before it
     span      (B, N) the number of the span that has a position, -1 for none
     position  (n, L) that of a place, -1 for none on the canvas
-    beside    (n, L) the token of a place before or behind the canvas, else BLANK
+    beside    (n, L) the token of a place before or behind the canvas
     held      (n, L) whose law the messages have: that of a known token, or that of a BLANK which
               nobody has answered, or one that was OBSERVED
     stand_in  (n, L, C) the log masses of the law of a BLANK"""
@@ -78,16 +78,14 @@ class Language(Limits):
         self.start = np.array(starts)
         lengths = np.array([*map(len, texts)])
         shape = len(spans), lengths.max()
-        self.span = np.full(canvas.order.shape, -1)
         self.position = np.full(shape, -1)
         self.beside = np.full(shape, BLANK)
         for i, (row, start, tokens) in enumerate(spans):
             first = max(0, -start)
             end = min(len(tokens), int(canvas.n_visits[row]) - start)
             self.beside[i, : len(tokens)] = tokens
-            self.beside[i, first:end] = BLANK
             self.position[i, first:end] = range(start + first, start + end)
-            self.span[row, start + first : start + end] = i
+        self.find_spans(canvas.idx.shape)
         self.held = np.full(shape, BLANK)
 
         # The laws of what nobody has answered
@@ -107,6 +105,12 @@ class Language(Limits):
                 f'{canvas.start[row] + self.start[i]} on with what is known and allowed '
                 'there: choose another text, another number of blanks, or allow more'
             )
+
+    def find_spans(self, shape):
+        """Find the span of each position of a canvas of this shape (B, N)."""
+        self.span = np.full(shape, -1)
+        span, place = np.nonzero(self.position >= 0)
+        self.span[self.row[span], self.position[span, place]] = span
 
     def find(self, cells):
         """Return the span and the place (n,) of those of the cells (m,) that are in one, and their
@@ -203,10 +207,7 @@ class Language(Limits):
         part.inner = self.inner.take(rows)
         part.messages = self.messages.take(spans)
         part.row = row
-        # the new number of each span in each row; the last column is that of none
-        number = np.full((len(rows), 1 + len(self.row)), -1)
-        number[row, spans] = np.arange(len(spans))
-        part.span = np.take_along_axis(number, self.span[rows.numpy()], 1)
+        part.find_spans((len(rows), self.span.shape[1]))
         return part
 
 
