@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from anyorder.extras.patterns.masses import Classes
-from anyorder.extras.patterns.messages import LOWEST, Messages, taken
+from anyorder.extras.patterns.messages import Messages, taken
 from anyorder.fast import split_rows
 from anyorder.generation.limits import Limits
 from anyorder.generation.plan import Cells
@@ -176,9 +176,8 @@ class Language(Limits):
         if not len(span):
             return logits
         log_weights = self.messages.log_weights(span, place)
-        largest = log_weights.max(1, keepdims=True)
-        log_weights -= np.maximum(largest, LOWEST)
-        log_weights[largest[:, 0] == -np.inf] = 0
+        log_weights[(log_weights == -np.inf).all(1)] = 0
+        log_weights -= log_weights.max(1, keepdims=True)
         if len(span) == len(logits):
             return self.classes.added(logits, log_weights)
         own = self.classes.added(logits[number], log_weights)
