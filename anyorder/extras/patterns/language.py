@@ -151,10 +151,10 @@ class Language(Limits):
     def hold(self, span, place, token):
         """Put the laws of tokens (n,), or BLANK, at their places."""
         self.held[span, place] = token
-        stand_in = self.stand_in[span, place]
-        own = self.of_token[token][:, None] == np.arange(stand_in.shape[1])
-        logs = np.where(own, 0.0, -np.inf)
-        logs = np.where(token[:, None] == BLANK, stand_in, logs)
+        logs = self.stand_in[span, place]
+        is_known = token != BLANK
+        logs[is_known] = -np.inf
+        logs[is_known, self.of_token[token[is_known]]] = 0
         self.messages.put(span, place, logs)
 
     def alone(self, logits, part, cells, n_tokens, scores):
