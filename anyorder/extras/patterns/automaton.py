@@ -5,7 +5,6 @@ token leads from a state to another by its bytes, and tokens that lead from each
 one are a class."""
 
 import functools
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ def built(pattern):
     )
     try:
         done = subprocess.run(
-            [sys.executable, os.path.abspath(build.__file__)],
+            [sys.executable, build.__file__],
             input=pattern.text.encode(),
             capture_output=True,
             timeout=build.MOST_SECONDS,
