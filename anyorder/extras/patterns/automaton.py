@@ -125,9 +125,7 @@ def minimal(behind, start, final):
     States that accept the same texts are one, found by Moore's rounds: two states differ if one of
     them is final, or if a class leads them to states that differ. States that accept nothing are
     -1, the start too, and those that nothing reaches are left out."""
-    n_states = len(behind)
-    to = np.pad(behind, ((0, 1), (0, 0)), constant_values=-1)
-    to[to < 0] = n_states  # the dead state is the last one
+    to = np.pad(behind, ((0, 1), (0, 0)), constant_values=-1)  # the dead state is the last one
     final = np.append(final, False)
 
     # groups of states that differ in nothing yet
@@ -137,8 +135,7 @@ def minimal(behind, start, final):
         n_groups = group.max() + 1
         first, group = distinct(np.column_stack([group, group[to]]))
 
-    kept = np.unique(group[reached(to, start)])
-    kept = kept[kept != group[n_states]]
+    kept = np.setdiff1d(group[reached(to, start)], group[-1])
     number = np.full(n_groups, -1)
     number[kept] = np.arange(len(kept))
     first = first[kept]
