@@ -147,7 +147,7 @@ def distinct(rows):
     whole numbers (n, k), compared by 64 bits of their sums."""
     weights = np.random.default_rng(0).integers(-(2**62), 2**62, rows.shape[1])
     _, first, number = np.unique(rows @ weights, return_index=True, return_inverse=True)
-    return first, number.ravel()
+    return first, number
 
 
 def reached(to, start):
