@@ -179,8 +179,8 @@ def walk(of_bytes, byte_classes, tokens, pattern):
     one so far are together in a column (S,), of which there are few."""
     n_states, n_letters = of_bytes.shape
     step = np.pad(of_bytes, ((0, 1), (0, 0)), constant_values=-1).T.astype(np.int32)
-    columns = [np.arange(n_states, dtype=np.int32), np.full(n_states, -1, np.int32)]
-    number = {column.tobytes(): i for i, column in enumerate(columns)}
+    columns = {0: np.arange(n_states, dtype=np.int32), 1: np.full(n_states, -1, np.int32)}
+    number = {column.tobytes(): i for i, column in columns.items()}
 
     @functools.cache
     def behind(column, letter):
@@ -190,11 +190,9 @@ def walk(of_bytes, byte_classes, tokens, pattern):
                 f'{pattern} is too large for these tokens: {n_states:,} states, and more than '
                 f'{len(columns):,} classes of tokens; write a simpler pattern'
             )
-        key = found.tobytes()
-        if key not in number:
-            number[key] = len(columns)
-            columns.append(found)
-        return number[key]
+        i = number.setdefault(found.tobytes(), len(number))
+        columns[i] = found
+        return i
 
     at = np.array([int(text is None) for text in tokens])  # what is no text leads nowhere
     texts = [text or b'' for text in tokens]
@@ -208,4 +206,4 @@ def walk(of_bytes, byte_classes, tokens, pattern):
         found = [behind(*divmod(one, n_letters)) for one in steps.tolist()]
         at[left] = np.array(found)[inverse]
     used, classes = np.unique(at, return_inverse=True)
-    return np.stack(columns)[used].T, classes
+    return np.stack([*columns.values()])[used].T, classes
