@@ -49,8 +49,8 @@ class Messages:
         self.start = table.start
         self.logs = logs
         self.forward = np.full((n, n_places + 1, S + 1), -np.inf)
+        self.backward = self.forward.copy()
         self.forward[:, 0, table.start] = 0
-        self.backward = np.full((n, n_places + 1, S + 1), -np.inf)
         self.backward[np.arange(n), lengths, :S] = np.where(table.final, 0, -np.inf)
         self.known_to = np.zeros(n, int)
         self.known_from = lengths.copy()
