@@ -123,11 +123,9 @@ class Sums:
 
     def __init__(self, ends, n_ends, x, y, none):
         every = np.arange(n_ends)
-        ends = np.concatenate([ends, every])
-        order = ends.argsort(kind='stable')
-        self.ends = ends[order]
-        self.x = np.concatenate([x, np.full(n_ends, none)])[order]
-        self.y = np.concatenate([y, np.zeros(n_ends, int)])[order]
+        more = every, np.full(n_ends, none), np.zeros(n_ends, int)
+        edges = np.hstack([[ends, x, y], more])
+        self.ends, self.x, self.y = edges[:, edges[0].argsort(kind='stable')]
         self.first = np.searchsorted(self.ends, every)
 
     def __call__(self, x, y):
