@@ -56,21 +56,16 @@ def check(text, shown):
 
 
 def outside_classes(text):
-    """Return an expression with an x for each class, and for each escape that means a sign or a
-    letter."""
+    """Return an expression with an x for each piece of a class, and for each escape that means a
+    sign or a letter."""
     found = []
     depth = 0  # of brackets, which Rust lets stand in brackets
     for piece in PIECE.findall(text):
+        depth += piece[0] == '['
         is_sign = piece[0] == '\\' and not re.fullmatch(r'\\[\w<>]', piece)
-        if piece[0] == '[':
-            depth += 1
-            found.append('x')
-        elif depth:
-            depth -= piece == ']'
-        elif is_sign:
-            found.append('x')
-        else:
-            found.append(piece)
+        found.append('x' if depth or is_sign else piece)
+        if depth and piece == ']':
+            depth -= 1
     return ''.join(found)
 
 
