@@ -32,16 +32,14 @@ def of_tiktoken(name):
     return Library.of_file(f'tiktoken:{name}', file_of_ranks(encoding(name)))
 
 
-def of_folder(folder):
-    """Return the tokenizer in a folder in the hub's format, or in that of a prepared set."""
-    return in_folder(folder, f'{os.path.basename(os.path.abspath(folder))}/')
+def of_folder(folder, name=''):
+    """Return the tokenizer in a folder in the hub's format, or in that of a prepared set.
 
-
-def in_folder(folder, name):
-    """Return the tokenizer in a folder, see of_folder, by this name."""
+    name  in place of the folder's"""
     found = of_training(folder)
     if found:
         return found
+    name = name or f'{os.path.basename(os.path.abspath(folder))}/'
     end = said_in(folder, 'tokenizer_config.json').get('eos_token')
     if isinstance(end, dict):
         end = end.get('content')
@@ -89,7 +87,7 @@ def of_hub(name):
 
     with asking_hub(f'hf:{name}'):
         folder = snapshot_download(name, allow_patterns=HUB_FILES)
-    return in_folder(folder, f'hf:{name}')
+    return of_folder(folder, f'hf:{name}')
 
 
 def to_train(size):
