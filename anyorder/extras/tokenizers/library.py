@@ -70,7 +70,12 @@ class Library(Tokenizer):
             backend = tokenizers.Tokenizer.from_str(text)
         if getattr(backend.model, 'dropout', None):
             backend.model.dropout = None  # a text has the same tokens each time
-        check_ids(name, backend.get_vocab())
+        ids = [*backend.get_vocab().values()]
+        if max(ids) >= N_IDS or len({*ids}) < len(ids):
+            raise ValueError(
+                f'{name} must have an id below {N_IDS:,} for each token, and none for two: number '
+                'its tokens without gaps'
+            )
         if eos is None:
             eos = end_of(backend, end)
         return cls(name, backend, eos)
@@ -208,22 +213,13 @@ def spans_of(found):
     return [(i, *place) for i, place in zip(found.ids, found.offsets)]
 
 
-def check_ids(name, ids):
-    """Raise ValueError unless each token of {token: id} has a small id of its own."""
-    if max(ids.values()) >= N_IDS or len({*ids.values()}) < len(ids):
-        raise ValueError(
-            f'{name} must have an id below {N_IDS:,} for each token, and none for two: number its '
-            'tokens without gaps'
-        )
-
-
 def special_of(backend):
     """Return {text: id} of the special tokens of a backend."""
     added = backend.get_added_tokens_decoder()
     return {token.content: i for i, token in added.items() if token.special}
 
 
-def end_of(backend, end=''):
+def end_of(backend, end):
     """Return the token of a backend that ends a document. If it has none, it is given one.
 
     end  the text of the special token that does so, where there is no <|endoftext|>"""
@@ -294,11 +290,11 @@ def kinds(part):
 def bytes_of_tokens(backend, n_tokens, unknown):
     """Return the bytes of each token of a backend in whose vocabulary a letter is a byte. Tokens
     that are added are text as they stand, or special."""
-    pieces = dict.fromkeys(range(n_tokens))
+    pieces = [None] * n_tokens
     for token, i in backend.get_vocab().items():
         found = [*map(BYTE_OF.get, token)]
         if i != unknown:
             pieces[i] = token.encode() if None in found else bytes(found)
     for i, token in backend.get_added_tokens_decoder().items():
         pieces[i] = None if token.special else token.content.encode()
-    return [*pieces.values()]
+    return pieces
