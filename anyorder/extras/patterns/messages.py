@@ -70,12 +70,11 @@ class Messages:
         np.minimum.at(first, span, place + 1)
         self.sweep(self.onward, self.forward, self.known_to, last, 1)
         self.sweep(self.back, self.backward, self.known_from, first, -1)
-        size = max(1, BLOCK // len(self.between.ends))
+        n_blocks = 1 + len(span) * len(self.between.ends) // BLOCK
         found = []
-        for number in range(0, len(span), size):
-            some = slice(number, number + size)
-            before = self.forward[span[some], place[some]]
-            behind = self.backward[span[some], place[some] + 1]
+        for one, at in np.array_split(np.stack([span, place]), n_blocks, 1):
+            before = self.forward[one, at]
+            behind = self.backward[one, at + 1]
             with np.errstate(divide='ignore'):
                 found.append(self.between(before, behind))
         return np.concatenate(found)
