@@ -51,7 +51,7 @@ def automaton(expression):
     numbers = array.array('i')
     for state in states:
         row = array.array('i', [-1]) * 257
-        for byte, behind in edges.get(state, {}).items():
+        for byte, behind in edges[state].items():
             row[byte] = number[behind]
         row[0] = -1  # the two NULs, which a class or a dot of the expression fits, too
         numbers += row

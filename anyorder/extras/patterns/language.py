@@ -173,7 +173,7 @@ class Language(Limits):
         matches any more."""
         logits = self.inner.law(cells, logits)
         span, place, number = self.find(cells)
-        if not len(span):
+        if not span.size:
             return logits
         log_weights = self.messages.log_weights(span, place)
         log_weights[(log_weights == -np.inf).all(1)] = 0

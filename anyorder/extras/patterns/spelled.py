@@ -43,7 +43,7 @@ def vocabulary(tokenizer):
             f'of {tokenizer.name} no token has a text of its own ({tokenizer.why_no_parts}): a '
             'pattern needs another tokenizer'
         )
-    tokens = [None] * tokenizer.n_tokens
+    tokens = [None for _ in range(tokenizer.n_tokens)]
     first = list(tokens)
     special = {*tokenizer.special.values(), tokenizer.unknown, tokenizer.eos}
     for name, i in tokenizer.backend.get_vocab().items():

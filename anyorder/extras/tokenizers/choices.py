@@ -36,8 +36,7 @@ def of_folder(folder, name=''):
     """Return the tokenizer in a folder in the hub's format, or in that of a prepared set.
 
     name  in place of the folder's"""
-    found = of_training(folder)
-    if found:
+    if found := of_training(folder):
         return found
     name = name or f'{os.path.basename(os.path.abspath(folder))}/'
     end = said_in(folder, 'tokenizer_config.json').get('eos_token')

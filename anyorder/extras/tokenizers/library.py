@@ -290,7 +290,7 @@ def kinds(part):
 def bytes_of_tokens(backend, n_tokens, unknown):
     """Return the bytes of each token of a backend in whose vocabulary a letter is a byte. Tokens
     that are added are text as they stand, or special."""
-    pieces = [None] * n_tokens
+    pieces = [None for _ in range(n_tokens)]
     for token, i in backend.get_vocab().items():
         found = [*map(BYTE_OF.get, token)]
         if i != unknown:

@@ -22,8 +22,7 @@ def cut_of_words(words, text):
     """Return last_cut, or else the last end of a word that stays one whatever follows.
 
     words  cuts a text by GPT-2's expression or by WORDS"""
-    n = last_cut(text)
-    if n:
+    if n := last_cut(text):
         return n
     ends = (end for _, (_, end) in words.pre_tokenize_str(text))
     return max((end for end in ends if end + AHEAD <= len(text)), default=0)
