@@ -51,7 +51,7 @@ BUDGET = {
     'anyorder/extras/puzzles': 10_328,
     'anyorder/extras/rules': 3_703,
     'anyorder/extras/speed': 5_360,
-    'anyorder/extras/tokenizers': 3_696,
+    'anyorder/extras/tokenizers': 3_695,
     'anyorder/generation': 17_355,
     'anyorder/likelihood': 7_753,
     'anyorder/machine': 4_487,
