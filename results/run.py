@@ -48,17 +48,13 @@ class Picture:
 
 
 class Finding:
-    """Its folder and what is compared, pictures, the set, the command that makes the set, and
-    the sets that it wants of others."""
+    """Its folder and what is compared, pictures, and the sets that it reads: first those that
+    nothing of MADE_BY makes."""
 
-    def __init__(
-        self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs', wants=()
-    ):
+    def __init__(self, about, *pictures, sets=('pydocs',)):
         self.about = about
         self.pictures = pictures
-        self.dataset = dataset
-        self.made_by = made_by
-        self.wants = wants
+        self.sets = sets
 
 
 def measured(evaluation, runs):
@@ -74,7 +70,6 @@ NETWORKS = {
     'two streams': 'two_stream',
 }
 SUDOKU = {'decoder': 'sudoku_decoder', 'encoder': 'sudoku_encoder', 'mixed': 'sudoku_mixed'}
-SUDOKU_60K = '-m anyorder.extras.puzzles make sudoku --n_train=60000 --name=sudoku_60k'
 PLATEAU = {
     'AdaLN': 'sudoku_decoder',
     'half the rates': 'sudoku_half',
@@ -231,31 +226,26 @@ FINDINGS = {
         'networks: 9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
         Picture('sudoku', '--y=val_any', SUDOKU),
         Picture('sudoku_solved', BY_ORDER, measured('solved', SUDOKU)),
-        dataset='sudoku_60k',
-        made_by=SUDOKU_60K,
+        sets=('sudoku_60k',),
     ),
     'graded': Finding(
         'networks: the same on two sets that others graded; needs data/graded and data/diabolical',
         Picture('sudoku_graded', BY_ORDER, measured('graded', SUDOKU)),
         Picture('sudoku_diabolical', BY_ORDER, measured('diabolical', SUDOKU)),
-        dataset='sudoku_60k',
-        made_by=SUDOKU_60K,
-        wants=('graded', 'diabolical'),
+        sets=('graded', 'diabolical', 'sudoku_60k'),
     ),
     'plateau': Finding(
         'plateau: a 9 x 9 decoder at lower rates, and how a slot is told its target; '
         '13 to 27 minutes a run',
         Picture('plateau', '--y=val_any', PLATEAU),
         Picture('plateau_solved', BY_ORDER, measured('solved', PLATEAU)),
-        dataset='sudoku_60k',
-        made_by=SUDOKU_60K,
+        sets=('sudoku_60k',),
     ),
     'zebra4': Finding(
         'puzzles: Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
         Picture('zebra4', '--y=val_any', ZEBRA4),
         Picture('zebra4_solved', BY_ORDER, measured('solved', ZEBRA4)),
-        dataset='zebra4',
-        made_by='-m anyorder.extras.puzzles make zebra4',
+        sets=('zebra4',),
     ),
     'countdown': Finding(
         'countdown: reach a target by arithmetic, by the same and a GPT; 2 minutes a run, and 6',
@@ -271,18 +261,25 @@ FINDINGS = {
             BY_ORDER,
             measured('reached_l2r', COUNTDOWN_L2R_LONG) | measured('reached', COUNTDOWN_LONG),
         ),
-        dataset='countdown3_30',
-        made_by='-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
+        sets=('countdown3_30',),
     ),
     'nae_sat': Finding(
         'networks: latents and observations by the same; 25 minutes a run',
         Picture('nae_sat', '--y=val_any', NAE_SAT),
         Picture('nae_sat_agree', '--x=order --y=right', measured('agree', NAE_SAT)),
-        dataset='nae_sat',
-        made_by='-m anyorder.extras.puzzles make nae_sat',
+        sets=('nae_sat',),
     ),
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
+
+# the commands that make sets
+MADE_BY = {
+    'pydocs': 'data/prepare.py pydocs',
+    'sudoku_60k': '-m anyorder.extras.puzzles make sudoku --n_train=60000 --name=sudoku_60k',
+    'zebra4': '-m anyorder.extras.puzzles make zebra4',
+    'countdown3_30': '-m anyorder.extras.puzzles make countdown3 --largest=30 --name=countdown3_30',
+    'nae_sat': '-m anyorder.extras.puzzles make nae_sat',
+}
 
 OF_PUZZLES = '-m anyorder.extras.puzzles solve --orders'
 # what measures a checkpoint
@@ -385,14 +382,15 @@ def main(config, more=()):
     commands = plan(finding.pictures, config, more)
     for path, words in commands.items():
         is_made(path, words)  # what is refused is refused before the work
-    for wanted in finding.wants:
-        if not os.path.exists(os.path.join(config.data_dir, wanted)):
+    for wanted in finding.sets:
+        if os.path.exists(os.path.join(config.data_dir, wanted)):
+            continue
+        if wanted not in MADE_BY:
             raise ValueError(
                 f'{name} wants the set {wanted} in data_dir={config.data_dir}, which is made of '
                 'what others have: prepare it there, or choose another finding'
             )
-    if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
-        python(*shlex.split(finding.made_by), f'--data_dir={config.data_dir}')
+        python(*shlex.split(MADE_BY[wanted]), f'--data_dir={config.data_dir}')
     make_all(commands, config.jobs)
     for picture in finding.pictures:
         draw(picture, config)

@@ -54,7 +54,9 @@ def values(commands, *options):
 @pytest.mark.parametrize('name', run.FINDINGS)
 def test_every_command_of_a_finding_is_understood_and_run_once(made, script, data, name):
     asked = [name, '--jobs=2']
-    for wanted in run.FINDINGS[name].wants:
+    for wanted in run.FINDINGS[name].sets:
+        if wanted in run.MADE_BY:
+            continue
         with one_line(f'set {wanted} '):  # and nothing is begun
             made(*asked)
         os.mkdir(wanted)
