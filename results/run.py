@@ -16,8 +16,8 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -35,16 +35,8 @@ data_dir = 'data'  # where prepared sets are; what is missing is made there
 ENDED = 'ended well'  # the last line of what a command said
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure and a table.
-
-    options  of pictures
-    lines    {label: RUN or RUN/EVALUATION}"""
-
-    name: str
-    options: str
-    lines: dict
+# a figure and a table: options of pictures, and lines {label: RUN or RUN/EVALUATION}
+Picture = namedtuple('Picture', 'name options lines')
 
 
 class Finding:
