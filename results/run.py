@@ -424,10 +424,10 @@ def training(run, seed, config, more):
 def options_of(run):
     """Return what train.py is given, as in a shell: of a run that is another one with more options
     those of the other one first."""
-    first, *more = RUNS[run].split(' ', 1)
+    first, space, more = RUNS[run].partition(' ')
     if first in RUNS:
         first = options_of(first)
-    return ' '.join([first, *more])
+    return first + space + more
 
 
 def path_of(line, seed, config):
@@ -505,16 +505,20 @@ def draw(picture, config):
     """Draw a picture, and print its table."""
     seeds = numbers(config, 'seeds')
     paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in seeds]
-    labels = ','.join(picture.lines)
-    out = f'--out={config.out}/{picture.name}.png'
-    options = [out, *picture.options.split(), f'--labels={labels}']
-    python('-m', 'anyorder.extras.pictures', *options, *paths)
+    python(
+        '-m',
+        'anyorder.extras.pictures',
+        f'--out={config.out}/{picture.name}.png',
+        *picture.options.split(),
+        f'--labels={",".join(picture.lines)}',
+        *paths,
+    )
 
 
 def split(arguments):
     """Return the arguments before and behind the first --."""
-    before = list(itertools.takewhile(lambda word: word != '--', arguments))
-    return before or ['--help'], arguments[len(before) + 1 :]
+    end = [*arguments, '--'].index('--')
+    return arguments[:end] or ['--help'], arguments[end + 1 :]
 
 
 if __name__ == '__main__':
