@@ -91,7 +91,10 @@ def test_a_block_keeps_what_the_plan_counts(case):
         of_row.append(kept_bytes(config, 3, dtype, apart) - kept_bytes(config, 2, dtype, apart))
     b = 2 if dtype == 'bfloat16' else 4
     n_streams = 2 if name == 'two_stream' else 1
-    expected = 256 * n_streams * slot_bytes(config, b, compiled=False, cuda=False)
+    of_slot = slot_bytes(config, b, compiled=False)
+    if not config.gpt2_blocks:
+        of_slot += 4 * 4 * 64  # on a CPU a norm is several operations
+    expected = 256 * n_streams * of_slot
     if name == 'mixed' or apart:
         expected += b * 256**2
     assert of_row[1] - of_row[0] == pytest.approx(expected, rel=0.005)

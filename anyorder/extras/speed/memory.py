@@ -110,7 +110,7 @@ def copied_bytes(model, b, recomputes):
     return b * n_copied
 
 
-def slot_bytes(config, b, compiled, cuda=True):
+def slot_bytes(config, b, compiled):
     """Return bytes that a forward pass keeps of a slot in a block; a number of a product has b.
 
     Counted in multiples of the width C; tests/extras/test_speed.py counts what is kept eagerly.
@@ -128,8 +128,6 @@ def slot_bytes(config, b, compiled, cuda=True):
             n_product += 1
         if has_norms and b < FLOAT:
             n_float32 += 2  # copies of q and k
-        if has_norms and not cuda:
-            n_float32 += 4  # on a CPU a norm is several operations
         if has_adaln:
             n_float32 += 2  # norms
         if config.target_position == 'two_stream':
