@@ -105,8 +105,7 @@ def main(config):
     if 'n_steps' in passes:
         time_texts(table, model, passes, config, device, dtype)
     if config.n_updates:
-        model, compiled, step = training_step(config, device, dtype)
-        flops = training_flops(model, config.batch_size)
+        flops, compiled, step = training_step(config, device, dtype)
         name = 'compiled updates' if compiled else 'updates'
         times = times_of_updates(step, flops, config, device, dtype)
         table.add({'name': f'{name}, {config.optimizer}', **times})
@@ -132,8 +131,8 @@ def time_texts(table, model, passes, config, device, dtype):
             if name == 'decoder':
                 # only now: the first call in a process has all that a device prepares once
                 limits = device_limits(device, products)
-                how = config.batch_size, ends, *limits, products.itemsize
-                row['of_limit'] = generation_limit(model, *how) / row['later']
+                limit = generation_limit(model, len(order), ends, *limits, products.itemsize)
+                row['of_limit'] = limit / row['later']
             table.add(row)
 
 
@@ -150,9 +149,9 @@ def random_model(config, device):
 
 
 def training_step(config, device, dtype):
-    """Return (model with random weights, whether updates are compiled, a function that makes one).
+    """Return (FLOPs of an update, whether updates are compiled, a function that makes one).
 
-    The update is that of train.py."""
+    The update is that of train.py, of a model with random weights."""
     model = lean(random_model(config, device).train())
     run = Config(
         config,
@@ -173,11 +172,12 @@ def training_step(config, device, dtype):
     compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
     if compiled:
         state.run_model = torch.compile(model)
-    state.graphs = make_graphs(state, run, training_flops(model, config.batch_size))
+    flops = training_flops(model, config.batch_size)
+    state.graphs = make_graphs(state, run, flops)
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
     split = Split(tokens, Meta(n_tokens=config.n_tokens))
     sets = [Blocks(split, config.block_size)]
-    return model, compiled, partial(update, state, sets, run.learning_rate, run)
+    return flops, compiled, partial(update, state, sets, run.learning_rate, run)
 
 
 # --------------------------------------------------------------------------------------------------
