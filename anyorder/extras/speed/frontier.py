@@ -90,8 +90,12 @@ def main(config):
         samples = writer.infill(
             blanks, way=way, seed=config.seed, batch_size=config.batch_size
         ).samples
-        row = {'way': name, 'n_steps': n_steps, 'seconds': time.perf_counter() - start}
-        row['passes'] = statistics.fmean(sample['passes'] for sample in samples)
+        row = {
+            'way': name,
+            'n_steps': n_steps,
+            'seconds': time.perf_counter() - start,
+            'passes': statistics.fmean(sample['passes'] for sample in samples),
+        }
         how = Config(config, n_orders=1, block_size=writer.block_size, estimates='', pattern='')
         estimate = written(how, writer.checkpoint, law, name=name)
         (of_text,) = estimate.rows(estimate.measure(writer.model, text, Journal('', {})), text)
