@@ -64,17 +64,17 @@ def lines_of(config):
     with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
     are_streams = all(blocks.meta.is_stream for blocks in sets.values())
-    found = {
-        'dtype': dtype,
-        'length': config.block_size,
-        'apart': keeps_apart(config.documents) and are_streams,
-        'world_size': world_size,
-    }
-    if config.compile == 'auto':
-        found['compile'] = config.max_iters >= LONG_RUN
-    if sets.keys() == weights_in(config.dataset).keys():
-        found['length'] = width_of(sets.values())  # less than block_size of short documents
-    run = Config(config | found)
+    run = Config(
+        config,
+        dtype=dtype,
+        length=config.block_size,
+        apart=keeps_apart(config.documents) and are_streams,
+        world_size=world_size,
+    )
+    if run.compile == 'auto':
+        run['compile'] = run.max_iters >= LONG_RUN
+    if sets.keys() == weights_in(run.dataset).keys():
+        run['length'] = width_of(sets.values())  # less than block_size of short documents
 
     # What it costs
     yield row('parameters', model.n_parameters(), ',', shape)
@@ -197,7 +197,7 @@ def memory_lines(run, model, name, gpu):
             continue
 
         def bytes_at(batch_size, saved=saved):
-            other = Config(run | {'batch_size': batch_size, 'save_memory': saved})
+            other = Config(run, batch_size=batch_size, save_memory=saved)
             return sum(memory(model, other).values())
 
         largest = bisect_right(range(1, 2**40), room * GIB, key=bytes_at)
