@@ -71,11 +71,18 @@ def main(config):
     check_options(config, data_set)
     where = config.data_dir, config.name, config.source, config.split
     if data_set == 'tokens':
-        form = {key: config[key] for key in FORM}
-        meta = prepare_tokens(*where, config.force, **form)
+        meta = prepare_tokens(
+            *where, config.force, end=config.end, vocabulary=config.vocabulary, shape=config.shape
+        )
     else:
-        keys = {key: config[key] for key in TEXTS}
-        meta = prepare(data_set, *where, config.tokenizer, config.force, **keys)
+        meta = prepare(
+            data_set,
+            *where,
+            config.tokenizer,
+            config.force,
+            text_key=config.text_key,
+            prompt_key=config.prompt_key,
+        )
     print_meta(config.data_dir, meta)
 
 
