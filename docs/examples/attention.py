@@ -68,9 +68,11 @@ def main(config):
     block_size = model.config.block_size
     split = open_split(config.data_dir, config.dataset, 'val')
     idx, _ = all_blocks(Blocks(split, block_size), config.n_blocks)
-    heads = []
-    for layer in range(model.config.n_layer):
-        heads += [f'{layer + 1}.{head + 1}' for head in range(model.config.n_head)]
+    heads = [
+        f'{layer + 1}.{head + 1}'
+        for layer in range(model.config.n_layer)
+        for head in range(model.config.n_head)
+    ]
 
     rows = {}
     for kind in ('random', 'l2r'):
