@@ -48,8 +48,9 @@ def main(config):
         panel = {label: curve_of(points, config.x, y) for label, points in lines.items()}
         if not any(panel.values()) or not there.issuperset(by):
             named = ', '.join(sorted(there))
-            asked = f'--y={y} by --x={config.x} --by={config.by}'
-            raise ValueError(f'no run has {asked}; they have: {named}')
+            raise ValueError(
+                f'no run has --y={y} by --x={config.x} --by={config.by}; they have: {named}'
+            )
         print(f'{y:<34}{"mean":>12}{"error":>10}{"runs":>6}  {config.x}')
         for label, curve in panel.items():
             print_ends(label, curve)
