@@ -43,11 +43,10 @@ def plain_generate(model, order, ends, temperature=1.0):
 
 def plain_draw(logits):
     """Return tokens (B, n) drawn from logits (B, n, V) behind a cut at a total probability of 1."""
-    B, n, _ = logits.shape
     values, ranked = logits.sort(descending=True)
     p = values.softmax(-1)
     p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
-    rank = torch.multinomial(p.flatten(0, 1), 1).view(B, n, 1)
+    rank = torch.multinomial(p.flatten(0, 1), 1).view(*logits.shape[:2], 1)
     return ranked.gather(-1, rank)[..., 0]
 
 
@@ -56,9 +55,8 @@ def device_limits(device, dtype):
     """Return (FLOP/s of a large matrix product, bytes/s of a large copy, both ways), measured."""
     x = torch.randn(2**26, device=device)
     y = torch.empty_like(x)
-    flop_rate = matmul_flops(device, dtype)
     n_bytes = 2 * 4 * len(x)
-    return flop_rate, n_bytes / seconds(lambda: y.copy_(x), device, 6)
+    return matmul_flops(device, dtype), n_bytes / seconds(lambda: y.copy_(x), device, 6)
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
@@ -69,8 +67,7 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
     and values. A drawn token costs 2 C V."""
     c = model.config
     C = c.n_embd
-    counts = weights_of_products(model)
-    n_weights = sum(n for name, n in counts.items() if 'adaLN' not in name)
+    n_weights = sum(n for name, n in weights_of_products(model).items() if 'adaLN' not in name)
     total = 0.0
     known = 0
     first = 0  # the first slot that runs

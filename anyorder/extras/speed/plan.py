@@ -180,8 +180,12 @@ def memory_lines(run, model, name, gpu):
     for part, n in parts.items():
         yield row(f'  {part}', n / GIB, ',.2f')
     yield row('together', sum(parts.values()) / GIB, ',.2f')
-    reserved = "without CUDA's own and what is lost between tensors"
-    yield row('there is', room, ',.2f', f'{gpu.memory:g} {reserved}')
+    yield row(
+        'there is',
+        room,
+        ',.2f',
+        f"{gpu.memory:g} without CUDA's own and what is lost between tensors",
+    )
 
     # The largest batch_size with and without each way to save memory
     yield '\n' + row(
