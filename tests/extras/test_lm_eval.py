@@ -195,7 +195,7 @@ order=l2r temperature=0.7 cfg_scale=3.0
 
 @pytest.mark.parametrize('how', WRITTEN)
 def test_what_is_written_is_what_a_writer_writes(lm, ckpt, how):
-    prompts = ['ab', 'x' * 22, 'abcdef']
+    prompts = ['ab', 'x' * 22, 'abcdef', '']
     if 'context' in how:
         prompts.append('x' * 30)
     texts = []

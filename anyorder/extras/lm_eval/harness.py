@@ -216,7 +216,7 @@ class AnyOrderLM(LM):
             seed = derive_seed(self.options.seed, context, repeats[context])
             repeats[context] += 1
             tokens = tokens_of(self.spans(context, spelling))
-            row = np.pad(tokens, (0, n_new), constant_values=-1)
+            row = np.pad(np.array(tokens, dtype=int), (0, n_new), constant_values=-1)
             alike[tuple(how)].append((number, row, seed))
         spelling.say()
 
