@@ -133,9 +133,9 @@ def without_padding(input_ids, attention_mask):
 
     returns  (tokens (B, n), behind the end of a row any; their number (B,); place (B, T), where the
              token of a column stands now, else the last one before it, or -1)"""
-    shown = torch.ones_like(input_ids).bool()
-    if attention_mask is not None:
-        shown = attention_mask.bool()
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    shown = attention_mask.bool()
     columns = torch.arange(input_ids.size(1), device=input_ids.device)
     n_shown = shown.cumsum(1)
     start = (n_shown == 0).sum(1, keepdim=True)
