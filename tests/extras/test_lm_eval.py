@@ -107,7 +107,7 @@ def test_last_words_are_counted():
     config = SimpleNamespace(batch_size=2, block_size=3)
     estimate = last_word.last_word(config, SimpleNamespace(tokenizer=tokenizer))
     (row,) = estimate.rows(estimate.measure(model, corpus, Journal('', {})), corpus)
-    found = scores(model, last_word.last_words(tokens, tokenizer), length=3)
+    found = scores(model, [*last_word.last_words(tokens, tokenizer)], length=3)
     nats, hits = np.transpose(found)
     assert (row['accuracy'], row['rows']) == (hits.mean(), 3)
     assert row['word_perplexity'] == pytest.approx(np.exp(nats.mean()))

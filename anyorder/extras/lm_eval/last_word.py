@@ -17,7 +17,7 @@ def last_word(config, checkpoint):
 
     def items(corpus):
         """Return the last words of all passages, the longest passage first."""
-        words = last_words(corpus.split.packed, checkpoint.tokenizer)
+        words = [*last_words(corpus.split.packed, checkpoint.tokenizer)]
         if not words:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         return sorted(words, key=lambda pair: -len(pair[0]))
@@ -53,16 +53,14 @@ class Accuracy(Estimate):
 
 
 def last_words(tokens, tokenizer):
-    """Return [(context tokens, last-word tokens)] of the documents of a stream (LAMBADA's task).
+    """Yield (context tokens, last-word tokens) of the documents of a stream (LAMBADA's task).
 
     Documents end in end-of-text. The blank before a word is part of the word. A document of one
     word is left out, and so is one whose tokens do not part before the last word."""
-    rows = []
     for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')
         ((_, word_ids),) = tokenizer.encode_pairs([(context, blank + word)])
         word_ids = [*map(int, word_ids)]
         n = len(word_ids)
         if context and word and ids[-n:] == word_ids:
-            rows.append((ids[:-n], word_ids))
-    return rows
+            yield ids[:-n], word_ids

@@ -53,7 +53,7 @@ def continuation_scores(
         return torch.stack([nll, (argmax(logits) == tokens).to(nll.dtype)], 1)
 
     longest_first = sorted(range(len(rows)), key=lambda r: -sum(map(len, rows[r])))
-    texts = [pieces(*rows[r], length) for r in longest_first]
+    texts = [[*pieces(*rows[r], length)] for r in longest_first]
     how = order, n_orders, seed
     asked = (row for piece in chain(*texts) for row in in_orders(model, *piece, *how))
     drawn = is_drawn(model.slots, order)
@@ -70,13 +70,11 @@ def continuation_scores(
 
 
 def pieces(context, continuation, block_size):
-    """Return [(context, tokens)]: the continuation in consecutive pieces of block_size tokens.
+    """Yield (context, tokens): the continuation in consecutive pieces of block_size tokens.
 
     Each comes after all that is before it, cut from the left to what fits. A continuation that fits
     is one piece."""
     text = [*context, *continuation]
-    found = []
     for first in range(len(context), len(text), block_size):
         start = max(0, min(first, len(text) - block_size))
-        found.append((text[start:first], text[first : first + block_size]))
-    return found
+        yield text[start:first], text[first : first + block_size]
