@@ -222,28 +222,32 @@ def test_a_text_ends_before_its_first_stop_or_where_its_document_ends(lm, ckpt):
     assert written(lm(), 'ab', until=['c']) == ['']
 
 
-HOT = {'do_sample': True, 'temperature': 3.0}
+HOT = 'do_sample=True temperature=3.0'
 LIKE = [  # (options, what is asked with) of one law each: greedy, of temperature 3, of 1
     [
-        ({}, {}),
-        ({}, {'temperature': 0.0}),
-        ({}, {'do_sample': True, 'top_k': 1}),
-        ({}, {'do_sample': False}),
-        ({'temperature': 3.0}, {'do_sample': False}),
+        ('', ''),
+        ('', 'temperature=0.0'),
+        ('', 'do_sample=True top_k=1'),
+        ('', 'do_sample=False'),
+        ('temperature=3.0', 'do_sample=False'),
     ],
-    [({}, HOT), ({'temperature': 3.0}, {}), ({'temperature': 3.0}, {'do_sample': True})],
-    [({}, {'do_sample': True}), ({}, HOT | {'temperature': 1.0})],
+    [('', HOT), ('temperature=3.0', ''), ('temperature=3.0', 'do_sample=True')],
+    [('', 'do_sample=True'), ('', 'do_sample=True temperature=1.0')],
 ]
 
 
 def test_nothing_is_drawn_unless_it_is_asked_for_and_a_repeat_is_another_draw(lm):
     """A temperature is of the request, or of the model, or 1."""
-    laws = [{written(lm(**options), 'ab', **how)[0] for options, how in ways} for ways in LIKE]
+    laws = [
+        {written(lm(**options_in(options)), 'ab', **options_in(how))[0] for options, how in ways}
+        for ways in LIKE
+    ]
     assert [len(texts) for texts in laws] == [1, 1, 1]
-    one, two = written(lm(), 'ab', 'ab', **HOT)
+    hot = options_in(HOT)
+    one, two = written(lm(), 'ab', 'ab', **hot)
     assert {one} == laws[1]
     assert len({two}.union(*laws)) == 4
-    assert written(lm(batch_size=1), 'ab', 'ab', **HOT) == [one, two]
+    assert written(lm(batch_size=1), 'ab', 'ab', **hot) == [one, two]
 
 
 BAD = [  # (options, what is asked with, a word)
@@ -350,13 +354,19 @@ def test_what_no_token_spells_is_said_and_nothing_is_refused(of_others, capsys):
 
 # ---- what is kept, the command, processes
 
+KEPT = """
+order=random
+order=random n_orders=2
+order=random seed=2
+dtype=bfloat16
+"""
+
 
 def test_answers_of_other_weights_and_options_are_never_served(lm, ckpt):
     from lm_eval.api.model import CachingLM
 
     pair = ('abxyz', ' cdef')
-    drawn = {'order': 'random'}
-    ways = [{}, drawn, drawn | {'n_orders': 2}, drawn | {'seed': 2}, {'dtype': 'bfloat16'}]
+    ways = [{}, *options_of_lines(KEPT)]
 
     def cached():
         return [likely(CachingLM(lm(**options), 'cache.db'), pair)[0] for options in ways]

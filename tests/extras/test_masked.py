@@ -34,8 +34,8 @@ KNOWN = {  # the special tokens come last, in BERT's first
     # bytes stand for the vocabulary of GPT-2, a download
     'mdlm': MaskedConfig(38, 257, 50257, prefix=(256,), suffix=(256,)),
     'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
-    'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
 }
+KNOWN['modernbert'] = KNOWN['bert']
 
 
 @pytest.fixture(scope='module')
