@@ -72,16 +72,15 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
 
 def launch(state, batches, lr, config, loss):
     """Learn in one launch. A CUDA graph for each shape of batches reads them where the first ones
-    are, and the learning rate beside them."""
+    are, and the learning rate in `state.rate`."""
     key = tuple(x is not None and x.shape for batch in batches.values() for x in batch)
-    first = batches, torch.zeros((), device=state.device)
-    places, rate = state.places.setdefault(key, first)
+    places = state.places.setdefault(key, batches)
     for micro, batch in batches.items():
         for place, x in zip(places[micro], batch):
             if x is not None:
                 place.copy_(x)
-    rate.fill_(lr)
-    return state.graphs.run(key, partial(learn, state, places, rate, config, loss))
+    state.rate.fill_(lr)
+    return state.graphs.run(key, partial(learn, state, places, state.rate, config, loss))
 
 
 def learn(state, batches, lr, config, loss):
@@ -127,7 +126,8 @@ def step(optimizers, lr):
 
 
 class TrainState:
-    """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it."""
+    """A run between two updates: what learns, and how far it is, all of which a checkpoint keeps;
+    and by which means its process makes updates."""
 
     COUNTED = ('iter_num', 'n_seen', 'flops', 'logged', 'totals')  # what tells how far
 
@@ -140,7 +140,8 @@ class TrainState:
         self.device = model.device
         self.run_model = model  # compiled, split or wrapped by DDP, see start.make_run_model
         self.graphs = None  # those of its updates, see start.make_graphs
-        self.places = {}  # what they read, see launch
+        self.places = {}  # the batches that they read, see launch
+        self.rate = torch.zeros((), device=self.device)  # the learning rate that they read
         self.iter_num = 0  # updates done
         self.n_seen = 0  # tokens that all processes saw until the last sum_seen
         self.flops = 0.0  # of the updates done, in all processes; the Clock of a run says them
