@@ -236,23 +236,24 @@ def lr_of(it, config):
 
 def make_optimizers(model, config):
     """Return [AdamW], or with the option 'muon' AdamW and Muon; matrices alone decay."""
-    params = {'hidden': [], 'matrices': [], 'vectors': []}
+    hidden, matrices, vectors = [], [], []
     for name, p in model.named_parameters():
-        kind = 'matrices' if p.dim() > 1 else 'vectors'
         if config.optimizer == 'muon' and is_hidden(name, p):
-            kind = 'hidden'
-        params[kind].append(p)
+            hidden.append(p)
+        elif p.dim() > 1:
+            matrices.append(p)
+        else:
+            vectors.append(p)
     groups = [
-        {'params': params['matrices'], 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
-        {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0},
+        {'params': matrices, 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
+        {'params': vectors, 'weight_decay': 0.0, 'lr_ratio': 1.0},
     ]
-    betas = (config.beta1, config.beta2)
-    how = {'betas': betas, 'fused': True, 'capturable': True}
+    how = {'betas': (config.beta1, config.beta2), 'fused': True, 'capturable': True}
     adamw = torch.optim.AdamW(groups, lr=config.learning_rate, **how)
-    if not params['hidden']:
+    if not hidden:
         return [adamw]
     peak = config.muon_learning_rate
-    groups = [{'params': params['hidden'], 'lr_ratio': peak / config.learning_rate}]
+    groups = [{'params': hidden, 'lr_ratio': peak / config.learning_rate}]
     return [adamw, Muon(groups, lr=peak, weight_decay=config.weight_decay)]
 
 
