@@ -22,8 +22,8 @@ def draw_batch(state, sets, config):
     Rows of a user's order that are no permutation are counted, without a wait."""
     device = state.device
     tokens, given = random_blocks(sets, config.batch_size)
-    about = given, visits_of(tokens), sets[0].begins(tokens)
-    idx, given, n_visits, begins = (send(x, device) for x in (tokens, *about))
+    found = tokens, given, visits_of(tokens), sets[0].begins(tokens)  # of one form in all sets
+    idx, given, n_visits, begins = (send(x, device) for x in found)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
     seen = {'idx': idx, 'given': given, 'step': state.iter_num, 'model': state.ema.model}
     with autocast(device, config.dtype):
@@ -88,8 +88,7 @@ def learn(state, batches, lr, config, loss):
     of the gradients."""
     dtype = widest(state.device)
     n_blanks = sum(batch.n_blanks.sum() for batch in batches.values())
-    n_blanks = sum_over_processes(n_blanks).to(dtype)
-    mean_blanks = n_blanks / config.gradient_accumulation_steps
+    mean_blanks = sum_over_processes(n_blanks).to(dtype) / config.gradient_accumulation_steps
 
     mean_loss = torch.zeros((), device=state.device, dtype=dtype)
     last = max(batches)
