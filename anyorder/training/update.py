@@ -95,7 +95,10 @@ def learn(state, batches, lr, config, loss):
     for micro, batch in batches.items():
         if state.model.config.dropout:
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
-        with exchange_gradients_if(micro == last, state.run_model):
+        context = nullcontext
+        if micro != last:  # processes exchange gradients in the last one
+            context = getattr(state.run_model, 'no_sync', nullcontext)
+        with context():
             with autocast(state.device, config.dtype, cache=False):  # every weight is read once
                 nll = loss(state.run_model, batch)  # (B, N)
                 share = nll.sum() / mean_blanks.to(nll.dtype) / len(batches)
@@ -104,24 +107,13 @@ def learn(state, batches, lr, config, loss):
 
     limit = config.grad_clip or math.inf  # 0 clips none
     norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), limit))
-    step(state.optimizers, lr)
-    return mean_loss, norm
 
-
-def exchange_gradients_if(is_last, model):
-    """Return a context of a backward pass: processes exchange gradients in the last."""
-    if is_last or not hasattr(model, 'no_sync'):
-        return nullcontext()
-    return model.no_sync()
-
-
-def step(optimizers, lr):
-    """Step all optimizers, each group at its own ratio to `lr`."""
-    for optimizer in optimizers:
+    for optimizer in state.optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr * group['lr_ratio']
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
+    return mean_loss, norm
 
 
 class TrainState:
