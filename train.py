@@ -115,7 +115,7 @@ def train(config, make_update):
 
     # Open what the run begins from, and what it reads
     start_processes()
-    lock = lock_first(config.out_dir)  # before anything is read of it
+    lock = lock_first(config.out_dir)  # before anything is read of it, till the RunFolder has it
     functions = functions_typed(config)
     config, checkpoint, before, changed = open_start(config, trained_by(make_update))
     check_options(config, n_processes())
@@ -141,8 +141,8 @@ def train(config, make_update):
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.sets, before)
-    folder = RunFolder(config, kept, best, before.get('iter_num'), lock, functions)
-    del checkpoint, before, model  # the weights are in the state
+    folder = RunFolder(config, kept, best, before.get('iter_num'), functions)
+    del checkpoint, before, model, lock  # the weights are in the state
     state.run_model = make_run_model(state.model, compiled)
     state.graphs = make_graphs(state, config, clock.flops_per_iter)
     if is_first():

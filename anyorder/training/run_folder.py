@@ -32,11 +32,10 @@ class RunFolder:
     best   the Best of the run so far
     saved  iteration of ckpt.pt; None before there is one"""
 
-    def __init__(self, config, kept, best, saved=None, lock=None, functions=()):
+    def __init__(self, config, kept, best, saved=None, functions=()):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
                tells of code and machine, is in the next line of the log, too
         saved  the iteration from which the run goes on; None: it is a new run
-        lock   of the folder, if it was there
         functions  see functions_typed"""
         self.out_dir = config.out_dir
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
@@ -46,7 +45,6 @@ class RunFolder:
         self.saved = saved
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program)
-        self.lock = lock
         self.functions = dict(functions)
         if is_first():
             self.open()
@@ -57,7 +55,7 @@ class RunFolder:
         A new run gives the files of an earlier one other names. A resume drops what the log says of
         iterations after the checkpoint, and names ckpt_best.pt again, before which a kill may have
         come."""
-        self.lock = self.lock or lock_run(self.out_dir)
+        self.lock = lock_run(self.out_dir)
         for name in FILES:
             tidy(self.out_dir, name)
         if self.saved is None:
