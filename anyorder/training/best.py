@@ -67,8 +67,8 @@ def best_of(config, validation, sets, before):
     watched = loss and validation.losses[loss].kept
     hashes = {name: splits['val']['sha256'] for name, splits in sets.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
-    kept = before.get('best', {})
-    if (kept.get('loss'), kept.get('measures')) != (loss, measures):
-        kept = {}
-    now = {'loss': loss, 'keeps': bool(config.keep_best), 'patience': config.patience}
-    return Best(**kept | now | {'measures': measures})
+    best = {'loss': loss, 'measures': measures}
+    earlier = before.get('best', {})
+    if best.items() <= earlier.items():
+        best = earlier
+    return Best(**best | {'keeps': bool(config.keep_best), 'patience': config.patience})
