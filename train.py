@@ -200,8 +200,8 @@ def loop(make_update, state, data, clock, folder, chart, config):
                     losses = data.losses(val)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 folder.log(entry)
-                if validates and chart.wanted:
-                    entry['samples'] = samples(state.ema.model, data, state.order, config)
+                if validates and chart.wandb:
+                    entry['samples'] = [*samples(state.ema.model, data, state.order, config)]
                 chart.send(entry)
                 shown |= entry
                 show(bar, shown)

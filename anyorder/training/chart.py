@@ -10,15 +10,12 @@ from anyorder.machine.terminal import say
 
 
 class Chart:
-    """The run at wandb, or nothing. A wandb that fails is switched off, which ends no training."""
+    """The run at wandb, or nothing. A wandb that fails is switched off, which ends no training.
+
+    wandb  the package, which has begun the run; None: it has not, or is switched off"""
 
     def __init__(self, wandb=None):
-        """wandb  the package, which has begun the run"""
         self.wandb = wandb
-
-    @property
-    def wanted(self):
-        return self.wandb is not None
 
     def send(self, entry):
         """Send an entry of the log, with `samples` if it has any, pairs of order and text."""
@@ -33,7 +30,7 @@ class Chart:
     def attempt(self, function, *args, **how):
         """Return what a function of wandb returns. One that fails switches wandb off, and ends
         nothing else but by Ctrl-C."""
-        if not self.wanted:
+        if self.wandb is None:
             return None
         try:
             return getattr(self.wandb, function)(*args, **how)

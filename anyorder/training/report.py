@@ -58,14 +58,13 @@ LOSSES = ('loss', 'val_any', 'val_own', 'val_l2r', 'best')
 
 def bar_of(state, config):
     """Return the bar of a run, which the first process shows."""
-    how = {'unit': 'it', 'bar_format': BAR, 'disable': not is_first()}
+    how = {'bar_format': BAR, 'disable': not is_first()}
     return progress(total=config.max_iters, initial=state.iter_num, **how)
 
 
 def show(bar, entry):
     """Have a bar say losses, of several sets the means, and speed of an entry of the log."""
-    there = [name for name in LOSSES if name in entry]
-    losses = [f'{name.removeprefix("val_")} {entry[name]:.3f}' for name in there]
+    losses = [f'{name.removeprefix("val_")} {entry[name]:.3f}' for name in LOSSES if name in entry]
     bar.set_description_str(' '.join(losses), refresh=False)
     bar.set_postfix_str(SPEED.format(**entry), refresh=False)
 
@@ -86,8 +85,7 @@ def conclusion(state, data, val, folder, config):
     if folder.best.is_over:
         yield folder.best.why_over
     yield '\ngo on with'
-    for command in commands_to_go_on(data, state.order, folder):
-        yield f'  python {command}'
+    yield from commands_to_go_on(data, state.order, folder)
 
 
 def validation_table(val, text, tokenizer, order):
@@ -107,33 +105,31 @@ TITLES = {'random': 'in random order', 'l2r': 'left to right'}
 
 
 def samples(model, data, order, config):
-    """Return [(order in words, text)]: a sample in the order of the run and one left to right.
+    """Yield (order in words, text) of a sample in the order of the run and of one left to right.
 
     There is none of sets with prompts, nor of a part of a model."""
     if data.kind.given or is_split(model.lm_head.weight):
-        return []
+        return
     _, width = config.shape or (0, 0)  # of a picture
     network = freeze(model)
-    texts = []
     own = RANDOM if order.sees else order  # which wants the tokens
     orders = dict.fromkeys([own, Order.of('l2r', config)])  # one, if they are one
     for seed, one in enumerate(orders, config.seed):
         visits = one.draw(1, config.block_size, keys=keys_of([seed])).to(model.device)
         (tokens,) = generate(network, 0 * visits, visits, 0, seeds=[seed]).tolist()
         text = shown_text(tokens, data.tokenizer, width)
-        texts.append((TITLES.get(one.kind, 'in its own order'), visible(text)))
-    return texts
+        yield TITLES.get(one.kind, 'in its own order'), visible(text)
 
 
 def commands_to_go_on(data, order, folder):
-    """Yield the commands that sample and evaluate the result, or solve its puzzles."""
+    """Yield lines of the commands that sample and evaluate the result, or solve its puzzles."""
     rows = [('sample.py', 'order', [])]
     puzzles = [split.meta for split in data.train if split.meta.given]
     if puzzles:
         solve = '-m anyorder.extras.puzzles solve --dataset'
         rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
     for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
-        words = [program, f'--ckpt={shlex.quote(folder.result)}']
+        words = ['  python', program, f'--ckpt={shlex.quote(folder.result)}']
         if order.sees and program != 'eval_ppl.py':  # nothing is written in it
             words.append(f'--{option}=random')
         elif 'order' in folder.functions:
