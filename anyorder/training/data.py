@@ -36,10 +36,9 @@ class Data:
         self.tokenizer = tokenizer_of_set(self.kind)
         how = config.block_size, config.documents
         self.train = [Blocks(train, *how) for train, _ in pairs]
-        set_shares(self.train, [*weights.values()])
+        set_shares(self.train, weights.values())
         sources = [split.entry['source'] for split in self.train]
-        said = {'source': ', '.join(sources), 'shape': self.kind.shape}
-        self.config = Config(config | said)
+        self.config = Config(config, source=', '.join(sources), shape=self.kind.shape)
         self.validation = Validation(self.config)
         self.validation.check(self.config)
         n_blocks = self.validation.n_blocks
@@ -60,12 +59,8 @@ class Data:
 
     def validate(self, state, config):
         """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
-        model = state.ema.model
-        orders = self.validation.orders
-        found = {}
-        for val in self.val:
-            found[val.split.meta.name] = validate(model, val, orders, config, state.iter_num)
-        return found
+        how = self.validation.orders, config, state.iter_num
+        return {val.split.meta.name: validate(state.ema.model, val, *how) for val in self.val}
 
     def losses(self, val):
         """Return what the log says of `validate`, {one of Validation.losses: nats a blank}. Means

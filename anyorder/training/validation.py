@@ -27,7 +27,7 @@ class Validation:
         self.orders = {}
         self.losses = {}
         self.masked_loss = named_network(config.network).slots.masked_loss
-        sets = [*weights_in(config.dataset)]
+        sets = weights_in(config.dataset)
         parts = ['', *(f'{name}_' for name in sets if len(sets) > 1)]
         for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
             order = Order.of(text, config)
