@@ -12,20 +12,15 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from anyorder.machine.processes import gather, n_processes
-from configurator import check_choice
 from model import Block
 
+# what save_memory may be beside '', its words in any order
 SAVINGS = ('recompute', 'shard', 'hybrid', 'recompute,shard', 'hybrid,recompute')
 
 
 def saves_by(word, config):
     """Whether a run saves memory by this word of SAVINGS."""
     return word in config['save_memory'].split(',')
-
-
-def check_savings(save_memory):
-    """Raise ValueError unless the option is '' or words of SAVINGS, in any order."""
-    check_choice('save_memory', ','.join(sorted(save_memory.split(','))), *SAVINGS, '')
 
 
 class RecomputedBlock(Block):

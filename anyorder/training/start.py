@@ -19,7 +19,7 @@ from anyorder.networks import named_network, network_name
 from anyorder.orders import Order, order_options
 from anyorder.seeds import derive_seed
 from anyorder.tokens.apart import keeps_apart
-from anyorder.training.sharding import check_savings, mesh_of, recompute, saves_by, shard
+from anyorder.training.sharding import SAVINGS, mesh_of, recompute, saves_by, shard
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.weights import GPT2_N_TOKENS, embedding_rows
 from configurator import Config, at_least, check_choice, differing
@@ -58,7 +58,8 @@ def open_start(config, program='train.py'):
     elif name != 'scratch':
         checkpoint = Checkpoint(name)
         earlier = checkpoint.run.get('started_from', [])
-        new['started_from'] = [*earlier, {'name': short_name(name)}]
+        short = os.path.basename(os.path.abspath(name)) if os.path.exists(name) else name
+        new['started_from'] = [*earlier, {'name': short}]
     if checkpoint:
         fixed |= {size: getattr(checkpoint.config, size) for size in SIZES}
         fixed['network'] = network_name(checkpoint.config)
@@ -108,17 +109,12 @@ def open_newest(out_dir):
     return checkpoint
 
 
-def short_name(name):
-    """Return the name of a checkpoint, of a path its last part."""
-    return os.path.basename(os.path.abspath(name)) if os.path.exists(name) else name
-
-
 def written_out(config, saved):
     """Return the options that a short text may name, written out as a checkpoint keeps them.
 
     What a text leaves open is as in `saved`, the options of the run that is resumed."""
-    named = {'network': network_name(named_network(config.network))}
-    return named | order_options(config, saved)
+    network = network_name(named_network(config.network))
+    return {'network': network, **order_options(config, saved)}
 
 
 def overruled(written, config, fixed):
@@ -161,7 +157,7 @@ def check_options(c, world_size):
     check_choice('compile', c.compile, 'auto', True, False)
     check_choice('optimizer', c.optimizer, 'adamw', 'muon')
     check_folder('out_dir', c.out_dir)
-    check_savings(c.save_memory)
+    check_choice('save_memory', ','.join(sorted(c.save_memory.split(','))), *SAVINGS, '')
     keeps_apart(c.documents)  # which raises
     model_config(c)
 
