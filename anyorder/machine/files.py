@@ -79,6 +79,15 @@ def replace_file(path, data):
         f.write(data)
 
 
+def name_too(path, other):
+    """Give a file another name, too. What was there under this name is replaced at once."""
+    with whole_files(other) as (temporary,):
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, temporary)
+
+
 def write_json(path, value):
     replace_file(path, (plain_json(value, 2) + '\n').encode())
 

@@ -12,12 +12,11 @@ import json
 import math
 import os
 import shlex
-import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.machine.files import replace_file, tidy, whole_files
+from anyorder.machine.files import name_too, replace_file, tidy
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import command, first_process_first, is_first
 from anyorder.machine.terminal import say
@@ -169,15 +168,6 @@ def lock_run(out_dir):
     """Return the lock of a run, which this process has as long as it keeps what is returned. Two
     runs of one process may follow each other."""
     return locked(os.path.join(out_dir, 'ckpt.pt'), timeout=0, is_singleton=True)
-
-
-def name_too(path, other):
-    """Give a file another name, too. What was there under this name is replaced at once."""
-    with whole_files(other) as (temporary,):
-        try:
-            os.link(path, temporary)
-        except OSError:  # a file system without links
-            shutil.copyfile(path, temporary)
 
 
 def cut_log(path, last):
