@@ -29,13 +29,12 @@ from model import AOGPT, AOGPTConfig
 
 # what stands before the folder of somebody else's masked model, or before its name on the hub
 MASKED = 'masked:'
-# what rooms of extras read, by the function that reads it, which is imported when it is called.
-# The first two are a model_type in a folder's config.json: folder -> the dict of a checkpoint; the
-# last is what a name begins with: name -> an opened checkpoint
+# what rooms of extras read, imported when it is read: such a name -> an opened checkpoint; by the
+# model_type in a folder's config.json: folder -> the dict of a checkpoint
+MASKED_CHECKPOINT = 'anyorder.extras.masked.families:MaskedCheckpoint'
 FORMATS = {
     'gpt2': 'anyorder.extras.hub.gpt2:read_gpt2',
     'aogpt': 'anyorder.extras.hub.exported:read_exported',
-    MASKED: 'anyorder.extras.masked.families:MaskedCheckpoint',
 }
 
 # what entries of a file must be that a Checkpoint does not open; each may be left out, or None
@@ -214,7 +213,7 @@ def open_checkpoint(name):
     name = home(name)
     if not name.startswith(MASKED):
         return Checkpoint(name)
-    return pkgutil.resolve_name(FORMATS[MASKED])(name)
+    return pkgutil.resolve_name(MASKED_CHECKPOINT)(name)
 
 
 class Checkpoint:
