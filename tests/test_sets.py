@@ -741,8 +741,8 @@ def test_rows_are_blocks_of_their_sets_by_their_shares_of_the_tokens(form, weigh
         wanted = {padded([*row], tokens.size(1)) for row in rows}
         assert {*as_rows([tokens[mine], given[mine]])} == wanted
     set_shares(mixed_sets, [None] * len(found))
-    n_apart = np.array([blocks.n_apart for blocks in mixed_sets])
-    assert [blocks.chance for blocks in mixed_sets] == pytest.approx(n_apart / n_apart.sum())
+    n_disjoint = np.array([blocks.n_disjoint for blocks in mixed_sets])
+    assert [blocks.chance for blocks in mixed_sets] == pytest.approx(n_disjoint / n_disjoint.sum())
 
 
 def test_tokens_are_counted_by_the_shares_and_of_many_some_of_all_parts(monkeypatch):

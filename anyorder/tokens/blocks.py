@@ -18,7 +18,7 @@ class Blocks(Split):
 
     n            how many blocks there are, of a stream one from each token on
     step         from a block to the next one that it does not overlap
-    n_apart      blocks that do not overlap, of a stream maybe no whole number
+    n_disjoint   blocks that do not overlap, of a stream maybe no whole number
     width        tokens of a block: no more than the longest row has
     mean_length  tokens of a block that are no padding, in the mean
     about_cut    says how many rows are longer than a block, behind the name of a set
@@ -41,7 +41,7 @@ class Blocks(Split):
             lengths = np.diff(self.starts)
             self.step = 1
             self.n = len(lengths)
-        self.n_apart = (self.n + self.step - 1) / self.step
+        self.n_disjoint = (self.n + self.step - 1) / self.step
         self.width = min(block_size, int(lengths.max()))
         self.mean_length = lengths.clip(max=block_size).mean()
         n_cut = (lengths > block_size).sum()
@@ -54,7 +54,7 @@ class Blocks(Split):
     def numbers(self, n_blocks=0):
         """Return the numbers (n,) of all blocks that do not overlap; with n_blocks of so many,
         spread evenly."""
-        n = int(self.n_apart)  # of a stream the tail is dropped
+        n = int(self.n_disjoint)  # of a stream the tail is dropped
         n_blocks = min(n_blocks or n, n)
         return np.arange(n_blocks) * n // n_blocks * self.step
 

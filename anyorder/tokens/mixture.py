@@ -91,9 +91,7 @@ def set_shares(sets, weights):
 
         p(k) ~ share[k] / (tokens of a row of set k, in the mean)"""
     lengths = [blocks.mean_length for blocks in sets]
-    own = [
-        weight or blocks.n_apart * length for blocks, weight, length in zip(sets, weights, lengths)
-    ]
+    own = [weight or one.n_disjoint * one.mean_length for one, weight in zip(sets, weights)]
     shares = shares_of(own)
     chances = shares_of(shares / lengths)
     for blocks, share, chance in zip(sets, shares, chances):
