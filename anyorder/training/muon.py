@@ -35,13 +35,10 @@ class Muon(torch.optim.Muon):
         update = whole(p.grad.lerp(momentum, group['momentum']).bfloat16())
 
         A, B = p.shape
-        n_matrices = 1
-        if A == 3 * B:  # of the hidden weights c_attn alone is so
-            n_matrices = 3
-        A = A // n_matrices
+        n_matrices = 3 if A == 3 * B else 1  # of the hidden weights c_attn alone has three
         how = (group['ns_coefficients'], group['ns_steps'], group['eps'])
         steps = torch.cat([orthogonal(part, *how) for part in update.chunk(n_matrices)])
-        rate = group['lr'] * math.sqrt(max(1, A / B))
+        rate = group['lr'] * math.sqrt(max(1, A / n_matrices / B))
         p.mul_(1 - group['lr'] * group['weight_decay'])
         if torch.is_tensor(rate):  # of a recorded update
             p.sub_(steps.to(p.dtype) * rate)
