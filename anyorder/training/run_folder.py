@@ -81,8 +81,9 @@ class RunFolder:
         """The path of the checkpoint that is the result of the run: of the best if there is one,
         which a run that goes on elsewhere, or keeps it from now on, may lack."""
         is_kept = self.best.keeps and self.best.iter_num is not None
-        is_there = is_kept and os.path.exists(self.best_path)
-        return self.best_path if is_there else self.ckpt_path
+        if is_kept and os.path.exists(self.best_path):
+            return self.best_path
+        return self.ckpt_path
 
     def about_best(self):
         """Yield a line on the best validation so far, if there is one, and its file."""
@@ -106,10 +107,9 @@ class RunFolder:
         """Add a line to log.jsonl."""
         if not is_first():
             return
-        with self.writing(self.log_path):
-            with open(self.log_path, 'a') as f:
-                f.write(json.dumps(entry | self.unsaid) + '\n')
-            self.unsaid = {}
+        with self.writing(self.log_path), open(self.log_path, 'a') as f:
+            f.write(json.dumps(entry | self.unsaid) + '\n')
+        self.unsaid = {}
 
     def save(self, state):
         """Write a TrainState as ckpt.pt; the checkpoint that was there becomes ckpt_old.pt.
