@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_207,
-    'anyorder': 14_263,
+    '': 13_211,
+    'anyorder': 14_260,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_670,
     'anyorder/extras/lm_eval': 3_264,
@@ -54,9 +54,9 @@ BUDGET = {
     'anyorder/extras/tokenizers': 3_695,
     'anyorder/generation': 17_355,
     'anyorder/likelihood': 7_753,
-    'anyorder/machine': 4_487,
-    'anyorder/tokens': 13_311,
-    'anyorder/training': 9_281,
+    'anyorder/machine': 4_528,
+    'anyorder/tokens': 13_309,
+    'anyorder/training': 9_050,
     'config': 933,
     'data': 422,
     'docs': 1_336,
