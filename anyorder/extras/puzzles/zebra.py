@@ -62,13 +62,13 @@ class Zebra(Puzzle):
         self.cells = names[most:]  # the items
         self.symbols = ['.', *names[:most]]
         clues = zebra_clues(most)
+        token = len(self.symbols) + np.arange(len(clues))
         self.said = np.pad(clues, ((len(self.symbols), 0), (0, 0)))
         self.symbols += [names[a] + SIGNS[relation] + names[b] for relation, a, b in clues]
-        relation, a, b = self.said.T
+        relation, a, b = clues.T
         self.clue = np.zeros((len(SIGNS), len(names), len(names)), int)
-        self.clue[relation, b, a] = np.arange(len(self.said))  # a~b is b~a; a<b goes first below
-        self.clue[relation, a, b] = np.arange(len(self.said))
-        self.clue[0] = 0
+        self.clue[relation, b, a] = token  # a~b is b~a; a<b goes first below
+        self.clue[relation, a, b] = token
 
     def key(self, tokens):
         """Return what two splits may not share: the houses of all items."""
@@ -124,23 +124,20 @@ class Zebra(Puzzle):
         def is_enough(rows, kept):
             return self.count(clues[rows] * kept[:, :, None], n, k) == 1
 
-        # The fewest first clues that are enough; one more than there are if all are not
+        # The most first clues that are not enough, bit by bit; M or more if all are not
         B, M, _ = clues.shape
-        column = np.arange(M)
-        low = np.zeros(B, int)
-        high = np.full(B, M + 1)
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            enough = is_enough(slice(None), column < middle[:, None])
-            low = np.where(enough, low, middle)
-            high = np.where(enough, middle, high)
-        clues = clues[:, : high.max(initial=0)]
+        n_short = np.zeros(B, int)
+        for bit in reversed(range(M.bit_length())):
+            tried = n_short + 2**bit
+            enough = is_enough(slice(None), np.arange(M) < tried[:, None])
+            n_short = np.where(enough, n_short, tried)
+        clues = clues[:, : n_short.max(initial=0) + 1]
         order = np.broadcast_to(np.arange(clues.shape[1]), clues.shape[:2])
-        kept = order < high[:, None]
+        kept = order <= n_short[:, None]
 
         # Then clue by clue
         dig(kept, order, is_enough)
-        kept[(high > M) | (kept.sum(1) > self.n_clues)] = False
+        kept[(n_short >= M) | (kept.sum(1) > self.n_clues)] = False
         return first_of(clues, kept, self.n_clues)
 
     def count(self, clues, n, k):
@@ -159,9 +156,10 @@ class Zebra(Puzzle):
         Houses and items that a puzzle does not use are where their numbers say."""
         house = tokens[:, self.n_clues :]
         exists = np.arange(self.most) < house.max(1)[:, None]  # (B, most)
-        is_blank = np.pad(~given[:, self.n_clues :], ((0, 0), (self.most, 0)))  # (B, items)
-        number = np.tile(np.eye(self.most, dtype=bool), (self.most + 1, 1))  # (items, most)
-        can = np.where(is_blank[:, :, None], exists[:, None], number)
+        number = np.eye(self.most, dtype=bool)
+        can = np.tile(number, (len(tokens), self.most + 1, 1))
+        row, blank = (~given[:, self.n_clues :]).nonzero()
+        can[row, self.most + blank] = exists[row]
         clues = self.said[tokens[:, : self.n_clues]]
         return can, *constraints(clues, self.most, self.most)
 
