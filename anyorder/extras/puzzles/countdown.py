@@ -17,7 +17,7 @@ MOST = 100  # the largest of the numbers and of the targets
 MOST_RESULT = 999  # the largest result of a step, and the largest number that has a token
 SIGNS = '+-*/'
 OTHERS = ['.', *SIGNS, '=']  # the tokens before the numbers; 0 is padding
-EQUALS = OTHERS.index('=')
+EQUALS = OTHERS.index('=')  # number n has the n-th token after it
 COLUMNS = 5  # tokens of a line: of the question, the numbers, padding and the target, or of a step
 
 
@@ -61,8 +61,7 @@ class Countdown(Puzzle):
         steps = []
         while left.shape[1] > 1:
             left = rng.permuted(left, axis=1)
-            a = left[:, :2].max(1)
-            b = left[:, :2].min(1)
+            b, a = np.sort(left[:, :2], 1).T
             results = results_of(a, b)
             sign = np.where(results > 0, rng.random(results.shape), 0).argmax(1)
             result = results[np.arange(n_rows), sign]
@@ -70,8 +69,9 @@ class Countdown(Puzzle):
             left = np.column_stack([left[:, 2:], result])
         tokens = np.column_stack([token_of(numbers), padding, token_of(result), *steps])
         tokens = tokens[(result >= 10) & (result <= self.largest)]
-        is_question = np.arange(tokens.shape[1]) < COLUMNS
-        return tokens, is_question | (tokens == EQUALS)
+        given = tokens == EQUALS
+        given[:, :COLUMNS] = True  # the question
+        return tokens, given
 
     def right(self, tokens, answer):
         """Return which tokens of `answer` are right, all (B, N).
@@ -79,14 +79,15 @@ class Countdown(Puzzle):
         Those of a step are, if it and the steps before it hold: both numbers are left, the sum is
         right, and the last result is the target. Nothing of it is taken from the derivation in
         `tokens`."""
-        right = answer == tokens
+        lines = answer.reshape(-1, self.n, COLUMNS)
+        right = (answer == tokens).reshape(lines.shape)
         rows = np.arange(len(tokens))
         n_left = np.zeros((len(tokens), MOST_RESULT + 1), np.int8)  # how often each number is left
         np.add.at(n_left, (rows[:, None], number_of(tokens[:, : self.n])), 1)
         target = number_of(tokens[:, COLUMNS - 1])
         sound = True
-        for first in range(COLUMNS, tokens.shape[1], COLUMNS):
-            a, sign, b, equals, result = answer[:, first : first + COLUMNS].T
+        for step in range(1, self.n):
+            a, sign, b, equals, result = lines[:, step].T
             a, b, result = map(number_of, (a, b, result))
             is_sign = sign[:, None] - 1 == range(len(SIGNS))
             holds = (is_sign & (results_of(a, b) == result[:, None])).any(1)
@@ -95,19 +96,19 @@ class Countdown(Puzzle):
             are_left = (n_left[rows, a] >= 0) & (n_left[rows, b] >= 0)
             n_left[rows, result] += 1
             sound = sound & holds & (equals == EQUALS) & are_left
-            right[:, first : first + COLUMNS] = sound[:, None]
-        right[:, -COLUMNS:] &= (result == target)[:, None]
-        return right
+            right[:, step] = sound[:, None]
+        right[:, -1] &= (result == target)[:, None]
+        return right.reshape(tokens.shape)
 
 
 def token_of(numbers):
     """Return the tokens of numbers."""
-    return numbers + len(OTHERS) - 1
+    return numbers + EQUALS
 
 
 def number_of(tokens):
     """Return the numbers of tokens; 0 where a token is none."""
-    return np.maximum(tokens - len(OTHERS) + 1, 0)
+    return np.maximum(tokens - EQUALS, 0)
 
 
 def results_of(a, b):
