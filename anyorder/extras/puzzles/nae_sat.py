@@ -1,5 +1,7 @@
 """The rules of NAE-SAT: latents, and observations that say which of them are not all equal."""
 
+import math
+
 import numpy as np
 
 from anyorder.extras.puzzles.puzzle import Puzzle
@@ -17,8 +19,7 @@ class NaeSat(Puzzle):
     options = ('seed', 'n_latents', 'n_observations')
 
     def __init__(self, n_latents=25, n_observations=275, seed=0):
-        n_triples = n_latents * (n_latents - 1) * (n_latents - 2) // 6
-        if n_latents < 3 or not 1 <= n_observations <= n_triples:
+        if not 1 <= n_observations <= math.comb(max(n_latents, 0), 3):
             raise ValueError(
                 'nae_sat wants 3 latents or more and as many observations as there are triples at '
                 f'most, got {n_latents} and {n_observations}'
