@@ -67,7 +67,7 @@ class Steps(Solved):
         by = {'solver': found, 'reading': 0, 'random': rng.random(found.shape)}[self.order]
         cell = np.where(found > 0, by, -1).argsort(1, kind='stable')  # ties in reading order
         value = np.take_along_axis(tokens[:, -self.n_cells :], cell, 1)
-        is_given = np.take_along_axis(given[:, -self.n_cells :], cell, 1)
+        is_given = np.take_along_axis(found == 0, cell, 1)
         steps = np.concatenate([self.address[cell], value[:, :, None]], 2)
         return (
             np.hstack([tokens[:, : -self.n_cells], steps.reshape(-1, self.length)]),
