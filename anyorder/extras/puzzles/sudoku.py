@@ -78,7 +78,7 @@ class Sudoku(Puzzle):
             done = (left == 1).all(1)
             grids.append(can[done].argmax(2))
             can = can[~done]
-            n_left = np.where(left > 1, left, self.n + 1)[~done]
+            n_left = np.where(left > 1, left, np.inf)[~done]
             rows = np.arange(len(can))
             cell = (n_left + rng.random(n_left.shape)).argmin(1)
             digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
@@ -89,12 +89,12 @@ class Sudoku(Puzzle):
         """Return tokens and given (B, cells) turned by random symmetries.
 
         Digits, bands, rows in bands, columns alike, transposition."""
-        B, cells = tokens.shape
+        B = len(tokens)
         rows = self.random_lines(B, rng)
         columns = self.random_lines(B, rng)
         cell = rows[:, :, None] * self.n + columns[:, None, :]  # (B, n, n) where a cell comes from
         turned = rng.random((B, 1, 1)) >= 0.5
-        cell = np.where(turned, cell.transpose(0, 2, 1), cell).reshape(B, cells)
+        cell = np.where(turned, cell.transpose(0, 2, 1), cell).reshape(tokens.shape)
         digit = rng.random((B, self.n)).argsort(1)
         moved = np.take_along_axis(tokens, cell, 1)
         return np.take_along_axis(digit, moved, 1), np.take_along_axis(given, cell, 1)
