@@ -54,8 +54,9 @@ def main(config):
         raise ValueError(f'--{min(idle)} changes nothing of {task}: leave it out')
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', *OF_SOME)}
-    where = config.data_dir, config.name, config.split
-    meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
+    meta = prepare_puzzles(
+        task, config.data_dir, config.name, config.split, n_rows, config.force, **options
+    )
     print_meta(config.data_dir, meta)
 
 

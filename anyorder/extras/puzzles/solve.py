@@ -202,8 +202,7 @@ def only_blank(positions, tokens, given):
     if not positions:
         return given
     N = given.size(1)
-    is_padding = tokens == PADDING
-    given = torch.ones_like(given)
+    is_blank = torch.zeros(N, dtype=torch.bool)
     for part in positions.split(','):
         first, _, end = part.partition(':')
         first = number_in(first, int)
@@ -213,8 +212,8 @@ def only_blank(positions, tokens, given):
                 f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
                 f'{positions!r}'
             )
-        given[:, first:end] = is_padding[:, first:end]
-    return given
+        is_blank[first:end] = True
+    return ~is_blank | (tokens == PADDING)
 
 
 def ids_of(symbols, tokenizer):
