@@ -65,9 +65,7 @@ class Drawn(Rule):
         losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
         # Draw a set of blanks, and reveal it
-        T = part.order.size(1)
-        position = part.order.gather(1, (bounds.first.unsqueeze(1) + column).clamp(max=T - 1))
-        names = bounds.step.unsqueeze(1), position
+        names = bounds.step.unsqueeze(1), cells.position[at]
         u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
         total, chosen = likely_sets(law, score, losing, bounds.n_new, runner.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
@@ -77,10 +75,9 @@ class Drawn(Rule):
 
         # All sets in place of this one: its last token carries the rest
         rest = total - law.masked_fill(~chosen, 0).sum(1)
-        last = (bounds.first + bounds.n_new - 1).clamp(min=0, max=T - 1)
-        row = torch.arange(len(last), device=last.device)
-        rest = torch.where(bounds.n_new > 0, rest, 0.0)
-        part.logprob[row, part.order[row, last]] += rest.to(part.logprob.dtype)
+        rest = torch.where(bounds.n_new > 0, rest, 0.0).to(part.logprob.dtype).unsqueeze(1)
+        last = (bounds.first + bounds.n_new - 1).clamp(min=0, max=part.order.size(1) - 1)
+        part.logprob.scatter_add_(1, part.order.gather(1, last.unsqueeze(1)), rest)
 
     def of_true_tokens(self, runner, cells, logits):
         """Return log p and log q (m, 2) of the tokens that stand in the cells."""

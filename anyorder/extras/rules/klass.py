@@ -59,7 +59,6 @@ class Laws:
     def __init__(self, runner, block_length):
         part = runner.part
         B, N = part.order.shape
-        device = part.order.device
         workspace = runner.workspace
         _, n_positions = workspace.shape
         dtype = torch.promote_types(workspace.dtype, torch.float32)
@@ -67,8 +66,8 @@ class Laws:
         self.logp = workspace.table('laws', shape, dtype)[:B]
         tables = workspace.table('places and steps', (3, n_positions), torch.long)[:B, :, :N]
         self.place, self.n_stable, self.step = tables.unbind(1)
-        n_given = part.n_given.to(device, non_blocking=True).unsqueeze(1)
-        place = (torch.arange(N, device=device) - n_given) % self.logp.size(1)
+        n_given = part.n_given.to(part.order.device, non_blocking=True).unsqueeze(1)
+        place = (part.positions() - n_given) % self.logp.size(1)
         self.place.scatter_(1, part.order, place)
         self.step.fill_(-1)
 

@@ -28,10 +28,10 @@ def likely_sets(law, score, losing, k, n_most, u):
     of_last = score.unsqueeze(1)
     ranks_before = (own > of_last) | (own == of_last) & (column.unsqueeze(1) < column)
     winning = torch.where(ranks_before, law.unsqueeze(2), -torch.inf)  # beside `losing`
-    n_others = (k - 1).clamp(min=0)
+    left = (k - 1).clamp(min=0).unsqueeze(1)  # (B, 1) others to choose
     for sums in sums_of_sets(winning, losing, column.expand(B, n), n_most):
         pass  # the sums over subsets of all blanks are the last ones, (B, n, n_most)
-    of_others = sums.gather(2, n_others.view(-1, 1, 1).expand(B, n, 1))
+    of_others = sums.gather(2, left.unsqueeze(2).expand(B, n, 1))
     weight = law + of_others.squeeze(2)  # (B, n): of all sets whose last blank is this one
 
     # Draw the last blank, then the others from the end on
@@ -41,7 +41,6 @@ def likely_sets(law, score, losing, k, n_most, u):
     winning = winning.gather(2, at)
     sums = [*sums_of_sets(winning, losing, last, n_most)]
     is_chosen = column == last
-    left = n_others.unsqueeze(1)  # (B, 1)
     for j in reversed(range(n)):
         with_it = sums[j][:, 0].gather(1, (left - 1).clamp(min=0)) + winning[:, j]
         both = sums[j + 1][:, 0].gather(1, left)
