@@ -17,6 +17,7 @@ import torch
 from anyorder.extras.hub.folders import read_weights
 from anyorder.machine.files import read_json
 from anyorder.orders import Order
+from anyorder.weights import TIED, unwrapped
 
 COPIED = {
     'model.py': 'model.py',
@@ -114,6 +115,8 @@ def read_exported(folder):
     weights = {name.removeprefix('network.'): p for name, p in read_weights(folder).items()}
     if not weights:
         raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
+    if config['model_args'].get('gpt2_blocks'):
+        weights = unwrapped(weights, *TIED)
     entries = {
         'model': weights,
         'model_args': config['model_args'],
