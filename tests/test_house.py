@@ -43,7 +43,7 @@ BUDGET = {
     '': 13_211,
     'anyorder': 14_260,
     'anyorder/extras': 5_681,
-    'anyorder/extras/hub': 4_670,
+    'anyorder/extras/hub': 4_695,
     'anyorder/extras/lm_eval': 3_264,
     'anyorder/extras/masked': 3_571,
     'anyorder/extras/patterns': 6_697,
