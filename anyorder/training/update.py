@@ -227,7 +227,9 @@ def lr_of(it, config):
 
 def make_optimizers(model, config):
     """Return [AdamW], or with the option 'muon' AdamW and Muon; matrices alone decay."""
-    hidden, matrices, vectors = [], [], []
+    hidden = []
+    matrices = []
+    vectors = []
     for name, p in model.named_parameters():
         if config.optimizer == 'muon' and is_hidden(name, p):
             hidden.append(p)
