@@ -46,7 +46,7 @@ BUDGET = {
     'anyorder/extras/hub': 4_695,
     'anyorder/extras/lm_eval': 3_264,
     'anyorder/extras/masked': 3_571,
-    'anyorder/extras/patterns': 6_697,
+    'anyorder/extras/patterns': 6_550,
     'anyorder/extras/pictures': 3_169,
     'anyorder/extras/puzzles': 10_218,
     'anyorder/extras/rules': 3_638,
