@@ -12,7 +12,7 @@ from anyorder.seeds import hashed, random_bits
 from model import float32_or_better
 
 NOISE = hashed('noise of tokens')  # the name of its random numbers
-RANGES = {
+RANGES = {  # of the numbers that name a Drawing
     'temperature': (0, 1e300),
     'top_k': (0, math.inf),
     'top_p': (1e-300, 1),

@@ -3,17 +3,15 @@ these here alone."""
 
 import pkgutil
 from collections import ChainMap
-from dataclasses import fields
 
 from anyorder.functions import load, loaded
-from anyorder.generation.drawing import Drawing
+from anyorder.generation.drawing import RANGES, Drawing
 from anyorder.generation.rules import RULES
 from anyorder.generation.scores import SCORES
 from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.names import is_own, parsed
 from configurator import check_choice
 
-DRAWN = [field.name for field in fields(Drawing) if field.name != 'scores']
 POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
 CHOICE = {'/': 'block_length', ':': 'threshold', '+': 'noise'}  # fields of Adaptive
 
@@ -71,5 +69,5 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
 
 def drawing_in(options, scores=False):
     """Take the options that name a Drawing out of the dict `options`. Return the Drawing."""
-    given = {name: options.pop(name) for name in DRAWN if name in options}
+    given = {name: options.pop(name) for name in RANGES if name in options}
     return Drawing(**given, scores=scores)
