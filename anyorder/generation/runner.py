@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from anyorder.fast import split_rows
+from anyorder.fast import product_dtype, split_rows
 from anyorder.generation.drawing import TokenNoise, token_logprob
 from anyorder.generation.law import guided, penalize
 from anyorder.generation.likeliest import likeliest
@@ -57,9 +57,8 @@ class Runner:
         if graphs is None or self.unmasking.asks_host:
             return function(self, *found)
         places = [x.data_ptr() for one in found for x in one if x is not None]
-        device = self.part.idx.device.type
-        cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        mode = torch.is_inference_mode_enabled(), cast  # for others a compiler begins anew
+        # under another autocast, or in inference mode, a compiler begins anew
+        mode = torch.is_inference_mode_enabled(), product_dtype(self.part.u)
         kept = self.part.with_logprob, self.part.likeliest.shape
         how = self.unmasking.graph_key, self.drawing, kept, mode
         key = *how, function.__name__, self.size, *places
