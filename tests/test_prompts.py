@@ -38,7 +38,7 @@ def test_a_prompt_is_laid_out():
     """A blank is shown as _, and an answer in capitals; Ā is 256, the end of a document."""
     for prompt, laid_out in (LAID_OUT | BEGUN).items():
         prefix = (256,) if prompt in BEGUN else ()
-        text = p.parse_prompt(prompt, Bytes(), len(laid_out), prefix)
+        (text,) = p.parse_prompts([prompt], Bytes(), len(laid_out), prefix)
         shown = ''
         for token, kind in zip(map(chr, text.tokens), text.kinds):
             shown += {'given': token, 'answer': token.upper()}.get(kind, '_')
@@ -92,7 +92,7 @@ LENGTHS = {  # a prompt, its blank, and the lengths that its blank may have
 
 @pytest.mark.parametrize('prompt, found', LENGTHS.items())
 def test_a_pattern_says_which_lengths_its_blank_may_have(patterns, prompt, found):
-    template = p.parse_prompt(f'a{prompt}', Bytes(), 20)
+    (template,) = p.parse_prompts([f'a{prompt}'], Bytes(), 20)
     piece = template.pieces[1]
     assert f'{shown_piece(piece)}: {" ".join(map(str, piece.lengths))}' == found
     assert [n for n in range(1, 21) if piece.may_have(n)] == piece.lengths
@@ -100,7 +100,8 @@ def test_a_pattern_says_which_lengths_its_blank_may_have(patterns, prompt, found
 
 
 def test_patterns_stand_behind_lengths_that_were_chosen_and_know_what_is_before(patterns):
-    template = p.parse_prompt('[[1/0/]][[1/0/]]a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d', Bytes(), 20)
+    prompt = '[[1/0/]][[1/0/]]a[[1-3]]b[[/00/]][[..]]c[[/0|00/]]d'
+    (template,) = p.parse_prompts([prompt], Bytes(), 20)
     found = template.with_lengths((3, 2)).patterns
     places = [(start, end, one.within) for start, end, one in found]
     assert places == [(0, 1, False), (1, 2, True), (7, 9, True), (17, 19, True)]
@@ -138,7 +139,7 @@ def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
 @pytest.mark.parametrize('row', [[], [300], [-2], [1.5], ['a'], [True, False]])
 def test_a_row_that_is_none_is_one_line(row):
     with one_line('integers from 0 to 256, and -1 for a blank, got'):
-        p.parse_prompt(row, Bytes(), 20)
+        p.parse_prompts([row], Bytes(), 20)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +197,10 @@ def test_tokens_at_a_border(kind):
     for prompt, want in AT_BORDERS[kind].items():
         if want.startswith('right'):  # a word that no token goes on
             with one_line(want):
-                p.parse_prompt(prompt, tok, 9)
+                p.parse_prompts([prompt], tok, 9)
             continue
-        pieces = p.parse_prompt(prompt, tok, 40).pieces
-        tokens = [token for piece in pieces for token in piece.text]
+        (template,) = p.parse_prompts([prompt], tok, 40)
+        tokens = [token for piece in template.pieces for token in piece.text]
         assert ' '.join(map(tok.backend.id_to_token, tokens)) == want
 
 

@@ -38,36 +38,32 @@ def each(function, prompts):
 
 
 def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
-    """Return the Template of each prompt, see parse_prompt, which is to match a pattern as a whole.
+    """Return the Template of each prompt, a text or a row. A text without a blank ends in [[..]].
 
-    One line each says that tokens are unknown, and that a blank stands behind a space."""
+    prefix   tokens that are left out at its beginning, see behind_beginning
+    pattern  of the whole text
+
+    One line each says that tokens are unknown, and that a blank stands behind a space. Raises
+    ValueError for another kind of blank and for a prompt that is too long."""
     spelling = Spelling(tokenizer)
-    how = tokenizer, length, prefix, spelling, pattern
-    templates = each(lambda prompt: parse_prompt(prompt, *how), prompts)
+
+    def parse(prompt):
+        if isinstance(prompt, str):
+            pieces = encode_pieces(split_blanks(prompt), tokenizer, prefix, spelling)
+        else:
+            pieces = row_pieces(np.asarray(prompt), tokenizer.n_tokens)
+        for i, piece in enumerate(pieces):
+            if piece.pattern:
+                within = any(one.least for one in pieces[:i])
+                matched = anyorder.Pattern(piece.pattern, within)
+                pieces[i] = matching(matched, piece, tokenizer, length)
+        template = Template(pieces, length, pattern)
+        template.check()
+        return template
+
+    templates = each(parse, prompts)
     spelling.say()
     return templates
-
-
-def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None, pattern=None):
-    """Return the Template of a prompt, a text or a row. A text without a blank ends in [[..]].
-
-    prefix    tokens that are left out at its beginning, see behind_beginning
-    spelling  the Spelling that is told of it
-    pattern   of the whole text
-
-    Raises ValueError for another kind of blank and for a prompt that is too long."""
-    if isinstance(prompt, str):
-        spelling = spelling or Spelling(tokenizer)
-        pieces = encode_pieces(split_blanks(prompt), tokenizer, prefix, spelling)
-    else:
-        pieces = row_pieces(np.asarray(prompt), tokenizer.n_tokens)
-    for i, piece in enumerate(pieces):
-        if piece.pattern:
-            matched = anyorder.Pattern(piece.pattern, within=any(one.least for one in pieces[:i]))
-            pieces[i] = matching(matched, piece, tokenizer, length)
-    template = Template(pieces, length, pattern)
-    template.check()
-    return template
 
 
 class Piece(NamedTuple):
