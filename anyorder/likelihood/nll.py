@@ -141,8 +141,8 @@ def answers(model, batch, head, at_once):
     idx = padded(texts).to(device)
     order = padded(orders).to(device)
     n_visits = torch.tensor([*map(len, orders)])
-    counts = torch.tensor([*map(len, asked)])
-    visit = padded(asked).cummax(1).values  # (R, A); behind the last one of a row it stands again
+    asked = padded(asked, -1)  # (R, A)
+    visit = asked.cummax(1).values  # behind the last one of a row it stands again
 
     def hidden(n_known, first, n_targets, cache=None):
         """Return the hidden states (R, n, C) of visits from `first` on."""
@@ -160,8 +160,7 @@ def answers(model, batch, head, at_once):
         x = torch.cat([hidden(at, at, 1, cache) for at in visit.T], 1)
 
     # What it says of those that are asked for
-    is_asked = torch.arange(visit.size(1)) < counts.unsqueeze(1)
-    cells = tuple(part.to(device) for part in is_asked.nonzero(as_tuple=True))
+    cells = tuple(part.to(device) for part in (asked >= 0).nonzero(as_tuple=True))
     tokens = idx.gather(1, order.gather(1, visit.to(device)))
     parts = zip(x[cells].split(N_LOGITS), tokens[cells].split(N_LOGITS))
     return torch.cat([head(*part) for part in parts])
@@ -178,9 +177,9 @@ def check_finite(nats):
     return nats
 
 
-def padded(rows):
-    """Return lists of numbers, or tensors, as one tensor (n, T), with 0 behind the short ones."""
-    return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True)
+def padded(rows, value=0):
+    """Return lists of numbers, or tensors, as one tensor (n, T), with `value` behind short ones."""
+    return pad_sequence([torch.as_tensor(row) for row in rows], True, value)
 
 
 def is_drawn(slots, order):
