@@ -100,8 +100,13 @@ def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, doc
     n_blocks   spread evenly over the text; 0 is all
     documents  'apart': the parts of documents in a block do not see each other"""
     if os.path.isfile(name) or ENDING.search(name):
+        if tokenizer.texts:
+            raise ValueError(
+                f'{name} is text, the checkpoint was trained on {tokenizer.name} tokens: name its '
+                'set'
+            )
         label = os.path.basename(name)
-        tokens, origin, sizes = read_file(name, tokenizer)
+        tokens, origin, sizes = encoded(open_texts(name), tokenizer, name)
     else:
         published = PUBLISHED.get(name, 'test') if is_zero_shot(name) else 'val'
         split = split or published
@@ -119,15 +124,6 @@ def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, doc
 def is_zero_shot(name):
     """Return whether it is one of the zero-shot sets, which come with their own splits."""
     return name in DATA_SETS and bool(DATA_SETS[name].splits)
-
-
-def read_file(path, tokenizer):
-    """Return (Split, origin, sizes) of a Corpus from a text file, see encoded."""
-    if tokenizer.texts:
-        raise ValueError(
-            f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: name its set'
-        )
-    return encoded(open_texts(path), tokenizer, path)
 
 
 def read_set(name, split, data_dir, tokenizer):
