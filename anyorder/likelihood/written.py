@@ -36,6 +36,7 @@ def written(config, checkpoint, way, **fields):
     way.check(checkpoint.config, pattern is not None)
     if pattern is not None:
         pattern.table(checkpoint.tokenizer)  # raises before a text is opened
+        stand_in = stand_in_of(checkpoint)
     has_orders = order.law != 'one' and not unmasking.adaptive
     drawn = unmasking.binomial or unmasking.has_bound
     several = drawn or has_orders
@@ -49,11 +50,9 @@ def written(config, checkpoint, way, **fields):
         found = []
         for canvas in Canvas.of_batch(batch, seeds, config.batch_size, model.device):
             if pattern is not None:
-                parts = []
-                for row, n in enumerate(canvas.n_visits.tolist()):
-                    parts.append((row, 0, torch.full((n,), -1), pattern))
-                how = checkpoint.tokenizer, stand_in_of(checkpoint)
-                canvas.limits = pattern.language(parts, canvas, *how)
+                blanks = [torch.full((n,), -1) for n in canvas.n_visits.tolist()]
+                parts = [(row, 0, tokens, pattern) for row, tokens in enumerate(blanks)]
+                canvas.limits = pattern.language(parts, canvas, checkpoint.tokenizer, stand_in)
             fill(model, canvas, way)
             is_cut = canvas.logprob == -torch.inf
             nats = -canvas.logprob.masked_fill(is_cut, 0).sum(1)
