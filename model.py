@@ -183,7 +183,7 @@ class Slots:
         return reads, position.masked_fill(reads == NONE, -1)
 
     @classmethod
-    def plan(cls, asked, T, cache=None, reorders=False):
+    def plan(cls, bounds, T, cache=None, reorders=False):
         """Plan passes that follow each other, over an order of T visits. Return
 
         numbers  (passes, 5, B): known, first, last, start, end. A pass answers the visits `first`
@@ -191,10 +191,10 @@ class Slots:
         sizes    [(S, n, n_keys)] of the widest row of each pass; n_keys is None without a mask
         kept     (passes, B): slots that a cache keeps after each
 
-        All are on the host, where nothing waits. `asked` are (known, first, n_targets, n_visits) of
-        (passes, B) each. With `reorders` the visits from `known` on get another order after each
-        pass, so that no slot of theirs is kept."""
-        known, first, n_targets, n_visits = asked
+        All are on the host, where nothing waits. `bounds` are (known, first, n_targets, n_visits)
+        of (passes, B) each, see predict. With `reorders` the visits from `known` on get another
+        order after each pass, so that no slot of theirs is kept."""
+        known, first, n_targets, n_visits = bounds
         counts = n_targets.clamp(min=1)  # a row without targets runs one slot
         end, kept, needs_mask = cls.span(known, first, counts, T, n_visits)
         if reorders and cls.targets_in_keys:

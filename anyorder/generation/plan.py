@@ -109,9 +109,9 @@ def planned(runner, ends):
     unmasking = runner.unmasking
     n_read, n_targets = unmasking.asked(part, first, n_new)
     n_visits, n_given = [x.expand_as(first) for x in (part.n_visits, part.n_given)]
-    asked = n_read, first, n_targets, n_visits
+    bounds = n_read, first, n_targets, n_visits
     T = part.order.size(1)
-    plan = runner.network.slots.plan(asked, T, runner.cache, unmasking.reorders)
+    plan = runner.network.slots.plan(bounds, T, runner.cache, unmasking.reorders)
     numbers, widths, kept = plan
     numbers = torch.cat([numbers, torch.stack([n_targets, n_new, step, n_given], 1)], 1)
     numbers = numbers.to(part.idx.device, non_blocking=True)
