@@ -87,9 +87,8 @@ def blank_nll(model, batch):
     A masked loss has 0 for what is known already. Its bound is the sum over k = n_given to n - 1,
     n = n_visits, of the mean nats of the n - k blanks; one uniform k = n_known stands for
     n - n_given of them. So its weight n / (n - n_known) becomes (n - n_given) / (n - n_known)."""
-    n_visits, begins = batch.texts
-    nll = model(batch.idx, batch.order, batch.n_known, n_visits=n_visits, begins=begins)
-    parts = Parts.of(nll, n_visits, begins)
+    nll = model(batch.idx, batch.order, batch.n_known, *batch.texts)
+    parts = Parts.of(batch.order, *batch.texts)
     first = parts.after(batch.n_given.to(nll.device))  # that is no longer given
     if batch.n_known is None:
         is_given = torch.arange(nll.size(1), device=nll.device) < first
