@@ -46,7 +46,7 @@ def logprobs_of_parts(model, texts, n_orders=0):
             if model.slots.masked_loss:  # which has to know which positions are blank
                 is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
                 rest = is_rest.nonzero()[:, 0]
-            for order in orders_of_parts(b, a, n_orders, seed):
+            for order in orders_of_parts(both, len(b), n_orders, seed):
                 yield tokens, torch.cat([order, rest]), range(len(b), len(both))
 
     found = read(model, rows())
@@ -55,11 +55,11 @@ def logprobs_of_parts(model, texts, n_orders=0):
         yield -ensemble_nll(-nll.sum(1, dtype=widest(nll.device)))
 
 
-def orders_of_parts(b, a, n_orders, seed):
-    """Return orders (n_orders, m + n) of b and then a, each shuffled; 0: (1, m + n), sorted."""
-    both = torch.cat([b, a])
+def orders_of_parts(both, m, n_orders, seed):
+    """Return orders (n_orders, m + n) of the first m of both parts, and then of the others, each
+    shuffled; 0: (1, m + n), sorted."""
     rank = both.unsqueeze(0) / (1 + both.max())
     if n_orders:
         rank = uniform_by(seed, n_orders, len(both))
-    is_a = torch.arange(len(both)) >= len(b)
-    return both[(is_a + rank).argsort(1)]
+    is_second = torch.arange(len(both)) >= m
+    return both[(is_second + rank).argsort(1)]
