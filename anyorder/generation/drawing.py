@@ -77,6 +77,19 @@ class Drawing:
         logits = self.tempered(logits)
         return argmax(logits + noise())
 
+    def likeliest(self, logits, k, token):
+        """Return log p of the token (m,), then log p and ids of the k likeliest: one table (m, 1 +
+        2k), by the law in which tokens are drawn from logits (m, V), or a text is scored.
+
+        At temperature 0, where one token has all of the probability, it is the law of temperature 1
+        with the same cuts. A token that the law has cut has -inf."""
+        law = self.tempered(logits)
+        best = law.topk(k)
+        own = token_logprob(law, token).unsqueeze(1)
+        nats = best.values - law.logsumexp(-1, keepdim=True)
+        ids = best.indices.to(widest(law.device))  # exact below 2^24 at least
+        return torch.cat([own, nats, ids], 1)
+
     def tempered(self, logits):
         """Return logits (..., V) / temperature as (n, V), -inf for what is cut.
 

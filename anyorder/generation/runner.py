@@ -7,7 +7,6 @@ import torch
 from anyorder.fast import product_dtype, split_rows
 from anyorder.generation.drawing import TokenNoise, token_logprob
 from anyorder.generation.law import guided, penalize
-from anyorder.generation.likeliest import likeliest
 from anyorder.generation.plan import Cells, padded
 from model import KVCache
 
@@ -156,7 +155,7 @@ class Runner:
             return None
         k = part.likeliest.size(2) // 2
         if k:
-            found = likeliest(self.drawing, logits, k, token)
+            found = self.drawing.likeliest(logits, k, token)
             cells.write(part.likeliest, cells.position, found)
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)

@@ -124,7 +124,7 @@ class Page:
     blank_length  how [[?]] finds its length: 'likely' or 'draw', see extras/lengths.py
     allowed       which tokens may stand where, see Limits; None: all
     pattern       what the whole text matches, see prompts.read_pattern; None: any text
-    top_logprobs  how many of the likeliest tokens of each place are kept, see likeliest.py"""
+    top_logprobs  how many of the likeliest tokens of each place are kept, see Drawing.likeliest"""
 
     length: int = 0
     context: int = 0
@@ -136,7 +136,7 @@ class Page:
 
     @property
     def n_likeliest(self):
-        """How many numbers a place keeps of its likeliest tokens, see likeliest.py."""
+        """How many numbers a place keeps of its likeliest tokens, see Drawing.likeliest."""
         return self.top_logprobs and 1 + 2 * self.top_logprobs
 
     def check(self, checkpoint):
