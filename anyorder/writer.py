@@ -297,35 +297,35 @@ def check_templates(templates, way, page, config):
         way.order.check(n, config.block_size)
     matches = any(template.patterns for template in templates)
     way.check(config, matches, scores)
-    each(partial(check_template, way=way, page=page, block_size=config.block_size), templates)
 
+    def check(template):
+        if scores and not np.isin(template.kinds, ('given', 'answer')).all():
+            raise ValueError(
+                'a score by steps wants the text of every blank: [[=text]] in place of [[n]], '
+                '[[?]], ...'
+            )
+        # On a second canvas what was written on the first one would count as the prompt
+        N = config.block_size
+        is_whole = template.longest <= N and len(template.sections(page.stop)) == 1
+        if way.drawing.cfg_scale and not is_whole:
+            raise ValueError(
+                f'cfg_scale wants a text that is written as a whole: of at most {N} tokens with '
+                f'what is to be written, got {template.longest}; and leave out stop where text '
+                'stands behind a [[..]]'
+            )
+        has_whole = page.pattern is not None
+        if has_whole and any(piece.pattern for piece in template.pieces):
+            raise ValueError(
+                'a text has a pattern as a whole, or in its blanks: leave out pattern, or write '
+                '[[n]] in place of [[/pattern/]]'
+            )
+        if page.stop and template.patterns and (has_whole or not template.open):
+            raise ValueError(
+                'a stop would cut what is to match a pattern: leave out stop, or write the pattern '
+                'as [[/pattern/]] beside a [[..]], which alone is searched for the stop'
+            )
 
-def check_template(template, way, page, block_size):
-    """Raise ValueError for a Template that cannot be written, or scored, in this way."""
-    if way.drawing.scores and not np.isin(template.kinds, ('given', 'answer')).all():
-        raise ValueError(
-            'a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], '
-            '...'
-        )
-    # On a second canvas what was written on the first one would count as the prompt
-    is_whole = template.longest <= block_size and len(template.sections(page.stop)) == 1
-    if way.drawing.cfg_scale and not is_whole:
-        raise ValueError(
-            f'cfg_scale wants a text that is written as a whole: of at most {block_size} tokens '
-            f'with what is to be written, got {template.longest}; and leave out stop where text '
-            'stands behind a [[..]]'
-        )
-    has_whole = template.pattern is not None
-    if has_whole and any(piece.pattern for piece in template.pieces):
-        raise ValueError(
-            'a text has a pattern as a whole, or in its blanks: leave out pattern, or write [[n]] '
-            'in place of [[/pattern/]]'
-        )
-    if page.stop and template.patterns and (has_whole or not template.open):
-        raise ValueError(
-            'a stop would cut what is to match a pattern: leave out stop, or write the pattern as '
-            '[[/pattern/]] beside a [[..]], which alone is searched for the stop'
-        )
+    each(check, templates)
 
 
 def check_places(templates, page, tokenizer, scores):
