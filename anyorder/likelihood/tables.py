@@ -79,17 +79,20 @@ def format_table(rows):
     """Return the rows of `summarize` as lines, of at most 80 columns unless a name is long.
 
     Where tokens are not bytes, the nats of a block stand in the place of bits a byte."""
-    last = 'bits/byte', 'bits_per_byte', 4
+    last = 'bits/byte', 'bits_per_byte', '', 4
     if all(row['bits_per_byte'] is None for row in rows):
-        last = 'nats/block', 'nats_per_block', 2
-    columns = [('nats/token', 'nats_per_token', 4), ('perplexity', 'perplexity', 2), last]
+        last = 'nats/block', 'nats_per_block', 'nats_per_block_stderr', 2
+    columns = [
+        ('nats/token', 'nats_per_token', 'stderr', 4),
+        ('perplexity', 'perplexity', 'perplexity_stderr', 2),
+        last,
+    ]
     headings = [heading for heading, *_ in columns]
     lines = [['', *headings, 'blocks', 'tokens']]
     for row in rows:
-        errors = row | {'nats_per_token_stderr': row['stderr']}
         line = [row['estimate']]
-        for _, name, digits in columns:
-            line.append(figure(row[name], errors.get(f'{name}_stderr'), digits))
+        for _, name, error, digits in columns:
+            line.append(figure(row[name], row.get(error), digits))
         lines.append([*line, str(row['blocks']), str(row['tokens'])])
     first, *widths = (max(map(len, column)) for column in zip(*lines))
     texts = []
