@@ -188,14 +188,6 @@ def between_orders(order, nats, corpus):
     return {'orders_stderr': float(stderr * len(nats) / corpus.n_blanks.sum())}
 
 
-def importance_weighted(config, checkpoint):
-    """Return the Estimate -log 1/K sum_k p(x | sigma_k) over uniform random orders, for K = 1, 2,
-    4, ..., a tighter bound."""
-    return in_orders(
-        config, checkpoint, RANDOM, kind='iw', name='iw', columns=mixtures, about=nothing
-    )
-
-
 def by_contexts(config, checkpoint, n_contexts=16, width=1):
     """Return the Estimate sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...
 
@@ -262,7 +254,8 @@ ESTIMATES = {
     'l2r': partial(in_orders, order=Order('l2r')),
     'own': in_own_order,
     'any': partial(in_orders, order=RANDOM),
-    'iw': importance_weighted,
+    # -log 1/K sum_k p(x | sigma_k) for K = 1, 2, 4, ..., a tighter bound
+    'iw': partial(in_orders, order=RANDOM, kind='iw', name='iw', columns=mixtures, about=nothing),
     'ensemble': by_contexts,
     'accuracy': 'anyorder.extras.lm_eval.last_word:last_word',
 }
