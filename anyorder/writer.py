@@ -116,12 +116,13 @@ class Writer:
                    top_logprobs of the Filled or the Rows
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.way_and_page(way, page, options)
-        check_kinds({'n': 1 if n is None else n, 'batch_size': batch_size})
-        if n is not None and n < 1 or batch_size < 1:
+        n_each = 1 if n is None else n
+        check_kinds({'n': n_each, 'batch_size': batch_size})
+        if min(n_each, batch_size) < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
         is_text = any(isinstance(one, str) for one in prompts)
-        numbers = np.tile(range(len(prompts)), n or 1).tolist()
+        numbers = np.tile(range(len(prompts)), n_each).tolist()
         if is_text:
             numbers.sort()
         texts = self.read(prompts, way, page, seed, numbers)
