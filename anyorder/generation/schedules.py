@@ -5,7 +5,6 @@ import math
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.seeds import keys_of, uniform
 from configurator import check_choice
 
 
@@ -70,49 +69,6 @@ def check_schedule(n_steps, kind):
     if n_steps < 1:
         raise ValueError(f'n_steps must be at least 1, got {n_steps}')
     check_choice('schedule', kind, 'linear', 'cosine')
-
-
-def scheduled_ends(unmasking, n_blanks, seeds, *names):
-    """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
-
-    unmasking  Given or Adaptive, which has n_steps, schedule, binomial and block_length; with a
-               threshold any step may reveal all
-    n_blanks   (B,) blanks of each row, on the host
-    seeds      [B] of the rows, by which the numbers of a binomial schedule are drawn
-    names      tell these numbers from those of another round"""
-    schedule = unmasking.schedule
-    if unmasking.threshold is not None:
-        return n_blanks.unsqueeze(1)
-    if isinstance(schedule, str):
-        rows = zip(n_blanks.tolist(), seeds)
-        return padded_ends([ends_of_row(unmasking, n, seed, *names) for n, seed in rows], n_blanks)
-    most = int(n_blanks.max())
-    ends = [0, *schedule]
-    if ends != sorted({*ends}) or ends[-1] != most:
-        raise ValueError(
-            f'a schedule must increase strictly from above 0 to the {most} blanks, '
-            f'got {schedule[:8]} ...'
-        )
-    return padded_ends([schedule], n_blanks)
-
-
-def ends_of_row(unmasking, n, seed, *names):
-    """Return the ends of a row of n blanks. A block has its share of the steps, one at least."""
-    length = unmasking.block_length or max(n, 1)
-    if unmasking.binomial:
-        u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))  # on the host: no wait
-    ends = []
-    for start in range(0, n, length):
-        end = min(start + length, n)
-        # Steps up to the end less steps up to the start: over all blocks they add up to n_steps
-        share = unmasking.n_steps * end // n - unmasking.n_steps * start // n
-        n_steps = max(1, share)
-        if unmasking.binomial:
-            in_block = binomial_schedule(u[start:end], n_steps, unmasking.schedule)
-        else:
-            in_block = unmask_schedule(end - start, n_steps, unmasking.schedule)
-        ends += [start + k for k in in_block]
-    return ends
 
 
 def padded_ends(ends, n_blanks):

@@ -5,11 +5,16 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.generation.schedules import check_schedule, scheduled_ends
+from anyorder.generation.schedules import (
+    binomial_schedule,
+    check_schedule,
+    padded_ends,
+    unmask_schedule,
+)
 from anyorder.generation.scores import PROBABILITIES, score_of
 from anyorder.machine.devices import widest
 from anyorder.names import is_own
-from anyorder.seeds import hashed, uniform
+from anyorder.seeds import hashed, keys_of, uniform
 from model import float32_or_better
 
 NOISE = hashed('noise')  # the name of its random numbers
@@ -86,7 +91,6 @@ class Given(Unmasking):
     schedule: str | list = 'linear'
     binomial: bool = False
     revise: int = 0
-    ends = scheduled_ends
 
     def __post_init__(self):
         if isinstance(self.schedule, str):
@@ -98,6 +102,40 @@ class Given(Unmasking):
             )
         if type(self.revise) is not int or self.revise < 0:
             raise ValueError(f'revise is how many rounds, from 0, got {self.revise}')
+
+    def ends(self, n_blanks, seeds, *names):
+        schedule = self.schedule
+        if self.threshold is not None:
+            return n_blanks.unsqueeze(1)
+        if isinstance(schedule, str):
+            rows = zip(n_blanks.tolist(), seeds)
+            return padded_ends([self.ends_of_row(n, seed, *names) for n, seed in rows], n_blanks)
+        most = int(n_blanks.max())
+        ends = [0, *schedule]
+        if ends != sorted({*ends}) or ends[-1] != most:
+            raise ValueError(
+                f'a schedule must increase strictly from above 0 to the {most} blanks, '
+                f'got {schedule[:8]} ...'
+            )
+        return padded_ends([schedule], n_blanks)
+
+    def ends_of_row(self, n, seed, *names):
+        """Return the ends of a row of n blanks. A block has its share of the steps, or one."""
+        length = self.block_length or max(n, 1)
+        if self.binomial:
+            u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))  # on the host: no wait
+        ends = []
+        for start in range(0, n, length):
+            end = min(start + length, n)
+            # Steps to the end less steps to the start: over all blocks they add up to n_steps
+            share = self.n_steps * end // n - self.n_steps * start // n
+            n_steps = max(1, share)
+            if self.binomial:
+                in_block = binomial_schedule(u[start:end], n_steps, self.schedule)
+            else:
+                in_block = unmask_schedule(end - start, n_steps, self.schedule)
+            ends += [start + k for k in in_block]
+        return ends
 
     def first_round(self, network, canvas, drawing):
         # A text is reread if a decoder would write one token a step, and no pattern looks at each
