@@ -130,7 +130,7 @@ class Slots:
     see which, `plan_reads` what they read, `span` which of them `predict` runs.
 
                      decoder  encoder  mixed  two streams  yes says that
-    needs_mask       no       no       yes    if `asked`   every pass needs the mask of `see`
+    needs_mask       no       no       yes    no           every pass needs the mask of `see`
     masked_loss      no       yes      yes    no           a pass scores the unknown visits alone
     causal           yes      no       no     yes          what is seen without a mask
     cached           yes      no       yes    yes          keys of known slots are final
@@ -836,12 +836,6 @@ class TwoStreamSlots(Slots):
 
     targets_in_keys = False
 
-    def __init__(self, order, known, parts, n_keys=None, asked=None, number=None):
-        self.needs_mask = asked is not None  # a whole pass needs no mask: each stream is causal
-        super().__init__(order, known, parts, n_keys, asked, number)
-        # rotary turns content by where it reads
-        self.target = self.read_position
-
     def lay_out(self, asked):
         queries = self.number if asked is None else asked  # (B, n)
         S = self.number.size(1)
@@ -857,6 +851,7 @@ class TwoStreamSlots(Slots):
         n_content = self.number.size(1)
         reads[:, n_content:].fill_(QUERY)
         position[:, n_content:] = self.target[:, n_content:]
+        self.target = position  # rotary turns content by where it reads
         return reads, position
 
     def mask_of(self, answering):
