@@ -254,9 +254,9 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
                 done = [written[r].end() is not None for r in running.rows.tolist()]
                 running.stop_rows(torch.tensor(done))
         take_down(written, canvas)
-        found = canvas.n_passes.tolist(), canvas.limits.log_weight.tolist()
-        for text, n_passes, log_weight in zip(written, *found):
-            text.n_passes += n_passes
+        log_weights = canvas.limits.log_weight.tolist()
+        for text, n, log_weight in zip(written, canvas.n_passes.tolist(), log_weights):
+            text.n_passes += n
             text.log_weight += log_weight
 
 
