@@ -255,8 +255,10 @@ def open_corpora(names, c, checkpoint):
         split = c.split
         if name in names_of_run(checkpoint.run):
             split = split or 'val'
-        how = c.data_dir, split, c.n_blocks, c.documents
-        corpora.append(open_corpus(name, c.block_size, checkpoint.tokenizer, *how))
+        corpus = open_corpus(
+            name, c.block_size, checkpoint.tokenizer, c.data_dir, split, c.n_blocks, c.documents
+        )
+        corpora.append(corpus)
     return corpora
 
 

@@ -81,8 +81,13 @@ class Estimate:
         items = self.items(corpus)
         keys = [(corpus.label, corpus.digest, self.work, number) for number in range(len(items))]
         missing = [key for key in keys if key not in journal.done]
-        how = {'total': len(missing), 'unit': 'block', 'desc': f'{corpus.label} {self.label}'}
-        with progress(**how, leave=False, disable=rank > 0 or not missing) as bar:
+        with progress(
+            total=len(missing),
+            unit='block',
+            desc=f'{corpus.label} {self.label}',
+            leave=False,
+            disable=rank > 0 or not missing,
+        ) as bar:
             size = self.n_at_once * world_size
             for i in range(0, len(missing), size):
                 part = missing[i : i + size]
@@ -148,12 +153,26 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     drawn = is_drawn(checkpoint.config.slots, order) and 'iw' not in names_in(config.estimates)
 
     def nats_in_orders(model, batch, numbers):
-        how = {'n_known': batch.n_known if drawn else None, 'n_given': batch.n_given}
-        return block_nll(model, batch.idx, batch.order, config.batch_size, **how).view(-1, K)
+        nats = block_nll(
+            model,
+            batch.idx,
+            batch.order,
+            config.batch_size,
+            n_known=batch.n_known if drawn else None,
+            n_given=batch.n_given,
+        )
+        return nats.view(-1, K)
 
     def nats(model, corpus, numbers):
-        how = {'step': checkpoint.iter_num, 'left_to_right': known_l2r}
-        batch = measured_batch(model, corpus.rows(numbers), order, K, config.seed, **how)
+        batch = measured_batch(
+            model,
+            corpus.rows(numbers),
+            order,
+            K,
+            config.seed,
+            step=checkpoint.iter_num,
+            left_to_right=known_l2r,
+        )
         return (nats_of or nats_in_orders)(model, batch, numbers)
 
     def about(nats, corpus, row):
@@ -218,9 +237,15 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         groups, weights = sample_groups(n_blanks, width, n_positions, seed)
         seed = derive_seed(config.seed, 'contexts', b)
         groups = [(n_given + width * group, derive_seed(seed, group)) for group in groups]
-        how = n_contexts, width, config.batch_size * N
-        texts = batch.idx[0, :n], batch.order[0, :n]
-        own, gains = ensemble_block_nll(model, *texts, groups, *how)
+        own, gains = ensemble_block_nll(
+            model,
+            batch.idx[0, :n],
+            batch.order[0, :n],
+            groups,
+            n_contexts,
+            width,
+            config.batch_size * N,
+        )
         # only the gain is sampled, not the total: unbiased, and exact when all groups are there
         return (own[n_given:].sum() - weights @ gains).unsqueeze(0)
 

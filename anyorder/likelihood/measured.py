@@ -115,8 +115,8 @@ def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, doc
 
     # Cut them into blocks
     blocks = Blocks(tokens, block_size, documents)
-    names = {'name': name, 'label': label + blocks.about_cut, 'origin': origin}
-    corpus = Corpus.of(blocks, n_blocks, tokenizer, sizes, **names)
+    label += blocks.about_cut
+    corpus = Corpus.of(blocks, n_blocks, tokenizer, sizes, name=name, label=label, origin=origin)
     begins = blocks.begins(corpus.blocks)
     return corpus if begins is None else corpus.apart(begins)
 
@@ -151,8 +151,14 @@ def encoded(texts, tokenizer, source):
 
     Every document is followed by end-of-text. Documents with prompts are its rows."""
     has_prompts = isinstance(next(iter(texts), None), tuple)
-    kind = {'given': has_prompts, 'prompts': has_prompts}
-    meta = Meta(source, tokenizer.name, tokenizer.n_tokens, tokenizer.eos, **kind)
+    meta = Meta(
+        source,
+        tokenizer.name,
+        tokenizer.n_tokens,
+        tokenizer.eos,
+        given=has_prompts,
+        prompts=has_prompts,
+    )
     documents = []
     n_bytes = 0
     whole = Source(source, {'val': texts})
