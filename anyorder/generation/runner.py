@@ -56,11 +56,18 @@ class Runner:
         if graphs is None or self.unmasking.asks_host:
             return function(self, *found)
         places = [x.data_ptr() for one in found for x in one if x is not None]
-        # under another autocast, or in inference mode, a compiler begins anew
-        mode = torch.is_inference_mode_enabled(), product_dtype(self.part.u)
-        kept = self.part.with_logprob, self.part.likeliest.shape
-        how = self.unmasking.graph_key, self.drawing, kept, mode
-        key = *how, function.__name__, self.size, *places
+        key = (
+            function.__name__,
+            self.unmasking.graph_key,
+            self.drawing,
+            self.size,
+            self.part.with_logprob,
+            self.part.likeliest.shape,
+            # under another autocast, or in inference mode, a compiler begins anew
+            product_dtype(self.part.u),
+            torch.is_inference_mode_enabled(),
+            *places,
+        )
         return graphs.run(key, partial(function, self, *found))
 
     def read(self):
