@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_211,
-    'anyorder': 14_260,
+    '': 13_164,
+    'anyorder': 14_237,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_695,
     'anyorder/extras/lm_eval': 3_264,
@@ -52,8 +52,8 @@ BUDGET = {
     'anyorder/extras/rules': 3_638,
     'anyorder/extras/speed': 5_294,
     'anyorder/extras/tokenizers': 3_695,
-    'anyorder/generation': 17_355,
-    'anyorder/likelihood': 7_753,
+    'anyorder/generation': 17_218,
+    'anyorder/likelihood': 7_624,
     'anyorder/machine': 4_528,
     'anyorder/tokens': 13_309,
     'anyorder/training': 9_048,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 422,
     'docs': 1_336,
     'results': 3_692,
-    'tests': 104_876,
+    'tests': 104_874,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
