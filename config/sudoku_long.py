@@ -1,15 +1,12 @@
-"""9 x 9 Sudoku by a GPU: an encoder of 1,226,048 parameters, 50,000 updates of 256 puzzles.
+"""9 x 9 Sudoku by a GPU: an encoder of 1,226,048 parameters, 36,000 updates of 256 puzzles.
 
     python -m anyorder.extras.puzzles make sudoku --n_train=1000000 --name=sudoku_1m
-    # in pieces of 5 minutes, each of which goes on where the one before it was stopped
-    timeout 290 python train.py config/sudoku_long.py
-    S="python -m anyorder.extras.puzzles solve --ckpt=out/sudoku_long/ckpt.pt"
-    $S --orders=margin,top_prob:0.999
+    python train.py config/sudoku_long.py
+    python -m anyorder.extras.puzzles solve --ckpt=out/sudoku_long/ckpt.pt \\
+        --orders=margin,top_prob:0.999
 
-Hardware: one H100 or H200 is meant, and none was at hand: the run is untried. Work: 8,200 TFLOP
-(--plan=H200).
-Result: open. 1,100 updates of 64 puzzles solve as many as 2,200 of three layers, at the same work
-(results/puzzles)."""
+Hardware: one H200, torch 2.11.0. Time: 4 min, and 40 min of a CPU for the puzzles.
+Result: 93.2 % of 1,000 unseen puzzles solved by margin (results/puzzles)."""
 
 out_dir = 'out/sudoku_long'
 init_from = 'auto'
@@ -23,11 +20,11 @@ batch_size = 256
 l2r_ratio = 0.0
 optimizer = 'muon'
 muon_learning_rate = 0.04
-max_iters = 50000
+max_iters = 36000
 learning_rate = 1e-2
 min_lr = 5e-4
 warmup_iters = 500
 ema_decay = 0.999
-eval_interval = 5000
+eval_interval = 12000
 eval_iters = 4
 log_interval = 100
