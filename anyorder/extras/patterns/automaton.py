@@ -175,9 +175,9 @@ def walk(of_bytes, byte_classes, tokens, pattern):
     byte_classes  (256,): the class of each byte
     tokens        [bytes] of each token, None of those that are no text
 
-    Tokens that have led each state to the same one so far are together in a column (S,), of which
-    there are few."""
-    n_states = len(of_bytes)
+    All tokens are read side by side, a byte at a time. Those that have led each state to the same
+    one so far are together in a column (S,), of which there are few."""
+    n_states, n_letters = of_bytes.shape
     step = np.pad(of_bytes, ((0, 1), (0, 0)), constant_values=-1).T.astype(np.int32)
     columns = {0: np.arange(n_states, dtype=np.int32), 1: np.full(n_states, -1, np.int32)}
     number = {column.tobytes(): i for i, column in columns.items()}
@@ -194,12 +194,16 @@ def walk(of_bytes, byte_classes, tokens, pattern):
         columns[i] = found
         return i
 
-    letters = byte_classes.tolist()
-    found = []
-    for text in tokens:
-        column = int(text is None)  # what is no text leads nowhere
-        for byte in text or b'':
-            column = behind(column, letters[byte])
-        found.append(column)
-    used, classes = np.unique(found, return_inverse=True)
+    at = np.array([int(text is None) for text in tokens])  # what is no text leads nowhere
+    texts = [text or b'' for text in tokens]
+    letters = byte_classes[np.frombuffer(b''.join(texts), np.uint8)]
+    sizes = np.array([*map(len, texts)])
+    starts = np.cumsum(sizes) - sizes
+    for n in range(sizes.max()):
+        left = np.flatnonzero(sizes > n)
+        steps = at[left] * n_letters + letters[starts[left] + n]
+        steps, inverse = np.unique(steps, return_inverse=True)
+        found = [behind(*divmod(one, n_letters)) for one in steps.tolist()]
+        at[left] = np.array(found)[inverse]
+    used, classes = np.unique(at, return_inverse=True)
     return np.stack([*columns.values()])[used].T, classes
