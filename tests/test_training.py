@@ -217,6 +217,25 @@ def whole():
     return {kind: after_updates(kind, 1) for kind in UNEQUAL}
 
 
+@pytest.mark.parametrize('most', [16, 1])
+def test_an_update_in_one_launch_reads_copies_of_what_is_drawn(monkeypatch, most):
+    """Of several shapes, of which some may be too many to be recorded."""
+    monkeypatch.setattr('anyorder.training.update.MOST_SHAPES', most)
+    batches = [batch_of('causal').rows(slice(*ends)) for ends in ((0, 8), (0, 4), (4, 8), (1, 8))]
+    before = [batch.idx.clone() for batch in batches]
+    how = options(gradient_accumulation_steps=1)
+    found = []
+    for graphs in (None, SimpleNamespace(run=lambda _, work: work())):
+        state = start(learner())
+        state.graphs = graphs
+        for n, batch in enumerate(batches, 1):
+            update(state, SETS, 1e-2 / n, how, lambda *_, batch=batch: batch)
+        found.append(flat(state.model.parameters()))
+    close(*found, 1e-6)
+    assert len(state.places) == min(most, 3)
+    close([batch.idx for batch in batches], before)
+
+
 @pytest.mark.parametrize('kind', UNEQUAL)
 def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind, whole):
     """Padding is no token that was seen."""

@@ -169,6 +169,10 @@ class Batch(NamedTuple):
             return self.idx.numel()
         return self.n_visits.sum()
 
+    def copy(self):
+        """Return a batch that shares no memory with this one."""
+        return Batch(*(None if x is None else x.clone() for x in self))
+
     def rows(self, at):
         """Return the rows of these numbers (n,) as a batch of their own."""
         parts = {name: part[at] for name, part in self._asdict().items() if part is not None}

@@ -15,6 +15,8 @@ from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import Batch, random_blocks, visits_of
 from anyorder.training.muon import Muon
 
+MOST_SHAPES = 16  # of batches whose updates are recorded; others are so rare that they do not pay
+
 
 def draw_batch(state, sets, config):
     """Draw the Batch of a micro-batch of Blocks, on the device, from torch's default generators.
@@ -57,6 +59,8 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
     world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
     up to the loss, whoever has more blanks. The host never waits for the device.
 
+    With `state.graphs` it is recorded once: batches and `lr` may then change, and nothing else.
+
     draw  (state, sets, config) -> Batch
     loss  (model, batch) -> nats (B, N)"""
     rank, world_size = processes()
@@ -71,10 +75,15 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
 
 
 def launch(state, batches, lr, config, loss):
-    """Learn in one launch. A CUDA graph for each shape of batches reads them where the first ones
-    are, and the learning rate in `state.rate`."""
+    """Learn in one launch, by a CUDA graph for each of at most MOST_SHAPES shapes of batches.
+
+    It reads copies of them, and the learning rate in `state.rate`."""
     key = tuple(x is not None and x.shape for batch in batches.values() for x in batch)
-    places = state.places.setdefault(key, batches)
+    if key not in state.places:
+        if len(state.places) == MOST_SHAPES:
+            return learn(state, batches, lr, config, loss)
+        state.places[key] = {micro: batch.copy() for micro, batch in batches.items()}
+    places = state.places[key]
     for micro, batch in batches.items():
         for place, x in zip(places[micro], batch):
             if x is not None:
