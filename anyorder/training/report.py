@@ -32,7 +32,7 @@ def introduction(state, data, clock, folder, config, why, changed):
     yield (
         f'{n_processes()} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
         f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, '
-        f'compile={config.compile} ({why})'
+        f'compile={config.compile} ({why})' + (', an update in one launch' if state.graphs else '')
     )
     yield from data.tokenizer.about_bytes().splitlines()
     end = min(config.max_iters, config.lr_decay_iters or config.max_iters)
