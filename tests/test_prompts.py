@@ -129,16 +129,18 @@ BAD = {
     '[[..]][[/0+/]]b': r'right behind a \[\[\.\.',
     '[[..]][[1]][[?]]b': r'right behind a \[\[\.\.',
 }
-BAD |= dict.fromkeys(
-    [(), (300,), (-2,), (1.5,), ('a',), (True, False)],
-    'integers from 0 to 256, and -1 for a blank, got',
-)
 
 
 @pytest.mark.parametrize('prompt, said', BAD.items())
 def test_a_wrong_prompt_is_one_line(patterns, prompt, said):
     with one_line(f'prompt 2 of 2: .*{said}'):
         p.parse_prompts(['a', prompt], Bytes(), 20)
+
+
+@pytest.mark.parametrize('row', [[], [300], [-2], [1.5], ['a'], [True, False]])
+def test_a_row_that_is_none_is_one_line(row):
+    with one_line('integers from 0 to 256, and -1 for a blank, got'):
+        p.parse_prompts([row], Bytes(), 20)
 
 
 @pytest.mark.parametrize(
