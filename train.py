@@ -67,17 +67,16 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
 import pkgutil
 import sys
 
-from anyorder.machine.devices import peak_flops, resolve_compile
+from anyorder.flops import peak_flops
 from anyorder.machine.processes import (
     end_processes,
-    environment,
     is_first,
     n_processes,
-    program,
     start_processes,
     stop_requests,
 )
 from anyorder.machine.terminal import say
+from anyorder.provenance import environment, program
 from anyorder.tokens.blocks import width_of
 from anyorder.training.best import best_of
 from anyorder.training.chart import start_chart
@@ -92,6 +91,7 @@ from anyorder.training.start import (
     make_graphs,
     make_run_model,
     open_start,
+    resolve_compile,
     start_device,
     start_model,
     start_state,

@@ -6,12 +6,12 @@ import hashlib
 import os
 import pkgutil
 from dataclasses import asdict, fields
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 
 from anyorder.machine.files import read_json, reading, whole_files
-from anyorder.machine.processes import is_first, is_split, map_tensors, own_part, whole
+from anyorder.machine.processes import is_first, is_split, own_part, whole
 from anyorder.orders import Order
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.tokenizer import KNOWN, tokenizer_of_set
@@ -58,6 +58,22 @@ def entries_of(model, ema=None, **entries):
             'shadow_params': dict(ema.model.named_parameters()),
         }
     return map_tensors(checkpoint, of_all)
+
+
+def map_tensors(tree, function):
+    """Return nested dicts and lists with function(tensor) in place of each tensor.
+
+    A tensor that is there twice, as a tied head, is one tensor afterwards, too."""
+    once = cache(function)
+
+    def mapped(x):
+        if isinstance(x, dict):
+            return {key: mapped(value) for key, value in x.items()}
+        if isinstance(x, list):
+            return [mapped(value) for value in x]
+        return once(x) if isinstance(x, torch.Tensor) else x
+
+    return mapped(tree)
 
 
 def of_all(x):

@@ -415,6 +415,7 @@ def run(function):
     a device that comes after its first use."""
     backend_registration._setup_privateuseone_for_python_backend('sim', backend_module=Module())
     sys.path.insert(0, ROOT)
+    from anyorder import flops
     from anyorder.machine import devices, graphs
 
     torch.cuda.CUDAGraph = Graph
@@ -425,7 +426,7 @@ def run(function):
     torch.Generator = HostGenerator
     device = torch.device('sim:0')
     replace(devices.resolve_device, lambda device_name, dtype: (device, 'float32'))
-    replace(devices.matmul_flops, lambda device, dtype: 1e12)
+    replace(flops.matmul_flops, lambda device, dtype: 1e12)
     wanted = os.environ.get('ANYORDER_GRAPHS') != '0'
     replace(graphs.has_graphs, lambda device: wanted and device.type == 'sim')
     torch._C._set_only_lift_cpu_tensors(True)  # else the copy of torch.tensor(.., device) is hidden

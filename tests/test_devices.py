@@ -20,15 +20,17 @@ from oracle import NETWORKS
 from simulated_gpu import counted
 from toy_runs import log
 
-from anyorder import fast
+from anyorder import fast, flops
 from anyorder.fast import freeze
 from anyorder.generation import Canvas, Given, fill, generate, plan, unmasking_of, workspace
 from anyorder.generation.options import drawing_in
 from anyorder.generation.way import Way
 from anyorder.machine import devices
-from anyorder.machine.devices import resolve_compile, resolve_device, widest
+from anyorder.machine.devices import resolve_device, widest
 from anyorder.machine.files import read_json
 from anyorder.machine.graphs import Graphs, has_graphs
+from anyorder.training import start
+from anyorder.training.start import resolve_compile
 from model import KVCache
 
 close = torch.testing.assert_close
@@ -51,7 +53,7 @@ def machine(monkeypatch):
         patch(torch.backends.mps, 'is_available', lambda: 'mps' in there)
         patch(devices, 'cpuinfo', lambda: there)
         patch(devices, 'open_device', torch.device)
-        patch(devices, 'find_spec', lambda name: name if name in there else None)
+        patch(start, 'find_spec', lambda name: name if name in there else None)
         patch('shutil.which', lambda name: name if name in there else None)
 
     return describe
@@ -137,12 +139,12 @@ PEAKS = {  # what a driver reports; None is measured
 @pytest.mark.parametrize('name', PEAKS)
 def test_what_a_gpu_could_do_is_that_of_its_data_sheet(monkeypatch, name):
     gpu = torch.device('cuda')
-    monkeypatch.setattr(devices, 'matmul_flops', lambda device, dtype: None)
+    monkeypatch.setattr(flops, 'matmul_flops', lambda device, dtype: None)
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: name)
-    assert devices.peak_flops(gpu, 'bfloat16') == PEAKS[name]
-    assert devices.peak_flops(gpu, 'float32') is devices.peak_flops(CPU, 'bfloat16') is None
+    assert flops.peak_flops(gpu, 'bfloat16') == PEAKS[name]
+    assert flops.peak_flops(gpu, 'float32') is flops.peak_flops(CPU, 'bfloat16') is None
     assert (widest(torch.device('mps')), widest(CPU)) == (torch.float32, torch.float64)
-    assert 0 <= devices.seconds(lambda: None, CPU, 2) < 10
+    assert 0 <= flops.seconds(lambda: None, CPU, 2) < 10
 
 
 # ---- the simulated GPU: what a card would say of waits

@@ -40,8 +40,8 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_164,
-    'anyorder': 14_237,
+    '': 13_165,
+    'anyorder': 15_164,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_695,
     'anyorder/extras/lm_eval': 3_264,
@@ -54,14 +54,14 @@ BUDGET = {
     'anyorder/extras/tokenizers': 3_695,
     'anyorder/generation': 17_218,
     'anyorder/likelihood': 7_624,
-    'anyorder/machine': 4_528,
+    'anyorder/machine': 3_763,
     'anyorder/tokens': 13_338,
-    'anyorder/training': 9_122,
+    'anyorder/training': 8_978,
     'config': 933,
     'data': 422,
     'docs': 1_336,
     'results': 3_692,
-    'tests': 105_116,
+    'tests': 105_124,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its

@@ -20,7 +20,7 @@ import pytest
 import torch
 from conftest import ROOT, one_line
 
-from anyorder import datasets
+from anyorder import datasets, provenance
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import files, locks, processes
 from anyorder.machine.terminal import Surviving, one_line_errors, progress, say
@@ -458,11 +458,11 @@ def test_the_commit_says_whether_files_were_changed(tmp_path):
     begin = 'echo x > a; git init -q; git add a; git config user.name a; git config user.email b'
     if os.system(f'{begin}; git commit -qm Begin; git tag -am one v1; touch notes'):
         pytest.skip('there is no git')
-    clean = processes.commit(tmp_path)
+    clean = provenance.commit(tmp_path)
     assert len(clean) == 12
     Path('a').write_text('y')
-    assert processes.commit(tmp_path) == f'{clean}-dirty'
-    assert processes.commit(tmp_path / 'inner') == 'unknown'
+    assert provenance.commit(tmp_path) == f'{clean}-dirty'
+    assert provenance.commit(tmp_path / 'inner') == 'unknown'
 
 
 PROGRAMS = {  # the file, the name, and where it is from the folder `tests`
@@ -477,4 +477,4 @@ def test_a_program_has_a_name_and_is_typed_where_one_stands(monkeypatch, file):
     monkeypatch.setitem(sys.modules, '__main__', SimpleNamespace(__file__=file))
     monkeypatch.chdir(f'{ROOT}/tests')
     name, place = PROGRAMS[file]
-    assert (processes.program(), processes.command(name)) == (name, f'python {place}')
+    assert (provenance.program(), processes.command(name)) == (name, f'python {place}')

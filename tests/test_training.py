@@ -29,6 +29,7 @@ import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.extras.puzzles import solve
 from anyorder.extras.puzzles.sets import prepare_puzzles
+from anyorder.flops import training_flops
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import blank_nll
 from anyorder.machine.files import read_json
@@ -45,7 +46,7 @@ from anyorder.training import run_folder, sharding
 from anyorder.training import start as starts
 from anyorder.training.best import Best, best_of
 from anyorder.training.chart import start_chart
-from anyorder.training.clock import Clock, training_flops
+from anyorder.training.clock import Clock
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import draw_batch, get_lr, lr_of, make_optimizers, update

@@ -1,17 +1,14 @@
-"""On which device and in which precision does a script run? What could the device do?"""
+"""On which device and in which precision does a script run?"""
 
 import ctypes
 import os
-import shutil
 import sys
-import time
 from functools import cache
-from importlib.util import find_spec
-from typing import NamedTuple
+from pathlib import Path
 
 import torch
 
-from anyorder.machine.processes import cpuinfo, n_processes
+from anyorder.machine.processes import n_processes
 from configurator import check_choice
 
 
@@ -76,6 +73,12 @@ def has_fast_bfloat16(device):
     return has_units or said >= {'AuthenticAMD', 'avx512_bf16'}
 
 
+def cpuinfo():
+    """Return what Linux says of the processor, '' elsewhere."""
+    path = Path('/proc/cpuinfo')
+    return path.read_text() if path.exists() else ''
+
+
 @cache
 def keep_freed_memory():
     """Have this process keep what it frees, up to 1 GiB, on Linux.
@@ -100,77 +103,3 @@ def autocast(device, dtype, cache=True):
     `cache` keeps rounded weights to the end."""
     is_on = dtype == 'bfloat16'
     return torch.autocast(device.type, torch.bfloat16, enabled=is_on, cache_enabled=cache)
-
-
-LONG_RUN = 2000  # updates on a GPU, which pay for a minute of compiling
-
-
-def resolve_compile(compile, device, flops, max_iters):
-    """Return (whether to compile, why).
-
-    'auto' wants what makes the kernels, Triton or the C++ compiler, and a long run.
-
-    compile     True, False or 'auto'
-    flops       of the whole run
-    max_iters   updates of the run"""
-    if compile != 'auto':
-        return bool(compile), 'as asked, or as the run began'
-    if device.type == 'cuda':
-        has_compiler = torch.version.hip is None and find_spec('triton') is not None
-        is_long = max_iters >= LONG_RUN
-    else:
-        compiler = shutil.which(os.environ.get('CXX', 'g++'))
-        has_compiler = device.type == 'cpu' and compiler is not None
-        is_long = flops > 1e14
-    if not has_compiler:
-        return False, 'no compiler, or not tried on this device'
-    return is_long, 'a long run' if is_long else 'the run is too short to pay for it'
-
-
-class GPU(NamedTuple):
-    reported: str  # part of the name that its driver reports
-    flops: float  # dense bfloat16 FLOP/s of the data sheet
-    memory: float  # GiB that PyTorch finds; the data sheets say 80, 80, 141 and 141 GB
-
-
-GPUS = {
-    'A100': GPU('A100', 312e12, 79),
-    'H100': GPU('H100 80GB HBM3', 989e12, 79),
-    'H200 NVL': GPU('H200 NVL', 836e12, 139),
-    'H200': GPU('H200', 989e12, 139),
-}
-
-
-def peak_flops(device, dtype):
-    """Return the FLOP/s that the device could do in `dtype`: from its data sheet where known, else
-    from a large product."""
-    if device.type == 'cuda' and dtype == 'bfloat16':
-        gpu = torch.cuda.get_device_name(device)
-        known = [row.flops for row in GPUS.values() if row.reported in gpu]
-        if known and 'MIG' not in gpu:  # a slice of a GPU is measured
-            return known[0]
-    return matmul_flops(device, getattr(torch, dtype))
-
-
-@cache  # it takes a second, and a process may start several runs
-def matmul_flops(device, dtype):
-    """Return the FLOP/s of a large matrix product, the best of six."""
-    n = 8192 if device.type == 'cuda' else 2048
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    return 2 * n**3 / seconds(lambda: a @ b, device, 6)
-
-
-def seconds(function, device, repeats):
-    """Return the wall-clock seconds of the fastest of `repeats` calls, with the device's work."""
-
-    def now():
-        if device.type != 'cpu':
-            torch.accelerator.synchronize(device)
-        return time.perf_counter()
-
-    found = []
-    for _ in range(repeats):
-        start = now()
-        function()
-        found.append(now() - start)
-    return min(found)

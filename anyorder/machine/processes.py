@@ -1,19 +1,13 @@
 """Does this process run alone or with others, under torchrun?
 
-What do they have, when are they asked to stop, and with which code, libraries and machine do they
-make their numbers?"""
+What do they have, and when are they asked to stop?"""
 
 import contextlib
 import os
-import platform
 import shlex
 import signal
-import subprocess
 import sys
-from functools import cache
-from pathlib import Path
 
-import numpy
 import torch
 import torch.distributed as dist
 
@@ -89,22 +83,6 @@ def whole(x):
     return x.full_tensor() if is_split(x) else x
 
 
-def map_tensors(tree, function):
-    """Return nested dicts and lists with function(tensor) in place of each tensor.
-
-    A tensor that is there twice, as a tied head, is one tensor afterwards, too."""
-    once = cache(function)
-
-    def mapped(x):
-        if isinstance(x, dict):
-            return {key: mapped(value) for key, value in x.items()}
-        if isinstance(x, list):
-            return [mapped(value) for value in x]
-        return once(x) if isinstance(x, torch.Tensor) else x
-
-    return mapped(tree)
-
-
 def own_part(x, like):
     """Return the part of a whole tensor x that belongs beside `like`, which is split by rows.
 
@@ -164,15 +142,6 @@ def end_processes(code=0):
         sys.exit(code)
 
 
-def program():
-    """Return the name of the program that runs: the path of its file, in the project from there,
-    '(no file)' of a notebook, of python -c, and of what is read from a pipe."""
-    path = getattr(sys.modules['__main__'], '__file__', '<string>')
-    if path.startswith('<'):
-        return '(no file)'
-    return os.path.realpath(path).removeprefix(os.path.realpath(ROOT) + os.sep)
-
-
 def command(name):
     """Return what to type here before the options of the program of this name, to run it by as many
     processes."""
@@ -188,47 +157,3 @@ def launcher():
     if os.environ.get('LOCAL_WORLD_SIZE') == str(n):  # all are on this machine
         return f'torchrun --standalone --nproc_per_node={n}'
     return 'torchrun ...'
-
-
-def environment(device):
-    """Return {'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which
-    computes on `device`."""
-    name = processor()
-    if device.type == 'cuda':
-        name = torch.cuda.get_device_name(device)
-    return {
-        'commit': commit(),
-        'python': platform.python_version(),
-        'torch': str(torch.__version__),
-        'numpy': numpy.__version__,
-        'device': name,
-        'processes': n_processes(),
-    }
-
-
-def cpuinfo():
-    """Return what Linux says of the processor, '' elsewhere."""
-    path = Path('/proc/cpuinfo')
-    return path.read_text() if path.exists() else ''
-
-
-def processor():
-    """Return the name of the CPU."""
-    for line in cpuinfo().splitlines():
-        if line.startswith('model name'):
-            return line.partition(':')[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def commit(root=ROOT):
-    """Return the git commit of the code, with -dirty behind it if files were changed since.
-
-    It is 'unknown' without git."""
-    # named, since a repository around the project is another's
-    git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']
-    describe = ['describe', '--always', '--dirty', '--abbrev=12', '--exclude=*']
-    try:
-        said = subprocess.run(git + describe, capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        said = ''
-    return said.strip() or 'unknown'

@@ -2,7 +2,9 @@
 
 import os
 import secrets
+import shutil
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -261,6 +263,31 @@ def make_graphs(state, config, flops):
     if flops < SMALL and is_tried and has_graphs(state.device):
         return Graphs(state.device)
     return None
+
+
+LONG_RUN = 2000  # updates on a GPU, which pay for a minute of compiling
+
+
+def resolve_compile(compile, device, flops, max_iters):
+    """Return (whether to compile, why).
+
+    'auto' wants what makes the kernels, Triton or the C++ compiler, and a long run.
+
+    compile     True, False or 'auto'
+    flops       of the whole run
+    max_iters   updates of the run"""
+    if compile != 'auto':
+        return bool(compile), 'as asked, or as the run began'
+    if device.type == 'cuda':
+        has_compiler = torch.version.hip is None and find_spec('triton') is not None
+        is_long = max_iters >= LONG_RUN
+    else:
+        compiler = shutil.which(os.environ.get('CXX', 'g++'))
+        has_compiler = device.type == 'cpu' and compiler is not None
+        is_long = flops > 1e14
+    if not has_compiler:
+        return False, 'no compiler, or not tried on this device'
+    return is_long, 'a long run' if is_long else 'the run is too short to pay for it'
 
 
 def make_run_model(model, compiled):

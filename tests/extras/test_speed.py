@@ -19,13 +19,13 @@ from anyorder.extras.speed.memory import memory, slot_bytes
 from anyorder.extras.speed.plain import generation_limit, plain_generate
 from anyorder.extras.speed.plan import lines_of, parse_machine, same_update
 from anyorder.fast import lean
+from anyorder.flops import GPUS, training_flops
 from anyorder.generation import generate, unmask_schedule
-from anyorder.machine.devices import GPUS, autocast
+from anyorder.machine.devices import autocast
 from anyorder.machine.files import read_json
 from anyorder.networks import named_network
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import prepare
-from anyorder.training.clock import training_flops
 from configurator import Config, configure
 from model import AOGPT
 

@@ -49,23 +49,16 @@ import torch
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.extras.table import Table
 from anyorder.fast import freeze, lean
+from anyorder.flops import peak_flops, seconds, training_flops
 from anyorder.generation import generate, unmask_schedule
-from anyorder.machine.devices import (
-    LONG_RUN,
-    autocast,
-    peak_flops,
-    resolve_compile,
-    resolve_device,
-    seconds,
-)
+from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out
 from anyorder.networks import named_network
 from anyorder.orders import sample_order
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import Split
-from anyorder.training.clock import training_flops
-from anyorder.training.start import make_graphs
+from anyorder.training.start import LONG_RUN, make_graphs, resolve_compile
 from anyorder.training.update import TrainState, make_optimizers, update
 from model import AOGPT, EMA
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyorder.training.clock import weights_of_products
+from anyorder.flops import weights_of_products
 from anyorder.training.sharding import saves_by
 from anyorder.training.update import is_hidden
 

@@ -4,8 +4,7 @@ from functools import cache
 
 import torch
 
-from anyorder.machine.devices import matmul_flops, seconds
-from anyorder.training.clock import weights_of_products
+from anyorder.flops import matmul_flops, seconds, weights_of_products
 
 
 class GrowingCache:

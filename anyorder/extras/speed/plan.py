@@ -17,7 +17,8 @@ import torch
 from anyorder.checkpoint import Unset
 from anyorder.datasets import open_split
 from anyorder.extras.speed.memory import NODE, memory, n_parts
-from anyorder.machine.devices import GPU, GPUS, LONG_RUN, resolve_device
+from anyorder.flops import GPU, GPUS
+from anyorder.machine.devices import resolve_device
 from anyorder.tokens.apart import keeps_apart
 from anyorder.tokens.blocks import Blocks, width_of
 from anyorder.tokens.meta import read_meta, whole_splits
@@ -27,6 +28,7 @@ from anyorder.tokens.tokenizer import MAKERS, TEXT, get_tokenizer
 from anyorder.training.clock import Clock
 from anyorder.training.sharding import SAVINGS
 from anyorder.training.start import (
+    LONG_RUN,
     check_options,
     model_config,
     open_start,
