@@ -85,7 +85,7 @@ from anyorder.training.data import Data
 from anyorder.training.report import bar_of, conclusion, introduction, samples, show
 from anyorder.training.run_folder import RunFolder, functions_typed, lock_first
 from anyorder.training.start import (
-    check_data,
+    changes,
     check_options,
     check_processes,
     make_graphs,
@@ -117,11 +117,12 @@ def train(config, make_update):
     start_processes()
     lock = lock_first(config.out_dir)  # before anything is read of it, till the RunFolder has it
     functions = functions_typed(config)
-    config, checkpoint, before, changed = open_start(config, trained_by(make_update))
+    config, checkpoint = open_start(config, trained_by(make_update))
+    before = checkpoint.entries if config.init_from == 'resume' else {}
     check_options(config, n_processes())
     device, dtype = start_device(config)
     data = Data(config)
-    changed += check_data(before, data, config)
+    changed = changes(before, data, config)
     model = start_model(config, checkpoint, data.tokenizer)
 
     # The options are whole when device, data and work are known

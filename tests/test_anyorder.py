@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import close, make_model, one_line
-from toy_runs import run
+from toy_runs import resume, run
 
 import train
 from anyorder.checkpoint import (
@@ -692,5 +692,6 @@ def test_a_run_has_the_shape_of_its_set_and_tells_that_its_file_is_another(data,
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8
     pathlib.Path('mine.py').write_text(MINE + '# another file')
-    config, _, _, changed = open_start(configure(vars(train), ['--init_from=resume', typed]))
-    assert changed == [f'order {Checkpoint("out/ckpt.pt").run["order"]} -> {config.order}']
+    resume(typed)
+    before = Checkpoint('out/ckpt.pt').run['order']
+    assert f'changed since iteration 1: order {before} -> mine.py:rows@' in capsys.readouterr().out

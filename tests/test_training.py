@@ -430,13 +430,14 @@ def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
     save_checkpoint('ckpt.pt', MODEL, AVERAGE, **RESUMED | {'config': saved})
     typed_here = words.split()
     resumed = typed('--init_from=resume', '--out_dir=.', *typed_here)
-    config, _, _, found = starts.open_start(resumed)
+    config, checkpoint = starts.open_start(resumed)
     assert {name: config[name] for name in now} == now
-    assert found == changed
+    data = SimpleNamespace(kind=Meta(), train=[])
+    assert starts.changes(checkpoint.entries, data, config) == changed
     is_overruled = 'n_layer 12 -> 1, optimizer adamw -> muon\n' in capsys.readouterr().out
     assert is_overruled == ('c.py' in words)
-    config, _, _, found = starts.open_start(typed('--init_from=ckpt.pt', *typed_here))
-    assert (config.n_layer, config.block_size, config.init_from, found) == (1, 9, 'ckpt.pt', [])
+    config, _ = starts.open_start(typed('--init_from=ckpt.pt', *typed_here))
+    assert (config.n_layer, config.block_size, config.init_from) == (1, 9, 'ckpt.pt')
     for name in ('n_layer=2', 'n_layer=12', 'network=rotary'):
         with one_line(f'fixes {name.replace("=", " ")} -> '):
             starts.open_start(typed(*typed_here, '--init_from=ckpt.pt', f'--{name}'))
@@ -721,14 +722,15 @@ def test_the_history_of_a_folder(data, capsys):
     assert os.stat('out/ckpt.pt').st_mtime_ns == file
 
 
-def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch):
+def test_a_program_with_its_own_update_goes_on_with_itself(data, monkeypatch, capsys):
     """A resume by train.py says that this is another one."""
     own = SimpleNamespace(__file__='/own.py', __spec__=None)
     monkeypatch.setitem(sys.modules, '__main__', own)
     train.train(typed(*TOY, '--max_iters=1'), lambda *args: update(*args))
     assert load_checkpoint('out/ckpt.pt')['config']['program'] == own.__file__
-    *_, changed = starts.open_start(typed('--init_from=resume'))
-    assert changed == [f'program {own.__file__} -> train.py']
+    resume()
+    said = capsys.readouterr().out
+    assert f'changed since iteration 1: program {own.__file__} -> train.py\n' in said
 
 
 def test_the_average_of_another_run_starts_a_run_that_knows_it(data):
@@ -850,7 +852,7 @@ def test_a_damaged_checkpoint_is_not_gone_on_with_and_the_one_before_it_is_named
     with one_line('out/ckpt_old.pt is the one before'):
         starts.open_start(typed('--init_from=resume'))
     os.rename('out/ckpt_old.pt', 'out/ckpt.pt')
-    _, checkpoint, _, _ = starts.open_start(typed('--init_from=resume'))
+    _, checkpoint = starts.open_start(typed('--init_from=resume'))
     assert checkpoint.iter_num == 2
 
 
@@ -873,8 +875,8 @@ def test_a_folder_is_locked_before_it_is_read(forked, monkeypatch):
         patch.setattr(starts, 'Checkpoint', None)
         (other,) = forked(resume, code=1)
     assert 'out/ckpt.pt is in use by another process' in other.said
-    _, _, before, _ = starts.open_start(typed('--init_from=auto', '--plan=H100'))
-    assert before['iter_num'] == run.saved == 2
+    _, checkpoint = starts.open_start(typed('--init_from=auto', '--plan=H100'))
+    assert checkpoint.iter_num == run.saved == 2
 
 
 def test_the_first_process_alone_writes(monkeypatch):

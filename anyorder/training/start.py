@@ -41,40 +41,36 @@ LEAST = {
 
 
 def open_start(config, program='train.py'):
-    """Return what a run that a program makes begins with: its options; the Checkpoint whose weights
-    it takes, None for new ones; the entries of the run that it goes on with, {} of a new run; and
-    what the options change in that run, in words.
+    """Return what a run that a program makes begins with: its options, and the Checkpoint whose
+    weights it takes, None for new ones.
 
     A resumed run has the options of its checkpoint, resolved values included, overridden by those
     given now. What the checkpoint fixes stays: a line says which values of a config file are
     overruled, and typed ones are an error."""
-    name = resolve_start(config)
+    start = resolve_start(config)
     checkpoint = None
-    before = {}
+    saved = {}
     fixed = {}
-    new = {'started_from': [], 'wandb_id': secrets.token_hex(4)}
-    if name == 'resume':
+    started_from = []
+    if start == 'resume':
         checkpoint = open_newest(config.out_dir)
-        before = checkpoint.entries
-        fixed['optimizer'] = checkpoint.run['optimizer']
-    elif name != 'scratch':
-        checkpoint = Checkpoint(name)
+        saved = checkpoint.run
+        fixed['optimizer'] = saved['optimizer']
+    elif start != 'scratch':
+        checkpoint = Checkpoint(start)
         earlier = checkpoint.run.get('started_from', [])
-        short = os.path.basename(os.path.abspath(name)) if os.path.exists(name) else name
-        new['started_from'] = [*earlier, {'name': short}]
+        name = os.path.basename(os.path.abspath(start)) if os.path.exists(start) else start
+        started_from = [*earlier, {'name': name}]
     if checkpoint:
         fixed |= {size: getattr(checkpoint.config, size) for size in SIZES}
         fixed['network'] = network_name(checkpoint.config)
 
     # Later ones override earlier ones
-    saved = before.get('config', {})
-    written = config | written_out(config, saved)
-    given = overruled(written, config, fixed)
-    place = {'out_dir': config.out_dir, 'init_from': name, 'program': program}
-    resolved = Config(new | written | saved | given | place)
-    found = differing(saved, resolved)
-    changed = [words for option, words in found.items() if option not in WHERE]
-    return resolved, checkpoint, before, changed
+    asked = config | written_out(config, saved)
+    given = overruled({name: asked[name] for name in sorted(config.given)}, fixed, config.typed)
+    new = {'started_from': started_from, 'wandb_id': secrets.token_hex(4)}
+    here = {'out_dir': config.out_dir, 'init_from': start, 'program': program}
+    return Config(new | asked | saved | given | here), checkpoint
 
 
 def resolve_start(config):
@@ -119,14 +115,13 @@ def written_out(config, saved):
     return {'network': network, **order_options(config, saved)}
 
 
-def overruled(written, config, fixed):
-    """Return the options that are given, as they are written out, overruled by those that a
-    checkpoint has `fixed`, and say which.
+def overruled(given, fixed, typed):
+    """Return the options that are given, overruled by those that a checkpoint has `fixed`, and say
+    which.
 
-    Raises ValueError for those that are typed."""
-    given = {option: written[option] for option in sorted(config.given)}
+    Raises ValueError for those that are `typed`."""
     found = differing(given, fixed)
-    wrong = [words for name, words in found.items() if name in config.typed]
+    wrong = [words for name, words in found.items() if name in typed]
     if wrong:
         raise ValueError(
             f'the checkpoint fixes {", ".join(wrong)}: leave it out, or begin anew with '
@@ -203,10 +198,11 @@ def start_model(config, checkpoint, tokenizer):
     return model_from_checkpoint(checkpoint.entries | {'model_args': sizes}, checkpoint.weights)
 
 
-def check_data(before, data, config):
-    """Raise ValueError unless a run that is resumed has sets of the kind of `before`.
+def changes(before, data, config):
+    """Return in words what a run that is resumed has otherwise than `before`: options, and sets of
+    other contents.
 
-    Returns in words which of them have other contents."""
+    Raises ValueError for sets of another kind."""
     other = differing(before.get('set', {}), asdict(data.kind))
     if other:
         raise ValueError(
@@ -214,8 +210,10 @@ def check_data(before, data, config):
             f'({", ".join(other)}): start from its weights with '
             f'--init_from={config.out_dir}/ckpt.pt'
         )
-    changed = [changed_since(before.get('sets', {}), split.meta) for split in data.train]
-    return [*filter(None, changed)]
+    found = differing(before.get('config', {}), config)
+    options = [words for option, words in found.items() if option not in WHERE]
+    sets = [changed_since(before.get('sets', {}), split.meta) for split in data.train]
+    return options + [*filter(None, sets)]
 
 
 def check_processes(config, model, data):

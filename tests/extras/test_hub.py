@@ -125,7 +125,7 @@ def test_commands_take_a_folder_and_run_none_of_its_code(family, script):
     assert digest(model_from_checkpoint(ckpt, 'raw')) in said
     for name in ('model.py', 'modeling_aogpt.py'):
         Path('hf', name).write_text('raise SystemExit("code of the folder has run")')
-    config, opened, *_ = open_start(configure(vars(train), ['--init_from=hf']))
+    config, opened = open_start(configure(vars(train), ['--init_from=hf']))
     assert (opened.weights, config.block_size) == ('raw', N)
     assert digest(Writer('hf').model) in said
 

@@ -58,7 +58,7 @@ def lines_of(config):
         config = Config(config | written_out(config, {}))
         shape = f'by the options, as the shape of {start} is not looked up on the hub'
     else:
-        config, checkpoint, *_ = open_start(config)
+        config, checkpoint = open_start(config)
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
     sets = sets_here(config)
