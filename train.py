@@ -88,13 +88,11 @@ from anyorder.training.start import (
     changes,
     check_options,
     check_processes,
-    make_graphs,
-    make_run_model,
+    make_state,
+    model_to_train,
     open_start,
     resolve_compile,
-    start_device,
-    start_model,
-    start_state,
+    set_up_device,
 )
 from anyorder.training.update import get_lr, lr_of, update  # noqa: F401  (for programs)
 
@@ -120,10 +118,10 @@ def train(config, make_update):
     config, checkpoint = open_start(config, trained_by(make_update))
     before = checkpoint.entries if config.init_from == 'resume' else {}
     check_options(config, n_processes())
-    device, dtype = start_device(config)
+    device, dtype = set_up_device(config)
     data = Data(config)
     changed = changes(before, data, config)
-    model = start_model(config, checkpoint, data.tokenizer)
+    model = model_to_train(config, checkpoint, data.tokenizer)
 
     # The options are whole when device, data and work are known
     N = width_of(data.train)  # tokens of a sequence
@@ -137,15 +135,13 @@ def train(config, make_update):
     check_processes(config, model, data)
 
     # Build what learns, and where the run is kept
-    state = start_state(config, before, model, device)
+    state = make_state(config, before, model, device, clock.flops_per_iter)
     data.validation.try_orders(state, data.val[0])
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.sets, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'), functions)
     del checkpoint, before, model, lock  # the weights are in the state
-    state.run_model = make_run_model(state.model, compiled)
-    state.graphs = make_graphs(state, config, clock.flops_per_iter)
     if is_first():
         for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)

@@ -77,6 +77,8 @@ OPTIONS = Config(
     save_memory='',
     optimizer='adamw',
     ema_decay=0.9,
+    dropout=0.0,
+    compile=False,
 )
 
 
@@ -90,9 +92,7 @@ def learner(**config):
 
 def start(model, device=CPU, **how):
     """Return the state of a new run by these options."""
-    state = starts.start_state(options(**how), {}, model, device)
-    state.run_model = starts.make_run_model(state.model, False)
-    return state
+    return starts.make_state(options(**how), {}, model, device, math.inf)
 
 
 flat = torch.nn.utils.parameters_to_vector
@@ -546,7 +546,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     """Iterations 4, 8 and 10 are validated. A network so narrow has one thread, unless the
     environment says how many."""
     monkeypatch.setattr(torch, 'set_num_threads', Mock())
-    starts.start_device(typed(*TOY))
+    starts.set_up_device(typed(*TOY))
     monkeypatch.delenv('OMP_NUM_THREADS')
     tiny('--max_iters=10', '--out_dir=all')
     torch.set_num_threads.assert_called_once_with(1)

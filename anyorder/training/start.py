@@ -166,7 +166,7 @@ def model_config(config, n_tokens=GPT2_N_TOKENS):
     return replace(named_network(config.network), **sizes)
 
 
-def start_device(config):
+def set_up_device(config):
     """Return (torch.device, dtype name) of a run, whose process is set up for it.
 
     A narrow network has one thread of the CPU, unless the environment says how many."""
@@ -178,7 +178,7 @@ def start_device(config):
     return device, dtype
 
 
-def start_model(config, checkpoint, tokenizer):
+def model_to_train(config, checkpoint, tokenizer):
     """Return the model to train, on the CPU: that of the Checkpoint, or a new one.
 
     tokenizer  of the set"""
@@ -234,9 +234,9 @@ def check_processes(config, model, data):
         )
 
 
-def start_state(config, before, model, device):
-    """Return the TrainState on `device` of a new run, or of that which it goes on with, which had
-    the entries `before`."""
+def make_state(config, before, model, device, flops):
+    """Return the TrainState on `device`, whose updates have so many FLOPs, of a new run, or of that
+    which it goes on with, which had the entries `before`."""
     model = lean(model.train())
     if saves_by('recompute', config):
         recompute(model)
@@ -251,15 +251,17 @@ def start_state(config, before, model, device):
     state = TrainState(model, make_optimizers(model, config), ema, order)
     if before:
         state.resume(before)
+    state.run_model = make_run_model(model, config.compile)
+    state.graphs = make_graphs(state.device, config, flops)
     return state
 
 
-def make_graphs(state, config, flops):
+def make_graphs(device, config, flops):
     """Return the Graphs by which a GPU gets an update of so many FLOPs in one launch; None where
     that gains nothing, or was never tried."""
     is_tried = n_processes() == 1 and not (config.dropout or config.save_memory)
-    if flops < SMALL and is_tried and has_graphs(state.device):
-        return Graphs(state.device)
+    if flops < SMALL and is_tried and has_graphs(device):
+        return Graphs(device)
     return None
 
 

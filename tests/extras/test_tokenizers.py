@@ -38,7 +38,7 @@ from anyorder.tokens.tokenizer import (
     tokenizer_of_set,
     tokens_of,
 )
-from anyorder.training.start import start_model
+from anyorder.training.start import model_to_train
 from configurator import Config
 
 TEXT = 'It was the best of times, it was the worst of times. Grüße, 中文 🙂!\n\n'
@@ -450,7 +450,7 @@ def test_the_way_out_of_tokenizers_that_differ_leads_out(of_training, of_set, wa
     Path('model/config.json').write_text(json.dumps(exported))
     ways = (
         lambda name: mixed([meta, read_meta(name)]),
-        lambda name: start_model(config, checkpoint, tokenizer_of_set(read_meta(name))),
+        lambda name: model_to_train(config, checkpoint, tokenizer_of_set(read_meta(name))),
         lambda name: open_corpus(name, 4, tok, '.'),
     )
     prepared(of_set, 'b', OTHER * 40)

@@ -166,7 +166,7 @@ def training_step(config, device, dtype):
     if compiled:
         state.run_model = torch.compile(model)
     flops = training_flops(model, config.batch_size)
-    state.graphs = make_graphs(state, run, flops)
+    state.graphs = make_graphs(device, run, flops)
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
     split = Split(tokens, Meta(n_tokens=config.n_tokens))
     sets = [Blocks(split, config.block_size)]
