@@ -193,8 +193,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
                 entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
                 entry |= clock.read(state)
                 if validates:
-                    val = data.validate(state, config)
-                    losses = data.losses(val)
+                    val, losses = data.validate(state, config)
                     entry |= losses | folder.compare(state.iter_num, losses)
                 folder.log(entry)
                 if validates and chart.wandb:
@@ -223,7 +222,7 @@ def finish(state, data, val, folder, config):
     if folder.saved is None:  # nothing was left to train
         folder.save(state)
     if not val:
-        val = data.validate(state, config)
+        val, _ = data.validate(state, config)
     if is_first():
         print(*conclusion(state, data, val, folder, config), sep='\n')
     end_processes()

@@ -58,19 +58,18 @@ class Data:
         }
 
     def validate(self, state, config):
-        """Return {name of a set: what `validate` gives of it}, each as if it were alone."""
+        """Return ({name of a set: what `validate` gives of it}, each as if it were alone, {one of
+        Validation.losses: nats a blank}), means over the sets by their shares."""
+        val = {}
+        losses = dict.fromkeys(self.validation.losses, 0.0)
         how = self.validation.orders, config, state.iter_num
-        return {val.split.meta.name: validate(state.ema.model, val, *how) for val in self.val}
-
-    def losses(self, val):
-        """Return what the log says of `validate`, {one of Validation.losses: nats a blank}. Means
-        over the sets are by their shares."""
-        found = dict.fromkeys(self.validation.losses, 0.0)
-        for split, part in zip(self.train, self.val):
-            n_blanks = int(part.n_blanks.sum())
-            for name, nats in val[split.meta.name].items():
+        for split, text in zip(self.train, self.val):
+            of_set = validate(state.ema.model, text, *how)
+            val[split.meta.name] = of_set
+            n_blanks = int(text.n_blanks.sum())
+            for order, nats in of_set.items():
                 loss = float(nats.sum()) / n_blanks
-                found[f'val_{name}'] += split.share * loss
+                losses[f'val_{order}'] += split.share * loss
                 if len(self.train) > 1:
-                    found[f'val_{split.meta.name}_{name}'] = loss
-        return found
+                    losses[f'val_{split.meta.name}_{order}'] = loss
+        return val, losses
