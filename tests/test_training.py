@@ -446,7 +446,7 @@ def test_a_resumed_run_has_the_options_of_its_checkpoint_and_those_given(
 # options: a word of the message
 BAD = {
     '--learning_rate=1e-6': 'min_lr',
-    '--learning_rate=0': 'learning_rate',
+    '--learning_rate=0': 'give --min_lr, too',
     '--n_embd=15': 'n_head',
     '--block_size=100000': 'block_size=100000 does not fit',
     '--block_size=0': 'block_size',
@@ -472,7 +472,7 @@ BAD = {
     '--dtype=int8': 'dtype',
     '--compile=maybe': 'compile',
     '--optimizer=sgd': 'optimizer',
-    '--muon_learning_rate=0': 'muon_learning_rate',
+    '--muon_learning_rate=-1': 'muon_learning_rate',
     '--gradient_accumulation_steps=0': 'gradient_accumulation_steps',
     '--init_from=resume': 'ckpt.pt',
     '--init_from=none.pt': 'none.pt',

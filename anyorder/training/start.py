@@ -35,8 +35,8 @@ NARROW = 256  # below this width a second thread of a CPU waits more than it wor
 # the least of numbers that nobody else checks
 LEAST = {
     1: 'batch_size gradient_accumulation_steps eval_interval eval_iters log_interval',
-    0: 'max_iters patience warmup_iters lr_decay_iters seed min_lr weight_decay grad_clip',
-    1e-12: 'learning_rate muon_learning_rate',
+    0: 'max_iters patience warmup_iters lr_decay_iters seed learning_rate muon_learning_rate '
+    'min_lr weight_decay grad_clip beta1 beta2 ema_decay l2r_ratio',
 }
 
 
@@ -132,31 +132,31 @@ def overruled(given, fixed, typed):
     return given | fixed
 
 
-def check_options(c, world_size):
+def check_options(config, world_size):
     """Raise ValueError for wrong options that nobody else checks before the device is touched."""
     for least, names in LEAST.items():
-        at_least(c, least, *names.split())
+        at_least(config, least, *names.split())
     for name in ('beta1', 'beta2', 'ema_decay'):
-        if not 0 <= c[name] < 1:
-            raise ValueError(f'{name} must be at least 0 and below 1, got {c[name]}')
-    if not 0 <= c.l2r_ratio <= 1:
-        raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
-    if c.min_lr > c.learning_rate:
+        if config[name] >= 1:
+            raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
+    if config.l2r_ratio > 1:
+        raise ValueError(f'l2r_ratio must be 0 to 1, got {config.l2r_ratio}')
+    if config.min_lr > config.learning_rate:
         raise ValueError(
-            f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: '
+            f'min_lr must be at most learning_rate={config.learning_rate}, got {config.min_lr}: '
             'give --min_lr, too'
         )
-    if c.gradient_accumulation_steps % world_size:
+    if config.gradient_accumulation_steps % world_size:
         raise ValueError(
-            f'gradient_accumulation_steps={c.gradient_accumulation_steps} must be a multiple of '
-            f'the {world_size} processes: change it and batch_size by opposite factors'
+            f'gradient_accumulation_steps={config.gradient_accumulation_steps} must be a multiple '
+            f'of the {world_size} processes: change it and batch_size by opposite factors'
         )
-    check_choice('compile', c.compile, 'auto', True, False)
-    check_choice('optimizer', c.optimizer, 'adamw', 'muon')
-    check_folder('out_dir', c.out_dir)
-    check_choice('save_memory', ','.join(sorted(c.save_memory.split(','))), *SAVINGS, '')
-    keeps_apart(c.documents)  # which raises
-    model_config(c)
+    check_choice('compile', config.compile, 'auto', True, False)
+    check_choice('optimizer', config.optimizer, 'adamw', 'muon')
+    check_folder('out_dir', config.out_dir)
+    check_choice('save_memory', ','.join(sorted(config.save_memory.split(','))), *SAVINGS, '')
+    keeps_apart(config.documents)  # which raises
+    model_config(config)
 
 
 def model_config(config, n_tokens=GPT2_N_TOKENS):
@@ -241,12 +241,12 @@ def make_state(config, before, model, device, flops):
     if saves_by('recompute', config):
         recompute(model)
     mesh = mesh_of(config, device)
-    if mesh is None:
-        model.to(device)
     ema = EMA(model, config.ema_decay)
-    if mesh is not None:
-        shard(model, mesh)
-        shard(ema.model, mesh)
+    for one in (model, ema.model):
+        if mesh is None:
+            one.to(device)
+        else:
+            shard(one, mesh)
     order = Order.of('own', config)
     state = TrainState(model, make_optimizers(model, config), ema, order)
     if before:

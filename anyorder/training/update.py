@@ -250,12 +250,13 @@ def make_optimizers(model, config):
         {'params': matrices, 'weight_decay': config.weight_decay, 'lr_ratio': 1.0},
         {'params': vectors, 'weight_decay': 0.0, 'lr_ratio': 1.0},
     ]
-    how = {'betas': (config.beta1, config.beta2), 'fused': True, 'capturable': True}
-    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, **how)
+    rate = config.learning_rate
+    betas = config.beta1, config.beta2
+    adamw = torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True, capturable=True)
     if not hidden:
         return [adamw]
     peak = config.muon_learning_rate
-    groups = [{'params': hidden, 'lr_ratio': peak / config.learning_rate}]
+    groups = [{'params': hidden, 'lr_ratio': peak / (rate or 1)}]  # at a rate of 0 neither learns
     return [adamw, Muon(groups, lr=peak, weight_decay=config.weight_decay)]
 
 
