@@ -103,10 +103,10 @@ def main(config):
     train(config, update)
 
 
-def train(config, make_update):
+def train(config, update_once):
     """Train as the options say; with `plan` only say what that would cost.
 
-    make_update  update.update, or f(state, sets, lr, config) of a program in its place"""
+    update_once  update.update, or f(state, sets, lr, config) of a program in its place"""
     if config.plan:
         print(*pkgutil.resolve_name(PLAN)(config), sep='\n')
         return
@@ -115,7 +115,7 @@ def train(config, make_update):
     start_processes()
     lock = lock_first(config.out_dir)  # before anything is read of it, till the RunFolder has it
     functions = functions_typed(config)
-    config, checkpoint = open_start(config, trained_by(make_update))
+    config, checkpoint = open_start(config, trained_by(update_once))
     before = checkpoint.entries if config.init_from == 'resume' else {}
     check_options(config, n_processes())
     device, dtype = set_up_device(config)
@@ -148,19 +148,19 @@ def train(config, make_update):
     chart = start_chart(where, config)
 
     # Train
-    val = loop(make_update, state, data, clock, folder, chart, config)
+    val = loop(update_once, state, data, clock, folder, chart, config)
     finish(state, data, val, folder, config)
 
 
-def trained_by(make_update):
+def trained_by(update_once):
     """Return the name of the program that trains, which alone can go on in the same way: this one,
     or that which gives it an update of its own."""
-    if __name__ == '__main__' or make_update is not update:
+    if __name__ == '__main__' or update_once is not update:
         return program()
     return 'train.py'
 
 
-def loop(make_update, state, data, clock, folder, chart, config):
+def loop(update_once, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
@@ -171,7 +171,7 @@ def loop(make_update, state, data, clock, folder, chart, config):
     with bar_of(state, config) as bar, stop_requests() as stop_requested:
         while not (stopping or is_over(state, folder, config)):
             lr = lr_of(state.iter_num, config)
-            make_update(state, data.train, lr, config)
+            update_once(state, data.train, lr, config)
             state.flops += clock.flops_per_iter
             bar.update()
             stopping = stop_requested()
