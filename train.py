@@ -128,7 +128,7 @@ def train(config, update_once):
     clock = Clock(model, config, peak_flops(device, dtype), N)
     n_flops = clock.flops_per_iter * config.max_iters / n_processes()
     compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
-    found = {'dtype': dtype, 'compile': compiled}
+    found = {'dtype': dtype, 'compile': compiled}  # a device stays as it was typed
     if config.device == 'auto':
         found['device'] = device.type
     config = Config(data.config | found)
@@ -139,7 +139,7 @@ def train(config, update_once):
     data.validation.try_orders(state, data.val[0])
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
-    best = best_of(config, data.validation, data.sets, before)
+    best = best_of(config, data.validation, data.splits, before)
     folder = RunFolder(config, kept, best, before.get('iter_num'), functions)
     del checkpoint, before, model, lock  # the weights are in the state
     if is_first():

@@ -100,12 +100,12 @@ def name_of_run(run):
     return ''.join(names)
 
 
-def changed_since(sets, meta):
-    """Return 'train and val of NAME', those splits of a set that have other contents now than the
-    `sets` of a checkpoint say; '' where none has, or where these do not say.
+def changed_since(saved, meta):
+    """Return 'train and val of NAME', those splits of a set that have other contents now than a
+    checkpoint has `saved` of its sets; '' where none has, or where it does not say.
 
     No set is read: its Meta and the checkpoint have hashes."""
-    before = sets.get(meta.name, {})
+    before = saved.get(meta.name, {})
     changed = [
         split
         for split in TRAIN_AND_VAL

@@ -787,8 +787,8 @@ MEASURED = {  # what a resume measures, and the iteration of the best that it kn
 
 
 def best(config, before):
-    sets = {'pydocs': {'val': {'sha256': 'a'}}}
-    return best_of(config, Validation(config), sets, before)
+    splits = {'pydocs': {'val': {'sha256': 'a'}}}
+    return best_of(config, Validation(config), splits, before)
 
 
 def test_the_best_begins_anew_where_a_resume_measures_another_thing():

@@ -54,18 +54,18 @@ class Best:
         return f'{self.loss} {self.value:.4f} at iteration {self.iter_num}'
 
 
-def best_of(config, validation, sets, before):
+def best_of(config, validation, splits, before):
     """Return the Best of a run: as of that which it goes on with, or a new one.
 
     The lowest loss counts no more where the run validates otherwise than before.
 
-    sets    {name: what meta.json says of its splits}
+    splits  {name of a set: what meta.json says of its splits}
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
     if config.patience and not loss:
         loss = [*validation.losses][0]
     watched = loss and validation.losses[loss].kept
-    hashes = {name: splits['val']['sha256'] for name, splits in sets.items()}
+    hashes = {name: of_set['val']['sha256'] for name, of_set in splits.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
     best = {'loss': loss, 'measures': measures}
     earlier = before.get('best', {})

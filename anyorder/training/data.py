@@ -21,7 +21,7 @@ class Data:
     train       [Blocks], one of each set, with its share
     val         [Corpus], what is validated of each set
     kind        what kind_of says of the sets
-    sets        {name: what meta.json says of its splits}
+    splits      {name of a set: what meta.json says of its splits}
     tokenizer   of all of them
     config      the options of the run, with the source of the training and the shape of a grid
     validation  the Validation of the run
@@ -32,7 +32,7 @@ class Data:
         with first_process_first():  # which makes a set, if that needs no source
             pairs = [open_splits(config.data_dir, name, *TRAIN_AND_VAL) for name in weights]
         self.kind = mixed([train.meta for train, _ in pairs])
-        self.sets = {train.meta.name: train.meta.splits for train, _ in pairs}
+        self.splits = {train.meta.name: train.meta.splits for train, _ in pairs}
         self.tokenizer = tokenizer_of_set(self.kind)
         how = config.block_size, config.documents
         self.train = [Blocks(train, *how) for train, _ in pairs]
@@ -53,7 +53,7 @@ class Data:
         return {
             'tokenizer': self.tokenizer.name,
             'set': asdict(self.kind),
-            'sets': self.sets,
+            'sets': self.splits,
             'counts': self.counts,
         }
 

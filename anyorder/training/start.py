@@ -212,15 +212,15 @@ def changes(before, data, config):
         )
     found = differing(before.get('config', {}), config)
     options = [words for option, words in found.items() if option not in WHERE]
-    sets = [changed_since(before.get('sets', {}), split.meta) for split in data.train]
-    return options + [*filter(None, sets)]
+    contents = [changed_since(before.get('sets', {}), split.meta) for split in data.train]
+    return options + [*filter(None, contents)]
 
 
 def check_processes(config, model, data):
     """Raise ValueError unless all processes have the same run, weights, data and options."""
     if n_processes() == 1:
         return
-    hashes = {name: (s['train']['sha256'], s['val']['sha256']) for name, s in data.sets.items()}
+    hashes = {name: (s['train']['sha256'], s['val']['sha256']) for name, s in data.splits.items()}
     own = {'the data': hashes, 'the weights': digest(model)} | config
     for name in ('out_dir', 'data_dir', 'device', 'wandb_id'):  # of a process alone
         own.pop(name)
