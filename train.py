@@ -83,7 +83,7 @@ from anyorder.training.chart import start_chart
 from anyorder.training.clock import Clock
 from anyorder.training.data import Data
 from anyorder.training.report import bar_of, conclusion, introduction, samples, show
-from anyorder.training.run_folder import RunFolder, functions_typed, lock_first
+from anyorder.training.run_folder import RunFolder, lock_first, own_orders_of
 from anyorder.training.start import (
     changes,
     check_options,
@@ -114,7 +114,7 @@ def train(config, update_once):
     # Open what the run begins from, and what it reads
     start_processes()
     lock = lock_first(config.out_dir)  # before anything is read of it, till the RunFolder has it
-    functions = functions_typed(config)
+    own_orders = own_orders_of(config)
     config, checkpoint = open_start(config, trained_by(update_once))
     before = checkpoint.entries if config.init_from == 'resume' else {}
     check_options(config, n_processes())
@@ -140,7 +140,7 @@ def train(config, update_once):
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.splits, before)
-    folder = RunFolder(config, kept, best, before.get('iter_num'), functions)
+    folder = RunFolder(config, kept, best, own_orders, before.get('iter_num'))
     del checkpoint, before, model, lock  # the weights are in the state
     if is_first():
         for line in introduction(state, data, clock, folder, config, why, changed):

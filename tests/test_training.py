@@ -824,7 +824,7 @@ HERE = Config(out_dir='out', program='train.py')
 def folder(*iterations, best=None, **how):
     """The folder `out` of a new run, which logs and saves at these iterations, or with `saved` of a
     resumed one."""
-    found = RunFolder(HERE, {'environment': {}}, best or Best(), **how)
+    found = RunFolder(HERE, {'environment': {}}, best or Best(), {}, **how)
     for it in iterations:
         found.log({'iter': it})
         save(found, it)
@@ -884,7 +884,7 @@ def test_the_first_process_alone_writes(monkeypatch):
     monkeypatch.setenv('WORLD_SIZE', '2')
     monkeypatch.setenv('RANK', '1')
     config = Config(out_dir='my runs', program='own.py')
-    other = RunFolder(config, {'environment': {}}, Best())
+    other = RunFolder(config, {'environment': {}}, Best(), {})
     assert other.way_on() == 'start again, nothing was saved yet'
     save(other, 3)
     assert not os.path.exists('my runs')

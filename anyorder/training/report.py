@@ -93,15 +93,14 @@ def validation_table(val, text, tokenizer, order):
     tokens."""
     own = f'own order ({order.name})'
     titles = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': own}
-    rows = []
-    for name, nats in val.items():
-        rows.append(summarize(titles.get(name, name), nats, text.n_blanks, text.n_bytes))
+    how = text.n_blanks, text.n_bytes
+    rows = [summarize(titles.get(name, name), nats, *how) for name, nats in val.items()]
     if not text.split.meta.given:
         rows.append(unigram_row(text, tokenizer))
     return format_table(rows)
 
 
-TITLES = {'random': 'in random order', 'l2r': 'left to right'}
+IN_WORDS = {'random': 'in random order', 'l2r': 'left to right'}
 
 
 def samples(model, data, order, config):
@@ -118,7 +117,7 @@ def samples(model, data, order, config):
         visits = one.draw(1, config.block_size, keys=keys_of([seed])).to(model.device)
         (tokens,) = generate(network, 0 * visits, visits, 0, seeds=[seed]).tolist()
         text = shown_text(tokens, data.tokenizer, width)
-        yield TITLES.get(one.kind, 'in its own order'), visible(text)
+        yield IN_WORDS.get(one.kind, 'in its own order'), visible(text)
 
 
 def commands_to_go_on(data, order, folder):
@@ -132,8 +131,8 @@ def commands_to_go_on(data, order, folder):
         words = ['  python', program, f'--ckpt={shlex.quote(folder.result)}']
         if order.sees and program != 'eval_ppl.py':  # nothing is written in it
             words.append(f'--{option}=random')
-        elif 'order' in folder.functions:
-            words.append(f'--{option}={shlex.quote(folder.functions["order"])}')
+        elif 'order' in folder.own_orders:
+            words.append(f'--{option}={shlex.quote(folder.own_orders["order"])}')
         if any('test' not in meta.splits for meta in metas):
             words.append('--split=val')
         yield ' '.join(words)

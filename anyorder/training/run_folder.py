@@ -31,11 +31,11 @@ class RunFolder:
     best   the Best of the run so far
     saved  iteration of ckpt.pt; None before there is one"""
 
-    def __init__(self, config, kept, best, saved=None, functions=()):
+    def __init__(self, config, kept, best, own_orders, saved=None):
         """kept   what each checkpoint says beside weights and state; of it the environment, which
                tells of code and machine, is in the next line of the log, too
         saved  the iteration from which the run goes on; None: it is a new run
-        functions  see functions_typed"""
+        own_orders  see own_orders_of"""
         self.out_dir = config.out_dir
         self.paths = [os.path.join(self.out_dir, name) for name in FILES]
         self.ckpt_path, self.old_path, self.best_path, self.log_path = self.paths
@@ -44,7 +44,7 @@ class RunFolder:
         self.saved = saved
         self.unsaid = {'environment': kept['environment']}
         self.command = command(config.program)
-        self.functions = dict(functions)
+        self.own_orders = own_orders
         if is_first():
             self.open()
 
@@ -144,12 +144,12 @@ class RunFolder:
         """Return what to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        options = {'init_from': 'resume', 'out_dir': self.out_dir} | self.functions
+        options = {'init_from': 'resume', 'out_dir': self.out_dir} | self.own_orders
         words = [f'--{name}={shlex.quote(value)}' for name, value in options.items()]
         return f'go on from iteration {self.saved} with: {self.command} {" ".join(words)}'
 
 
-def functions_typed(config):
+def own_orders_of(config):
     """Return {option: its text} of the options that name orders which are functions of the user's.
     No checkpoint runs their files: commands that go on with the run name them again."""
     return {name: config[name] for name in ('order', 'val_orders') if is_own(config[name])}
