@@ -32,8 +32,8 @@ def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
     found = Source(name_source(source), arrays)
     with folder_to_write(path, found.splits, found.origin, force) as folder:
         meta = describe(arrays, source, folder.meta if folder.kept else None, **form)
-        others = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
-        if folder.is_done(others):
+        differs = [*differing(vars(meta), vars(kind_of(folder.meta)))] if folder.meta else []
+        if folder.is_done(differs):
             return folder.meta
         encoded = partial(encode_arrays, arrays, meta)
         return folder.write(meta, unchanged(source, state, encoded))

@@ -71,16 +71,16 @@ class Blocks(Split):
 
         values   (n_tokens,), one for each token of the split
         numbers  (n,) of the blocks"""
-        begins = numbers
+        firsts = numbers
         ends = numbers + self.block_size
         if self.starts is not None:
-            begins = self.starts[numbers]
+            firsts = self.starts[numbers]
             ends = self.starts[numbers + 1]
-        places = begins[:, None] + np.arange(self.width)
+        places = firsts[:, None] + np.arange(self.width)
         return values.take(places, mode='clip'), places >= ends[:, None]
 
     def begins(self, tokens):
-        """Return where documents begin in blocks (B, N), see apart.py; None: they are together."""
+        """Return Batch.begins of blocks (B, N) whose documents are apart, None if they are not."""
         return begins_of(tokens, self.meta.eos) if self.are_apart else None
 
 
@@ -139,7 +139,8 @@ class Batch(NamedTuple):
     n_visits: torch.Tensor | None = None  # visits that are no padding; None: all
     n_given: torch.Tensor | None = None  # visits that cost nothing
     n_blanks: torch.Tensor | None = None  # visits that are learned or measured
-    begins: torch.Tensor | None = None  # (B, P) first visits of packed texts, see apart.py
+    # (B, P) where packed texts begin, as places and as visits alike, see apart.py
+    begins: torch.Tensor | None = None
 
     @classmethod
     def of(cls, blocks, order, given, n_visits=None, begins=None, law='', **how):

@@ -58,18 +58,19 @@ class Folder:
         self.kept = whole_splits(self.path, self.meta)
         self.there = {split: self.kept.pop(split) for split in self.wanted if split in self.kept}
 
-    def is_done(self, others, same=True):
-        """Whether all splits are there, of this kind, from this origin and the `same`.
+    def is_done(self, differs, same=True):
+        """Return whether nothing is left to write, and say so: all splits are there, of this kind,
+        from this origin and the `same`.
 
-        Raises ValueError if some are there and are not, unless `force` replaces them; and where the
-        splits that stay are of another kind, or from a source of the same content: no two splits
-        may share text.
+        Raises ValueError where nothing may be written: if some are there and are not such, unless
+        `force` replaces them; and if the splits that stay are of another kind, or from a source of
+        the same content: no two splits may share text.
 
-        others  what differs in the kind of what is there"""
+        differs  the names of what is another in the kind of what is there"""
         origins = [entry['source'] for entry in self.there.values()]
         if origins and not self.force:
             are_all = len(origins) == len(self.wanted) and {*origins} == {self.origin}
-            if are_all and same and not others:
+            if are_all and same and not differs:
                 print('there already: to prepare it with --force replaces it')
                 return True
             raise ValueError(
@@ -77,9 +78,9 @@ class Folder:
                 f'tokenizer {self.meta.tokenizer}: to prepare it with --force replaces it, with '
                 '--name=OTHER writes elsewhere, with --split=NAME adds a split of another source'
             )
-        if self.kept and others:
+        if self.kept and differs:
             raise ValueError(
-                f'{self.path} holds {", ".join(self.kept)} of another kind ({", ".join(others)}), '
+                f'{self.path} holds {", ".join(self.kept)} of another kind ({", ".join(differs)}), '
                 'and one folder has one kind: use another --name'
             )
         content = re.search(r', (sha256|fingerprint) \S+$|$', self.origin)[0]

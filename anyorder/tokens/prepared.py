@@ -95,15 +95,15 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     made_of = open_documents(data_set, home(source or ''), split, **keys)
     with folder_to_write(path, made_of.splits, made_of.origin, force) as folder:
         of_set = tokenizer_of_set(folder.meta) if folder.meta else None
-        others = []
-        if of_set and is_another(choice, of_set):
-            others.append('tokenizer')
-        if folder.is_done(others):
+        differs = ['tokenizer'] if of_set and is_another(choice, of_set) else []
+        if folder.is_done(differs):
             return folder.meta
-        if not others and (folder.kept or not choice):
-            choice = of_set
-        choice = choice or choose(known.tokenizer)
-        about_bytes = choice.about_bytes()  # opens what is opened at first use, before documents
+        if differs:
+            of_set = None  # all of it is replaced
+        if folder.kept:
+            choice = of_set  # splits that stay have it, too
+        choice = choice or of_set or choose(known.tokenizer)
+        about_bytes = choice.about_bytes()  # a vocabulary that cannot be read is told here
         if about_bytes:
             print(about_bytes)
 
