@@ -44,7 +44,8 @@ def local_path(name):
         if not any(map(os.path.isfile, (name, os.path.join(name, 'config.json')))):
             raise ValueError(
                 f'no checkpoint {name}: name a file, as python train.py config/quickstart.py '
-                'makes, a folder with a config.json, or hf:OWNER/REPO'
+                'makes, a folder with a config.json, or hf:OWNER/REPO; masked:NAME of others '
+                'writes and is measured, and is not trained or exported'
             )
         return name
     with asking_hub(name):

@@ -479,6 +479,7 @@ BAD = {
     '--init_from=scratc': 'scratc',
     '--init_from=auto:none.pt': 'none.pt',
     '--init_from=hf:a/b/c.pt': 'hf:a/b/c.pt',
+    '--init_from=masked:bert': 'is not trained',
     f'--init_from={REFERENCE}/adaln_small.ckpt.pt': 'the checkpoint fixes',
     '--max_iter=3': 'max_iters',
     '--save_memory=shard,hybrid': 'save_memory',
