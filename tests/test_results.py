@@ -107,10 +107,3 @@ def test_wrong_questions_and_commands_that_fail_are_one_line(made, arguments, sa
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]  # what failed is run again
     assert shown[0].count('until it ends') == arguments.count('--seeds=13')
-
-
-@pytest.mark.slow
-def test_gpt2_is_timed(script):
-    tiny = '--n_layer=1 --n_head=1 --n_embd=8 --block_size=9 --vocab_size=11 --n_tokens=11'
-    how = '--batch_size=2 --n_updates=1 --repeats=1 --compile=False --device=cpu'
-    assert 'GPT-2 ' in script('results/gpu/gpt2.py', *f'{tiny} {how}'.split()).stdout

@@ -276,6 +276,8 @@ def test_bench_times_texts_beside_the_plain_way_and_updates(rows):
     for name in ('encoder', 'mixed', 'two_stream'):
         found = rows('bench', *TINY, '--n_steps=4', '--n_updates=1', f'--network={name}')
         assert ['mfu' in row for row in found] == [False, True]
+    (row,) = rows('bench', *TINY, '--network=gpt2')
+    assert (row['name'], row['steps']) == ('updates, adamw', 3)
 
 
 # ---- the frontier
@@ -324,6 +326,7 @@ def test_every_way_has_a_row_for_each_number_of_steps_that_it_takes(ckpt, rows, 
 
 BAD = {
     'bench --n_steps=0': 'n_steps',
+    'bench --network=gpt3': 'gpt2',
     'bench --n_steps= --out=x.csv': '.json',
     'frontier --ways=lossless:0': 'window',
     'frontier --ways=margin+0.5': 'noise',

@@ -3,12 +3,14 @@
     python -m anyorder.extras.speed bench
     python -m anyorder.extras.speed bench --network=encoder --n_steps=64 --n_updates=0
     python -m anyorder.extras.speed bench --n_steps= --block_size=256 --batch_size=8
+    python -m anyorder.extras.speed bench --network=gpt2 --n_updates=20
 
 Texts at several numbers of steps, and updates: seconds of the first call in this process, which
 compiles, and of a later one, tokens/s and peak memory of the later one. Of a decoder's text comes
 the share of what the device could do (its measured matrix and memory rates), of updates the MFU.
 The plain way has a cache that is concatenated, a sorted vocabulary, torch.multinomial. What
-lossless unmasking costs says frontier, of a trained model."""
+lossless unmasking costs says frontier, of a trained model. gpt2 is a GPT-2 in nanoGPT's way, of
+which there are updates alone."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, numbers
@@ -20,7 +22,7 @@ n_tokens = 50257  # real vocabulary; the rest is padding
 n_layer = 6  # blocks
 n_head = 6  # heads of attention
 n_embd = 384  # width
-network = 'decoder'  # or another of anyorder/networks.py:NETWORKS
+network = 'decoder'  # or another of anyorder/networks.py:NETWORKS, or gpt2, to train
 # what is timed
 batch_size = 4  # rows
 n_steps = '16,64,256,1024'  # numbers of passes of a text; '' writes none
@@ -46,6 +48,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from anyorder.extras.speed.gpt2 import GPT2, gpt2_step
 from anyorder.extras.speed.plain import device_limits, generation_limit, plain_generate
 from anyorder.extras.table import Table
 from anyorder.fast import freeze, lean
@@ -95,10 +98,10 @@ def main(config):
         f'torch {torch.__version__}'
     )
     table = Table(title, TIMES, config)
-    if 'n_steps' in passes:
+    if 'n_steps' in passes and config.network != 'gpt2':
         time_texts(table, model, passes, config, device, dtype)
     if config.n_updates:
-        flops, compiled, step = training_step(config, device, dtype)
+        flops, compiled, step = training_step(model, config, dtype)
         name = 'compiled updates' if compiled else 'updates'
         times = times_of_updates(step, flops, config, device, dtype)
         table.add({'name': f'{name}, {config.optimizer}', **times})
@@ -138,14 +141,21 @@ def random_model(config, device):
     at_least(config, 1, *SIZES)
     torch.manual_seed(config.seed)
     sizes = {name: config[name] for name in SIZES}
-    return AOGPT(replace(named_network(config.network), **sizes)).to(device).eval()
+    if config.network == 'gpt2':
+        return GPT2(sizes).to(device)
+    return AOGPT(replace(named_network(config.network), **sizes)).to(device)
 
 
-def training_step(config, device, dtype):
+def training_step(model, config, dtype):
     """Return (FLOPs of an update, whether updates are compiled, a function that makes one).
 
-    The update is that of train.py, of a model with random weights."""
-    model = lean(random_model(config, device).train())
+    The update is that of train.py, or of GPT-2."""
+    asked = 'auto' if config.compile else False
+    compiled, _ = resolve_compile(asked, model.device, math.inf, LONG_RUN)
+    run_model = torch.compile(model) if compiled else model
+    flops = training_flops(model, config.batch_size)
+    if config.network == 'gpt2':
+        return flops, compiled, gpt2_step(model, run_model, config, dtype)
     run = Config(
         config,
         gradient_accumulation_steps=1,
@@ -160,13 +170,9 @@ def training_step(config, device, dtype):
         beta1=0.9,
         beta2=0.95,
     )
-    state = TrainState(model, make_optimizers(model, run), EMA(model, 0.9999))
-    asked = 'auto' if config.compile else False
-    compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
-    if compiled:
-        state.run_model = torch.compile(model)
-    flops = training_flops(model, config.batch_size)
-    state.graphs = make_graphs(device, run, flops)
+    state = TrainState(lean(model), make_optimizers(model, run), EMA(model, 0.9999))
+    state.run_model = run_model
+    state.graphs = make_graphs(model.device, run, flops)
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
     split = Split(tokens, Meta(n_tokens=config.n_tokens))
     sets = [Blocks(split, config.block_size)]
