@@ -36,7 +36,7 @@ def measured_batch(model, rows, order=RANDOM, n_orders=1, seed=0, step=0, **how)
 
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None):
+def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=0):
     """Return nats (n,) float64 of every block under its own order.
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
@@ -45,9 +45,8 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
     orders   (n, N) positions, the ones of padding last
     n_known  (n,) of a masked loss: if they are uniform, one pass is an unbiased draw; without them
              it takes a pass for each visit
-    n_given  (n,) visits that are given and cost nothing"""
-    if n_given is None:
-        n_given = torch.zeros(len(blocks), dtype=torch.long)
+    n_given  int or (n,): visits that are given and cost nothing"""
+    n_given = torch.as_tensor(n_given).expand(len(blocks))
     n_visits = visits_of(blocks)
     if n_visits is not None:  # no pass is longer than the longest of these
         width = int(n_visits.max())
@@ -109,25 +108,22 @@ def read(model, rows, n_tokens=2**14, head=None, at_once=False):
     head      a function of hidden states (m, C) and their tokens (m,), by default lm_head.nll
     at_once   whether the visits of a row are read in one pass, each given what is before the
               first"""
-
-    def fit(batch, row):
-        lengths = [len(order) for _, order, _ in (batch[0], row)]
-        n_slots = (len(batch) + 1) * max(lengths)
-        return n_slots <= n_tokens and max(lengths) <= 1.25 * min(lengths) + 8
-
-    for batch in batches(rows, fit):
+    for batch in batches(rows, n_tokens):
         found = answers(model, batch, head or model.lm_head.nll, at_once)
         yield from found.split([len(asked) for *_, asked in batch])
 
 
-def batches(items, fit):
-    """Yield lists of items that follow each other: an item joins one if `fit(list, item)`."""
+def batches(rows, n_tokens):
+    """Yield lists of rows of like lengths that follow each other, of about n_tokens slots."""
     batch = []
-    for item in items:
-        if batch and not fit(batch, item):
+    for row in rows:
+        lengths = [len(order) for _, order, _ in (*batch[:1], row)]
+        n_slots = (len(batch) + 1) * max(lengths)
+        fits = n_slots <= n_tokens and max(lengths) <= 1.25 * min(lengths) + 8
+        if batch and not fits:
             yield batch
             batch = []
-        batch.append(item)
+        batch.append(row)
     if batch:
         yield batch
 
