@@ -143,12 +143,12 @@ def estimates_of_orders(c, checkpoint):
     ways = {}
     for text in names_in(c.orders):
         ways |= ways_of(text, c, checkpoint.run)
-    beside_passes = any(one for _, one in ways.values())
+    beside_passes = any(by_one for _, by_one in ways.values())
     found = {}
     for row, (way, _) in ways.items():
         found[row] = estimate_of(row, way, c, checkpoint, beside_passes)
-    for row, (_, one) in ways.items():
-        found[row].one = found.get(one)
+    for row, (_, by_one) in ways.items():
+        found[row].baseline = found.get(by_one)
     return [(found[row], row[0]) for row in ways]
 
 
@@ -178,23 +178,24 @@ def estimate_named(text, c, checkpoint):
 
 
 def ways_of(text, c, run):
-    """Return {(text, n_steps): (Way, the row with which it is compared, or None)} of a text of
-    `orders`: of a rule that says itself how many tokens a step writes one, else one for each of
-    n_steps, of which 0 is one token a step. Raises ValueError for what has no likelihood."""
+    """Return {row: (Way, the row of one token a step with which it is compared, or None)} of a text
+    of `orders`, rows as (text, n_steps): of a rule that says itself how many tokens a step writes
+    one, else one for each of n_steps, of which 0 is one token a step. Raises ValueError for what
+    has no likelihood."""
     kind, fields = choice_in(text)
     if 'noise' in fields:
         raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
     how = {'order': text, 'temperature': c.temperature, 'score': True}
-    by_one = Way.of(run, n_steps=ONE_BY_ONE, **how)
-    if by_one.unmasking.threshold is not None:
+    way = Way.of(run, n_steps=ONE_BY_ONE, **how)
+    if way.unmasking.threshold is not None:
         name, _ = parsed(text, {':': 'threshold'})
-        return {(text, 0): (by_one, (name.replace(kind, by_one.unmasking.score), 0))}
+        return {(text, 0): (way, (name.replace(kind, way.unmasking.score), 0))}
     found = {}
     for n in sorted(dict.fromkeys(numbers(c, 'n_steps')), key=bool):  # 0 first
-        found[text, n] = by_one, None
+        found[text, n] = way, None
         if n:
-            way = Way.of(run, n_steps=n, unmask=c.unmask, **how)
-            found[text, n] = way, (text, 0)
+            in_steps = Way.of(run, n_steps=n, unmask=c.unmask, **how)
+            found[text, n] = in_steps, (text, 0)
     return found
 
 
@@ -325,8 +326,8 @@ def evaluate(model, corpus, estimates, journal):
     for estimate in estimates:
         if estimate.dataset in ('', corpus.name):
             nats = estimate.measure(model, corpus, journal)
-            of_one = estimate.one and estimate.one.measure(model, corpus, journal)
-            rows += estimate.rows(nats, corpus, of_one)
+            of_baseline = estimate.baseline and estimate.baseline.measure(model, corpus, journal)
+            rows += estimate.rows(nats, corpus, of_baseline)
     return rows
 
 

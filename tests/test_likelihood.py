@@ -67,9 +67,8 @@ def text_of(blocks, given=None):
     tokens = blocks[blocks != PADDING].numpy()
     if given is None:
         given = torch.zeros_like(blocks, dtype=torch.bool)
-    split = Split(tokens, Meta(n_tokens=257))
-    names = {'name': 'words', 'label': 'words (val)', 'origin': {'source': 'w'}}
-    return Corpus(split, blocks, given, 12, **names)
+    split = Split(tokens, Meta(n_tokens=257, splits={'': {'source': 'w', 'sha256': '0'}}))
+    return Corpus(split, blocks, given, 12, name='words', label='words (val)')
 
 
 def measured(model, found):
@@ -494,10 +493,10 @@ def test_rows_by_hand():
     for asked, nats, names, want in BY_HAND:
         it = made(*asked.split())[-1]
         nats = torch.tensor(nats, dtype=torch.float64)
-        of_one = None
-        if it.one:
-            nats, of_one = nats.tensor_split([6 if 'n_orders' in asked else 3], 1)
-        rows = it.rows(nats, text, of_one)
+        baseline = None
+        if it.baseline:
+            nats, baseline = nats.tensor_split([6 if 'n_orders' in asked else 3], 1)
+        rows = it.rows(nats, text, baseline)
         for row, values in zip(rows[-len(want) :], want, strict=True):
             fields = dict(zip(names.split(), values, strict=True))
             assert {name: row[name] for name in fields} == pytest.approx(fields)

@@ -49,7 +49,7 @@ class Estimate:
     bound      whether it is a mean over what is drawn
     several    whether a row says its number of members
     gains      whether a row says what it has gained over the first
-    one        the estimate with which a row is compared, block by block, or None
+    baseline   the estimate with which a row is compared, block by block, or None
     n_at_once  blocks that one call of `nats` takes
     items      f(Corpus) -> what of it is measured: its blocks, or others that have a length
     dataset    the only data set that has it; '': all do"""
@@ -63,7 +63,7 @@ class Estimate:
     bound: bool = True
     several: bool = True
     gains: bool = False
-    one: 'Estimate | None' = None
+    baseline: 'Estimate | None' = None
     ending: str = ''
     n_at_once: int = 1
     items: Callable = blocks_of
@@ -101,10 +101,10 @@ class Estimate:
                 bar.update(len(part))
         return torch.tensor([journal.done[key] for key in keys], dtype=torch.float64)
 
-    def rows(self, nats, corpus, of_one=None):
+    def rows(self, nats, corpus, of_baseline=None):
         """Return rows of the table from the nats (n, m) of all blocks of a Corpus.
 
-        of_one  what `measure` gives of the estimate `one`"""
+        of_baseline  the nats of the estimate `baseline`"""
         counts = corpus.by_block(corpus.n_blanks)
         columns = {n: corpus.by_block(column) for n, column in self.columns(nats).items()}
         first, *_ = columns.values()
@@ -115,8 +115,8 @@ class Estimate:
             row |= summarize(label, column, counts, corpus.n_bytes)
             if self.gains and n > 1:
                 row |= compared('gain', first - column, counts)
-            if of_one is not None:
-                (other,) = self.one.columns(of_one).values()
+            if of_baseline is not None:
+                (other,) = self.baseline.columns(of_baseline).values()
                 row |= compared('cost', column - corpus.by_block(other), counts)
             found.append(row | self.about(nats, corpus, row))
         return found
@@ -141,11 +141,11 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
 
     n_orders   K; by default that of the options, if another draw or seed makes another order
     known_l2r  whether what is given is read from left to right, in place of the order
-    nats_of    f(model, batch, numbers) -> the `nats` of a Batch that has each of the blocks K times
-               in a row; by default those of the model in the orders
+    nats_of    f(model, batch, numbers) -> other nats than the model's in the orders, of a Batch
+               that has each of the blocks K times in a row
     fields     of the Estimate; with nats_of `kind` and `name`, by which the journal tells its nats
                from others"""
-    if nats_of or not order.sees:  # which comes with the blocks
+    if not order.sees:  # which comes with the blocks
         order.check(config.block_size, checkpoint.config.block_size)
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
@@ -180,20 +180,20 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
             return {'sees': ', '.join(order.sees)}
         return {} if drawn else between_orders(order, nats, corpus)
 
-    kind = 'drawn ' if drawn else ''
-    if nats_of:  # other nats than the model's in these orders
-        kind = f'{fields["kind"]} {fields["name"]} of '
-    ending = ', known from left to right' if known_l2r else ''
-    how = {
+    whose = 'drawn ' if drawn else ''
+    if nats_of:
+        whose = f'{fields["kind"]} {fields["name"]} of '
+    read_so = ', known from left to right' if known_l2r else ''
+    by_default = {
         'kind': order.estimate,
         'name': LABELS.get(order.kind, order.name),
-        'work': f'{kind}{order.name} x {K} {derive_seed(order.kept):x}{ending}',
+        'work': f'{whose}{order.name} x {K} {derive_seed(order.kept):x}{read_so}',
         'about': about,
         'bound': 'idx' not in order.sees and (order.drawn and has_others or K > 1),
         'several': has_others,
         'n_at_once': max(1, config.batch_size // K),
     }
-    return Estimate(nats=nats, **how | fields)
+    return Estimate(nats=nats, **by_default | fields)
 
 
 def between_orders(order, nats, corpus):
@@ -219,16 +219,17 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
             "ensemble is a decoder's: others cannot read a part of an order alone; leave it out"
         )
     n_positions = config.n_positions
-    is_whole = isinstance(n_contexts, int)
-    if not is_whole or n_contexts < 1 or width < 1 or n_positions and n_positions < width:
+    is_short = n_positions and n_positions < width
+    if not isinstance(n_contexts, int) or min(n_contexts, width) < 1 or is_short:
         raise ValueError(
             'ensemble:MEMBERS/BLOCK must be whole numbers from 1 on, and n_positions 0 '
             f'(all) or at least BLOCK, got ensemble:{n_contexts}/{width} and '
             f'n_positions={n_positions}'
         )
 
-    def nats_of(model, batch, numbers):
+    def nats(model, corpus, numbers):
         (b,) = numbers  # which fills a batch by itself
+        batch = measured_batch(model, corpus.rows(numbers), seed=config.seed)
         N = batch.idx.size(1)
         n_given = int(batch.n_given)
         n_blanks = int(batch.n_blanks)
@@ -249,16 +250,14 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
         # only the gain is sampled, not the total: unbiased, and exact when all groups are there
         return (own[n_given:].sum() - weights @ gains).unsqueeze(0)
 
-    how = {
-        'kind': 'ensemble',
-        'name': 'ensemble',
-        'work': f'ensemble:{n_contexts}/{width} at {n_positions}',
-        'columns': lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
-        'about': nothing,
-        'gains': True,
-        'n_at_once': 1,
-    }
-    return in_orders(config, checkpoint, RANDOM, 1, nats_of=nats_of, **how)
+    return Estimate(
+        kind='ensemble',
+        name='ensemble',
+        work=f'ensemble:{n_contexts}/{width} at {n_positions}',
+        nats=nats,
+        columns=lambda nats: dict(zip(powers_of_two(n_contexts), nats.T, strict=True)),
+        gains=True,
+    )
 
 
 def in_own_order(config, checkpoint):

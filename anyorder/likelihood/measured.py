@@ -33,7 +33,6 @@ class Corpus:
     sizes    (n_tokens,) bytes of text of each token of the split; None: as the tokenizer says
     name     in --datasets
     label    with its split
-    origin   source and sha256
     block    (n,) whose part a row is, where documents are apart; None: rows are blocks"""
 
     split: Blocks
@@ -43,7 +42,6 @@ class Corpus:
     sizes: np.ndarray | None = None
     name: str = ''
     label: str = ''
-    origin: dict | None = None
     block: torch.Tensor | None = None
 
     @classmethod
@@ -70,6 +68,11 @@ class Corpus:
         """A hash of the blocks, and of what is given."""
         data = self.blocks.numpy().tobytes() + self.given.numpy().tobytes()
         return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+    @property
+    def origin(self):
+        """Its source, and the sha256 of its tokens."""
+        return {field: self.split.entry[field] for field in ('source', 'sha256')}
 
     @property
     def n_blanks(self):
@@ -106,17 +109,17 @@ def open_corpus(name, block_size, tokenizer, data_dir, split='', n_blocks=0, doc
                 'set'
             )
         label = os.path.basename(name)
-        tokens, origin, sizes = encoded(open_texts(name), tokenizer, name)
+        tokens, sizes = encoded(open_texts(name), tokenizer, name)
     else:
         published = PUBLISHED.get(name, 'test') if is_zero_shot(name) else 'val'
         split = split or published
         label = f'{name} ({split})'
-        tokens, origin, sizes = read_set(name, split, data_dir, tokenizer)
+        tokens, sizes = read_set(name, split, data_dir, tokenizer)
 
     # Cut them into blocks
     blocks = Blocks(tokens, block_size, documents)
     label += blocks.about_cut
-    corpus = Corpus.of(blocks, n_blocks, tokenizer, sizes, name=name, label=label, origin=origin)
+    corpus = Corpus.of(blocks, n_blocks, tokenizer, sizes, name=name, label=label)
     begins = blocks.begins(corpus.blocks)
     return corpus if begins is None else corpus.apart(begins)
 
@@ -127,7 +130,7 @@ def is_zero_shot(name):
 
 
 def read_set(name, split, data_dir, tokenizer):
-    """Return (Split, origin, sizes) of a split of a prepared set.
+    """Return a Split of a prepared set, and the `sizes` of a Corpus.
 
     The text of a zero-shot set, whose tokens say it to the letter, is read anew by another
     tokenizer."""
@@ -135,7 +138,7 @@ def read_set(name, split, data_dir, tokenizer):
     meta = tokens.meta
     of_set = tokenizer_of_set(meta)
     if of_set.identity == tokenizer.identity:
-        return tokens, {field: tokens.entry[field] for field in ('source', 'sha256')}, None
+        return tokens, None
     if not tokenizer.texts and is_zero_shot(name) and meta.tokenizer in TEXT:
         texts = [*map(of_set.decode, split_documents(tokens.packed, meta.eos))]
         return encoded(texts, tokenizer, f'{tokens.entry["source"]}, in {tokenizer.name} tokens')
@@ -147,7 +150,7 @@ def read_set(name, split, data_dir, tokenizer):
 
 
 def encoded(texts, tokenizer, source):
-    """Return (Split, origin, sizes) of texts in the tokens of a tokenizer.
+    """Return a Split of texts in the tokens of a tokenizer, and the `sizes` of a Corpus.
 
     Every document is followed by end-of-text. Documents with prompts are its rows."""
     has_prompts = isinstance(next(iter(texts), None), tuple)
@@ -168,7 +171,7 @@ def encoded(texts, tokenizer, source):
     if not n_bytes:
         raise ValueError(f'{source} holds no text: name one that does')
     starts = np.cumsum([0, *map(len, documents)]) if has_prompts else None
-    found = Split(np.concatenate(documents), meta, starts=starts)
-    digest = hashlib.sha256(found.packed.tobytes()).hexdigest()
-    origin = {'source': source, 'sha256': digest}
-    return found, origin, tokenizer.sizes_of(texts, documents)
+    tokens = np.concatenate(documents)
+    entry = {'source': source, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
+    meta = replace(meta, splits={'': entry})
+    return Split(tokens, meta, starts=starts), tokenizer.sizes_of(texts, documents)

@@ -17,24 +17,26 @@ from anyorder.checkpoint import stand_in_of
 from anyorder.generation import Canvas
 from anyorder.generation.fill import fill
 from anyorder.generation.prompts import read_pattern
-from anyorder.likelihood.estimates import between_orders, in_orders, mean
+from anyorder.likelihood.estimates import Estimate, between_orders, mean
+from anyorder.likelihood.nll import measured_batch
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import PADDING
 
 
-def written(config, checkpoint, way, **fields):
+def written(config, checkpoint, way, name, ending=''):
     """Return the Estimate -log q(x) in a Way of writing.
 
     A bound, the mean over n_orders draws, if orders, tokens a step or sets of blanks are drawn. Of
     each it has three columns: nats of the tokens whose probability is not 0, the number of the
     others, passes. What is given is not written.
 
-    fields  of the Estimate"""
+    name, ending  of the Estimate"""
     unmasking = way.unmasking
     order = way.order
     pattern = read_pattern(config.pattern)
     way.check(checkpoint.config, pattern is not None)
-    if pattern is not None:
+    order.check(config.block_size, checkpoint.config.block_size)
+    if pattern:
         pattern.table(checkpoint.tokenizer)  # raises before a text is opened
         stand_in = stand_in_of(checkpoint)
     has_orders = order.law != 'one' and not unmasking.adaptive
@@ -42,16 +44,18 @@ def written(config, checkpoint, way, **fields):
     several = drawn or has_orders
     K = config.n_orders if several else 1
 
-    def nats_of(model, batch, numbers):
+    def nats(model, corpus, numbers):
+        rows = corpus.rows(numbers)
+        batch = measured_batch(model, rows, order, K, config.seed, left_to_right=order.known_l2r)
         seeds = [derive_seed(config.seed, 'written', b, k) for b in numbers for k in range(K)]
-        if pattern is not None:
+        if pattern:
             for number, block in zip(numbers, batch.idx[::K]):
                 pattern.check(block[block != PADDING].tolist(), checkpoint.tokenizer, number)
         found = []
         for canvas in Canvas.of_batch(batch, seeds, config.batch_size, model.device):
-            if pattern is not None:
-                blanks = [torch.full((n,), -1) for n in canvas.n_visits.tolist()]
-                parts = [(row, 0, tokens, pattern) for row, tokens in enumerate(blanks)]
+            if pattern:
+                n_visits = enumerate(canvas.n_visits.tolist())
+                parts = [(row, 0, torch.full((n,), -1), pattern) for row, n in n_visits]
                 canvas.limits = pattern.language(parts, canvas, checkpoint.tokenizer, stand_in)
             fill(model, canvas, way)
             is_cut = canvas.logprob == -torch.inf
@@ -59,9 +63,6 @@ def written(config, checkpoint, way, **fields):
             columns = nats, is_cut.sum(1), canvas.n_passes
             found.append(torch.stack([column.cpu().double() for column in columns], 1))
         return torch.cat(found).view(-1, 3 * K)
-
-    def columns(nats):
-        return mean(nats_by_order(nats))
 
     def about(nats, corpus, row):
         kept, cut, passes = nats.unflatten(1, (-1, 3)).mean(1).T
@@ -73,18 +74,19 @@ def written(config, checkpoint, way, **fields):
             found |= between_orders(order, nats_by_order(nats), corpus)
         return found
 
-    name = derive_seed(order, unmasking, way.drawing, config.pattern)
-    label = fields['name'] + fields.get('ending', '')
-    how = {
-        'nats_of': nats_of,
-        'kind': 'written',
-        'work': f'{label} x {K} {name:x}',  # no journal of another reading
-        'columns': columns,
-        'about': about,
-        'bound': drawn or has_orders and (order.drawn or K > 1),
-        'several': several,
-    }
-    return in_orders(config, checkpoint, order, K, order.known_l2r, **how | fields)
+    law = derive_seed(order, unmasking, way.drawing, config.pattern)
+    return Estimate(
+        kind='written',
+        name=name,
+        work=f'{name}{ending} x {K} {law:x}',  # no journal of another reading
+        nats=nats,
+        columns=lambda nats: mean(nats_by_order(nats)),
+        about=about,
+        bound=drawn or has_orders and (order.drawn or K > 1),
+        several=several,
+        ending=ending,
+        n_at_once=max(1, config.batch_size // K),
+    )
 
 
 def nats_by_order(found):

@@ -36,7 +36,7 @@ def last_word(config, checkpoint):
 class Accuracy(Estimate):
     """An Estimate whose row has no nats of blocks."""
 
-    def rows(self, measured, corpus, of_one=None):
+    def rows(self, measured, corpus, of_baseline=None):
         nats, hits = measured.T
         words = summarize('', nats, 1, None)
         n = len(measured)
