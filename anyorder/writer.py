@@ -206,7 +206,7 @@ class Writer:
             bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
             with self.autocast():
                 templates = [*bar]
-        check_places(templates, page, self.tokenizer, way.drawing.scores)
+        check_places(templates, page, self.tokenizer, way.drawing.forced)
         rows = zip(templates, seeds)
         return [Text(*row, page, self.checkpoint, r) for r, row in enumerate(rows)]
 
@@ -287,8 +287,8 @@ class Writer:
 def check_templates(templates, way, page, config):
     """Raise ValueError for Templates that a model of this config cannot write in this way on this
     page, or cannot score."""
-    scores = way.drawing.scores
-    if page.stop and (scores or way.unmasking.revise):
+    forced = way.drawing.forced
+    if page.stop and (forced or way.unmasking.revise):
         raise ValueError(
             'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
         )
@@ -297,10 +297,10 @@ def check_templates(templates, way, page, config):
     for n in {min(len(template), config.block_size) for template in templates}:
         way.order.check(n, config.block_size)
     matches = any(template.patterns for template in templates)
-    way.check(config, matches, scores)
+    way.check(config, matches, forced)
 
     def check(template):
-        if scores and not np.isin(template.kinds, ('given', 'answer')).all():
+        if forced and not np.isin(template.kinds, ('given', 'answer')).all():
             raise ValueError(
                 'a score by steps wants the text of every blank: [[=text]] in place of [[n]], '
                 '[[?]], ...'
@@ -329,7 +329,7 @@ def check_templates(templates, way, page, config):
     each(check, templates)
 
 
-def check_places(templates, page, tokenizer, scores):
+def check_places(templates, page, tokenizer, forced):
     """Raise ValueError for what cannot stand in a blank of Templates whose lengths are found.
 
     An array page.allowed has a row for each position. What is to match a pattern does, also the
@@ -338,7 +338,7 @@ def check_places(templates, page, tokenizer, scores):
     check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
     for template in dict.fromkeys(templates):
         for start, end, pattern in template.patterns:
-            tokens = np.where(scores | template.is_known, template.tokens, -1)[start:end]
+            tokens = np.where(forced | template.is_known, template.tokens, -1)[start:end]
             pattern.check(tokens.tolist(), tokenizer, templates.index(template))
 
 

@@ -265,7 +265,7 @@ class ByDefinition:
     `how` are options of generate. By position (N,) are text, step, logprob, and drawn_logprob: of
     the law by which tokens are drawn. `visits` are as they came, then padding."""
 
-    def __init__(self, model, idx, order, known, n_visits, seed, scores=False, allowed=None, **how):
+    def __init__(self, model, idx, order, known, n_visits, seed, forced=False, allowed=None, **how):
         self.model = model
         self.seed = seed
         self.allowed = allowed
@@ -280,7 +280,7 @@ class ByDefinition:
         self.prompt = order[:known].tolist()
         self.visits = [*self.prompt]
         self.padding = order[n_visits:].tolist()
-        self.truth = idx if scores else None
+        self.truth = idx if forced else None
         stays = self.prompt + self.padding
         self.text = torch.zeros_like(idx)
         self.text[stays] = idx[stays]

@@ -228,7 +228,7 @@ def test_the_end_of_a_document_and_special_tokens_have_no_penalty():
 
     def nats(penalty):
         canvas = Canvas(torch.tensor([[2, 2, 2], [0, 0, 0]]), ORDERS[:2, :3], 0, range(2))
-        drawing = Drawing(presence_penalty=penalty, scores=True)
+        drawing = Drawing(presence_penalty=penalty, forced=True)
         fill.fill(model, canvas, Way(Given(3), drawing))
         return canvas.logprob.sum(1)
 
@@ -328,7 +328,7 @@ def test_a_text_that_is_scored_is_read_in_few_passes(passes, monkeypatch):
     """The tokens that stand there are right drafts: lossless passes are of 1, 4, 1 and 3 tokens.
     One token a step is read in passes of as many as memory has room for, here 4."""
     model = make_model()
-    monkeypatch.setattr(unmasking, 'SCORED', 4 * 5 * model.config.vocab_size)
+    monkeypatch.setattr(unmasking, 'REREAD', 4 * 5 * model.config.vocab_size)
     told = {
         Lossless(4): ([0, 1, 1, 1, 1, 2, 3, 3, 3], [4, 4, 4, 3]),
         Given(9): (range(9), [4, 4, 1]),
@@ -336,7 +336,7 @@ def test_a_text_that_is_scored_is_read_in_few_passes(passes, monkeypatch):
     for way, (step, n_targets) in told.items():
         passes.clear()
         canvas = Canvas(ROWS, ORDERS, 0, range(5))
-        fill.fill(model, canvas, Way(way, Drawing(scores=True)))
+        fill.fill(model, canvas, Way(way, Drawing(forced=True)))
         assert canvas.step[0].tolist() == [*step]
         assert [n for *_, n in passes] == n_targets
 
@@ -412,7 +412,7 @@ BAD = {
     'Given(schedule=[2, 9], binomial=True)': 'ends',
     'Lossless(window=2.0)': 'window',
     "Adaptive(score='best')": 'score',
-    'Drawing(temperature=0, scores=True)': 'temperature',
+    'Drawing(temperature=0, forced=True)': 'temperature',
     'Drawing(temperature=math.inf)': 'temperature',
     'Drawing(top_p=0.0)': 'top_p',
     'Drawing(min_p=1.1)': 'min_p',
@@ -434,8 +434,8 @@ BAD = {
     "Way.of({}, order='l2r/8')": 'l2r/8',
     'Way.of({}, order=[0.5, 1])': 'whole numbers',
     "Drawing(temperature='1')": "'1'",
-    'Way(Given(revise=1)).check(make_model().config, scores=True)': 'revise',
-    'Way(Adaptive(noise=1)).check(make_model().config, scores=True)': 'noise',
+    'Way(Given(revise=1)).check(make_model().config, exact=True)': 'revise',
+    'Way(Adaptive(noise=1)).check(make_model().config, exact=True)': 'noise',
 }
 
 

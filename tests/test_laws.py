@@ -158,11 +158,11 @@ def allowed_by(model):
 frozen = cache(freeze)  # once: to copy a network costs as much as three steps
 
 
-def run(model, how, idx, order, known, seeds, n_visits=None, use_cache=True, scores=False):
+def run(model, how, idx, order, known, seeds, n_visits=None, use_cache=True, forced=False):
     """The canvas of rows that are written, or scored, by options of generate."""
     options = dict(n_steps=idx.size(1)) | how
     allowed = allowed_by(model) if options.pop('allowed', False) else None
-    drawn = drawing_in(options, scores)
+    drawn = drawing_in(options, forced)
     canvas = Canvas(idx, order, known, seeds, n_visits, allowed)
     network = frozen(model) if use_cache else model
     fill.fill(network, canvas, Way(unmasking_of(**options), drawn), use_cache)
@@ -184,7 +184,7 @@ def written(network, name):
 def scored(network, name):
     """The canvas that scores what was written."""
     rows = written(network, name).idx, batch()[1], KNOWN, SEEDS, N_VISITS
-    return run(model_of(network), how_of(name), *rows, scores=True)
+    return run(model_of(network), how_of(name), *rows, forced=True)
 
 
 def assert_same(one, other, rows=slice(None), names=('idx', 'order', 'step', 'logprob')):
@@ -255,7 +255,7 @@ def choosy(network):
 def law_of(model, how, known, texts=EVERY):
     """The canvas that scores every text, given its token at position 2 if that is known."""
     order = torch.tensor([2, 0, 1]).expand(len(texts), 3)
-    return run(model, how, texts, order, known, len(texts) * [0], scores=True)
+    return run(model, how, texts, order, known, len(texts) * [0], forced=True)
 
 
 @holds('sum')

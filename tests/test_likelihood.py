@@ -291,7 +291,7 @@ def test_the_law_of_writing_is_its_definition(network):
             first = int(N_GIVEN[b])
             visited[:first] = visited[:first].sort().values
             row = IDX[b], visited, first, int(N_VISITS[b])
-            slow = ByDefinition(model, *row, seed=0, scores=True, **options_in(how))
+            slow = ByDefinition(model, *row, seed=0, forced=True, **options_in(how))
             want = [-float(slow.drawn_logprob.sum()), 0, slow.n_steps]
             assert found.tolist() == pytest.approx(want, rel=1e-10)
 

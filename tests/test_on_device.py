@@ -137,7 +137,7 @@ def test_frozen_steps_score_as_the_model(device, variant, dtype, tolerance):
         for model in (here, network):
             idx, order = (x.to(model.device) for x in rows_of(3, 64, 257))
             canvas = Canvas(idx, order, torch.tensor([30, 50, 63]), range(3))
-            fill(model, canvas, Way(Given(n_steps), Drawing(scores=True)))
+            fill(model, canvas, Way(Given(n_steps), Drawing(forced=True)))
             found.append(canvas.logprob.cpu().double())
         assert (found[0] - found[1]).abs().mean() < tolerance
 

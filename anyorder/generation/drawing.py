@@ -30,15 +30,15 @@ class Drawing:
     top_k        the k likeliest tokens stay; 0 keeps all
     top_p        then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
     min_p        then those of at least min_p times the largest p stay (arXiv 2407.01082)
-    scores       the tokens that stand in the blanks are scored by this law in place of drawn: -inf
-                 for what is cut
+    forced       the tokens that stand in the blanks are taken in place of drawn ones, and scored by
+                 this law: -inf for what is cut. Forced decoding, as translation calls it
     presence_penalty  in nats, on known tokens, before all that; see law.penalize
     cfg_scale  above 0 the prompt weighs more, before all that; see law.guided"""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    scores: bool = False
+    forced: bool = False
     min_p: float = 0.0
     presence_penalty: float = 0.0
     cfg_scale: float = 0.0
@@ -50,7 +50,7 @@ class Drawing:
                 raise ValueError(
                     f'{name} must be a number from {least:g} to {most:g}, got {number!r}'
                 )
-        if self.scores and self.temperature == 0:
+        if self.forced and self.temperature == 0:
             raise ValueError(
                 'at temperature 0 one text has probability 1 and every other one 0: score at a '
                 'temperature above 0, as 1'

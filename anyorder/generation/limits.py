@@ -31,12 +31,12 @@ class Limits:
         """Begin a step of the rows `part` of the canvas, whose first n_known (B,) visits are
         known."""
 
-    def alone(self, logits, part, cells, n_tokens, scores):
+    def alone(self, logits, part, cells, n_tokens, forced):
         """Return the logits (m, V) of the laws of Cells within the limits of each by itself, in
         place: -inf for the tokens that are not allowed there.
 
         V is at least n_tokens. Raises ValueError where nothing is allowed, and, if the text that
-        stands there is scored (`scores`), where its token is not."""
+        stands there is scored (`forced`), where its token is not."""
         if self.allowed is None:
             return logits
         rows = part.number[cells.row]
@@ -50,7 +50,7 @@ class Limits:
         # What is to be revealed must be possible
         best = logits.amax(1)
         what = 'no token is'
-        if scores:
+        if forced:
             best = logits.gather(1, cells.read(part.idx).unsqueeze(1))[:, 0]
             what = 'the token that is scored is not'
         if best.isneginf().any():

@@ -67,7 +67,7 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
     return rule(**how, **numbers)
 
 
-def drawing_in(options, scores=False):
+def drawing_in(options, forced=False):
     """Take the options that name a Drawing out of the dict `options`. Return the Drawing."""
     given = {name: options.pop(name) for name in RANGES if name in options}
-    return Drawing(**given, scores=scores)
+    return Drawing(**given, forced=forced)

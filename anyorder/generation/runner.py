@@ -95,7 +95,7 @@ class Runner:
             logits = penalize(logits, cells, self)
         part = self.part
         n_tokens = self.network.config.n_real
-        return part.limits.alone(logits, part, cells, n_tokens, self.drawing.scores)
+        return part.limits.alone(logits, part, cells, n_tokens, self.drawing.forced)
 
     def in_parts(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""
@@ -145,16 +145,16 @@ class Runner:
     def tokens(self, cells, logits):
         """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its
         own."""
-        if self.drawing.scores:
+        if self.drawing.forced:
             return cells.read(self.part.idx)
         if self.unmasking.by_noise:
             return self.drawing.tokens_by_noise(logits, partial(self.noise, self.part, cells))
         return self.drawing.tokens(logits, cells.read(self.part.u))
 
     def write(self, cells, token, logits):
-        """Write tokens (m,) into the canvas, the step of each and its log p in nats: by the law
-        that scores, else by the untempered model, with the penalty on known tokens; and the
-        likeliest tokens, if somebody asks. Return log p (m,), if it is kept."""
+        """Write tokens (m,) into the canvas, the step of each and its log p in nats: of a forced
+        text by the law of the drawing, else by the untempered model, with the penalty on known
+        tokens; and the likeliest tokens, if somebody asks. Return log p (m,), if it is kept."""
         part = self.part
         cells.write(part.idx, cells.position, token)
         cells.write(part.step, cells.position, self.bounds.step[cells.row])
@@ -164,7 +164,7 @@ class Runner:
         if k:
             found = self.drawing.likeliest(logits, k, token)
             cells.write(part.likeliest, cells.position, found)
-        if self.drawing.scores:
+        if self.drawing.forced:
             logits = self.drawing.tempered(logits)
         logprob = token_logprob(logits, token)
         cells.write(part.logprob, cells.position, logprob)

@@ -20,7 +20,7 @@ from model import float32_or_better
 NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
 PLANNED = ('n_steps', 'schedule', 'binomial', 'revise', 'block_length', 'window')
-SCORED = 2**28  # logits of a pass that scores a text: 1 GiB in float32
+REREAD = 2**28  # logits of a pass that rereads a text: 1 GiB in float32
 
 
 class Unmasking:
@@ -139,14 +139,14 @@ class Given(Unmasking):
 
     def first_round(self, network, canvas, drawing):
         # A text is reread if a decoder would write one token a step, and no pattern looks at each
-        if not drawing.scores or network.slots.masked_loss or canvas.limits.joint:
+        if not drawing.forced or network.slots.masked_loss or canvas.limits.joint:
             return self
         most = int(canvas.n_blanks.max())
         has_steps = isinstance(self.schedule, str) and not self.binomial
         if self.adaptive or not has_steps or self.n_steps < most:
             return self
         n_logits = len(canvas) * network.config.vocab_size  # of a token in each row
-        window = max(1, SCORED // n_logits)
+        window = max(1, REREAD // n_logits)
         return Reread(schedule=[*range(window, most, window), most])
 
 

@@ -32,7 +32,7 @@ class Way:
     """How a text is written.
 
     unmasking   which blanks a step reveals
-    drawing     how a token is drawn from its logits; with `scores` the text that stands in the
+    drawing     how a token is drawn from its logits; if it is `forced`, the text that stands in the
                 blanks is scored
     order       in which order blanks are visited. Where the model chooses, it says which of equal
                 scores comes first, and which blanks make a block. A canvas has its order"""
@@ -65,9 +65,9 @@ class Way:
             order = read_order(order, 'own', *POLICIES)
         return cls(unmasking_of(**options), drawing, Order.of(order, run))
 
-    def check(self, config, matches=False, scores=False):
+    def check(self, config, matches=False, exact=False):
         """Raise ValueError unless a network of this config can write so, if it `matches` keeping to
-        a pattern, and can say how likely a text is, if it `scores`."""
+        a pattern, and can say how likely a text is, if this is to be `exact`."""
         unmasking = self.unmasking
         if config.slots.masked_loss and unmasking.by_noise:
             raise ValueError(
@@ -79,17 +79,17 @@ class Way:
                 'lossless unmasking and order=drawn draw blanks before they choose, which a '
                 'pattern forbids: choose another, or leave out the pattern'
             )
-        if scores and unmasking.has_bound:
+        if exact and unmasking.has_bound:
             raise ValueError(
                 'order=drawn has no probability of a text but a bound, by eval_ppl.py '
                 '--orders=drawn: choose another order to score, as top_prob'
             )
-        if scores and unmasking.noise:
+        if exact and unmasking.noise:
             raise ValueError(
                 'a text is scored in the order that follows from what is known, and noise draws '
                 f'another: score without it, got noise={unmasking.noise}'
             )
-        if unmasking.revise and (scores or self.drawing.cfg_scale):
+        if unmasking.revise and (exact or self.drawing.cfg_scale):
             raise ValueError(
                 'revise writes again what fits least by the law without guidance: leave out one of '
                 'revise and cfg_scale; and a text that is scored stays as it is: score with '
@@ -99,7 +99,7 @@ class Way:
     @property
     def to_score(self):
         """The same way, by which the text that stands in the blanks is scored."""
-        return replace(self, drawing=replace(self.drawing, scores=True))
+        return replace(self, drawing=replace(self.drawing, forced=True))
 
 
 def whole_numbers(name, value):

@@ -50,7 +50,7 @@ def canvas_of(idx, order=ORDER, known=0, parts=None, seeds=None, stand_in=None, 
 def scored(model, idx, how, drawing=None, **canvas):
     """The canvas of texts (n, N) that a run scores."""
     canvas = canvas_of(idx, **canvas)
-    fill(model, canvas, Way(unmasking_of(**how), Drawing(**drawing or {}, scores=True)))
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(**drawing or {}, forced=True)))
     return canvas
 
 
@@ -205,7 +205,7 @@ def test_tokens_that_are_blank_again_have_the_law_of_blanks(how):
     canvas.blank(again.expand(canvas.idx.shape))
     how = how | {'schedule': [1, 2, 3, 4]}
     blank = scored(model, canvas.idx, how, order=canvas.order, known=canvas.n_known)
-    fill(model, canvas, Way(unmasking_of(**how), Drawing(scores=True)))
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(forced=True)))
     close(canvas.logprob[:, again], blank.logprob[:, again])
 
 

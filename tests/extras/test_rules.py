@@ -75,7 +75,7 @@ def by_drawn(model, texts, sizes, **drawing):
 def test_a_step_of_drawn_is_priced_by_all_draws_that_reveal_true_tokens(network, sizes):
     """Along the sets that the score has drawn."""
     model = small(network)
-    canvas = by_drawn(model, EVERY, sizes, temperature=0.7, scores=True)
+    canvas = by_drawn(model, EVERY, sizes, temperature=0.7, forced=True)
     for text, order, logprob in zip(EVERY.tolist(), canvas.order.tolist(), canvas.logprob.sum(1)):
         p = 1
         n = 0
@@ -92,7 +92,7 @@ def test_drawn_writes_as_often_as_it_scores(network, sizes):
     probability of the text as its mean: hence the mean of the logarithms is a bound."""
     model = small(network)
     counts = counts_of(by_drawn(model, torch.zeros(2000, 3).long(), sizes).idx)
-    p = by_drawn(model, EVERY.repeat(100, 1), sizes, scores=True).logprob.sum(1).exp()
+    p = by_drawn(model, EVERY.repeat(100, 1), sizes, forced=True).logprob.sum(1).exp()
     law = p.view(100, 27).mean(0)
     assert chi2_of(counts, law / law.sum()) < limit(26)
 
@@ -140,6 +140,6 @@ def test_rules_do_not_go_with_what_says_how_many(rule):
 
 def test_what_no_network_can_is_one_line(batch):
     with one_line('no probability of a text but a bound'):
-        Way(Drawn()).check(make_model().config, scores=True)
+        Way(Drawn()).check(make_model().config, exact=True)
     with one_line('pc_sampler wants to know'):
         fill(make_model(), Canvas(*batch, 0, range(5)), Way(PcSampler(n_steps=4)))

@@ -157,9 +157,9 @@ class Language(Limits):
         logs[is_known, self.of_token[token[is_known]]] = 0
         self.messages.put(span, place, logs)
 
-    def alone(self, logits, part, cells, n_tokens, scores):
+    def alone(self, logits, part, cells, n_tokens, forced):
         """Return the logits of the laws of each by itself, and take note of them."""
-        logits = self.inner.alone(logits, part, cells, n_tokens, scores)
+        logits = self.inner.alone(logits, part, cells, n_tokens, forced)
         span, place, number = self.find(cells)
         self.held[span, place] = OBSERVED
         own = logits if len(span) == len(logits) else logits[number]

@@ -48,7 +48,7 @@ class Drawn(Rule):
         return token_logprob(logits, runner.drawing.tokens(logits, u))
 
     def reveal(self, runner):
-        if not runner.drawing.scores:
+        if not runner.drawing.forced:
             super().reveal(runner)
             return
 

@@ -117,7 +117,7 @@ def ways_of(c, checkpoint):
         drafts = text.partition(':')[0] == 'lossless'
         option = 'unmask' if drafts or text == 'binomial' else 'order'
         way = Way.of(checkpoint.run, n_steps=n, **{option: text})
-        way.check(checkpoint.config, scores=not drafts)
+        way.check(checkpoint.config, exact=not drafts)
         law = Way.of(checkpoint.run, n_steps=N) if drafts else way
         if drafts or way.unmasking.threshold is not None:
             n = None
