@@ -16,6 +16,27 @@ from configurator import home
 # {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process has run
 LOADED = {}
 
+# what an order may ask for by these names, see Order.draw
+SEEN = ('idx', 'given', 'coin', 'step', 'model')
+
+
+def holds_scores(found, logits):
+    """Return whether it is a score of each row of logits. The host waits for the device."""
+    is_whole = found.is_floating_point() and found.shape == logits.shape[:1]
+    return is_whole and not found.isnan().any()
+
+
+def looks_like_orders(found, u):
+    """Return whether it is numbers in the shape of u (B, n). The host waits for nothing."""
+    return found.dtype == torch.long and found.shape == u.shape
+
+
+# by whether it is a score: what holds of its results, and what to say if it does not
+RESULTS = {
+    True: (holds_scores, 'a float for each row of logits, none of them NaN'),
+    False: (looks_like_orders, 'int64 in the shape of u'),
+}
+
 
 def load(text):
     """Run the file of FILE.py:NAME. Return FILE.py:NAME@DIGEST, for `loaded`.
@@ -39,7 +60,7 @@ def load(text):
             f'{path} has no order {name}, a function of u, n, parameter and maybe '
             f'{", ".join(SEEN)}, and no score, a function of logits alone: {e!r}'
         ) from None
-    holds, wanted = KINDS[is_score]
+    holds, wanted = RESULTS[is_score]
 
     @wraps(function)  # with its signature
     def checked(x, *others, **seen):
@@ -60,27 +81,6 @@ def load(text):
 def names_of(path, digest):
     """Run a file that has this digest. Return {name: what it stands for}."""
     return runpy.run_path(path)
-
-
-def holds_scores(found, logits):
-    """Return whether it is a score of each row of logits. The host waits for the device."""
-    is_whole = found.is_floating_point() and found.shape == logits.shape[:1]
-    return is_whole and not found.isnan().any()
-
-
-def looks_like_orders(found, u):
-    """Return whether it is numbers in the shape of u (B, n). The host waits for nothing."""
-    return found.dtype == torch.long and found.shape == u.shape
-
-
-# by whether it is a score: what holds of its results, and what to say if it does not
-KINDS = {
-    True: (holds_scores, 'a float for each row of logits, none of them NaN'),
-    False: (looks_like_orders, 'int64 in the shape of u'),
-}
-
-# what an order may ask for by these names, see Order.draw
-SEEN = ('idx', 'given', 'coin', 'step', 'model')
 
 
 def loaded(kept):
