@@ -17,7 +17,7 @@ from anyorder.fast import freeze
 from anyorder.generation.limits import check_allowed
 from anyorder.generation.prompts import each, parse_prompts, read_pattern
 from anyorder.generation.scroll import Text, scroll
-from anyorder.generation.way import Page, Way, check_kinds
+from anyorder.generation.way import Page, Way, check_types
 from anyorder.likelihood.conditional import logprobs_of_parts
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
@@ -117,7 +117,7 @@ class Writer:
         pattern    what the whole text matches: a regular expression, or a Pattern"""
         way, page = self.way_and_page(way, page, options)
         n_each = 1 if n is None else n
-        check_kinds({'n': n_each, 'batch_size': batch_size})
+        check_types({'n': n_each, 'batch_size': batch_size})
         if min(n_each, batch_size) < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
@@ -206,7 +206,14 @@ class Writer:
             bar = progress(chosen, total=len(templates), unit='text', desc='lengths', leave=False)
             with self.autocast():
                 templates = [*bar]
-        check_places(templates, page, self.tokenizer, way.drawing.forced)
+
+        # What may stand in the blanks, whose lengths are found: a scored text is there already
+        check_allowed(page.allowed, max(map(len, templates)), self.tokenizer.n_tokens)
+        for template in dict.fromkeys(templates):
+            is_there = way.drawing.forced | template.is_known
+            for start, end, pattern in template.patterns:
+                tokens = np.where(is_there, template.tokens, -1)[start:end]
+                pattern.check(tokens.tolist(), self.tokenizer, templates.index(template))
         rows = zip(templates, seeds)
         return [Text(*row, page, self.checkpoint, r) for r, row in enumerate(rows)]
 
@@ -224,7 +231,7 @@ class Writer:
 
         With another order, or any of infill's other options, it is log p of A as infill with these
         would write it. All that is not B must then be in A."""
-        check_kinds({'n_orders': n_orders})
+        check_types({'n_orders': n_orders})
         is_l2r = isinstance(order, str) and order == 'l2r'
         is_plain = is_l2r and not options
         if n_orders < 0 or n_orders and not is_plain:
@@ -286,7 +293,11 @@ class Writer:
 
 def check_templates(templates, way, page, config):
     """Raise ValueError for Templates that a model of this config cannot write in this way on this
-    page, or cannot score."""
+    page, or cannot score.
+
+    These are the rules of what is asked for together. Each other one stands where that is made of
+    which it speaks, as a Template, a Drawing or an Order, or in Way.check or Page.check if it
+    speaks of the model, too; and in Writer.read, once the lengths of blanks are found."""
     forced = way.drawing.forced
     if page.stop and (forced or way.unmasking.revise):
         raise ValueError(
@@ -327,19 +338,6 @@ def check_templates(templates, way, page, config):
             )
 
     each(check, templates)
-
-
-def check_places(templates, page, tokenizer, forced):
-    """Raise ValueError for what cannot stand in a blank of Templates whose lengths are found.
-
-    An array page.allowed has a row for each position. What is to match a pattern does, also the
-    text in its blanks if it is scored."""
-    n_positions = max(map(len, templates))
-    check_allowed(page.allowed, n_positions, tokenizer.n_tokens)
-    for template in dict.fromkeys(templates):
-        for start, end, pattern in template.patterns:
-            tokens = np.where(forced | template.is_known, template.tokens, -1)[start:end]
-            pattern.check(tokens.tolist(), tokenizer, templates.index(template))
 
 
 def prompts_of(prompt):

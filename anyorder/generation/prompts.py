@@ -57,9 +57,7 @@ def parse_prompts(prompts, tokenizer, length, prefix=(), pattern=None):
                 within = any(one.least for one in pieces[:i])
                 matched = anyorder.Pattern(piece.pattern, within)
                 pieces[i] = matching(matched, piece, tokenizer, length)
-        template = Template(pieces, length, pattern)
-        template.check()
-        return template
+        return Template(pieces, length, pattern)
 
     templates = each(parse, prompts)
     spelling.say()
@@ -259,6 +257,13 @@ class Template:
                 f'the prompt has {self.n_least} tokens, blanks included, and does not fit into '
                 f'length={length}: choose a larger length or a shorter prompt'
             )
+        # What tells the length of a blank: a text at its end, and nothing open before it
+        if re.search(r'\.-*\?|\?-*([?.]|$)', self.signs):
+            raise ValueError(
+                'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
+                'right behind a [[..]]: write text there, or how many tokens it has, as [[8]] or '
+                '[[8/pattern/]], or [[..]] with a stop'
+            )
         n_left = length - self.n_least  # for each [[..]] that is not laid out its share
         n_rest = [piece.kind for piece in pieces].count('rest')
         tokens = []
@@ -297,16 +302,6 @@ class Template:
     def is_known(self):
         """(N,) which places are given; all others are to be written, or scored."""
         return self.kinds == 'given'
-
-    def check(self):
-        """Raise ValueError for a blank whose length nothing tells: a text at its end, and nothing
-        open before it."""
-        if re.search(r'\.-*\?|\?-*([?.]|$)', self.signs):
-            raise ValueError(
-                'nothing tells the length of a [[?]] or [[/pattern/]] that no text follows, or '
-                'right behind a [[..]]: write text there, or how many tokens it has, as [[8]] or '
-                '[[8/pattern/]], or [[..]] with a stop'
-            )
 
     def end_of(self, i):
         """Return where what follows the blank of piece i ends: before the next [[?]] or [[..]]."""

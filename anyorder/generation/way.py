@@ -15,15 +15,15 @@ from configurator import check_choice
 
 # of what a program may ask for: what it must be; a Drawing asks for its other numbers itself
 WHOLE = 'n n_orders batch_size n_steps top_k length context top_logprobs'
-KINDS = {'unmask': (str, 'a text'), 'stop': (Collection, 'a text or a list of texts')}
-KINDS |= dict.fromkeys(WHOLE.split(), (Integral, 'a whole number'))
+TYPES = {'unmask': (str, 'a text'), 'stop': (Collection, 'a text or a list of texts')}
+TYPES |= dict.fromkeys(WHOLE.split(), (Integral, 'a whole number'))
 
 
-def check_kinds(options):
-    """Raise ValueError for a value that is not of its kind in KINDS."""
+def check_types(options):
+    """Raise ValueError for a value that is not of its type in TYPES."""
     for name, value in options.items():
-        kind, what = KINDS.get(name, (object, ''))
-        if not isinstance(value, kind):
+        wanted, what = TYPES.get(name, (object, ''))
+        if not isinstance(value, wanted):
             raise ValueError(f'{name} must be {what}, got {value!r:.60}')
 
 
@@ -50,7 +50,7 @@ class Way:
                  of this scale, margin/32:0.9 both
         score    whether the text in the blanks is scored
         options  fields of Drawing, as temperature, and arguments of unmasking_of, as n_steps"""
-        check_kinds(options)
+        check_types(options)
         drawing = drawing_in(options, score)
         schedule = options.get('schedule', '')
         if not isinstance(schedule, str):
@@ -141,7 +141,7 @@ class Page:
 
     def check(self, checkpoint):
         """Raise ValueError for what does not fit to a model, or to the rows that it reads."""
-        check_kinds(vars(self))
+        check_types(vars(self))
         check_choice('blank_length', self.blank_length, 'likely', 'draw')
         for name, most in (
             ('length', checkpoint.set.row_length or 2**31 - 1),
