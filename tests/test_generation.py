@@ -153,7 +153,9 @@ def test_argmax_in_chunks_is_the_first_largest():
 
 def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
     """A token of probability 1e-8 wins with noise above 18.4: a float32 in [0, 1) ends at 16.6."""
-    found = drawing.gumbel(torch.tensor([0, 2**29, 2**31 - 64, 2**31 - 1], dtype=torch.int32))
+    found = drawing.gumbel_of_bits(
+        torch.tensor([0, 2**29, 2**31 - 64, 2**31 - 1], dtype=torch.int32)
+    )
     middle = -math.log(math.log(4 / 3))  # of u = 1 / 4
     most = -math.log(24 * math.log(2))
     assert found.tolist() == pytest.approx([32 * math.log(2), middle, most, most], abs=1e-5)

@@ -282,7 +282,7 @@ def test_padded_steps_of_rows_that_stay_write_the_same(monkeypatch, network, nam
     exact = written(network, name)
     monkeypatch.setattr(runner, 'split_rows', lambda vocab_size, x: [x.split(3)])
     for module in (canvas, drawing):
-        monkeypatch.setattr(module, 'is_exact', lambda device: False)
+        monkeypatch.setattr(module, 'is_host', lambda device: False)
     assert_same(write(network, name), exact)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.limits import Limits
-from anyorder.generation.plan import is_exact
+from anyorder.generation.plan import is_host
 from anyorder.orders import are_permutations, check_orders, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
@@ -27,7 +27,6 @@ class Canvas:
     names     of the numbers u, see draw_numbers
     likeliest (B, N, 1 + 2k) beside each, see Drawing.likeliest; empty unless asked for
     keys      (B,) of keys_of: the seeds for draws on the device
-    number, start  (B,) which rows of its limits these are, and from which position on
 
     On the host:
 
@@ -76,8 +75,6 @@ class Canvas:
         self.logprob = torch.zeros_like(self.u)
         self.likeliest = self.u.new_zeros(*idx.shape, 0)
         self.n_steps = self.n_passes = self.n_drafts = torch.zeros_like(self.n_visits)
-        self.number = self.rows.to(idx.device)
-        self.start = torch.zeros_like(self.number)
         self.limits = Limits(allowed, self)
 
     @classmethod
@@ -126,7 +123,7 @@ class Canvas:
     def is_exact(self):
         """Whether steps run exactly what is planned: on a CPU, and where they ask the host
         anyway."""
-        return self.limits.asks_host or is_exact(self.idx.device)
+        return self.limits.asks_host or is_host(self.idx.device)
 
     def blank(self, chosen):
         """Make blanks of positions (B, N) bool: they become the last visits, as they are ordered,

@@ -6,12 +6,11 @@ from numbers import Real
 
 import torch
 
-from anyorder.generation.plan import is_exact
+from anyorder.generation.plan import is_host
 from anyorder.machine.devices import widest
-from anyorder.seeds import hashed, random_bits
+from anyorder.seeds import random_bits
 from model import float32_or_better
 
-NOISE = hashed('noise of tokens')  # the name of its random numbers
 RANGES = {  # of the numbers that name a Drawing
     'temperature': (0, 1e300),
     'top_k': (0, math.inf),
@@ -109,11 +108,11 @@ class Drawing:
 
 def token_noise(keys, position, vocab_size):
     """Return standard Gumbel noise (m, vocab_size) by the key of a row, a position and a token."""
-    cell_keys = random_bits(keys, NOISE, position)  # (m,)
+    cell_keys = random_bits(keys, 'noise of tokens', position)  # (m,)
     n_pairs = -(-vocab_size // 2)  # 64 bits are the numbers of two tokens
     pairs = torch.arange(n_pairs, device=cell_keys.device)
     bits = random_bits(cell_keys.unsqueeze(1), pairs).view(torch.int32)
-    return gumbel(bits[:, :vocab_size] & (2**31 - 1))
+    return gumbel_of_bits(bits[:, :vocab_size] & (2**31 - 1))
 
 
 class TokenNoise:
@@ -130,7 +129,7 @@ class TokenNoise:
         """Return the noise (m, V) of the Cells."""
         keys = part.keys[cells.row]
         vocab_size = self.noise.size(1)
-        if not is_exact(keys.device):
+        if not is_host(keys.device):
             return token_noise(keys, cells.position, vocab_size)
 
         # Copy the noise of known cells, draw that of others
@@ -144,7 +143,7 @@ class TokenNoise:
         return noise
 
 
-def gumbel(bits):
+def gumbel_of_bits(bits):
     """Return standard Gumbel noise -log(-log(1 - u)), float32, of u = (bits + 1/2) / 2^31 below 1.
 
     A uniform float32 has 24 bits, which would make rare tokens win too seldom."""
@@ -166,7 +165,7 @@ def keep_largest(logits, top_k, top_p, width=1024):
 
     Without top_k a CPU first sorts the `width` largest: a full sort costs more than the network."""
     V = logits.size(-1)
-    if not is_exact(logits.device):  # to ask whether they suffice is a wait
+    if not is_host(logits.device):  # to ask whether they suffice is a wait
         width = V
     dtype = widest(logits.device)
     values, kept = logits.topk(min(top_k or width, V))  # (n, k), the largest first

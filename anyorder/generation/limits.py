@@ -12,12 +12,16 @@ class Limits:
                   int tensors (m,); None: all
     joint         whether blanks decide each other, as those of a pattern do, see Language in
                   extras/patterns, which goes on with the limits that a canvas has
-    log_weight    (B,) of each row of the whole canvas: what its weight is by a Language"""
+    log_weight    (B,) of each row of the whole canvas: what its weight is by a Language
+    text_row      (B,) of each: which row it is for a function `allowed`
+    text_start    (B,) and from which of the positions of `allowed` on it stands"""
 
     joint = False
 
     def __init__(self, allowed, canvas):
         self.log_weight = canvas.u.new_zeros(len(canvas))
+        self.text_row = canvas.rows.to(canvas.idx.device)
+        self.text_start = torch.zeros_like(self.text_row)
         self.allowed = allowed
         if allowed is not None and not callable(allowed):
             self.allowed = torch.as_tensor(allowed).to(canvas.idx.device)
@@ -39,8 +43,9 @@ class Limits:
         stands there is scored (`forced`), where its token is not."""
         if self.allowed is None:
             return logits
-        rows = part.number[cells.row]
-        positions = part.start[cells.row] + cells.position
+        rows = part.rows.to(logits.device)[cells.row]
+        positions = self.text_start[rows] + cells.position
+        rows = self.text_row[rows]
         if callable(self.allowed):
             may = torch.as_tensor(self.allowed(rows, positions)).to(logits.device)
         else:
@@ -72,6 +77,10 @@ class Limits:
 
     def reveal(self, cells, token):
         """Take note that the tokens (m,) of Cells are known now."""
+
+    def weigh(self, part, cells, nats):
+        """Add nats (m,), log p - log q of tokens that were drawn in Cells of the rows `part` of the
+        canvas, to the weights of their rows."""
 
     def take(self, rows):
         """Return the limits of these rows of the canvas, numbers on the host, which may repeat."""

@@ -10,8 +10,8 @@ import torch
 KEYS = 128  # keys are rounded up to a multiple
 
 
-def is_exact(device):
-    """Return whether a device runs exactly what is planned: the CPU, where numbers cost no wait."""
+def is_host(device):
+    """Return whether a device is the host itself, which waits for no number."""
     return device.type == 'cpu'
 
 

@@ -48,20 +48,20 @@ class Text:
     n_passes    passes of the network that they took
     log_weight  see sample"""
 
-    def __init__(self, template, seed, page, checkpoint, number):
+    def __init__(self, template, seed, page, checkpoint, row):
         """Begin to write the text of a Template whose blanks have their lengths.
 
         page        a Page whose `stop` is a list. The positions of `allowed` count from the start
                     of the text as it is then
         checkpoint  of the model that writes it
-        number      which row of `allowed` it is"""
+        row         which one it is for a function `allowed`"""
         self.template = template
         self.seed = seed
         self.page = page
         self.checkpoint = checkpoint
         self.tokenizer = checkpoint.tokenizer
         self.block_size = checkpoint.config.block_size
-        self.number = number
+        self.row = row
         self.table = np.zeros((LIKELIEST + page.n_likeliest, len(template)))
         self.table[TOKEN] = template.tokens
         self.table[VISIT] = np.inf
@@ -134,7 +134,7 @@ class Text:
 
     def slide_on(self):
         """Begin the next stretch. Return (its tokens, and which of them are known); its seed; and
-        where it is: the row of `allowed`, and the position in the text."""
+        where it is: its row, and the position in the text."""
         _, end = self.sections[0]
         start = 0
         blank = self.first_blank()
@@ -145,7 +145,7 @@ class Text:
         if start:
             seed = derive_seed(seed, 'stretch', start)
         stretch = self.stretch[TOKEN].astype(int), self.stretch[STEP] > BLANK
-        return stretch, seed, self.number, start
+        return stretch, seed, self.row, start
 
     def to_match(self, row):
         """Yield what of the last stretch is to match a pattern, where a blank of it is left.
@@ -264,10 +264,10 @@ def next_canvas(texts, order, device):
     """Return the canvas of the next stretch of each text."""
     page = texts[0].page
     checkpoint = texts[0].checkpoint
-    stretches, seeds, numbers, starts = map(list, zip(*[text.slide_on() for text in texts]))
+    stretches, seeds, rows, starts = map(list, zip(*[text.slide_on() for text in texts]))
     canvas = Canvas.of_texts(stretches, order, seeds, device, page.allowed)
     canvas.likeliest = canvas.u.new_zeros(*canvas.idx.shape, page.n_likeliest)
-    canvas.number, canvas.start = torch.tensor([numbers, starts]).to(device)
+    canvas.limits.text_row, canvas.limits.text_start = torch.tensor([rows, starts]).to(device)
     matches = [match for row, text in enumerate(texts) for match in text.to_match(row)]
     if matches:
         pattern = matches[0][-1]  # any of them opens the room of patterns

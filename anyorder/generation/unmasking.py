@@ -14,10 +14,9 @@ from anyorder.generation.schedules import (
 from anyorder.generation.scores import PROBABILITIES, score_of
 from anyorder.machine.devices import widest
 from anyorder.names import is_own
-from anyorder.seeds import hashed, keys_of, uniform
+from anyorder.seeds import keys_of, uniform
 from model import float32_or_better
 
-NOISE = hashed('noise')  # the name of its random numbers
 # fields that the plan reads, and no step
 PLANNED = ('n_steps', 'schedule', 'binomial', 'revise', 'block_length', 'window')
 REREAD = 2**28  # logits of a pass that rereads a text: 1 GiB in float32
@@ -268,9 +267,9 @@ class Adaptive(Given):
         rank = score
         if self.noise:
             keys = runner.part.keys[cells.row]
-            u = uniform(keys, NOISE, runner.bounds.step[cells.row], cells.position)  # (m,)
+            u = uniform(keys, 'noise', runner.bounds.step[cells.row], cells.position)  # (m,)
             rank = score.clone()
-            cells.write(rank, cells.column, found + self.noise * gumbel_noise(u))
+            cells.write(rank, cells.column, found + self.noise * gumbel_of(u))
         columns, n_new = self.choose(score, rank, runner.bounds)
         runner.put_first(cells, columns)
         return Choice(x, logits, cells.start.unsqueeze(1) + columns, n_new)
@@ -382,6 +381,6 @@ def check_block_length(length, schedule='linear'):
         )
 
 
-def gumbel_noise(u):
+def gumbel_of(u):
     """Return standard Gumbel noise -log(-log u), finite, of uniform numbers u in [0, 1)."""
     return -(-u.clamp(min=torch.finfo(u.dtype).tiny).log()).log()

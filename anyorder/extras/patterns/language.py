@@ -101,9 +101,9 @@ class Language(Limits):
             i = log_z.argmin()
             row = self.row[i]
             raise ValueError(
-                f'no text of row {canvas.number[row]} matches {table.pattern} from position '
-                f'{canvas.start[row] + self.start[i]} on with what is known and allowed '
-                'there: choose another text, another number of blanks, or allow more'
+                f'no text of row {canvas.limits.text_row[row]} matches {table.pattern} from '
+                f'position {canvas.limits.text_start[row] + self.start[i]} on with what is known '
+                'and allowed there: choose another text, another number of blanks, or allow more'
             )
 
     def find_spans(self, shape):
@@ -184,7 +184,6 @@ class Language(Limits):
         return logits.to(own.dtype).index_copy(0, number, own)
 
     def reveal(self, cells, token):
-        """Take note that the tokens (m,) of the cells are known now."""
         self.inner.reveal(cells, token)
         span, place, number = self.find(cells)
         self.hold(span, place, token[number].cpu().numpy())
@@ -195,8 +194,6 @@ class Language(Limits):
         return torch.where(is_own, without_rounding(score, cells.row), score)
 
     def weigh(self, part, cells, nats):
-        """Add nats (m,), log p - log q of tokens that were drawn in Cells of the rows `part` of the
-        canvas, to the weights of their rows."""
         row = part.rows.to(nats.device)[cells.row]
         self.log_weight.index_add_(0, row, nats.to(self.log_weight.dtype))
 

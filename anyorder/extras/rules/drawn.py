@@ -11,12 +11,10 @@ from anyorder.generation.rules import Rule
 from anyorder.generation.unmasking import Choice
 from anyorder.machine.devices import widest
 from anyorder.orders import given_first
-from anyorder.seeds import hashed, uniform
+from anyorder.seeds import uniform
 from model import float32_or_better
 
-# the names of the numbers by which Drawn draws all blanks, and a set of those of a text
-DRAWN = hashed('drawn')
-SETS = hashed('last of a set'), hashed('others of a set')
+SETS = 'last of a set', 'others of a set'  # the names of the numbers by which one is drawn
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Drawn(Rule):
     def score_blanks(self, runner, cells, logits):
         row = cells.row
         position = cells.position
-        u = uniform(runner.part.keys[row], DRAWN, runner.bounds.step[row], position)
+        u = uniform(runner.part.keys[row], 'drawn', runner.bounds.step[row], position)
         runner.part.u[row, position] = u  # by which a blank that is revealed is drawn once more
         return token_logprob(logits, runner.drawing.tokens(logits, u))
 

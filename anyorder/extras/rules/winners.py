@@ -11,7 +11,7 @@ Sums over all sets of k blanks go blank by blank (n^2 k numbers), in logarithms.
 
 import torch
 
-from anyorder.generation.unmasking import gumbel_noise
+from anyorder.generation.unmasking import gumbel_of
 
 
 def likely_sets(law, score, losing, k, n_most, u):
@@ -35,7 +35,7 @@ def likely_sets(law, score, losing, k, n_most, u):
     weight = law + of_others.squeeze(2)  # (B, n): of all sets whose last blank is this one
 
     # Draw the last blank, then the others from the end on
-    last = (weight + gumbel_noise(u[0])).argmax(1, keepdim=True)  # (B, 1)
+    last = (weight + gumbel_of(u[0])).argmax(1, keepdim=True)  # (B, 1)
     at = last.unsqueeze(1).expand(B, n, 1)
     losing = losing.gather(2, at)
     winning = winning.gather(2, at)
