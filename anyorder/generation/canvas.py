@@ -10,8 +10,8 @@ from anyorder.generation.plan import is_host
 from anyorder.orders import are_permutations, check_orders, given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
-TOKEN, VISIT, STEP, LOGPROB, LIKELIEST = range(5)  # rows of Canvas.table
-TABLES = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')  # (B, N) on the device
+TOKEN, VISIT, STEP, LOGPROB, LIKELIEST = range(5)  # rows of Canvas.places
+TENSORS = ('idx', 'order', 'step', 'logprob', 'u', 'likeliest')  # (B, N, ...) on the device
 
 
 class Canvas:
@@ -151,14 +151,14 @@ class Canvas:
         wider."""
         at = part.rows.to(self.idx.device, non_blocking=True)
         N = self.idx.size(1)
-        for name in TABLES:
+        for name in TENSORS:
             getattr(self, name)[at] = getattr(part, name)[:, :N]
         for name in ('n_known', 'n_steps', 'n_passes'):
             setattr(self, name, getattr(self, name).index_put((part.rows,), getattr(part, name)))
 
-    def table(self):
+    def places(self):
         """Return (B, rows, N) floats on the host, by one wait: TOKEN, VISIT, STEP and LOGPROB of
         each position, then what is likeliest beside it."""
-        tables = torch.stack([self.idx, self.order.argsort(1), self.step], 1)  # (B, 3, N)
-        tables = [tables.to(self.u.dtype), self.logprob.unsqueeze(1), self.likeliest.mT]
-        return torch.cat(tables, 1).cpu().numpy()
+        whole = torch.stack([self.idx, self.order.argsort(1), self.step], 1)  # (B, 3, N)
+        rows = [whole.to(self.u.dtype), self.logprob.unsqueeze(1), self.likeliest.mT]
+        return torch.cat(rows, 1).cpu().numpy()

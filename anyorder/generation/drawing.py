@@ -77,7 +77,7 @@ class Drawing:
         return argmax(logits + noise())
 
     def likeliest(self, logits, k, token):
-        """Return log p of the token (m,), then log p and ids of the k likeliest: one table (m, 1 +
+        """Return log p of the token (m,), then log p and ids of the k likeliest: one tensor (m, 1 +
         2k), by the law in which tokens are drawn from logits (m, V), or a text is scored.
 
         At temperature 0, where one token has all of the probability, it is the law of temperature 1

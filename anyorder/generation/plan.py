@@ -174,8 +174,8 @@ class Cells(NamedTuple):
             column = torch.minimum(column, count.unsqueeze(1) - 1).clamp(min=0)
             first = first.clamp(max=T - 1)
         visit = first.unsqueeze(1) + column
-        table = torch.stack([column, visit, order.gather(1, visit)])
-        return cls(row, *table.flatten(1), start, is_real)
+        each = torch.stack([column, visit, order.gather(1, visit)])  # (3, B, n)
+        return cls(row, *each.flatten(1), start, is_real)
 
     def at(self, number):
         """Return the cells of these numbers."""
@@ -191,18 +191,18 @@ class Cells(NamedTuple):
             chosen = self.is_real & chosen
         return self._replace(is_real=chosen), slice(None)
 
-    def read(self, table):
-        """Return what a table (B, N) by position says of them (m,)."""
-        return table[self.row, self.position]
+    def read(self, x):
+        """Return what x (B, N), by position, says of them (m,)."""
+        return x[self.row, self.position]
 
-    def write(self, table, at, values):
-        """Write values (m,) into the table (B, N) at the columns (m,), in place; or (m, k) into
-        (B, N, k)."""
-        values = values.to(table.dtype)
+    def write(self, x, at, values):
+        """Write values (m,) into x (B, N) at the columns (m,), in place; or (m, k) into (B, N,
+        k)."""
+        values = values.to(x.dtype)
         if self.is_real is not None:
             values = values[self.start[self.row] + self.column]  # a cell that repeats has the same
             is_real = self.is_real
             if values.dim() == 2:
                 is_real = is_real.unsqueeze(1)
-            values = torch.where(is_real, values, table[self.row, at])
-        table[self.row, at] = values
+            values = torch.where(is_real, values, x[self.row, at])
+        x[self.row, at] = values

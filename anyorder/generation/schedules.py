@@ -1,4 +1,4 @@
-"""How many blanks does each step reveal? Schedules, and their table for the rows of a canvas."""
+"""How many blanks does each step reveal? Schedules, and those of the rows of a canvas."""
 
 import math
 

@@ -36,7 +36,7 @@ class Text:
     it, 'part'). What stands after the last open blank is a section without a stop. Without stops
     all places are as in the template, and all its text is known from the start.
 
-    table       (rows, N) of all places, as Canvas.table has them, but for these: STEP is GIVEN
+    places      (rows, N) all of them, as Canvas.places has them, but for these: STEP is GIVEN
                 or BLANK, or counts on from stretch to stretch; VISIT says which of the places of
                 one step came first, and which of the given ones: those of the first stretch as they
                 are read, then others from left to right
@@ -62,10 +62,10 @@ class Text:
         self.tokenizer = checkpoint.tokenizer
         self.block_size = checkpoint.config.block_size
         self.row = row
-        self.table = np.zeros((LIKELIEST + page.n_likeliest, len(template)))
-        self.table[TOKEN] = template.tokens
-        self.table[VISIT] = np.inf
-        self.table[STEP] = np.where(template.is_known, GIVEN, BLANK)
+        self.places = np.zeros((LIKELIEST + page.n_likeliest, len(template)))
+        self.places[TOKEN] = template.tokens
+        self.places[VISIT] = np.inf
+        self.places[STEP] = np.where(template.is_known, GIVEN, BLANK)
         self.sections = template.sections(page.stop)
         self.n_open = len(template.open) or 1
         self.patterns = [[*match] for match in template.patterns]
@@ -82,17 +82,17 @@ class Text:
     @property
     def is_blank(self):
         """(N,) of all places until now."""
-        return self.table[STEP] == BLANK
+        return self.places[STEP] == BLANK
 
     @property
     def tokens(self):
         """[N] of all places, -1 in blanks."""
-        return np.where(self.is_blank, -1, self.table[TOKEN]).astype(int).tolist()
+        return np.where(self.is_blank, -1, self.places[TOKEN]).astype(int).tolist()
 
     @property
     def last_step(self):
         """The number of the last step that wrote a token, -1 before the first."""
-        return int(self.table[STEP].max(initial=GIVEN))
+        return int(self.places[STEP].max(initial=GIVEN))
 
     def goes_on(self):
         """End the sections that are written, each by a stop or not. Return whether one is left,
@@ -108,7 +108,7 @@ class Text:
 
             # What follows the section moves up to its end
             _, end = self.sections.pop(0)
-            self.table = np.delete(self.table, range(n, end), 1)
+            self.places = np.delete(self.places, range(n, end), 1)
             self.spans = np.minimum(self.spans, n).tolist()
             for span in (*self.sections, *self.patterns):
                 if span[0] >= end:
@@ -130,7 +130,7 @@ class Text:
     @property
     def stretch(self):
         """The places of the last stretch."""
-        return self.table[:, slice(*self.spans[-1])]
+        return self.places[:, slice(*self.spans[-1])]
 
     def slide_on(self):
         """Begin the next stretch. Return (its tokens, and which of them are known); its seed; and
@@ -159,7 +159,7 @@ class Text:
                 yield row, start - begin, self.tokens[start:end], pattern
 
     def take_down(self, row):
-        """Write down what the last stretch has revealed until now, its row of Canvas.table."""
+        """Write down what the last stretch has revealed until now, its row of Canvas.places."""
         stretch = self.stretch
         row = row[:, : stretch.shape[1]]  # without padding
         if len(self.spans) == 1:  # as it is read
@@ -172,7 +172,7 @@ class Text:
         """Return what is to be seen of it until now, to the end of its section: [token], -1 in
         blanks, [step] and [log p]."""
         _, end = self.sections[0]
-        return self.tokens[:end], *self.table[STEP:LIKELIEST, :end].tolist()
+        return self.tokens[:end], *self.places[STEP:LIKELIEST, :end].tolist()
 
     def sample(self):
         """Return what there is to say of the text, up to its stop.
@@ -193,7 +193,7 @@ class Text:
 
         In another order than left to right the log-probability of a token may be given tokens that
         were cut."""
-        _, visit, step, logprob, *_ = self.table
+        _, visit, step, logprob, *_ = self.places
         tokens = self.tokens
         sample = {
             'text': self.tokenizer.decode(tokens),
@@ -224,7 +224,7 @@ class Text:
             {'token': id, 'text': ..., 'logprob': nats, 'top': [{'token': ...}, ...]}
 
         The likeliest token is the first of `top`, which has fewer where the law is cut to fewer."""
-        _, _, step, _, own, *found = self.table[:, i].tolist()
+        _, _, step, _, own, *found = self.places[:, i].tolist()
         if step == GIVEN:
             return None
 
@@ -279,7 +279,7 @@ def next_canvas(texts, order, device):
 def take_down(texts, canvas):
     """Write down what is revealed until now in the rows of the canvas of texts, or those that
     run."""
-    for r, row in zip(canvas.rows.tolist(), canvas.table()):
+    for r, row in zip(canvas.rows.tolist(), canvas.places()):
         texts[r].take_down(row)
 
 

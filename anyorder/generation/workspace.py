@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from anyorder.fast import product_dtype
-from anyorder.generation.canvas import TABLES
+from anyorder.generation.canvas import TENSORS
 from anyorder.generation.plan import Bounds, round_up
 from anyorder.machine.files import is_out_of_memory
 from anyorder.machine.graphs import Graphs
@@ -80,7 +80,7 @@ class Workspace:
         self.dtype = dtype
         self.shape = shape
         self.device = network.device
-        self.tables = {}
+        self.buffers = {}
         self.graphs = None
         self.caches = []
         n_rows, n_positions = shape
@@ -89,14 +89,14 @@ class Workspace:
                 cache = KVCache(network.config, n_rows, self.device, dtype, n_positions)
             self.caches.append(cache)
 
-    def table(self, name, shape, dtype):
+    def buffer(self, name, shape, dtype):
         """Return a tensor (rows, *shape), for later texts the same one: graphs know its place."""
         key = name, shape, dtype
-        if key not in self.tables:
+        if key not in self.buffers:
             n_rows, _ = self.shape
             with torch.inference_mode(mode=False):
-                self.tables[key] = torch.zeros(n_rows, *shape, dtype=dtype, device=self.device)
-        return self.tables[key]
+                self.buffers[key] = torch.zeros(n_rows, *shape, dtype=dtype, device=self.device)
+        return self.buffers[key]
 
     def for_rows(self, n):
         """Return the same for a text of n rows, with empty caches."""
@@ -124,19 +124,19 @@ class Workspace:
         B, N = part.idx.shape
         _, n_positions = self.shape
         width = min(round_up(N, POSITIONS), n_positions)
-        for name in TABLES:
-            table = getattr(part, name)
-            place = self.table(name, (n_positions, *table.shape[2:]), table.dtype)[:B, :width]
-            place[:, :N] = table
+        for name in TENSORS:
+            own = getattr(part, name)
+            place = self.buffer(name, (n_positions, *own.shape[2:]), own.dtype)[:B, :width]
+            place[:, :N] = own
             place[:, N:] = 0
             setattr(placed, name, place)
         placed.order[:, N:] = torch.arange(N, width, device=self.device)
-        placed.keys = self.table('keys', (), part.keys.dtype)[:B].copy_(part.keys)
+        placed.keys = self.buffer('keys', (), part.keys.dtype)[:B].copy_(part.keys)
         return placed
 
     def bounds(self, numbers):
         """Return the Bounds of a step, (9, B), where graphs read them."""
         if self.graphs is not None:
             n, B = numbers.shape
-            numbers = self.table('numbers', (n,), numbers.dtype)[:B].T.copy_(numbers)
+            numbers = self.buffer('numbers', (n,), numbers.dtype)[:B].T.copy_(numbers)
         return Bounds(*numbers)

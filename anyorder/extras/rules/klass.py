@@ -63,9 +63,9 @@ class Laws:
         _, n_positions = workspace.shape
         dtype = torch.promote_types(workspace.dtype, torch.float32)
         shape = block_length or n_positions, runner.network.config.vocab_size
-        self.logp = workspace.table('laws', shape, dtype)[:B]
-        tables = workspace.table('places and steps', (3, n_positions), torch.long)[:B, :, :N]
-        self.place, self.n_stable, self.step = tables.unbind(1)
+        self.logp = workspace.buffer('laws', shape, dtype)[:B]
+        others = workspace.buffer('places and steps', (3, n_positions), torch.long)[:B, :, :N]
+        self.place, self.n_stable, self.step = others.unbind(1)
         n_given = part.n_given.to(part.order.device, non_blocking=True).unsqueeze(1)
         place = (part.positions() - n_given) % self.logp.size(1)
         self.place.scatter_(1, part.order, place)
@@ -91,8 +91,8 @@ class Laws:
 
     def keep(self, rows):
         """Keep only these rows (ascending, on the host), in place."""
-        for name, table in vars(self).items():
+        for name, kept in vars(self).items():
             for new, old in enumerate(rows.tolist()):
                 if new < old:
-                    table[new] = table[old]
-            setattr(self, name, table[: len(rows)])
+                    kept[new] = kept[old]
+            setattr(self, name, kept[: len(rows)])
