@@ -272,9 +272,10 @@ def test_what_a_pass_accepts(order, known, drafts, tokens, n_new, after):
     canvas.idx[0, position[: len(drafts)]] = digits(drafts)
     first = torch.tensor([known])
     count = torch.tensor([n])
-    bounds = SimpleNamespace(n_read=first + len(drafts), first=first, n_targets=count)
+    numbers = SimpleNamespace(known=first + len(drafts), first=first, n_targets=count)
+    runner = SimpleNamespace(part=canvas, numbers=numbers)
     cells = Cells.of(canvas, first, count, n, True)
-    assert Lossless().accept(canvas, bounds, cells, digits(tokens)) == n_new
+    assert Lossless().accept(runner, cells, digits(tokens)) == n_new
     assert torch.equal(canvas.idx[0, position], digits(after))
 
 

@@ -116,14 +116,15 @@ def one_round(network, canvas, way, use_cache):
         n_done = 0  # steps of this round
         while len(runner.part):
             part = runner.part
+            n_before = n_done
             rest = known_after[part.rows, min(n_done, last) :]
             n_visits = part.n_visits
             for plan in planned(runner, rest):
+                n_done = n_before + plan.n_done
                 n_new = runner.run(plan)
                 yield n_new, part
                 if not torch.equal(part.n_visits, n_visits):  # the caller has stopped rows
                     break
-            n_done += plan.n_done
             left = part.n_blanks > 0
             if is_due(left.sum(), part):
                 canvas.put(part)

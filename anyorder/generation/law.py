@@ -32,10 +32,10 @@ def guided(x, runner):
     This second pass has a cache of its own, the last one of the Workspace."""
     network = runner.network
     part = runner.part
-    known, first, last, start, end = runner.bounds[:5]
+    known, first, last, start, end = runner.numbers[:5]
     n_slots, n, n_keys = runner.size[:3]
     T = part.order.size(1)
-    n_given = runner.bounds.n_given
+    n_given = runner.numbers.n_given
     n_visits = T
     if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
         n_slots = n_keys or n_slots
@@ -55,7 +55,7 @@ def penalize(logits, cells, runner):
 
         p(v) exp(-penalty [v stands among the known tokens]) / Z
 
-    A blank knows the visits before its own among the first n_read of its row: a prompt, what
+    A blank knows the visits before its own among the first `known` of its row: a prompt, what
     earlier steps wrote, and drafts. So all tokens of a step have the law of the step's beginning,
     and a draft that is checked has the law of one token a step. With a penalty below 0, in nats,
     known tokens become more likely. A network may exempt tokens, see checkpoint.set_exempt.
@@ -63,20 +63,20 @@ def penalize(logits, cells, runner):
     It is the presence_penalty of OpenAI's API and of vLLM, which do not count the prompt, and of
     llama.cpp, which does. In another order the prompt may as well stand behind a blank."""
     part = runner.part
-    n_read = runner.bounds.n_read
+    known = runner.numbers.known
     logits = float32_or_better(logits)
     V = logits.size(1)
     B, T = part.order.shape
 
     # The first of the known visits that has a token, (B, V); T for none
     visit = torch.arange(T, dtype=torch.int32, device=logits.device)
-    visit = torch.where(visit < n_read.unsqueeze(1), visit, T)  # (B, T)
+    visit = torch.where(visit < known.unsqueeze(1), visit, T)  # (B, T)
     token = part.idx.gather(1, part.order).clamp(0, V - 1)  # in a blank it may be anything
     since = torch.full((B, V), T, dtype=torch.int32, device=logits.device)
     since.scatter_reduce_(1, token, visit, 'amin')
     exempt = getattr(runner.network, 'exempt', None)
     if exempt is not None:
         since.index_fill_(1, exempt, T)
-    n_known = torch.minimum(cells.visit, n_read[cells.row])  # (m,)
+    n_known = torch.minimum(cells.visit, known[cells.row])  # (m,)
     is_known = since[cells.row] < n_known.unsqueeze(1)  # (m, V)
     return logits.add_(is_known, alpha=-runner.drawing.presence_penalty)

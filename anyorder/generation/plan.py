@@ -15,16 +15,16 @@ def is_host(device):
     return device.type == 'cpu'
 
 
-class Bounds(NamedTuple):
-    """The numbers of a step, (B,) each on the device: the five of Slots.plan, and
+class Numbers(NamedTuple):
+    """The numbers of a step, (B,) each on the device: the five of Slots.plan, for which drafts are
+    known, and
 
-    n_read     how many of the first visits are read, known ones and drafts
     n_targets  how many visits from `first` on are predicted, 0 in a row that is finished
     n_new      how many of these are revealed
     step       its number in its row, from 0
     n_given    how many of the first visits were given"""
 
-    n_read: torch.Tensor
+    known: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
     start: torch.Tensor
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
     n_done   how many steps are planned up to it, those that reveal nothing, too
     size     its Size
-    numbers  (9, B) on the device: its Bounds
+    numbers  (9, B) on the device: its Numbers
     n_new    how many blanks it reveals, or may reveal
     n_steps  how many steps a row has run then
     kept     how many slots a cache keeps after it"""
@@ -95,21 +95,22 @@ def planned(runner, ends):
     ends     (B, steps) the visits that are known after each step, on the host
     returns  [Plan of each step that reveals something]"""
     part = runner.part
-    ends = torch.minimum(ends, part.n_visits.unsqueeze(1)).T  # (steps, B)
+    ends = torch.minimum(ends.T, part.n_visits)  # (steps, B)
     n_new = ends.diff(dim=0, prepend=part.n_known.unsqueeze(0))
     n_left = (ends < part.n_visits).sum(1)
     last = int(is_due(n_left, part).int().argmax())
-    reveals = n_new[: last + 1].any(1)  # a binomial step may reveal nothing
-    number = reveals.nonzero()[:, 0]  # (steps,)
-    n_new = n_new[number]  # (steps, B), as are the next ones
+
+    # Which steps take a pass: a binomial one may reveal nothing. Of these alone is all below
+    number = n_new[: last + 1].any(1).nonzero()[:, 0]  # (passes,)
+    n_new = n_new[number]  # (passes, B)
     first = ends[number] - n_new
     step = part.n_steps + number.unsqueeze(1)
 
     # Which slots answer, and how many
     unmasking = runner.unmasking
-    n_read, n_targets = unmasking.asked(part, first, n_new)
+    known, n_targets = unmasking.targets(part, first, n_new)
     n_visits, n_given = [x.expand_as(first) for x in (part.n_visits, part.n_given)]
-    bounds = n_read, first, n_targets, n_visits
+    bounds = known, first, n_targets, n_visits
     T = part.order.size(1)
     plan = runner.network.slots.plan(bounds, T, runner.cache, unmasking.reorders)
     numbers, widths, kept = plan

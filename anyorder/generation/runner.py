@@ -19,7 +19,7 @@ class Runner:
 
     part    the Canvas of the rows that run, in the places that graphs read and write
     state   what steps keep of these rows besides the cache, see Unmasking.begin
-    bounds  the Bounds of the step that runs
+    numbers the Numbers of the step that runs
     size    its Size"""
 
     def __init__(self, network, workspace, way, part):
@@ -40,7 +40,7 @@ class Runner:
         part = self.part
         self.keep_slots(plan.kept)
         self.size = plan.size
-        self.bounds = self.workspace.bounds(plan.numbers)
+        self.numbers = self.workspace.numbers(plan.numbers)
         n_new = self.unmasking.run(self, plan)
         part.n_steps = torch.where(part.n_blanks > 0, plan.n_steps, part.n_steps)
         part.n_known = part.n_known + n_new
@@ -73,20 +73,20 @@ class Runner:
     def read(self):
         """Run a pass. Return the hidden states (m, C) of the visits that it answers, and Cells."""
         part = self.part
-        bounds = self.bounds
+        numbers = self.numbers
         size = self.size
-        part.limits.begin_step(part, bounds.first)
-        x = self.network.answer(part.idx, part.order, bounds[:5], size[:3], self.cache)
+        part.limits.begin_step(part, numbers.first)
+        x = self.network.answer(part.idx, part.order, numbers[:5], size[:3], self.cache)
         if self.drawing.cfg_scale:
             x = guided(x, self)
-        cells = self.cells(bounds.n_targets, size.targets)
+        cells = self.cells(numbers.n_targets, size.targets)
         if size.even:
             return x.flatten(0, 1), cells
         return x[cells.row, cells.column], cells
 
     def cells(self, count, n):
         """Return the Cells of the next `count` (B,) visits of each row, see Cells.of."""
-        return Cells.of(self.part, self.bounds.first, count, n, self.size.even)
+        return Cells.of(self.part, self.numbers.first, count, n, self.size.even)
 
     def logits(self, x, cells):
         """Return the logits (m, V) of hidden states (m, C), by the law of each by itself."""
@@ -157,7 +157,7 @@ class Runner:
         tokens; and the likeliest tokens, if somebody asks. Return log p (m,), if it is kept."""
         part = self.part
         cells.write(part.idx, cells.position, token)
-        cells.write(part.step, cells.position, self.bounds.step[cells.row])
+        cells.write(part.step, cells.position, self.numbers.step[cells.row])
         if not part.with_logprob:
             return None
         k = part.likeliest.size(2) // 2

@@ -59,9 +59,9 @@ class Unmasking:
         read = {name: value for name, value in vars(self).items() if name not in PLANNED}
         return repr((type(self), read))
 
-    def asked(self, part, first, n_new):
-        """Return what steps that reveal n_new ask of the network: how many visits are known, and
-        how many from `first` on are its targets, (steps, B) each on the host, as is `first`."""
+    def targets(self, part, first, n_new):
+        """Return how many visits the network knows in passes that reveal n_new, and how many from
+        `first` on are its targets, (passes, B) each on the host, as is `first`."""
         return first, n_new
 
     def run(self, runner, plan):
@@ -159,12 +159,12 @@ class Reread(Given):
 
     rereads = True
 
-    def asked(self, part, first, n_new):
+    def targets(self, part, first, n_new):
         return first + (n_new - 1).clamp(min=0), n_new
 
     def reveal(self, runner):
         cells = super().reveal(runner)
-        n_done = cells.visit - runner.bounds.n_given[cells.row]
+        n_done = cells.visit - runner.numbers.n_given[cells.row]
         cells.write(runner.part.step, cells.position, n_done)
 
 
@@ -208,7 +208,7 @@ class Adaptive(Given):
         """Whether its score may reach its threshold."""
         return self.threshold <= 1 and (self.score in PROBABILITIES or is_own(self.score))
 
-    def asked(self, part, first, n_new):
+    def targets(self, part, first, n_new):
         n_targets = part.n_visits - first
         if self.block_length is not None:
             n_done = (first - part.n_given) % self.block_length  # of the block
@@ -236,7 +236,7 @@ class Adaptive(Given):
         say that their blank is revealed: all of them, and at least the best."""
         return ranked >= self.threshold
 
-    def choose(self, score, rank, bounds):
+    def choose(self, score, rank, numbers):
         """Return (columns (B, targets), the best first, and how many of them (B,) are revealed).
 
         score  (B, targets) of the blanks, -inf after those of a row
@@ -248,10 +248,10 @@ class Adaptive(Given):
             columns    3    1    2    0"""
         columns = rank.argsort(dim=1, descending=True, stable=True)
         if self.threshold is None:
-            return columns, bounds.n_new
+            return columns, numbers.n_new
         is_sure = self.sure(score.gather(1, columns))
         columns = columns.gather(1, is_sure.int().argsort(dim=1, descending=True, stable=True))
-        return columns, is_sure.sum(1).clamp(min=1).minimum(bounds.n_targets)
+        return columns, is_sure.sum(1).clamp(min=1).minimum(numbers.n_targets)
 
     def look(self, runner):
         """Run the pass of a step and choose its blanks, which become the next ones in part.order.
@@ -267,10 +267,10 @@ class Adaptive(Given):
         rank = score
         if self.noise:
             keys = runner.part.keys[cells.row]
-            u = uniform(keys, 'noise', runner.bounds.step[cells.row], cells.position)  # (m,)
+            u = uniform(keys, 'noise', runner.numbers.step[cells.row], cells.position)  # (m,)
             rank = score.clone()
             cells.write(rank, cells.column, found + self.noise * gumbel_of(u))
-        columns, n_new = self.choose(score, rank, runner.bounds)
+        columns, n_new = self.choose(score, rank, runner.numbers)
         runner.put_first(cells, columns)
         return Choice(x, logits, cells.start.unsqueeze(1) + columns, n_new)
 
@@ -313,7 +313,7 @@ class Lossless(Unmasking):
         if type(self.window) is not int or not 1 <= self.window < 2**31:
             raise ValueError(f'window must be an integer from 1, below 2^31, got {self.window!r}')
 
-    def asked(self, part, first, n_new):
+    def targets(self, part, first, n_new):
         return first + part.n_drafts, n_new.clamp(max=self.window)
 
     def run(self, runner, plan):
@@ -327,13 +327,13 @@ class Lossless(Unmasking):
         x, cells = runner.read()
         logits = runner.logits(x, cells)
         token = runner.tokens(cells, logits)
-        n_new = self.accept(runner.part, runner.bounds, cells, token)
+        n_new = self.accept(runner, cells, token)
         new, number = cells.those(cells.column < n_new[cells.row], runner.part.is_exact)
         runner.write(new, token[number], logits[number])
         return n_new
 
-    def accept(self, part, bounds, cells, token):
-        """Say how many cells of a pass are revealed. Writes part.idx.
+    def accept(self, runner, cells, token):
+        """Say how many cells of the pass of a Runner are revealed. Writes part.idx.
 
         The pass drew a token for every cell, given the drafts before it. A draft is right if this
         is the same. The step reveals the right drafts before the first wrong one, and the new token
@@ -347,17 +347,19 @@ class Lossless(Unmasking):
             idx        a      x    | c      d      e      n_new 2; c stays: beside it b was wrong
 
         Cells have new tokens (m,). Returns n_new (B,)."""
+        part = runner.part
+        numbers = runner.numbers
         row = cells.row
         column = cells.column
         draft = cells.read(part.idx)
-        n_drafts = bounds.n_read - bounds.first
+        n_drafts = numbers.known - numbers.first
         was_draft = column < n_drafts[row]
         right = was_draft & (token == draft)
         wrong = was_draft & ~right
 
         # Up to the first token that is no right draft
-        ends = torch.where(right, bounds.n_targets[row], column + 1)
-        n_new = bounds.n_targets.scatter_reduce(0, row, ends, 'amin')
+        ends = torch.where(right, numbers.n_targets[row], column + 1)
+        n_new = numbers.n_targets.scatter_reduce(0, row, ends, 'amin')
 
         # Keep a draft beside which the pass read a wrong one, of a column before its own
         # (by position + 1, so that both ends have neighbours: the column if wrong, else N)

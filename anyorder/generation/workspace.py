@@ -10,7 +10,7 @@ import torch
 
 from anyorder.fast import product_dtype
 from anyorder.generation.canvas import TENSORS
-from anyorder.generation.plan import Bounds, round_up
+from anyorder.generation.plan import Numbers, round_up
 from anyorder.machine.files import is_out_of_memory
 from anyorder.machine.graphs import Graphs
 from model import KVCache
@@ -134,9 +134,9 @@ class Workspace:
         placed.keys = self.buffer('keys', (), part.keys.dtype)[:B].copy_(part.keys)
         return placed
 
-    def bounds(self, numbers):
-        """Return the Bounds of a step, (9, B), where graphs read them."""
+    def numbers(self, numbers):
+        """Return the Numbers of a step, of (9, B), where graphs read them."""
         if self.graphs is not None:
             n, B = numbers.shape
             numbers = self.buffer('numbers', (n,), numbers.dtype)[:B].T.copy_(numbers)
-        return Bounds(*numbers)
+        return Numbers(*numbers)

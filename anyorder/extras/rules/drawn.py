@@ -41,7 +41,7 @@ class Drawn(Rule):
     def score_blanks(self, runner, cells, logits):
         row = cells.row
         position = cells.position
-        u = uniform(runner.part.keys[row], 'drawn', runner.bounds.step[row], position)
+        u = uniform(runner.part.keys[row], 'drawn', runner.numbers.step[row], position)
         runner.part.u[row, position] = u  # by which a blank that is revealed is drawn once more
         return token_logprob(logits, runner.drawing.tokens(logits, u))
 
@@ -52,10 +52,10 @@ class Drawn(Rule):
 
         # What the true tokens are worth, and whether other blanks lose against them
         part = runner.part
-        bounds = runner.bounds
+        numbers = runner.numbers
         x, cells = runner.read()
         column = torch.arange(runner.size.targets, device=x.device)
-        is_blank = column < bounds.n_targets.unsqueeze(1)  # (B, n)
+        is_blank = column < numbers.n_targets.unsqueeze(1)  # (B, n)
         at = (cells.start.unsqueeze(1) + column).clamp(max=len(x) - 1)  # (B, n) of cells
         found, _ = runner.of_each(self.of_true_tokens, x, cells)
         score, law = found[at].masked_fill(~is_blank.unsqueeze(2), -torch.inf).unbind(2)
@@ -63,18 +63,18 @@ class Drawn(Rule):
         losing = torch.where(is_blank.unsqueeze(2), found[at], 0.0)  # (B, n, n)
 
         # Draw a set of blanks, and reveal it
-        names = bounds.step.unsqueeze(1), cells.position[at]
+        names = numbers.step.unsqueeze(1), cells.position[at]
         u = [uniform(part.keys.unsqueeze(1), name, *names) for name in SETS]
-        total, chosen = likely_sets(law, score, losing, bounds.n_new, runner.size.reveals, u)
+        total, chosen = likely_sets(law, score, losing, numbers.n_new, runner.size.reveals, u)
         best, *_ = given_first(score.argsort(dim=1, descending=True, stable=True), chosen)
         runner.put_first(cells, best)
         best = cells.start.unsqueeze(1) + best
-        self.draw(runner, Choice(x, None, best, bounds.n_new))
+        self.draw(runner, Choice(x, None, best, numbers.n_new))
 
         # All sets in place of this one: its last token carries the rest
         rest = total - law.masked_fill(~chosen, 0).sum(1)
-        rest = torch.where(bounds.n_new > 0, rest, 0.0).to(part.logprob.dtype).unsqueeze(1)
-        last = (bounds.first + bounds.n_new - 1).clamp(min=0, max=part.order.size(1) - 1)
+        rest = torch.where(numbers.n_new > 0, rest, 0.0).to(part.logprob.dtype).unsqueeze(1)
+        last = (numbers.first + numbers.n_new - 1).clamp(min=0, max=part.order.size(1) - 1)
         part.logprob.scatter_add_(1, part.order.gather(1, last.unsqueeze(1)), rest)
 
     def of_true_tokens(self, runner, cells, logits):

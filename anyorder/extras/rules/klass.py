@@ -38,7 +38,7 @@ class Klass(Rule):
 
     def score_blanks(self, runner, cells, logits):
         logp = float32_or_better(logits).log_softmax(-1)
-        step = runner.bounds.step[cells.row]
+        step = runner.numbers.step[cells.row]
         n_stable = runner.state.compare(cells.row, cells.position, step, logp, self.kl_limit)
         sure = logp.amax(-1).exp()
         is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)
