@@ -68,6 +68,7 @@ import torch
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import names_of_run, prepared_anew
 from anyorder.fast import freeze
+from anyorder.functions import resolved
 from anyorder.generation.options import choice_in
 from anyorder.generation.way import Way
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401
@@ -87,7 +88,6 @@ from anyorder.machine.processes import (
     start_processes,
 )
 from anyorder.names import parsed
-from anyorder.orders import opened
 from anyorder.tokens.mixture import STREAM, form_of
 
 OF_ENSEMBLE = {':': 'n_contexts', '/': 'width'}  # ensemble:64/4
@@ -174,7 +174,7 @@ def estimate_named(text, c, checkpoint):
             f'estimates must be among {", ".join(ESTIMATES)}, ensemble:MEMBERS and '
             f'ensemble:MEMBERS/BLOCK, got {c.estimates!r}{nearest(text, ESTIMATES)}'
         )
-    return opened(ESTIMATES[name])(c, checkpoint, **sizes)
+    return resolved(ESTIMATES[name])(c, checkpoint, **sizes)
 
 
 def ways_of(text, c, run):

@@ -1,9 +1,10 @@
 """Which function does a user bring? An order or a score, FILE.py:NAME, whose file a command runs
-where it is typed."""
+where it is typed. And how is one opened that a table of ours names?"""
 
 import hashlib
 import inspect
 import os
+import pkgutil
 import runpy
 from functools import cache, wraps
 from pathlib import Path
@@ -94,3 +95,9 @@ def loaded(kept):
             'and puzzles solve: --orders=)'
         )
     return LOADED[kept]
+
+
+def resolved(function):
+    """Return a function of the project: the one that 'module:name' names, which is imported now, or
+    the function itself."""
+    return pkgutil.resolve_name(function) if isinstance(function, str) else function

@@ -9,7 +9,6 @@ import json
 import math
 import operator
 import os
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.functions import load, loaded
+from anyorder.functions import load, loaded, resolved
 from anyorder.machine.devices import widest
 from anyorder.machine.files import read_text, reading
 from anyorder.names import is_own, parsed, printed, undigested
@@ -111,7 +110,12 @@ class Order:
     parameter  what the family lets one choose; None is its default
     seed       of a family that has one
     length     positions of the stored order, of which those below n stay; None: n
-    shape      (H, W) if the positions are a grid"""
+    shape      (H, W) if the positions are a grid
+
+    Its texts, by example:
+    kept       few:3@2   [0, 2, 1]     own.py:f@0123456789ab:4
+    name       few:3@2   listed        own.py:f:4
+    name_as    few:3@2   a.json        own.py:f:4"""
 
     kind: str = 'random'
     parameter: int | tuple | None = None
@@ -182,8 +186,8 @@ class Order:
         """The name of the likelihood in this order."""
         return {'random': 'any', 'l2r': 'l2r'}.get(self.kind, 'own')
 
-    def called(self, kind):
-        """Return the text of the order whose family is called `kind`."""
+    def text_of(self, kind):
+        """Return the text of an order like this one, of a family of the name `kind`."""
         if self.kind == 'listed':
             return self.kind
         numbers = {'parameter': self.parameter}
@@ -194,12 +198,12 @@ class Order:
     @property
     def kept(self):
         """What a checkpoint and a file of results keep, for Order.of."""
-        return list(self.parameter) if self.kind == 'listed' else self.called(self.kind)
+        return list(self.parameter) if self.kind == 'listed' else self.text_of(self.kind)
 
     @property
     def name(self):
         """What a table calls it: without digest and without positions."""
-        return self.called(undigested(self.kind))
+        return self.text_of(undigested(self.kind))
 
     def name_as(self, text):
         """What a table calls it where an option named it so."""
@@ -251,7 +255,7 @@ class Order:
         """Return the orders (B, n) that the family makes of uniform numbers u (B, m), of which the
         last is the coin of a function to which `seen` is shown."""
         family = self.family
-        function = opened(family.orders)
+        function = resolved(family.orders)
         size = n
         if [*inspect.signature(function).parameters][1] == 'shape':
             if not self.shape or math.prod(self.shape) != n:
@@ -346,11 +350,6 @@ def order_options(options, saved):
         'order': Order.of(read_order(options.order), saved).kept,
         'val_orders': [read_order(text, 'own') for text in names_in(options.val_orders)],
     }
-
-
-def opened(name):
-    """Return the function that a Family names, or has."""
-    return pkgutil.resolve_name(name) if isinstance(name, str) else name
 
 
 @cache
