@@ -120,7 +120,7 @@ def choose_estimates(c, datasets, checkpoint):
     names = names_in(c.estimates)
     if not names and not c.orders:
         names = [checkpoint.order.estimate]
-        if not checkpoint.config.slots.masked_loss:
+        if not checkpoint.config.slots_class.masked_loss:
             names = ['l2r', *names]
     found = [(estimate_named(name, c, checkpoint), name) for name in names]
     for estimate, _ in found:
@@ -210,7 +210,12 @@ def estimate_of(row, way, c, checkpoint, beside_passes):
     adaptive = way.unmasking.adaptive
     name = text if adaptive else LABELS.get(order.kind, order.name_as(text))
     ending = f' in {n_steps}' if n_steps else ''
-    if not ending and not adaptive and beside_passes and is_drawn(checkpoint.config.slots, order):
+    if (
+        not ending
+        and not adaptive
+        and beside_passes
+        and is_drawn(checkpoint.config.slots_class, order)
+    ):
         ending += ', exact'
     if c.temperature != 1:
         ending += ', tempered'

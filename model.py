@@ -96,7 +96,7 @@ class AOGPTConfig:
         return self.n_tokens or self.vocab_size
 
     @property
-    def slots(self):
+    def slots_class(self):
         """The subclass of Slots, an instance of which plans a pass."""
         if self.target_position == 'two_stream':
             return TwoStreamSlots
@@ -473,14 +473,14 @@ class Head(nn.Linear):
 class Network(nn.Module):
     """The interface of a model; a new body is a subclass, which has
 
-    config   block_size, vocab_size, n_real, attention and slots, as AOGPTConfig
+    config   block_size, vocab_size, n_real, attention and slots_class, as AOGPTConfig
     trunk    (idx, order, slots, cache=None) -> (B, n, C): what the head reads, of slots that answer
     lm_head  x (R, C) -> logits (R, V), with `nll` and `weight`, as Head"""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.slots = config.slots  # the class, an instance of which is the plan of a pass
+        self.slots_class = config.slots_class
 
     @property
     def device(self):
@@ -520,16 +520,16 @@ class Network(nn.Module):
         # One pass; a decoder sees no later visit, so that padding needs no mask
         number = None
         n_keys = None
-        if self.slots.masked_loss and n_visits is not None:
+        if self.slots_class.masked_loss and n_visits is not None:
             number = torch.minimum(visits, parts.end - 1)  # padding runs the last visit again
             n_keys = T
-        slots = self.slots(order, known, parts, n_keys, None, number)
+        slots = self.slots_class(order, known, parts, n_keys, None, number)
         x = self.trunk(idx, order, slots)  # (B, T, C)
 
         # The nats of its tokens
         tokens = idx.gather(1, order)  # (B, T)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-        if self.slots.masked_loss:
+        if self.slots_class.masked_loss:
             size = parts.end - parts.begin
             n_blanks = (parts.end - known).clamp(min=1)
             nll = torch.where(visits < known, 0, nll * size / n_blanks)
@@ -567,7 +567,7 @@ class Network(nn.Module):
         first = on_host(n_known if first is None else first, B)
         counts = on_host(T - int(first.min()) if n_targets is None else n_targets, B)
         n_visits = on_host(T if n_visits is None else n_visits, B)
-        least = known.clamp(min=0) if self.slots.masked_loss else 0
+        least = known.clamp(min=0) if self.slots_class.masked_loss else 0
         bad = (first < least) | (first > known) | (known > n_visits) | (n_visits > T)
         if bad.any() or counts.max() < 1:
             raise ValueError(
@@ -576,13 +576,15 @@ class Network(nn.Module):
                 f'n_known={known.tolist()}, n_visits={n_visits.tolist()}, n_targets={n_targets} '
                 f'and first={first.tolist()}'
             )
-        if cache is not None and not self.slots.cached:
+        if cache is not None and not self.slots_class.cached:
             raise ValueError(
                 f'attention={self.config.attention} has no cache: '
                 'every slot depends on which are known'
             )
 
-        (numbers,), (size,), (kept,) = self.slots.plan((known, first, counts, n_visits), T, cache)
+        (numbers,), (size,), (kept,) = self.slots_class.plan(
+            (known, first, counts, n_visits), T, cache
+        )
         x = self.answer(idx, order, numbers.to(idx.device, non_blocking=True), size, cache)
         if cache is not None:
             cache.length = kept
@@ -597,14 +599,14 @@ class Network(nn.Module):
         known, first, last, start, end = [x.unsqueeze(1) for x in numbers]
         number = counted(start, S, end - 1)
         asked = counted(first, n, last)
-        slots = self.slots(order, known, Parts(end), n_keys, asked, number)
+        slots = self.slots_class(order, known, Parts(end), n_keys, asked, number)
         return self.trunk(idx, order, slots, cache)
 
     def _check(self, idx, order):
         """Return (B, T), if shapes fit."""
         B, N = idx.shape
         rows, T = order.shape
-        is_part = self.slots.masked_loss and T < N
+        is_part = self.slots_class.masked_loss and T < N
         if rows != B or is_part or not 1 <= T <= N <= self.config.block_size:
             raise ValueError(
                 'idx, order must be (B, N), (B, T) with 1 <= T <= N <= '
@@ -615,7 +617,7 @@ class Network(nn.Module):
 
     def _check_scored(self, n_known, T):
         """Check what `forward` is given, but not on a device."""
-        if self.slots.masked_loss != (n_known is not None):
+        if self.slots_class.masked_loss != (n_known is not None):
             raise ValueError(
                 'a masked loss wants n_known (B,); a decoder gives the nll of all visits at once, '
                 'without n_known'

@@ -83,7 +83,7 @@ class Writer:
         """The model, made faster for inference."""
         network = self.model
         # a decoder without its cache runs every slot anew, as it was trained
-        if self.use_cache or not self.model.slots.cached:
+        if self.use_cache or not self.model.slots_class.cached:
             with self.autocast():  # the tables of AdaLN are products, too
                 network = freeze(self.model, getattr(torch, self.dtype))
         return network

@@ -53,7 +53,7 @@ def blocks_of(kind, documents='apart'):
 
 def options(model, order):
     """The options of a training."""
-    l2r_ratio = 0.0 if model.slots.masked_loss else 0.3
+    l2r_ratio = 0.0 if model.slots_class.masked_loss else 0.3
     sizes = {'batch_size': 6, 'block_size': 9, 'dtype': 'float32', 'seed': 3}
     return Config(sizes, l2r_ratio=l2r_ratio, order=order)
 
@@ -121,7 +121,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
 
     blocks, given = all_blocks(sets[0])
     begins = begins_in(blocks, kind)
-    laws = {'any': RANDOM} if model.slots.masked_loss else {'own': law, 'l2r': Order('l2r')}
+    laws = {'any': RANDOM} if model.slots_class.masked_loss else {'own': law, 'l2r': Order('l2r')}
     found = validate(model, Corpus.of(sets[0], 0, get_tokenizer('bytes')), laws, config)
     number = Parts.of(blocks, None, begins).number
 
@@ -130,7 +130,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
 
     for name, own in laws.items():
         known = None
-        if model.slots.masked_loss:
+        if model.slots_class.masked_loss:
             n_blanks = count(~given)
             share = known_shares(range(len(blocks)), begins.size(1)).view_as(n_blanks)
             known = count(given & (blocks != PADDING)) + (share * n_blanks).long()

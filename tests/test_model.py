@@ -43,7 +43,7 @@ def test_a_network_is_its_definition(network, batch):
     model = make_model(**network)
     idx, order = (x[:3] for x in batch)
     known = N_KNOWN[:3]
-    is_masked = model.slots.masked_loss
+    is_masked = model.slots_class.masked_loss
     nll = model(idx, order, known if is_masked else None)
     blank = torch.where(order.argsort(1) < known.unsqueeze(1), idx, 99)  # which is no token
     first = known if is_masked else torch.zeros(3, dtype=torch.long)

@@ -80,7 +80,7 @@ def test_loss_and_gradients(device, idx, order, variant, begins):
     if begins.size(1) > 1:
         asked['order'] = torch.arange(9).expand_as(order)
     here, there = pair(device, vocab_size=16, n_tokens=11, **variant)
-    if here.slots.masked_loss:
+    if here.slots_class.masked_loss:
         asked['n_known'] = 0 * begins + 1
     models = here, lean(copy.deepcopy(there)), there
     want, *found = [gradients(model, **asked) for model in models]

@@ -24,14 +24,14 @@ def attention(model, idx, order, n_known=None):
     A row of float32 takes 4 L H T^2 bytes, 604 MB of 12 layers and 12 heads over 1,024 visits."""
     B, T = model._check(idx, order)
     if n_known is None:
-        if model.slots.masked_loss:
+        if model.slots_class.masked_loss:
             raise ValueError('n_known must be given, as the network has a masked loss')
         n_known = T - 1
     known = torch.as_tensor(n_known, device=order.device).expand(B)
     if known.min() < 0 or known.max() > T:
         raise ValueError(f'n_known must be 0 to {T}, the visits in order, got {n_known}')
     parts = Parts.of(order, None, None)
-    slots = model.slots(order, known.unsqueeze(1), parts, T)  # with a mask
+    slots = model.slots_class(order, known.unsqueeze(1), parts, T)  # with a mask
     sees = slots.sees[:, :, -T:]  # (B, 1, T, T); queries of two streams come last
 
     layers = [block.attn for block in model.transformer.h]

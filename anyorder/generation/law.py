@@ -37,7 +37,7 @@ def guided(x, runner):
     T = part.order.size(1)
     n_given = runner.numbers.n_given
     n_visits = T
-    if network.slots.masked_loss:  # all visits run, none twice: without a mask all are seen
+    if network.slots_class.masked_loss:  # all visits run, none twice: without a mask all are seen
         n_slots = n_keys or n_slots
         n_visits = end.unsqueeze(1)
     visit = torch.arange(T, device=x.device)

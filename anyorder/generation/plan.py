@@ -112,7 +112,7 @@ def planned(runner, ends):
     n_visits, n_given = [x.expand_as(first) for x in (part.n_visits, part.n_given)]
     bounds = known, first, n_targets, n_visits
     T = part.order.size(1)
-    plan = runner.network.slots.plan(bounds, T, runner.cache, unmasking.reorders)
+    plan = runner.network.slots_class.plan(bounds, T, runner.cache, unmasking.reorders)
     numbers, widths, kept = plan
     numbers = torch.cat([numbers, torch.stack([n_targets, n_new, step, n_given], 1)], 1)
     numbers = numbers.to(part.idx.device, non_blocking=True)

@@ -138,7 +138,7 @@ class Given(Unmasking):
 
     def first_round(self, network, canvas, drawing):
         # A text is reread if a decoder would write one token a step, and no pattern looks at each
-        if not drawing.forced or network.slots.masked_loss or canvas.limits.joint:
+        if not drawing.forced or network.slots_class.masked_loss or canvas.limits.joint:
             return self
         most = int(canvas.n_blanks.max())
         has_steps = isinstance(self.schedule, str) and not self.binomial

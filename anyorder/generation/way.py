@@ -69,7 +69,7 @@ class Way:
         """Raise ValueError unless a network of this config can write so, if it `matches` keeping to
         a pattern, and can say how likely a text is, if this is to be `exact`."""
         unmasking = self.unmasking
-        if config.slots.masked_loss and unmasking.by_noise:
+        if config.slots_class.masked_loss and unmasking.by_noise:
             raise ValueError(
                 'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
                 'in one pass: others would need a pass for each; choose unmask=fixed or binomial'

@@ -31,7 +31,7 @@ def workspace_of(network, part, use_cache, n_passes=1):
     dtype = torch.float32
     if hasattr(network, 'dtype'):  # networks of others do not say it
         dtype = product_dtype(network)
-    is_cached = network.slots.cached
+    is_cached = network.slots_class.cached
     n_caches = n_passes if is_cached and use_cache else 0
     can_record = getattr(network, 'graphs', False) and bool(n_caches) == is_cached
     whole = None

@@ -43,7 +43,7 @@ def logprobs_of_parts(model, texts, n_orders=0):
         for tokens, b, a, seed in texts:
             both = torch.cat([b, a])
             rest = both[:0]
-            if model.slots.masked_loss:  # which has to know which positions are blank
+            if model.slots_class.masked_loss:  # which has to know which positions are blank
                 is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
                 rest = is_rest.nonzero()[:, 0]
             for order in orders_of_parts(both, len(b), n_orders, seed):

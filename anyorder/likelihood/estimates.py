@@ -150,7 +150,9 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
     # importance weights want the nats of the orders themselves
-    drawn = is_drawn(checkpoint.config.slots, order) and 'iw' not in names_in(config.estimates)
+    drawn = is_drawn(checkpoint.config.slots_class, order) and 'iw' not in names_in(
+        config.estimates
+    )
 
     def nats_in_orders(model, batch, numbers):
         nats = block_nll(
@@ -214,7 +216,7 @@ def by_contexts(config, checkpoint, n_contexts=16, width=1):
 
     n_contexts  M
     width       visits that share a context"""
-    if checkpoint.config.slots.masked_loss:
+    if checkpoint.config.slots_class.masked_loss:
         raise ValueError(
             "ensemble is a decoder's: others cannot read a part of an order alone; leave it out"
         )

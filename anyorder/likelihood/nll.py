@@ -29,7 +29,7 @@ def measured_batch(model, rows, order=RANDOM, n_orders=1, seed=0, step=0, **how)
     seen = {'idx': tokens, 'given': given, 'step': step, 'model': model}
     orders = draw_orders(numbers, tokens.size(1), n_orders, seed, order, **seen)
     batch = Batch.of(tokens, orders, given, visits_of(tokens), law=order.law, **how)
-    if not is_drawn(model.slots, order):
+    if not is_drawn(model.slots_class, order):
         return batch
     n = batch.n_blanks.numel() // len(numbers)
     return with_known(batch, known_shares(numbers, n, n_orders, seed))
@@ -52,7 +52,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
         width = int(n_visits.max())
         blocks = blocks[:, :width]
         orders = orders[:, :width].clamp(max=width - 1)  # of padding, unread
-    if not model.slots.masked_loss or n_known is not None:
+    if not model.slots_class.masked_loss or n_known is not None:
         every = Batch(blocks, orders, n_known=n_known, n_visits=n_visits, n_given=n_given)
         return batch_nll(model, every, batch_size, dtype)
 
@@ -144,13 +144,13 @@ def answers(model, batch, head, at_once):
         return model.predict(idx, order, n_known, n_targets, cache, n_visits, first, Identity())
 
     # What the head reads of all visits, (R, A, C)
-    if at_once or not model.slots.masked_loss:
+    if at_once or not model.slots_class.masked_loss:
         first = visit[:, 0]
         x = hidden(first if at_once else n_visits - 1, first, visit[:, -1] + 1 - first)
         x = take(x, (visit - first.unsqueeze(1)).to(device))
     else:
         cache = None
-        if model.slots.cached:
+        if model.slots_class.cached:
             cache = KVCache(model.config, len(batch), device, product_dtype(model))
         x = torch.cat([hidden(at, at, 1, cache) for at in visit.T], 1)
 
@@ -177,9 +177,9 @@ def padded(rows, value=0):
     return pad_sequence([torch.as_tensor(row) for row in rows], True, value)
 
 
-def is_drawn(slots, order):
+def is_drawn(slots_class, order):
     """Whether a pass at a random number of known visits draws the bound."""
-    return slots.masked_loss and order.law == 'random'
+    return slots_class.masked_loss and order.law == 'random'
 
 
 def with_known(batch, share):

@@ -34,7 +34,7 @@ def draw_batch(state, sets, config):
         state.totals[3] += (~are_permutations(order)).sum()
         order = order.clamp(0, idx.size(1) - 1)
     batch = Batch.of(idx, order, given, n_visits, begins, state.order.law)
-    if not state.model.slots.masked_loss:
+    if not state.model.slots_class.masked_loss:
         return batch
     u = torch.rand(batch.n_blanks.shape, device=device, dtype=widest(device))
     return with_known(batch, u)

@@ -26,7 +26,7 @@ class Validation:
         self.n_blocks = config.eval_iters * config.batch_size
         self.orders = {}
         self.losses = {}
-        self.masked_loss = named_network(config.network).slots.masked_loss
+        self.masked_loss = named_network(config.network).slots_class.masked_loss
         sets = weights_in(config.dataset)
         parts = ['', *(f'{name}_' for name in sets if len(sets) > 1)]
         for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):

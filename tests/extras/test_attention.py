@@ -34,7 +34,7 @@ def test_weights_times_values_are_what_the_network_reads(idx, order, variant, mo
 
     visited = F.pad(order, (1, 0), value=-1)  # [None] first
     last = torch.arange(9).clamp(max=N_KNOWN.unsqueeze(1))
-    assert torch.equal(reads, order if model.slots.masked_loss else visited.gather(1, last))
+    assert torch.equal(reads, order if model.slots_class.masked_loss else visited.gather(1, last))
 
 
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[0]])

@@ -104,7 +104,7 @@ def views(family):
 def test_a_folder_is_the_network_of_its_checkpoint_to_the_last_bit(family, batch, name):
     ckpt, folder = family(name)
     model = model_from_checkpoint(ckpt)
-    has_blanks = model.slots.masked_loss
+    has_blanks = model.slots_class.masked_loss
     n_known = N_KNOWN if has_blanks else None
     network = view(folder, 'Model')
     assert not network.training

@@ -57,7 +57,7 @@ def kept_bytes(config, batch_size, dtype, apart):
     idx = torch.zeros(batch_size, 256, dtype=torch.long)
     begins = torch.tensor([0, 128]).repeat(batch_size, 1) if apart else None  # two texts
     known = None
-    if config.slots.masked_loss:
+    if config.slots_class.masked_loss:
         known = torch.zeros_like(begins if apart else idx[:, 0])
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
     with hooks, autocast(torch.device('cpu'), dtype):

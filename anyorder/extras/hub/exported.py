@@ -57,13 +57,13 @@ def write_exported(folder, model, entries, tokenizer, weights):
         from anyorder.extras.hub.tokenizer_files import special_ids, tokenizer_files
 
         # left to right the last position is predicted alone
-        n_read = model.config.block_size - int(not model.slots.masked_loss)
+        n_read = model.config.block_size - int(not model.slots_class.masked_loss)
         special = special_ids(tokenizer)
         files = tokenizer_files(tokenizer, n_read)
     files['config.json'] = hub_config(model, entries, special, weights)
     if entries.get('counts') is not None:
         files['counts.json'] = {'counts': entries['counts'].tolist()}
-    if not model.slots.masked_loss:
+    if not model.slots_class.masked_loss:
         files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
     for name, value in files.items():
         text = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
@@ -81,7 +81,7 @@ def hub_config(model, entries, special, weights):
     run = entries.get('config', {})
     if 'order' in run:
         run = run | {'order': Order.of('own', run).kept}  # with its number
-    view = 'AutoModelForMaskedLM' if model.slots.masked_loss else 'AutoModelForCausalLM'
+    view = 'AutoModelForMaskedLM' if model.slots_class.masked_loss else 'AutoModelForCausalLM'
     return {
         'model_type': 'aogpt',
         'architectures': [VIEWS[view]],

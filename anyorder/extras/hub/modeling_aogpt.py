@@ -242,7 +242,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     network_class = LeftToRight
 
     def __init__(self, config):
-        if config.sizes.slots.masked_loss:
+        if config.sizes.slots_class.masked_loss:
             raise ValueError(
                 f'attention={config.sizes.attention} has no left-to-right view, it predicts '
                 'blanks: load it with AutoModelForMaskedLM, or AutoModel'

@@ -39,7 +39,7 @@ class MaskedConfig:
     prefix: tuple = ()
     suffix: tuple = ()
     file: str = field(default='', compare=False)
-    slots: ClassVar = EncoderSlots
+    slots_class: ClassVar = EncoderSlots
     attention: ClassVar = 'bidirectional'
     vocab_size = n_real = property(lambda self: self.n_tokens)
 
@@ -60,8 +60,8 @@ class MaskedModel(Network):
 
     Texts of unequal length take a call each, as some networks read padding. A step is a call on
     whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict,
-    answer, trunk, lm_head, n_parameters, device, config, slots, training and parameters, whether it
-    has a dtype, graphs and a workspace, and for nothing else."""
+    answer, trunk, lm_head, n_parameters, device, config, slots_class, training and parameters,
+    whether it has a dtype, graphs and a workspace, and for nothing else."""
 
     def __init__(self, network, config):
         super().__init__(config)

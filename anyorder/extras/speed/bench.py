@@ -160,7 +160,7 @@ def training_step(model, config, dtype):
         config,
         gradient_accumulation_steps=1,
         grad_clip=1.0,
-        l2r_ratio=0.0 if model.slots.masked_loss else 0.1,
+        l2r_ratio=0.0 if model.slots_class.masked_loss else 0.1,
         dtype=dtype,
         learning_rate=1e-3,
         muon_learning_rate=0.02,
