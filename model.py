@@ -743,12 +743,8 @@ class KVCache:
 
     def keep(self, rows):
         """Keep only these rows (ascending, on the host), in place."""
-        for memory in (self.k, self.v):
-            for new, old in enumerate(rows.tolist()):
-                if new < old:
-                    memory[:, new] = memory[:, old]
-        self.k = self.k[:, : len(rows)]
-        self.v = self.v[:, : len(rows)]
+        self.k = kept_rows(self.k.transpose(0, 1), rows).transpose(0, 1)
+        self.v = kept_rows(self.v.transpose(0, 1), rows).transpose(0, 1)
         self.length = self.length[rows]
 
     def store(self, slots, layer, k, v):
@@ -758,6 +754,14 @@ class KVCache:
         for memory, x in zip(kept, (k, v)):
             memory[rows, slots.number] = x.to(memory.dtype)
         return [memory[:, : slots.sees.size(-1)] for memory in kept]
+
+
+def kept_rows(x, rows):
+    """Move these rows of x (B, ...), ascending and on the host, to its front. Return them."""
+    for new, old in enumerate(rows.tolist()):
+        if new < old:
+            x[new] = x[old]
+    return x[: len(rows)]
 
 
 class EMA:

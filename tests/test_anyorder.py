@@ -177,8 +177,6 @@ def test_a_text_that_is_no_order_is_one_line():
     ):
         with one_line(f'{wrong!r} is no order.*JSON file'):
             read_order(wrong)
-    with one_line("nearest is 'random'"):
-        read_order('randm')
     numbers = '[0, 1, 1]', '[3, 1, 2]', '[-1, 0, 1]', f'[0, {2**99}]', '[0.0, 1]', '3', '[[0]]'
     for text in (*numbers, '{"order": [0]}', '[2, 0', b'\xff\xfe\0', '[' * 99999):
         with one_line('order.json cannot be read as a JSON list'):
@@ -205,8 +203,6 @@ def test_seeds_are_a_function_of_their_names():
     assert seeds_of(5, 3) == [5, 6, 7]
     assert seeds_of(np.uint8(255), 2) == [255, 256]
     assert seeds_of([4, np.int64(4)], 2) == [4, 4]
-    with one_line('each of 3 texts'):
-        seeds_of([4, 4], 3)
 
 
 def test_bits_are_those_of_splitmix64():

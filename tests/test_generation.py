@@ -439,6 +439,8 @@ BAD = {
     "Drawing(temperature='1')": "'1'",
     'Way(Given(revise=1)).check(make_model().config, exact=True)': 'revise',
     'Way(Adaptive(noise=1)).check(make_model().config, exact=True)': 'noise',
+    "Way(unmasking_of('drawn')).check(make_model().config, exact=True)": 'but a bound',
+    'generate(make_model().train(), ROWS, ORDERS, 2)': 'evaluation',
 }
 
 
@@ -451,8 +453,3 @@ def test_what_is_out_of_range_is_one_line(call, word):
 def test_an_order_may_be_a_tensor_of_any_device():
     on_device = SimpleNamespace(tolist=lambda: [1, 0])  # a tensor of a GPU is no array
     assert Way.of({}, order=on_device) == Way.of({}, order=[1, 0])
-
-
-def test_a_model_in_training_mode_does_not_write():
-    with one_line('evaluation'):
-        generate(make_model().train(), ROWS, ORDERS, 2)

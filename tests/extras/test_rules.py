@@ -139,7 +139,5 @@ def test_rules_do_not_go_with_what_says_how_many(rule):
 
 
 def test_what_no_network_can_is_one_line(batch):
-    with one_line('no probability of a text but a bound'):
-        Way(Drawn()).check(make_model().config, exact=True)
     with one_line('pc_sampler wants to know'):
         fill(make_model(), Canvas(*batch, 0, range(5)), Way(PcSampler(n_steps=4)))

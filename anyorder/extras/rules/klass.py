@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.generation.rules import Rule
-from model import float32_or_better
+from model import float32_or_better, kept_rows
 
 N_STABLE = 2  # comparisons with the step before, after which a law counts as stable
 
@@ -91,8 +91,5 @@ class Laws:
 
     def keep(self, rows):
         """Keep only these rows (ascending, on the host), in place."""
-        for name, kept in vars(self).items():
-            for new, old in enumerate(rows.tolist()):
-                if new < old:
-                    kept[new] = kept[old]
-            setattr(self, name, kept[: len(rows)])
+        for name, x in vars(self).items():
+            setattr(self, name, kept_rows(x, rows))
