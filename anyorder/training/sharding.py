@@ -8,7 +8,6 @@ import os
 import warnings
 from contextlib import contextmanager
 
-import torch
 from torch.utils.checkpoint import checkpoint
 
 from anyorder.machine.processes import gather, n_processes
@@ -27,19 +26,15 @@ class RecomputedBlock(Block):
     """A block that keeps its input alone: the backward pass runs it again, with its dropout."""
 
     def forward(self, *args):
-        if not torch.is_grad_enabled():
-            return super().forward(*args)
         draws = self.training and self.mlp.dropout > 0
         return checkpoint(super().forward, *args, use_reentrant=False, preserve_rng_state=draws)
 
 
 def recompute(model):
-    """Return the model itself, whose blocks are now computed twice.
-
-    It is a third more work, and far less memory for activations."""
+    """Have the blocks of a model computed twice: a third more work, and far less memory for
+    activations."""
     for block in model.transformer.h:
         block.__class__ = RecomputedBlock  # the weights and their names stay as they are
-    return model
 
 
 def mesh_of(config, device):
@@ -75,7 +70,7 @@ def node_size():
 
 
 def shard(model, mesh):
-    """Return the model itself, now on the devices of the mesh and split by fully_shard.
+    """Split a model by fully_shard, on the devices of the mesh.
 
     All processes come with the same weights. One keeps a part of each weight, gradient, moment and
     average, and a block gathers its weights while it runs. Over the last dimension of the mesh
@@ -85,14 +80,12 @@ def shard(model, mesh):
 
     # it warns who changes losses in place, which are a view: nobody does
     warnings.filterwarnings('ignore', 'FSDP2-wrapped module')
-    again = None  # after a backward pass all weights are split again
-    if not model.training:  # an average, which has no backward pass
-        again = True
+    # all weights are split again after a backward pass, which an average has not
+    again = None if model.training else True
     for unit in (*model.transformer.h, model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=again)
     if mesh.ndim > 1:
         model.no_sync = lambda: without_copies(model)
-    return model
 
 
 @contextmanager
