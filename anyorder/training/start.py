@@ -247,8 +247,7 @@ def make_state(config, before, model, device, flops):
             one.to(device)
         else:
             shard(one, mesh)
-    order = Order.of('own', config)
-    state = TrainState(model, make_optimizers(model, config), ema, order)
+    state = TrainState(model, make_optimizers(model, config), ema, Order.of('own', config))
     if before:
         state.resume(before)
     state.run_model = make_run_model(model, config.compile)

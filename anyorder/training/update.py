@@ -27,9 +27,16 @@ def draw_batch(state, sets, config):
     found = tokens, given, visits_of(tokens), sets[0].begins(tokens)  # of one form in all sets
     idx, given, n_visits, begins = (send(x, device) for x in found)
     idx = idx.clamp(min=0)  # PADDING is negative: it becomes token 0, unread
-    seen = {'idx': idx, 'given': given, 'step': state.iter_num, 'model': state.ema.model}
     with autocast(device, config.dtype):
-        order = state.order.draw(*idx.shape, None, config.l2r_ratio, device, **seen)
+        order = state.order.draw(
+            *idx.shape,
+            l2r_ratio=config.l2r_ratio,
+            device=device,
+            idx=idx,
+            given=given,
+            step=state.iter_num,
+            model=state.ema.model,
+        )
     if state.order.is_function:
         state.totals[3] += (~are_permutations(order)).sum()
         order = order.clamp(0, idx.size(1) - 1)
@@ -99,15 +106,13 @@ def learn(state, batches, lr, config, loss):
     n_blanks = sum(batch.n_blanks.sum() for batch in batches.values())
     mean_blanks = sum_over_processes(n_blanks).to(dtype) / config.gradient_accumulation_steps
 
-    mean_loss = torch.zeros((), device=state.device, dtype=dtype)
-    last = max(batches)
+    mean_loss = 0
+    last = max(batches)  # in which processes exchange gradients
+    no_sync = getattr(state.run_model, 'no_sync', nullcontext)
     for micro, batch in batches.items():
         if state.model.config.dropout:
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
-        context = nullcontext
-        if micro != last:  # processes exchange gradients in the last one
-            context = getattr(state.run_model, 'no_sync', nullcontext)
-        with context():
+        with nullcontext() if micro == last else no_sync():
             with autocast(state.device, config.dtype, cache=False):  # every weight is read once
                 nll = loss(state.run_model, batch)  # (B, N)
                 share = nll.sum() / mean_blanks.to(nll.dtype) / len(batches)
@@ -214,10 +219,10 @@ class TrainState:
 def load_moments(optimizer, moments):
     """Load {number of a parameter: {name: its moment, unsplit}}; each process reads its part."""
     params = [p for group in optimizer.param_groups for p in group['params']]
-    own = {}
     for i, of_param in moments.items():
-        own[i] = {name: own_part(x, params[i]).clone() for name, x in of_param.items()}
-    optimizer.load_state_dict(optimizer.state_dict() | {'state': own})
+        p = params[i]
+        own = {name: own_part(x, p).to(p.device, copy=True) for name, x in of_param.items()}
+        optimizer.state[p] = own
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -236,11 +241,12 @@ def lr_of(it, config):
 
 def make_optimizers(model, config):
     """Return [AdamW], or with the option 'muon' AdamW and Muon; matrices alone decay."""
-    hidden = []
+    hidden = []  # matrices of attention and MLP
     matrices = []
     vectors = []
     for name, p in model.named_parameters():
-        if config.optimizer == 'muon' and is_hidden(name, p):
+        is_hidden = p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
+        if config.optimizer == 'muon' and is_hidden:
             hidden.append(p)
         elif p.dim() > 1:
             matrices.append(p)
@@ -258,8 +264,3 @@ def make_optimizers(model, config):
     peak = config.muon_learning_rate
     groups = [{'params': hidden, 'lr_ratio': peak / (rate or 1)}]  # at a rate of 0 neither learns
     return [adamw, Muon(groups, lr=peak, weight_decay=config.weight_decay)]
-
-
-def is_hidden(name, p):
-    """Whether a parameter is a matrix of attention or MLP."""
-    return p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
