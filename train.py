@@ -164,7 +164,7 @@ def loop(update_once, state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between.
 
     Returns the last validation."""
-    val = {}
+    val = []
     shown = {}  # the last validation stays in sight
     stopping = False
     clock.start(state)

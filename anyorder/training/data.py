@@ -25,47 +25,46 @@ class Data:
     tokenizer   of all of them
     config      the options of the run, with the source of the training and the shape of a grid
     validation  the Validation of the run
-    counts      (n_tokens,) how often each token is trained on"""
+    entries     what a checkpoint says of the data; `counts` (n_tokens,) is how often each token is
+                trained on"""
 
     def __init__(self, config):
         weights = weights_in(config.dataset)
         with first_process_first():  # which makes a set, if that needs no source
             pairs = [open_splits(config.data_dir, name, *TRAIN_AND_VAL) for name in weights]
-        self.kind = mixed([train.meta for train, _ in pairs])
-        self.splits = {train.meta.name: train.meta.splits for train, _ in pairs}
+        metas = [train.meta for train, _ in pairs]
+        self.kind = mixed(metas)
+        self.splits = {meta.name: meta.splits for meta in metas}
         self.tokenizer = tokenizer_of_set(self.kind)
         how = config.block_size, config.documents
         self.train = [Blocks(train, *how) for train, _ in pairs]
         set_shares(self.train, weights.values())
-        sources = [split.entry['source'] for split in self.train]
-        self.config = Config(config, source=', '.join(sources), shape=self.kind.shape)
+        source = ', '.join(split.entry['source'] for split in self.train)
+        self.config = Config(config, source=source, shape=self.kind.shape)
         self.validation = Validation(self.config)
         self.validation.check(self.config)
-        n_blocks = self.validation.n_blocks
-        self.val = [Corpus.of(Blocks(val, *how), n_blocks, self.tokenizer) for _, val in pairs]
+        self.val = [
+            Corpus.of(Blocks(val, *how), self.validation.n_blocks, self.tokenizer)
+            for _, val in pairs
+        ]
         for text in self.val:
             text.split.count()  # raises for a token that the set lacks, in what it counts
-        self.counts = torch.from_numpy(counts_of(self.train))
-
-    @property
-    def entries(self):
-        """What a checkpoint says of the data."""
-        return {
+        self.entries = {
             'tokenizer': self.tokenizer.name,
             'set': asdict(self.kind),
             'sets': self.splits,
-            'counts': self.counts,
+            'counts': torch.from_numpy(counts_of(self.train)),
         }
 
     def validate(self, state, config):
-        """Return ({name of a set: what `validate` gives of it}, each as if it were alone, {one of
+        """Return ([what `validate` gives of a set], each as if it were alone, {one of
         Validation.losses: nats a blank}), means over the sets by their shares."""
-        val = {}
+        val = []
         losses = dict.fromkeys(self.validation.losses, 0.0)
-        how = self.validation.orders, config, state.iter_num
         for split, text in zip(self.train, self.val):
-            of_set = validate(state.ema.model, text, *how)
-            val[split.meta.name] = of_set
+            orders = self.validation.orders
+            of_set = validate(state.ema.model, text, orders, config, state.iter_num)
+            val.append(of_set)
             n_blanks = int(text.n_blanks.sum())
             for order, nats in of_set.items():
                 loss = float(nats.sum()) / n_blanks

@@ -58,8 +58,9 @@ LOSSES = ('loss', 'val_any', 'val_own', 'val_l2r', 'best')
 
 def bar_of(state, config):
     """Return the bar of a run, which the first process shows."""
-    how = {'bar_format': BAR, 'disable': not is_first()}
-    return progress(total=config.max_iters, initial=state.iter_num, **how)
+    return progress(
+        total=config.max_iters, initial=state.iter_num, bar_format=BAR, disable=not is_first()
+    )
 
 
 def show(bar, entry):
@@ -71,10 +72,9 @@ def show(bar, entry):
 
 def conclusion(state, data, val, folder, config):
     """Yield the lines on what came out, and on what to do next; `val` is of Data.validate."""
-    for text in data.val:
-        name = text.split.meta.name
-        yield f'\nvalidation of the EMA weights on {name}'
-        yield validation_table(val[name], text, data.tokenizer, state.order)
+    for text, of_set in zip(data.val, val):
+        yield f'\nvalidation of the EMA weights on {text.split.meta.name}'
+        yield validation_table(of_set, text, data.tokenizer, state.order)
     model = state.ema.model
     if is_split(model.lm_head.weight):
         model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
@@ -93,8 +93,10 @@ def validation_table(val, text, tokenizer, order):
     tokens."""
     own = f'own order ({order.name})'
     titles = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': own}
-    how = text.n_blanks, text.n_bytes
-    rows = [summarize(titles.get(name, name), nats, *how) for name, nats in val.items()]
+    rows = [
+        summarize(titles.get(name, name), nats, text.n_blanks, text.n_bytes)
+        for name, nats in val.items()
+    ]
     if not text.split.meta.given:
         rows.append(unigram_row(text, tokenizer))
     return format_table(rows)
@@ -122,11 +124,13 @@ def samples(model, data, order, config):
 
 def commands_to_go_on(data, order, folder):
     """Yield lines of the commands that sample and evaluate the result, or solve its puzzles."""
-    rows = [('sample.py', 'order', [])]
     puzzles = [split.meta for split in data.train if split.meta.given]
-    if puzzles:
-        solve = '-m anyorder.extras.puzzles solve --dataset'
-        rows = [(f'{solve}={meta.name}', 'orders', [meta]) for meta in puzzles]
+    rows = [
+        (f'-m anyorder.extras.puzzles solve --dataset={meta.name}', 'orders', [meta])
+        for meta in puzzles
+    ]
+    if not puzzles:
+        rows.append(('sample.py', 'order', []))
     for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
         words = ['  python', program, f'--ckpt={shlex.quote(folder.result)}']
         if order.sees and program != 'eval_ppl.py':  # nothing is written in it

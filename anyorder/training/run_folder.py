@@ -67,14 +67,13 @@ class RunFolder:
     def set_aside(self):
         """Give the files of an earlier run other names."""
         there = [path for path in self.paths if os.path.exists(path)]
-        if not there:
-            return
         n = 1
         while any(os.path.exists(f'{path}.old-{n}') for path in self.paths):
             n += 1
         for path in there:
             os.replace(path, f'{path}.old-{n}')
-        say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
+        if there:
+            say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
 
     @property
     def result(self):

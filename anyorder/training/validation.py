@@ -8,7 +8,6 @@ from anyorder.machine.processes import processes, sum_over_processes
 from anyorder.networks import named_network
 from anyorder.orders import Order
 from anyorder.tokens.mixture import weights_in
-from anyorder.training.sharding import saves_by
 from configurator import check_choice
 
 
@@ -37,7 +36,8 @@ class Validation:
                 name = order.name.rpartition('.py:')[2]
                 is_taken = name in ('any', 'l2r', 'own')
             self.orders[name] = order
-            for loss in (f'val_{part}{name}' for part in parts):
+            for part in parts:
+                loss = f'val_{part}{name}'
                 if is_taken or self.losses.setdefault(loss, order) != order:
                     raise ValueError(
                         'val_orders must give each loss a name of its own (any, l2r and own have '
@@ -56,7 +56,7 @@ class Validation:
                 )
             if not order.sees:  # which wants tokens
                 order.check(c.block_size)
-            elif 'model' in order.sees and (saves_by('shard', c) or saves_by('hybrid', c)):
+            elif 'model' in order.sees and c.save_memory not in ('', 'recompute'):
                 raise ValueError(
                     f'{order.name} asks for the model, which save_memory={c.save_memory} splits: '
                     'leave one of the two out'
