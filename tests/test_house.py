@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_152,
+    '': 13_153,
     'anyorder': 15_142,
     'anyorder/extras': 5_681,
     'anyorder/extras/hub': 4_695,
@@ -56,7 +56,7 @@ BUDGET = {
     'anyorder/likelihood': 7_626,
     'anyorder/machine': 3_763,
     'anyorder/tokens': 13_331,
-    'anyorder/training': 8_969,
+    'anyorder/training': 8_840,
     'config': 933,
     'data': 422,
     'docs': 1_336,
