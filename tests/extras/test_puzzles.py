@@ -191,6 +191,7 @@ def test_a_step_is_right_if_it_names_a_free_cell_and_its_value(name, width):
     wrong = np.argwhere(~right[:, -16 * width :].reshape(-1, 16, width).all(2)).tolist()
     assert wrong == [[0, 5], [1, 5], [1, 6], [2, 5]]
     assert right.sum() == right.size - 4 * width
+    assert not task.right(tokens[:0], tokens[:0]).size
 
 
 NUMBERS = task_of('countdown3').symbols
@@ -353,12 +354,15 @@ BAD_SETS = {
 
 
 @pytest.mark.parametrize('words, said', BAD_SETS.items())
-def test_wrong_options_of_a_set_are_one_line_and_write_nothing(words, said):
+def test_wrong_options_of_a_set_are_one_line_and_write_nothing(words, said, monkeypatch):
     with one_line(said):
         make.main(configure(vars(make), words.split()))
     assert not os.listdir()
     with one_line('sudoku4'):
         task_of('chess')
+    monkeypatch.setattr(sets, 'PART', 0)
+    with one_line('none of 0 puzzles'):
+        make_puzzles(task_of('nae_sat'), 'val', 1, 0)
 
 
 # ---- who solves them

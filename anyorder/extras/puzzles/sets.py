@@ -84,6 +84,8 @@ def make_puzzles(task, split, n_rows, seed):
                 parts.append(part)
                 n += len(part[0])
                 bar.update(len(part[0]))
+            if not n:
+                raise ValueError(f'none of {PART:,} puzzles belongs to {split}: choose larger ones')
             missing = n_rows - n
             n_parts = -(-missing * len(parts) // n)  # at the rate so far
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]

@@ -78,7 +78,7 @@ class Steps(Solved):
         """Return of each step of rows (the cell that it names, -1 for none; its value), (B, cells).
 
         A token of -1 is in no name."""
-        steps = tokens[:, -self.length :].reshape(len(tokens), -1, self.width)
+        steps = tokens[:, -self.length :].reshape(-1, self.n_cells, self.width)
         *name, value = steps.transpose(2, 0, 1)
         return self.cell[tuple(name)], value
 
