@@ -468,6 +468,8 @@ WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 BAD_FOLDERS = [  # (whose file, what is put there in place of it or of its entries, a word)
     ('ours config.json', '{"model_args": null}', 'model_args'),
+    ('ours config.json', '{"model_args": [1]}', 'model_args'),
+    ('ours counts.json', '{"counts": "1"}', 'counts'),
     (
         'ours config.json',
         '{"model_args": {"block_size": 8, "vocab_size": 13, "n_tokens": 11}}',

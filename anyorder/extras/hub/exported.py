@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from anyorder.extras.hub.folders import read_weights
-from anyorder.machine.files import read_json
+from anyorder.machine.files import read_json, reading
 from anyorder.orders import Order
 from anyorder.weights import TIED, unwrapped
 
@@ -41,6 +41,7 @@ ema_decay dropout seed dtype source started_from
 """
 # how sample.py draws; transformers would cut all but the 50 likeliest tokens, its pipelines sharpen
 LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
+AGAIN = 'export the checkpoint again'
 
 
 def write_exported(folder, model, entries, tokenizer, weights):
@@ -107,25 +108,23 @@ def read_exported(folder):
     Raw weights have no average. Where the weights are the average, they are also the raw ones."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
-    if not config.get('model_args'):
-        raise ValueError(
-            f'{path} is not the file of an AO-GPT: it has no model_args; '
-            'export the checkpoint again'
-        )
+    with reading(path, 'the file of an AO-GPT, with model_args', AGAIN):
+        model_args = config['model_args'] | {}
     weights = {name.removeprefix('network.'): p for name, p in read_weights(folder).items()}
     if not weights:
         raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
-    if config['model_args'].get('gpt2_blocks'):
+    if model_args.get('gpt2_blocks'):
         weights = unwrapped(weights, *TIED)
     entries = {
         'model': weights,
-        'model_args': config['model_args'],
+        'model_args': model_args,
         'config': config.get('training', {}),
         **part_of(config, ENTRIES),
     }
     counts = os.path.join(folder, 'counts.json')
     if os.path.isfile(counts):
-        entries['counts'] = torch.tensor(read_json(counts)['counts'])
+        with reading(counts, 'counts of tokens', AGAIN):
+            entries['counts'] = torch.tensor(read_json(counts)['counts'])
     if config.get('weights') != 'raw':
         entries['ema_model'] = {'shadow_params': weights}
     return entries
