@@ -257,7 +257,7 @@ BAD = [  # (options, what is asked with, a word)
     ('unmask=lossless order=margin', '', 'lossless'),
     ('context=32', '', 'context'),
     ('', 'top_q=1', "'top_p'"),
-    ('', 'max_gen_toks=0', 'no blank'),
+    ('', 'max_gen_toks=0', 'max_gen_toks'),
     ('', 'num_beams=2', 'num_beams'),
     ('cfg_scale=3.0', 'max_gen_toks=32', 'cfg_scale'),
     ('order=margin', '', 'order=margin'),

@@ -233,6 +233,7 @@ class AnyOrderLM(LM):
     def read_gen_kwargs(self, gen_kwargs):
         """Return the number of new tokens, the Way and the Page that a request asks for."""
         options = normalize_gen_kwargs(gen_kwargs)
+        at_least(options, 1, 'max_gen_toks')
         is_drawn = options.pop('do_sample')
         n_new = options.pop('max_gen_toks')
         stops = [text for text in options.pop('until') if text] + self.ends()
