@@ -7,7 +7,8 @@ import json
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from anyorder.extras.tokenizers.library import BYTE_OF
+from anyorder.extras.tokenizers.library import BYTE_OF, byte_level
+from anyorder.extras.tokenizers.ranks import file_of_ranks
 from anyorder.tokens.tokenizer import END_OF_TEXT, one_of
 
 MASK = '<|mask|>'
@@ -35,12 +36,12 @@ def tokenizer_files(tokenizer, n_read):
     if tokenizer.texts:
         backend = word_level(tokenizer)
         end = end_of_symbols(tokenizer)
-    elif tokenizer.file is None:
-        backend = byte_level(tokenizer.name)
+    elif tokenizer.name == 'bytes':
+        backend = byte_level(models.BPE(BYTE_OF, []))
         end = END_OF_TEXT
         backend.add_special_tokens([end])
     else:
-        backend = Tokenizer.from_str(tokenizer.file)
+        backend = Tokenizer.from_str(tokenizer.file or file_of_ranks(tokenizer.bpe))
         end = backend.id_to_token(tokenizer.eos)
     texts = backend.get_vocab()
     mask = unlike(MASK, texts)
@@ -92,26 +93,3 @@ def word_level(symbols):
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(one_of(symbols.texts)), 'isolated')
         backend.decoder = decoders.Fuse()
     return backend
-
-
-def byte_level(name):
-    """Return the tokenizer of the package tokenizers for GPT-2's pairs of bytes, or for bytes."""
-    if name == 'gpt2':
-        pairs = gpt2_pairs()
-        texts = [*BYTE_OF, *map(''.join, pairs)]  # letters stand in the order of GPT-2's ids
-    else:
-        pairs = []
-        texts = sorted(BYTE_OF, key=BYTE_OF.get)
-    backend = Tokenizer(models.BPE({text: i for i, text in enumerate(texts)}, pairs))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=bool(pairs))
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
-def gpt2_pairs():
-    """Return [(left, right)] of the file from which tiktoken makes its tokenizer."""
-    from tiktoken.load import read_file_cached
-
-    path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
-    lines = read_file_cached(path).decode().split('\n')
-    return [tuple(line.split()) for line in lines[1:-1]]
