@@ -101,10 +101,7 @@ def main(config):
     if 'n_steps' in passes and config.network != 'gpt2':
         time_texts(table, model, passes, config, device, dtype)
     if config.n_updates:
-        flops, compiled, step = training_step(model, config, dtype)
-        name = 'compiled updates' if compiled else 'updates'
-        times = times_of_updates(step, flops, config, device, dtype)
-        table.add({'name': f'{name}, {config.optimizer}', **times})
+        time_updates(table, model, config, device, dtype)
 
 
 def time_texts(table, model, passes, config, device, dtype):
@@ -132,6 +129,29 @@ def time_texts(table, model, passes, config, device, dtype):
             table.add(row)
 
 
+def time_updates(table, model, config, device, dtype):
+    """Add a row of config.n_updates updates: those of train.py, or of GPT-2."""
+    asked = 'auto' if config.compile else False
+    compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
+    run_model = torch.compile(model) if compiled else model
+    flops = training_flops(model, config.batch_size)
+    if config.network == 'gpt2':
+        step = gpt2_step(model, run_model, config, dtype)
+    else:
+        step = training_step(model, run_model, flops, config, dtype)
+    n = config.n_updates
+
+    def updates():
+        for _ in range(n):
+            step()
+
+    n_tokens = n * config.batch_size * config.block_size
+    times = times_of(updates, device, config.repeats, n, n_tokens)
+    mfu = n * flops / times['later'] / peak_flops(device, dtype)
+    name = 'compiled updates' if compiled else 'updates'
+    table.add({'name': f'{name}, {config.optimizer}', **times, 'mfu': mfu})
+
+
 # --------------------------------------------------------------------------------------------------
 # what is timed
 
@@ -146,16 +166,8 @@ def random_model(config, device):
     return AOGPT(replace(named_network(config.network), **sizes)).to(device)
 
 
-def training_step(model, config, dtype):
-    """Return (FLOPs of an update, whether updates are compiled, a function that makes one).
-
-    The update is that of train.py, or of GPT-2."""
-    asked = 'auto' if config.compile else False
-    compiled, _ = resolve_compile(asked, model.device, math.inf, LONG_RUN)
-    run_model = torch.compile(model) if compiled else model
-    flops = training_flops(model, config.batch_size)
-    if config.network == 'gpt2':
-        return flops, compiled, gpt2_step(model, run_model, config, dtype)
+def training_step(model, run_model, flops, config, dtype):
+    """Return a function that makes an update as train.py does, which takes so many FLOPs."""
     run = Config(
         config,
         gradient_accumulation_steps=1,
@@ -176,7 +188,7 @@ def training_step(model, config, dtype):
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
     split = Split(tokens, Meta(n_tokens=config.n_tokens))
     sets = [Blocks(split, config.block_size)]
-    return flops, compiled, partial(update, state, sets, run.learning_rate, run)
+    return partial(update, state, sets, run.learning_rate, run)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -199,19 +211,6 @@ def times_of(work, device, repeats, n_steps, n_tokens):
         'tokens_per_sec': n_tokens / later,
         'peak_mib': peak_memory(device) / 2**20,
     }
-
-
-def times_of_updates(step, flops, config, device, dtype):
-    """Return the times of config.n_updates calls of `step`, and their MFU; one takes `flops`."""
-    n = config.n_updates
-
-    def updates():
-        for _ in range(n):
-            step()
-
-    n_tokens = n * config.batch_size * config.block_size
-    row = times_of(updates, device, config.repeats, n, n_tokens)
-    return row | {'mfu': n * flops / row['later'] / peak_flops(device, dtype)}
 
 
 def peak_memory(device, reset=False):
