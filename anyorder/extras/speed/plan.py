@@ -125,11 +125,9 @@ def vocabulary(config, sets, checkpoint=None):
     for dataset, blocks in sets.items():
         return blocks.meta.n_tokens, f'{blocks.meta.tokenizer}, as {dataset} was prepared'
     dataset = next(iter(weights_in(config.dataset)))
-    name = 'gpt2'
-    if dataset in DATA_SETS:
-        name = DATA_SETS[dataset].tokenizer
-    elif dataset in (*TEXT, *MAKERS):
-        name = dataset
+    name = dataset
+    if name not in (*TEXT, *MAKERS):
+        name = DATA_SETS.get(name, DATA_SETS['text']).tokenizer
     return get_tokenizer(name).n_tokens, f'{name}; {dataset} is not prepared here'
 
 
