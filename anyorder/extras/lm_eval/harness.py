@@ -79,8 +79,7 @@ class AnyOrderLM(LM):
         return tensor.new_tensor(gather(tensor.tolist()))
 
     def gather_object(self, obj, dst=0):
-        every = gather(obj)
-        return every if self.rank == dst else None
+        return gather(obj)
 
     def barrier(self):
         gather(None)
