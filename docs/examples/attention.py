@@ -7,7 +7,6 @@ A row of the file is the mean weight that a head gives to a token that the slot 
 distance from the position that the slot predicts, or by its age, the visits since it was visited.
 The table has what a slot gives to each kind of token together."""
 
-import json
 import sys
 
 sys.path.append('.')  # the project's folder, from which it is run
@@ -17,7 +16,7 @@ import torch
 from anyorder.checkpoint import Checkpoint
 from anyorder.datasets import open_split
 from anyorder.extras.attention import attention
-from anyorder.machine.files import check_out, replace_file
+from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import Order, draw_orders
 from anyorder.tokens.blocks import Blocks, all_blocks
@@ -85,7 +84,7 @@ def main(config):
         print(f'{kind:<18}{"all alike":>10}' + ''.join(f'{head:>8}' for head in heads))
         for name, (share, alike) in shares.items():
             print(f'{name:<18}{alike:>10.3f}' + ''.join(f'{x:>8.3f}' for x in share.tolist()))
-    replace_file(config.out, json.dumps({'results': [*rows.values()]}).encode())
+    write_json(config.out, {'results': [*rows.values()]})
     print(f'\n{config.out} written')
 
 
