@@ -4,7 +4,6 @@ import torch
 
 from anyorder.flops import weights_of_products
 from anyorder.training.sharding import saves_by
-from anyorder.training.update import is_hidden
 
 FLOAT = 4  # bytes of a number in float32: weights, gradients, moments, average, residual stream
 PART = 2**26  # logits that the loss works out at a time, see fast.split_rows
@@ -93,9 +92,9 @@ def memory(model, run):
 def optimizer_bytes(model, optimizer):
     """Return bytes of the moments: two a weight, of a matrix that has Muon one."""
     n_moments = 2 * model.n_parameters()
-    for name, p in model.named_parameters():
-        if optimizer == 'muon' and is_hidden(name, p):
-            n_moments -= p.numel()
+    if optimizer == 'muon':  # for those of attention and MLP
+        blocks = weights_of_products(model.transformer.h)
+        n_moments -= sum(n for name, n in blocks.items() if 'adaLN' not in name)
     return FLOAT * n_moments
 
 
