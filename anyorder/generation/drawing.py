@@ -76,14 +76,14 @@ class Drawing:
         logits = self.tempered(logits)
         return argmax(logits + noise())
 
-    def likeliest(self, logits, k, token):
-        """Return log p of the token (m,), then log p and ids of the k likeliest: one tensor (m, 1 +
-        2k), by the law in which tokens are drawn from logits (m, V), or a text is scored.
+    def likeliest(self, logits, n, token):
+        """Return n = 1 + 2k numbers (m, n): log p of the token (m,), then log p and then ids of the
+        k likeliest, by the law in which tokens are drawn from logits (m, V), or a text is scored.
 
         At temperature 0, where one token has all of the probability, it is the law of temperature 1
         with the same cuts. A token that the law has cut has -inf."""
         law = self.tempered(logits)
-        best = law.topk(k)
+        best = law.topk(n // 2)
         own = token_logprob(law, token).unsqueeze(1)
         nats = best.values - law.logsumexp(-1, keepdim=True)
         ids = best.indices.to(widest(law.device))  # exact below 2^24 at least

@@ -160,9 +160,9 @@ class Runner:
         cells.write(part.step, cells.position, self.numbers.step[cells.row])
         if not part.with_logprob:
             return None
-        k = part.likeliest.size(2) // 2
-        if k:
-            found = self.drawing.likeliest(logits, k, token)
+        n = part.likeliest.size(2)
+        if n:
+            found = self.drawing.likeliest(logits, n, token)
             cells.write(part.likeliest, cells.position, found)
         if self.drawing.forced:
             logits = self.drawing.tempered(logits)

@@ -232,9 +232,8 @@ class Text:
             text = text_from(i, [token], tokens, self.tokenizer)
             return {'token': token, 'text': text, 'logprob': nats}
 
-        k = self.page.top_logprobs
-        both = zip(map(int, found[k:]), found[:k])
-        top = [entry(token, nats) for token, nats in both if nats > -math.inf]
+        both = np.reshape(found, (2, -1)).T.tolist()
+        top = [entry(int(token), nats) for nats, token in both if nats > -math.inf]
         return entry(tokens[i], own) | {'top': top}
 
 
