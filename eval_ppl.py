@@ -272,8 +272,12 @@ def open_journal(c, model, dtype):
     """Return the Journal beside --out, for this model and these options."""
     if not c.out:
         return Journal('', {})
-    evaluation = {'model': digest(model), 'dtype': dtype}
-    evaluation |= {name: c[name] for name in ('block_size', 'seed')}
+    evaluation = {
+        'model': digest(model),
+        'dtype': dtype,
+        'block_size': c.block_size,
+        'seed': c.seed,
+    }
     return Journal(f'{c.out}.blocks.jsonl', evaluation)
 
 
@@ -377,8 +381,12 @@ def main(config):
         rows = evaluate(model, corpus, estimates, journal)
         if is_first():
             print(report(corpus, rows, checkpoint.tokenizer), flush=True)
-        origin = {'dataset': corpus.name, 'set': corpus.label, **corpus.origin}
-        origin['block_size'] = config.block_size
+        origin = {
+            'dataset': corpus.name,
+            'set': corpus.label,
+            **corpus.origin,
+            'block_size': config.block_size,
+        }
         results += [origin | row for row in rows]
 
     # Write

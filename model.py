@@ -552,7 +552,8 @@ class Network(nn.Module):
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
         n_known    int or (B,), which on the CPU waits for no device, as in the next ones
-        n_targets  int or (B,), by default T - min(first); columns behind them are undefined
+        n_targets  int or (B,), by default T - min(first); columns behind them are undefined. A row
+                   may have none, which runs one slot, but not all rows
         cache      KVCache: runs only what is not in it, and leaves the known slots there
         n_visits   int or (B,), by default T
         first      int or (B,), by default n_known

@@ -97,7 +97,7 @@ def main(config):
     judge = None
     if judge_name:
         judge = resolve_name(JUDGE).open_judge(judge_name, writer.tokenizer)
-    numbers = [i for i in range(len(prompts)) for _ in range(config.n_samples)]
+    numbers = np.repeat(range(len(prompts)), config.n_samples).tolist()
     texts = writer.read(prompts, way, page, config.seed, numbers)
 
     # Write

@@ -234,9 +234,9 @@ class FrozenLinear(nn.Module):
         self.bias = bias
         self.packed = can_pack(self.weight)
         self.plain = None
-        if self.packed and dtype == linear.weight.dtype == torch.float32:
-            self.plain = self.weight
         if self.packed:
+            if dtype == linear.weight.dtype == torch.float32:
+                self.plain = self.weight
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
 
     def forward(self, x):

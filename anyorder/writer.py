@@ -261,7 +261,7 @@ class Writer:
                     '[[/pattern/]]'
                 )
             of_kinds = [np.flatnonzero(text.kinds == kind) for kind in ('given', 'answer')]
-            rows.append((*map(torch.from_numpy, (text.tokens, *of_kinds)), own))
+            rows.append((text.tokens, *of_kinds, own))
         with self.autocast():
             return [*map(float, logprobs_of_parts(self.network, rows, n_orders))]
 

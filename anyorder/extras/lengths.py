@@ -77,6 +77,6 @@ def length_probabilities(network, template, lengths=()):
         end = found.starts[i + 1] - cut  # of the gap
         before = np.flatnonzero(found.is_known[cut:][:end])
         tokens = found.tokens[cut:][: end + behind[-1] + 1]
-        rows.append((*map(torch.from_numpy, (tokens, before, end + behind)), None))
+        rows.append((tokens, before, end + behind, None))
     logp = torch.stack([*logprobs_of_parts(network, rows)])
     return n, logp.cpu().double().softmax(0)

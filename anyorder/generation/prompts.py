@@ -265,7 +265,7 @@ class Template:
                 '[[8/pattern/]], or [[..]] with a stop'
             )
         n_left = length - self.n_least  # for each [[..]] that is not laid out its share
-        n_rest = [piece.kind for piece in pieces].count('rest')
+        n_rest = self.signs.count('.')
         tokens = []
         kinds = []
         self.starts = []

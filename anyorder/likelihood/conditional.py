@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import numpy as np
 import torch
 
 from anyorder.likelihood.ensemble import ensemble_nll
@@ -36,16 +37,15 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None, seed=None)
 
 
 def logprobs_of_parts(model, texts, n_orders=0):
-    """Yield log p(x_a | x_b) of each of the texts, (tokens (N,), b, a, seed of its shuffles), see
-    conditional_logprob."""
+    """Yield log p(x_a | x_b) of each of the texts, (tokens (N,), b, a, seed of its shuffles), which
+    are arrays or tensors, see conditional_logprob."""
 
     def rows():
         for tokens, b, a, seed in texts:
-            both = torch.cat([b, a])
+            both = torch.from_numpy(np.concatenate([b, a]))
             rest = both[:0]
             if model.slots_class.masked_loss:  # which has to know which positions are blank
-                is_rest = torch.ones(len(tokens), dtype=torch.bool).index_fill(0, both, False)
-                rest = is_rest.nonzero()[:, 0]
+                rest = torch.from_numpy(np.setdiff1d(range(len(tokens)), both))
             for order in orders_of_parts(both, len(b), n_orders, seed):
                 yield tokens, torch.cat([order, rest]), range(len(b), len(both))
 
