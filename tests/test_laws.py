@@ -88,6 +88,7 @@ policy=margin/3:0.2 allowed=True | blocks
 policy=margin/3+1.0 cfg_scale=1.5 | by_step
 policy=eb/3:2.0 presence_penalty=1.5 | blocks
 policy=factor:2.5 cfg_scale=1.5 | guided
+policy=factor:0 |
 n_steps=4 revise=2 presence_penalty=1.5 | revised planned
 policy=margin n_steps=4 revise=2 allowed=True | revised planned
 n_steps=3 revise=5 temperature=0.0 | greedy planned

@@ -13,7 +13,8 @@ class Factor(Rule):
 
         largest n with (n + 1) (1 - c_n) <= factor,   c_1 >= c_2 >= ... the largest probabilities
 
-    and at least one: the more blanks are revealed together, the surer all of them must be.
+    and at least one: the more blanks are revealed together, the surer all of them must be. With
+    factor 0 that is one blank, and all that have a token of probability 1.
     Source: Wu et al. 2025, Fast-dLLM, arXiv 2505.22618."""
 
     score: str = 'top_prob'
