@@ -245,15 +245,6 @@ def test_no_loss_of_a_set_has_the_name_of_a_function(policy):
     Validation(config).check(config)
 
 
-def test_the_best_stays_where_another_order_is_validated_too(policy):
-    run('--max_iters=4', '--keep_best=val_l2r')
-    (entry,) = [entry for entry in log() if 'best' in entry]
-    ruined = ['--max_iters=8', '--learning_rate=50', '--min_lr=50', '--lr_decay_iters=1']
-    resume(*ruined, '--val_orders=l2r,r2l', '--muon_learning_rate=9')
-    last = log()[-1]
-    assert last['val_l2r'] > entry['best'] == last['best']
-
-
 def test_an_order_that_fails_does_so_before_anything_is_written(policy):
     with pytest.raises(ArithmeticError):
         run('--max_iters=2', '--order=policy.py:falls', '--val_orders=random')

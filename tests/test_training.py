@@ -780,6 +780,7 @@ def test_the_history_of_the_best(data, monkeypatch, capsys):
 
 MEASURED = {  # what a resume measures, and the iteration of the best that it knows
     '--patience=9': 1,
+    '--val_orders=l2r,random,r2l --learning_rate=9': 1,
     '--keep_best=val_l2r': None,
     '--eval_iters=1': None,
     '--documents=apart': None,
@@ -790,6 +791,7 @@ MEASURED = {  # what a resume measures, and the iteration of the best that it kn
 
 def best(config, before):
     splits = {'pydocs': {'val': {'sha256': 'a'}}}
+    config = Config(config | starts.written_out(config, {}))
     return best_of(config, Validation(config), splits, before)
 
 
