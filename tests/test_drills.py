@@ -29,8 +29,14 @@ from anyorder.training.validation import validate
 
 pytestmark = pytest.mark.slow
 LONG = ['--max_iters=100000', '--eval_interval=100000', '--lr_decay_iters=100000']
-SHARED = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--max_iters=9']
-SHARED += ['--log_interval=3', '--eval_interval=100']
+SHARED = [
+    *TWO,
+    '--optimizer=adamw',
+    '--dropout=0.1',
+    '--max_iters=9',
+    '--log_interval=3',
+    '--eval_interval=100',
+]
 
 
 def n_updates():
@@ -141,18 +147,24 @@ def wait_until(condition, p):
 KILLS = int(os.environ.get('KILLS', 4))  # how often a run is killed; each takes some ten seconds
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 CKPT = 'out/ckpt.pt'
-TORTURED = '--init_from=auto --optimizer=muon --dropout=0.1 --eval_interval=1 --keep_best=val_any '
-TORTURED += '--patience=1000 --seed=3 --gradient_accumulation_steps=2 --documents=apart '
-TORTURED += f'--dataset=pydocs:0.7,readme:0.3 --max_iters={50 + 20 * KILLS}'
+TORTURED = (
+    '--init_from=auto --optimizer=muon --dropout=0.1 --eval_interval=1 --keep_best=val_any '
+    '--patience=1000 --seed=3 --gradient_accumulation_steps=2 --documents=apart '
+    f'--dataset=pydocs:0.7,readme:0.3 --max_iters={50 + 20 * KILLS}'
+)
 
 
 def begun(n_processes, *args):
     """Start a run; several processes are those of torchrun."""
     launcher = []
     if n_processes > 1:
-        launcher = ['-m', 'torch.distributed.run', '--standalone']
-        launcher.append(f'--nproc_per_node={n_processes}')
-        launcher.append('--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1')
+        launcher = [
+            '-m',
+            'torch.distributed.run',
+            '--standalone',
+            f'--nproc_per_node={n_processes}',
+            '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1',
+        ]
     words = [*launcher, f'{ROOT}/train.py', *TOY, *TORTURED.split(), *args]
     pipe = subprocess.PIPE
     return subprocess.Popen(

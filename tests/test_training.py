@@ -116,9 +116,8 @@ def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine():
 def test_muon_has_the_matrices_of_blocks_alone():
     """Four of each; AdamW has eight other matrices, and vectors, which do not decay."""
     adamw, muon = make_optimizers(learner(), options(optimizer='muon'))
-    found = []
-    for of in adamw.param_groups + muon.param_groups:
-        found.append((len(of['params']), of['weight_decay'], of['lr_ratio']))
+    groups = adamw.param_groups + muon.param_groups
+    found = [(len(of['params']), of['weight_decay'], of['lr_ratio']) for of in groups]
     assert found == [(8, 0.1, 1), (21, 0, 1), (8, 0.1, 3)]
 
 
@@ -558,7 +557,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     assert [entry['tokens'] for entry in every] == [*range(64, 641, 64)]
     said = capsys.readouterr().out
     words = ['bound', 'unigram', 'written in random order', 'written left to right']
-    words += [f'python {name}.py --ckpt=all/ckpt.pt' for name in ('sample', 'eval_ppl')]
+    words += ['python sample.py --ckpt=all/ckpt.pt', 'python eval_ppl.py --ckpt=all/ckpt.pt']
     assert [word for word in words if word not in said] == []
     assert sorted(os.listdir('all')) == ['.ckpt.pt.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
     checkpoint = load_checkpoint('all/ckpt.pt')
