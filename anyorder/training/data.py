@@ -11,7 +11,7 @@ from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizer import tokenizer_of_set
-from anyorder.training.validation import Validation, validate
+from anyorder.training.validation import Validation, in_log, validate
 from configurator import Config
 
 
@@ -68,7 +68,7 @@ class Data:
             n_blanks = int(text.n_blanks.sum())
             for order, nats in of_set.items():
                 loss = float(nats.sum()) / n_blanks
-                losses[f'val_{order}'] += split.share * loss
+                losses[in_log(order)] += split.share * loss
                 if len(self.train) > 1:
-                    losses[f'val_{split.meta.name}_{order}'] = loss
+                    losses[in_log(order, split.meta.name)] = loss
         return val, losses

@@ -27,7 +27,7 @@ class Validation:
         self.losses = {}
         self.masked_loss = named_network(config.network).slots_class.masked_loss
         sets = weights_in(config.dataset)
-        parts = ['', *(f'{name}_' for name in sets if len(sets) > 1)]
+        parts = ['', *sets] if len(sets) > 1 else ['']
         for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
             order = Order.of(text, config)
             name = order.estimate
@@ -37,7 +37,7 @@ class Validation:
                 is_taken = name in ('any', 'l2r', 'own')
             self.orders[name] = order
             for part in parts:
-                loss = f'val_{part}{name}'
+                loss = in_log(name, part)
                 if is_taken or self.losses.setdefault(loss, order) != order:
                     raise ValueError(
                         'val_orders must give each loss a name of its own (any, l2r and own have '
@@ -68,6 +68,11 @@ class Validation:
         the run raises here what it raises, before anything is written."""
         for order in (state.order, *self.orders.values()):
             measured_batch(state.ema.model, text.rows([0]), order, step=state.iter_num)
+
+
+def in_log(order, name=''):
+    """Return what the log calls the loss in an order: of the set of a name, or the mean of all."""
+    return '_'.join(filter(None, ('val', name, order)))
 
 
 def validate(model, text, orders, config, step=0):
