@@ -205,7 +205,7 @@ def loop(update_once, state, data, clock, folder, chart, config):
             if saves:
                 folder.save(state)
             clock.start(state)
-    chart.finish()
+    chart.attempt('finish')
     return val
 
 

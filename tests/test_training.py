@@ -1003,7 +1003,7 @@ def test_a_wandb_that_fails_is_switched_off_and_ctrl_c_ends(wandb, capsys, call)
         setattr(wandb, call, Mock(side_effect=error))
         for it in (2, 4):
             chart.send({'iter': it, 'samples': [['left to right', 'a text']]})
-        chart.finish()
+        chart.attempt('finish')
         return capsys.readouterr().out
 
     for error in (KeyError(), asyncio.CancelledError()):

@@ -24,12 +24,9 @@ class Chart:
             entry = entry | {'samples': table}
         self.attempt('log', entry, step=entry['iter'])
 
-    def finish(self):
-        self.attempt('finish')
-
     def attempt(self, function, *args, **how):
-        """Return what a function of wandb returns. One that fails switches wandb off, and ends
-        nothing else but by Ctrl-C."""
+        """Return what a function of wandb returns, as of 'finish' behind the last entry. One that
+        fails switches wandb off, and ends nothing else but by Ctrl-C."""
         if self.wandb is None:
             return None
         try:

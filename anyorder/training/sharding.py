@@ -19,7 +19,7 @@ SAVINGS = ('recompute', 'shard', 'hybrid', 'recompute,shard', 'hybrid,recompute'
 
 def saves_by(word, config):
     """Whether a run saves memory by this word of SAVINGS."""
-    return word in config['save_memory'].split(',')
+    return word in config.save_memory.split(',')
 
 
 class RecomputedBlock(Block):
@@ -80,10 +80,9 @@ def shard(model, mesh):
 
     # it warns who changes losses in place, which are a view: nobody does
     warnings.filterwarnings('ignore', 'FSDP2-wrapped module')
-    # all weights are split again after a backward pass, which an average has not
-    again = None if model.training else True
     for unit in (*model.transformer.h, model):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=again)
+        # all weights are split again after a backward pass, which an average has not
+        fully_shard(unit, mesh=mesh, reshard_after_forward=None if model.training else True)
     if mesh.ndim > 1:
         model.no_sync = lambda: without_copies(model)
 

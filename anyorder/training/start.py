@@ -161,9 +161,9 @@ def check_options(config, world_size):
 
 def model_config(config, n_tokens=GPT2_N_TOKENS):
     """Return the AOGPTConfig of the options; its vocabulary is n_tokens, and padding to 64 n."""
+    network = named_network(config.network)
     sizes = {name: config[name] for name in (*SIZES, 'dropout')}
-    sizes |= {'vocab_size': embedding_rows(n_tokens), 'n_tokens': n_tokens}
-    return replace(named_network(config.network), **sizes)
+    return replace(network, vocab_size=embedding_rows(n_tokens), n_tokens=n_tokens, **sizes)
 
 
 def set_up_device(config):
@@ -299,7 +299,8 @@ def make_run_model(model, compiled):
             for block in model.transformer.h:
                 block.forward = torch.compile(block.forward)
         return model
-    run_model = torch.compile(model) if compiled else model
-    if n_processes() == 1:
-        return run_model
-    return DistributedDataParallel(run_model, gradient_as_bucket_view=True)
+    if compiled:
+        model = torch.compile(model)
+    if n_processes() > 1:
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return model

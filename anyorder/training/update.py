@@ -166,7 +166,11 @@ class TrainState:
 
         The options of the optimizers stay those of this run."""
         for optimizer, saved in zip(self.optimizers, entries['optimizer'], strict=True):
-            load_moments(optimizer, saved['state'])
+            params = [p for group in optimizer.param_groups for p in group['params']]
+            for i, moments in saved['state'].items():  # unsplit: each process reads its part
+                p = params[i]
+                own = {name: own_part(x, p).to(p.device, copy=True) for name, x in moments.items()}
+                optimizer.state[p] = own
         load_weights(self.ema.model, entries, 'ema')
         self.ema.n_updates = entries['ema_model']['num_updates']
         for name in self.COUNTED:
@@ -214,15 +218,6 @@ class TrainState:
         """Begin the averages of the next line of the log."""
         self.totals.zero_()
         self.logged = self.iter_num
-
-
-def load_moments(optimizer, moments):
-    """Load {number of a parameter: {name: its moment, unsplit}}; each process reads its part."""
-    params = [p for group in optimizer.param_groups for p in group['params']]
-    for i, of_param in moments.items():
-        p = params[i]
-        own = {name: own_part(x, p).to(p.device, copy=True) for name, x in of_param.items()}
-        optimizer.state[p] = own
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
