@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_134,
+    '': 13_135,
     'anyorder': 15_125,
     'anyorder/extras': 5_670,
     'anyorder/extras/hub': 4_563,
@@ -56,12 +56,12 @@ BUDGET = {
     'anyorder/likelihood': 7_617,
     'anyorder/machine': 3_763,
     'anyorder/tokens': 13_331,
-    'anyorder/training': 8_840,
+    'anyorder/training': 8_826,
     'config': 933,
     'data': 422,
     'docs': 1_326,
     'results': 2_746,
-    'tests': 105_055,
+    'tests': 104_959,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
