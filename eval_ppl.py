@@ -210,12 +210,7 @@ def estimate_of(row, way, c, checkpoint, beside_passes):
     adaptive = way.unmasking.adaptive
     name = text if adaptive else LABELS.get(order.kind, order.name_as(text))
     ending = f' in {n_steps}' if n_steps else ''
-    if (
-        not ending
-        and not adaptive
-        and beside_passes
-        and is_drawn(checkpoint.config.slots_class, order)
-    ):
+    if not ending and not adaptive and beside_passes and is_drawn(checkpoint.config, order):
         ending += ', exact'
     if c.temperature != 1:
         ending += ', tempered'

@@ -583,9 +583,8 @@ class Network(nn.Module):
                 'every slot depends on which are known'
             )
 
-        (numbers,), (size,), (kept,) = self.slots_class.plan(
-            (known, first, counts, n_visits), T, cache
-        )
+        bounds = known, first, counts, n_visits
+        (numbers,), (size,), (kept,) = self.slots_class.plan(bounds, T, cache)
         x = self.answer(idx, order, numbers.to(idx.device, non_blocking=True), size, cache)
         if cache is not None:
             cache.length = kept

@@ -141,8 +141,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
 
     n_orders   K; by default that of the options, if another draw or seed makes another order
     known_l2r  whether what is given is read from left to right, in place of the order
-    nats_of    f(model, batch, numbers) -> other nats than the model's in the orders, of a Batch
-               that has each of the blocks K times in a row
+    nats_of    of a program's own estimate: f(model, batch, numbers) -> other nats than the model's
+               in the orders, of a Batch that has each of the blocks K times in a row
     fields     of the Estimate; with nats_of `kind` and `name`, by which the journal tells its nats
                from others"""
     if not order.sees:  # which comes with the blocks
@@ -150,20 +150,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
     # importance weights want the nats of the orders themselves
-    drawn = is_drawn(checkpoint.config.slots_class, order) and 'iw' not in names_in(
-        config.estimates
-    )
-
-    def nats_in_orders(model, batch, numbers):
-        nats = block_nll(
-            model,
-            batch.idx,
-            batch.order,
-            config.batch_size,
-            n_known=batch.n_known if drawn else None,
-            n_given=batch.n_given,
-        )
-        return nats.view(-1, K)
+    drawn = is_drawn(checkpoint.config, order) and 'iw' not in names_in(config.estimates)
 
     def nats(model, corpus, numbers):
         batch = measured_batch(
@@ -175,7 +162,17 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
             step=checkpoint.iter_num,
             left_to_right=known_l2r,
         )
-        return (nats_of or nats_in_orders)(model, batch, numbers)
+        if nats_of:
+            return nats_of(model, batch, numbers)
+        found = block_nll(
+            model,
+            batch.idx,
+            batch.order,
+            config.batch_size,
+            n_known=batch.n_known if drawn else None,
+            n_given=batch.n_given,
+        )
+        return found.view(-1, K)
 
     def about(nats, corpus, row):
         if 'idx' in order.sees:

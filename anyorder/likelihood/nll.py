@@ -29,7 +29,7 @@ def measured_batch(model, rows, order=RANDOM, n_orders=1, seed=0, step=0, **how)
     seen = {'idx': tokens, 'given': given, 'step': step, 'model': model}
     orders = draw_orders(numbers, tokens.size(1), n_orders, seed, order, **seen)
     batch = Batch.of(tokens, orders, given, visits_of(tokens), law=order.law, **how)
-    if not is_drawn(model.slots_class, order):
+    if not is_drawn(model.config, order):
         return batch
     n = batch.n_blanks.numel() // len(numbers)
     return with_known(batch, known_shares(numbers, n, n_orders, seed))
@@ -177,9 +177,9 @@ def padded(rows, value=0):
     return pad_sequence([torch.as_tensor(row) for row in rows], True, value)
 
 
-def is_drawn(slots_class, order):
+def is_drawn(config, order):
     """Whether a pass at a random number of known visits draws the bound."""
-    return slots_class.masked_loss and order.law == 'random'
+    return config.slots_class.masked_loss and order.law == 'random'
 
 
 def with_known(batch, share):

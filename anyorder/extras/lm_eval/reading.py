@@ -56,7 +56,7 @@ def continuation_scores(
     texts = [[*pieces(*rows[r], length)] for r in longest_first]
     how = order, n_orders, seed
     asked = (row for piece in chain(*texts) for row in in_orders(model, *piece, *how))
-    drawn = is_drawn(model.slots_class, order)
+    drawn = is_drawn(model.config, order)
     found = read(model, asked, batch_size * length, score, at_once=drawn)
     for r, text in zip(longest_first, texts):
         nats = 0.0
