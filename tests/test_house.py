@@ -40,7 +40,7 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_135,
+    '': 13_138,
     'anyorder': 15_125,
     'anyorder/extras': 5_670,
     'anyorder/extras/hub': 4_563,
@@ -53,7 +53,7 @@ BUDGET = {
     'anyorder/extras/speed': 5_774,
     'anyorder/extras/tokenizers': 3_695,
     'anyorder/generation': 17_204,
-    'anyorder/likelihood': 7_617,
+    'anyorder/likelihood': 7_611,
     'anyorder/machine': 3_763,
     'anyorder/tokens': 13_331,
     'anyorder/training': 8_826,
