@@ -25,7 +25,7 @@ class Canvas:
     logprob   (B, N) log p in nats of each revealed token, see Runner.write
     u         (B, N) uniform numbers in [0, 1) by which tokens are drawn
     names     of the numbers u, see draw_numbers
-    likeliest (B, N, n) beside each, see Drawing.likeliest; none unless asked for
+    likeliest (B, N, n) beside each, see Drawing.likeliest; n is 0 unless asked for
     keys      (B,) of keys_of: the seeds for draws on the device
 
     On the host:

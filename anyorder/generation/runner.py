@@ -17,10 +17,10 @@ BUCKET = 32  # prompts of 0 to 31 tokens are read together, those of 32 to 63, a
 class Runner:
     """The steps of a Way over the rows of a canvas, one after the other.
 
-    part    the Canvas of the rows that run, in the places that graphs read and write
-    state   what steps keep of these rows besides the cache, see Unmasking.begin
-    numbers the Numbers of the step that runs
-    size    its Size"""
+    part     the Canvas of the rows that run, in the buffers that graphs read and write
+    state    what steps keep of these rows besides the cache, see Unmasking.begin
+    numbers  the Numbers of the step that runs
+    size     its Size"""
 
     def __init__(self, network, workspace, way, part):
         self.network = network

@@ -115,7 +115,7 @@ class Workspace:
         vars(self).clear()
 
     def place(self, part):
-        """Return the rows `part` of a canvas in the tensors that graphs read and write.
+        """Return the rows `part` of a canvas in the buffers that graphs read and write.
 
         Behind them is padding, so that texts of near lengths have the same graphs."""
         if self.graphs is None:
