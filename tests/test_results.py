@@ -27,13 +27,11 @@ def made(tmp_path, monkeypatch):
     def run_finding(*arguments, more=()):
         commands.clear()
         where = [f'--out={tmp_path}/my out', f'--data_dir={tmp_path}']
-        try:
-            run.main(configure(vars(run), [*arguments, *where]), more)
-        finally:
-            os.chdir(tmp_path)  # which it leaves
+        run.main(configure(vars(run), [*arguments, *where]), more)
         return list(commands)
 
     monkeypatch.setattr(subprocess, 'run', record)
+    monkeypatch.setattr(run, 'ROOT', tmp_path)  # to which it changes
     monkeypatch.setenv('OMP_NUM_THREADS', '1')  # which jobs set
     for folder in ('config', 'results'):
         os.symlink(f'{ROOT}/{folder}', folder)

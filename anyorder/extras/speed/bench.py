@@ -82,7 +82,7 @@ TIMES = {
 
 
 def main(config):
-    at_least(config, 1, 'batch_size', 'repeats')
+    at_least(config, 1, 'n_tokens', 'batch_size', 'repeats')
     at_least(config, 0, 'n_updates')
     check_choice('optimizer', config.optimizer, 'adamw', 'muon')
     check_out('out', config.out, '.json')
@@ -91,7 +91,13 @@ def main(config):
     if config.network != 'decoder':
         passes.pop('plain', None)  # which is a decoder with AdaLN
     device, dtype = resolve_device(config.device, config.dtype)
-    model = random_model(config, device)
+    torch.manual_seed(config.seed)
+    sizes = {name: config[name] for name in SIZES}
+    if config.network == 'gpt2':
+        model = GPT2(sizes)
+    else:
+        model = AOGPT(replace(named_network(config.network), **sizes))
+    model.to(device)
     title = (
         f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} '
         f'tokens, vocabulary {config.vocab_size}, {config.network}, {device}, {dtype}, '
@@ -154,16 +160,6 @@ def time_updates(table, model, config, device, dtype):
 
 # --------------------------------------------------------------------------------------------------
 # what is timed
-
-
-def random_model(config, device):
-    """Return a model with random weights, of the sizes and the network that are given."""
-    at_least(config, 1, *SIZES)
-    torch.manual_seed(config.seed)
-    sizes = {name: config[name] for name in SIZES}
-    if config.network == 'gpt2':
-        return GPT2(sizes).to(device)
-    return AOGPT(replace(named_network(config.network), **sizes)).to(device)
 
 
 def training_step(model, run_model, flops, config, dtype):
