@@ -21,7 +21,7 @@ The left is the causal attention of a GPT, the right a step of masked diffusion:
 each given the known tokens alone. A network that has learned all orders does both.
 
 Tokens idx (B, N) always stand in natural order; an order only says how they are visited.
-The functions visit_nll and ensemble_nll of anyorder/likelihood/nll.py have other arguments.
+The function ensemble_nll of anyorder/likelihood/ensemble.py has other arguments.
 Shapes: B batch, N positions, T visits, C width, H heads, D = C / H, V vocabulary."""
 
 import copy
