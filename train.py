@@ -201,7 +201,7 @@ def loop(update_once, state, data, clock, folder, chart, config):
                 chart.send(entry)
                 shown |= entry
                 show(bar, shown)
-                state.start_line()
+                state.begin_averages()
             if saves:
                 folder.save(state)
             clock.start(state)

@@ -296,7 +296,7 @@ def test_averages_run_since_the_last_line_and_are_finite():
     state.totals[::2] = torch.tensor([math.nan, 1.0])
     with one_line('loss nan, gradient norm 0.5.* since iteration 12'):
         state.averages('stop')
-    state.start_line()
+    state.begin_averages()
     assert (state.logged, state.totals.any()) == (14, False)
 
 

@@ -121,10 +121,10 @@ def all_blocks(blocks, n_blocks=0):
     return torch.from_numpy(tokens), torch.from_numpy(given)
 
 
-def visits_of(blocks):
-    """Return (B,), how many tokens of each block stand before its padding; None: it has none."""
-    n_visits = (blocks != PADDING).sum(1)
-    return n_visits if (n_visits < blocks.size(1)).any() else None
+def visits_of(tokens):
+    """Return (B,), how many tokens of blocks (B, N) stand before padding; None: they have none."""
+    n_visits = (tokens != PADDING).sum(1)
+    return n_visits if (n_visits < tokens.size(1)).any() else None
 
 
 class Batch(NamedTuple):
@@ -143,14 +143,14 @@ class Batch(NamedTuple):
     begins: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, blocks, order, given, n_visits=None, begins=None, law='', **how):
-        """Make a batch of blocks (B, N) in orders (B, N) of which in each text what is given comes
+    def of(cls, idx, order, given, n_visits=None, begins=None, law='', **how):
+        """Make a batch of tokens (B, N) in orders (B, N) of which in each text what is given comes
         first, see given_first, also for `how`; of documents that are apart, see apart_first."""
         if begins is None:
             order, n_given, n_blanks = given_first(order, given, n_visits, **how)
         else:
             order, n_given, n_blanks = apart_first(order, given, begins, law)
-        return cls(blocks, order, None, n_visits, n_given, n_blanks, begins)
+        return cls(idx, order, None, n_visits, n_given, n_blanks, begins)
 
     @property
     def texts(self):

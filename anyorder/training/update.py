@@ -193,7 +193,7 @@ class TrainState:
 
         Raises ValueError unless they and the weights are finite; `advice` ends its text."""
         self.sum_seen()
-        # in place: a second call before start_line agrees
+        # in place: a second call before begin_averages agrees
         means = sum_over_processes(self.totals).div_(n_processes())
         loss, norm, n_finite, n_wrong = means.tolist()
         if n_wrong:
@@ -214,7 +214,7 @@ class TrainState:
             )
         return loss, norm
 
-    def start_line(self):
+    def begin_averages(self):
         """Begin the averages of the next line of the log."""
         self.totals.zero_()
         self.logged = self.iter_num

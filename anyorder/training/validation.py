@@ -46,7 +46,8 @@ class Validation:
 
     def check(self, c):
         """Raise ValueError unless a network can be trained and validated in the orders of these
-        options, and keep_best names one of the losses."""
+        options, and keep_best names one of the losses. A plan, whose sets may be missing, does
+        without."""
         for order in (Order.of('own', c), *self.orders.values()):
             if self.masked_loss and (c.l2r_ratio or order.law != 'random'):
                 raise ValueError(
