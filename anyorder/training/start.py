@@ -241,12 +241,12 @@ def make_state(config, before, model, device, flops):
     if saves_by('recompute', config):
         recompute(model)
     mesh = mesh_of(config, device)
+    if mesh is None:
+        model.to(device)
     ema = EMA(model, config.ema_decay)
-    for one in (model, ema.model):
-        if mesh is None:
-            one.to(device)
-        else:
-            shard(one, mesh)
+    if mesh is not None:
+        shard(model, mesh)
+        shard(ema.model, mesh)
     state = TrainState(model, make_optimizers(model, config), ema, Order.of('own', config))
     if before:
         state.resume(before)

@@ -169,8 +169,9 @@ class TrainState:
             params = [p for group in optimizer.param_groups for p in group['params']]
             for i, moments in saved['state'].items():  # unsplit: each process reads its part
                 p = params[i]
-                own = {name: own_part(x, p).to(p.device, copy=True) for name, x in moments.items()}
-                optimizer.state[p] = own
+                optimizer.state[p] = {
+                    name: own_part(x, p).to(p.device, copy=True) for name, x in moments.items()
+                }
         load_weights(self.ema.model, entries, 'ema')
         self.ema.n_updates = entries['ema_model']['num_updates']
         for name in self.COUNTED:
