@@ -242,7 +242,7 @@ def test_no_loss_of_a_set_has_the_name_of_a_function(policy):
     with one_line('val_a_l2r'):
         Validation(config)
     config['dataset'] = 'a'
-    Validation(config).check(config)
+    Validation(config)
 
 
 def test_an_order_that_fails_does_so_before_anything_is_written(policy):

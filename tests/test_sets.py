@@ -312,8 +312,10 @@ def test_no_two_splits_are_of_one_data_set():
 # what is typed of a source: a file, maybe the split that it is
 READ = ['a.jsonl', 'a.jsonl train', 'other/a.txt', 'other/a.txt val', 'other test']
 # a step of reading, and what it may read
-STEPS = [*itertools.product(('prepared.have_prompts', 'prepared.encode_source'), READ)]
-STEPS += itertools.product(['arrays.describe'], ('a.npy', 'a.npz'))
+STEPS = [
+    *itertools.product(('prepared.have_prompts', 'prepared.encode_source'), READ),
+    *itertools.product(['arrays.describe'], ('a.npy', 'a.npz')),
+]
 
 
 @pytest.mark.parametrize('n', [5, 25])

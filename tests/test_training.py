@@ -113,12 +113,13 @@ def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine():
     assert lr_of(5, Config(rate | {'lr_decay_iters': 4})) == get_lr(5, 1.0, 0.1, 4, 4) == 0.1
 
 
-def test_muon_has_the_matrices_of_blocks_alone():
+@pytest.mark.parametrize('rate, ratio', [(1e-2, 3), (0.0, 0.03)])
+def test_muon_has_the_matrices_of_blocks_alone(rate, ratio):
     """Four of each; AdamW has eight other matrices, and vectors, which do not decay."""
-    adamw, muon = make_optimizers(learner(), options(optimizer='muon'))
+    adamw, muon = make_optimizers(learner(), options(optimizer='muon', learning_rate=rate))
     groups = adamw.param_groups + muon.param_groups
     found = [(len(of['params']), of['weight_decay'], of['lr_ratio']) for of in groups]
-    assert found == [(8, 0.1, 1), (21, 0, 1), (8, 0.1, 3)]
+    assert found == [(8, 0.1, 1), (21, 0, 1), (8, 0.1, ratio)]
 
 
 def test_muon_takes_queries_keys_and_values_for_three_matrices():
