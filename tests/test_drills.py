@@ -154,6 +154,9 @@ TORTURED = (
 )
 
 
+HEARD = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
 def begun(n_processes, *args):
     """Start a run; several processes are those of torchrun."""
     launcher = []
@@ -166,10 +169,7 @@ def begun(n_processes, *args):
             '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1',
         ]
     words = [*launcher, f'{ROOT}/train.py', *TOY, *TORTURED.split(), *args]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, *words], text=True, stdout=pipe, stderr=subprocess.STDOUT
-    )
+    return subprocess.Popen([sys.executable, *words], **HEARD)
 
 
 def finished(*run):
@@ -265,9 +265,7 @@ def slurm(data):
 def job(slurm, *typed, **how):
     """Start the batch script."""
     command = ['bash', 'config/train.sbatch', *typed]
-    pipe = subprocess.PIPE
-    how |= {'env': slurm, 'text': True, 'stdout': pipe, 'stderr': subprocess.STDOUT}
-    return subprocess.Popen(command, **how)
+    return subprocess.Popen(command, env=slurm, **HEARD, **how)
 
 
 def test_the_batch_script_saves_at_its_limit_and_is_requeued(slurm):
