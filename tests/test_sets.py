@@ -352,6 +352,7 @@ def texts_of(name):
 SPLITS = {  # those of a data set, the one that is asked for, and ours
     'train test': {'': 'train'},
     'train validation test': {'train': 'train', 'val': 'validation'},
+    'train val': {'train': 'train', 'val': 'val'},
     'train validation=val': {'val': 'validation'},
     'extra': {'': 'extra'},
     'train test=val': {},

@@ -781,7 +781,7 @@ def test_the_history_of_the_best(data, monkeypatch, capsys):
 MEASURED = {  # what a resume measures, and the iteration of the best that it knows
     '--patience=9': 1,
     '--val_orders=l2r,random,r2l --learning_rate=9': 1,
-    '--keep_best=val_l2r': None,
+    '--keep_best=val_l2r --patience=9': None,
     '--eval_iters=1': None,
     '--documents=apart': None,
     '--dataset=pydocs:1,other:2': None,
