@@ -122,16 +122,17 @@ def test_muon_has_the_matrices_of_blocks_alone(rate, ratio):
     assert found == [(8, 0.1, 1), (21, 0, 1), (8, 0.1, ratio)]
 
 
-def test_muon_takes_queries_keys_and_values_for_three_matrices():
+@pytest.mark.parametrize('rows, of_one', [(48, 16), (64, 64), (8, 8)])
+def test_muon_takes_queries_keys_and_values_for_three_matrices(rows, of_one):
     """The steps of PyTorch's own Muon, with a parameter for each matrix, bit for bit."""
     torch.manual_seed(0)
-    weight = torch.nn.Parameter(torch.randn(48, 16))
-    alone = [torch.nn.Parameter(x.detach().clone()) for x in weight.split(16)]
+    weight = torch.nn.Parameter(torch.randn(rows, 16))
+    alone = [torch.nn.Parameter(x.detach().clone()) for x in weight.split(of_one)]
     ours = Muon([weight], lr=0.03, weight_decay=0.1)
     theirs = torch.optim.Muon(alone, lr=0.03, weight_decay=0.1)
     for _ in range(3):
-        weight.grad = torch.randn(48, 16)
-        for x, grad in zip(alone, weight.grad.split(16)):
+        weight.grad = torch.randn(rows, 16)
+        for x, grad in zip(alone, weight.grad.split(of_one)):
             x.grad = grad.clone()
         ours.step()
         theirs.step()
