@@ -783,6 +783,7 @@ MEASURED = {  # what a resume measures, and the iteration of the best that it kn
     '--patience=9': 1,
     '--val_orders=l2r,random,r2l --learning_rate=9': 1,
     '--keep_best=val_l2r --patience=9': None,
+    '--keep_best= --patience=9': None,
     '--eval_iters=1': None,
     '--documents=apart': None,
     '--dataset=pydocs:1,other:2': None,

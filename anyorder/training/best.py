@@ -57,7 +57,8 @@ class Best:
 def best_of(config, validation, splits, before):
     """Return the Best of a run: as of that which it goes on with, or a new one.
 
-    The lowest loss counts no more where the run validates otherwise than before.
+    The lowest loss counts no more where the run validates otherwise than before, or kept no file of
+    it and does now.
 
     splits  {name of a set: what meta.json says of its splits}
     before  the entries of the run that it goes on with, {} of a new run"""
@@ -67,8 +68,8 @@ def best_of(config, validation, splits, before):
     watched = loss and validation.losses[loss].kept
     hashes = {name: of_set['val']['sha256'] for name, of_set in splits.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
-    best = {'loss': loss, 'measures': measures}
+    best = {'loss': loss, 'keeps': bool(config.keep_best), 'measures': measures}
     earlier = before.get('best', {})
     if best.items() <= earlier.items():
         best = earlier
-    return Best(**best | {'keeps': bool(config.keep_best), 'patience': config.patience})
+    return Best(**best | {'patience': config.patience})

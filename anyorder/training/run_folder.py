@@ -78,7 +78,7 @@ class RunFolder:
     @property
     def result(self):
         """The path of the checkpoint that is the result of the run: of the best if there is one,
-        which a run that goes on elsewhere, or keeps it from now on, may lack."""
+        which a run that goes on elsewhere may lack."""
         is_kept = self.best.keeps and self.best.iter_num is not None
         if is_kept and os.path.exists(self.best_path):
             return self.best_path
