@@ -140,12 +140,12 @@ def train(config, update_once):
     where = environment(device) | {'started_from': config.started_from}
     kept = {'config': config, 'environment': where, **data.entries}
     best = best_of(config, data.validation, data.splits, before)
+    chart = start_chart(where, config)  # may fail, and an earlier run has its names yet
     folder = RunFolder(config, kept, best, own_orders, before.get('iter_num'))
     del checkpoint, before, model, lock  # the weights are in the state
     if is_first():
         for line in introduction(state, data, clock, folder, config, why, changed):
             say(line)
-    chart = start_chart(where, config)
 
     # Train
     val = loop(update_once, state, data, clock, folder, chart, config)

@@ -211,7 +211,7 @@ def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n
         file = inode()
         p = begun(n_processes)
         if n == 0:
-            wait_until(lambda: os.path.exists('out/.ckpt.pt.lock'), p)
+            wait_until(lambda: os.path.exists('out/.run.lock'), p)
         elif rng.random() < 0.4:
             time.sleep(rng.random() * seconds)
         else:

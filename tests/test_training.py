@@ -502,7 +502,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, monkeypatch, args):
         run(*args.split())
     assert BAD[args] in e.value.code
     assert '\n' not in e.value.code
-    assert os.path.exists('out') == ('wandb' in args)  # which begins behind the lock
+    assert not os.path.exists('out')
 
 
 @pytest.mark.parametrize('split', ['train', 'val'])
@@ -561,7 +561,7 @@ def test_a_run_leaves_a_log_and_a_checkpoint_and_says_what_came_out(data, capsys
     words = ['bound', 'unigram', 'written in random order', 'written left to right']
     words += ['python sample.py --ckpt=all/ckpt.pt', 'python eval_ppl.py --ckpt=all/ckpt.pt']
     assert [word for word in words if word not in said] == []
-    assert sorted(os.listdir('all')) == ['.ckpt.pt.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
+    assert sorted(os.listdir('all')) == ['.run.lock', 'ckpt.pt', 'ckpt_old.pt', 'log.jsonl']
     checkpoint = load_checkpoint('all/ckpt.pt')
     assert (checkpoint['iter_num'], saved('all/ckpt_old.pt')) == (10, 8)
     assert checkpoint['tokenizer'] == 'bytes'
@@ -844,7 +844,7 @@ def save(folder, it):
 
 
 def files():
-    return sorted(set(os.listdir('out')) - {'.ckpt.pt.lock'})
+    return sorted(set(os.listdir('out')) - {'.run.lock'})
 
 
 @pytest.mark.parametrize('damage', ['cut', 'flip'])
@@ -875,12 +875,14 @@ def test_what_is_no_run_is_not_gone_on_with():
 
 
 def test_a_folder_is_locked_before_it_is_read(forked, monkeypatch):
-    """But by a plan, which writes nothing."""
+    """But by a plan, which writes nothing. Its first save replaces a link."""
+    os.mkdir('out')
+    os.symlink('../its.pt', 'out/ckpt.pt')
     run = folder(2)
     with monkeypatch.context() as patch:
         patch.setattr(starts, 'Checkpoint', None)
         (other,) = forked(resume, code=1)
-    assert 'out/ckpt.pt is in use by another process' in other.said
+    assert 'out/run is in use by another process' in other.said
     _, checkpoint = starts.open_start(typed('--init_from=auto', '--plan=H100'))
     assert checkpoint.iter_num == run.saved == 2
 

@@ -54,7 +54,8 @@ def flush(paths):
         if os.path.isdir(path):
             flush(os.path.join(path, name) for name in os.listdir(path))
             continue
-        with open(path, 'rb+') as f:
+        # Windows flushes only what may be written; what may not is a second name of a file
+        with open(path, 'rb+' if os.access(path, os.W_OK) else 'rb') as f:
             os.fsync(f.fileno())
 
 

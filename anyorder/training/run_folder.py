@@ -4,7 +4,7 @@
     ckpt_old.pt   the one before it
     ckpt_best.pt  with keep_best: the checkpoint of the lowest validation loss so far
     log.jsonl     one entry a line
-    .ckpt.pt.lock locked while a process trains there
+    .run.lock     locked while a process trains there
 
 The first process writes them."""
 
@@ -166,7 +166,8 @@ def lock_first(out_dir):
 def lock_run(out_dir):
     """Return the lock of a run, which this process has as long as it keeps what is returned. Two
     runs of one process may follow each other."""
-    return locked(os.path.join(out_dir, 'ckpt.pt'), timeout=0, is_singleton=True)
+    # no file of the run, which may be a link and then is none
+    return locked(os.path.join(out_dir, 'run'), timeout=0, is_singleton=True)
 
 
 def cut_log(path, last):
