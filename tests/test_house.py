@@ -54,14 +54,14 @@ BUDGET = {
     'anyorder/extras/tokenizers': 3_695,
     'anyorder/generation': 17_204,
     'anyorder/likelihood': 7_611,
-    'anyorder/machine': 3_763,
+    'anyorder/machine': 3_776,
     'anyorder/tokens': 13_331,
     'anyorder/training': 8_826,
     'config': 933,
     'data': 422,
     'docs': 1_326,
     'results': 2_746,
-    'tests': 104_979,
+    'tests': 104_991,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
