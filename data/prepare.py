@@ -1,5 +1,5 @@
 """Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16; uint32
-of more than 65,536 tokens) and DIR/NAME/meta.json.
+of more than 65,536 tokens, or 32,768 where some are given) and DIR/NAME/meta.json.
 
     # what the quickstart reads; no network
     python data/prepare.py pydocs

@@ -35,8 +35,8 @@ class Source:
     """What a set is made of.
 
     origin  what meta.json says of it
-    parts   {split: Documents, or an array}; each document of '' is of train or of val
-    in_val  {numbers of the documents of '' that are of val}"""
+    parts   {split: Documents, or what read_arrays gives}; each document of '' is of train or of val
+    in_val  numbers of the documents of '' that are of val"""
 
     origin: str
     parts: dict

@@ -1,5 +1,6 @@
 """What is a prepared set? A folder with a file <split>.bin of tokens a split, see Meta.pack, and
-meta.json, which says what they are. It is read once, and known to be whole by its hash.
+meta.json, which says what they are. It is read once, and known to be whole by its hash; of a .bin
+the size is checked.
 
     {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "given": false,
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647,

@@ -10,7 +10,8 @@ class Clock:
     """A clock of updates.
 
     `tokens_per_iter` and `flops_per_iter` count all processes together, `peak` one. Both count the
-    padding of documents, which is computed as tokens are; the tokens of the log do not."""
+    padding of documents, which is computed as tokens are; the tokens of the log do not, nor does
+    its MFU."""
 
     def __init__(self, model, config, peak, N):
         """Take N tokens of a sequence, and the device's peak in FLOP/s."""

@@ -63,8 +63,8 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
 
     Process r runs the micro-batches r, r + world_size, ... Each is a function of (seed, iteration,
     its number): resumed runs and runs of several processes see the same ones. DDP averages over the
-    world_size = accumulation / len(micros) processes, so that nats / mean_blanks / len(micros) adds
-    up to the loss, whoever has more blanks. The host never waits for the device.
+    world_size = accumulation / len(batches) processes, so that nats / mean_blanks / len(batches)
+    adds up to the loss, whoever has more blanks. The host never waits for the device.
 
     With `state.graphs` it is recorded once: batches and `lr` may then change, and nothing else.
 
