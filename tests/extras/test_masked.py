@@ -27,7 +27,6 @@ from anyorder.writer import Writer
 from configurator import Config
 from model import KVCache
 
-CONFIG = 'config.json'
 KNOWN = {  # the special tokens come last, in BERT's first
     'llada': MaskedConfig(40, 266, 260, banned=(261,), prefix=(261,)),
     'dream': MaskedConfig(2047, 263, 262, shift=True, banned=(261,), prefix=(261,)),
@@ -163,7 +162,7 @@ def test_what_cannot_be_is_one_line(said):
 
 def test_kept_answers_are_of_one_config_json_and_weights_have_older_names(bert):
     one = digest(opened(bert).model())
-    put(bert / CONFIG, '{"layer_norm_eps": 0.1}')
+    put(bert / 'config.json', '{"layer_norm_eps": 0.1}')
     other = digest(opened(bert).model())
     assert other != one
     older = {}

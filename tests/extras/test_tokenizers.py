@@ -113,11 +113,6 @@ def opened(kind):
     return Library.of_file(f'{kind}.json', tokenizer_like(kind).file)
 
 
-def kind_of_tokenizer(tok):
-    """What a checkpoint keeps of it."""
-    return Meta('', tok.name, tok.n_tokens, tok.eos, tokenizer_file=tok.file)
-
-
 # --------------------------------------------------------------------------------------------------
 # laws of all tokenizers
 
@@ -125,7 +120,8 @@ def kind_of_tokenizer(tok):
 @pytest.mark.parametrize('kind', [*WHOLE, *LIKE])
 def test_a_text_comes_back_from_its_ids_and_a_checkpoint_keeps_the_tokenizer(kind):
     tok = opened(kind)
-    assert tokenizer_of_set(kind_of_tokenizer(tok)).identity == tok.identity
+    kept = Meta('', tok.name, tok.n_tokens, tok.eos, tokenizer_file=tok.file)
+    assert tokenizer_of_set(kept).identity == tok.identity
     special = {tok.eos, *tok.special.values()}
     marked = f'a{END_OF_TEXT} b'
     texts = [WORDS, '']
