@@ -282,7 +282,7 @@ def test_what_a_command_line_lacks_is_one_line(harness, lm, script, monkeypatch)
     assert '-r requirements-extra.txt' in said
 
 
-@pytest.mark.parametrize('word', ['-C', '-C=x', '--config', '--config=x'])
+@pytest.mark.parametrize('word', ['-C', '-Cx', '--config', '--config=x'])
 def test_a_file_of_options_is_in_place_of_our_defaults(word):
     assert arguments([word]) == ['run', word]
 

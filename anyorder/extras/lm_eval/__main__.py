@@ -63,7 +63,7 @@ def arguments(argv):
         return argv
     if argv[:1] == ['run']:
         argv = argv[1:]
-    has_file = any(arg.partition('=')[0] in ('-C', '--config') for arg in argv)
+    has_file = any(arg.startswith(('-C', '--config')) for arg in argv)
     defaults = [] if has_file else DEFAULTS
     return ['run', *defaults, *argv]  # the last value of an option counts
 
