@@ -137,14 +137,28 @@ def time_texts(table, model, passes, config, device, dtype):
 
 def time_updates(table, model, config, device, dtype):
     """Add a row of config.n_updates updates: those of train.py, or of GPT-2."""
+    run = Config(
+        config,
+        gradient_accumulation_steps=1,
+        grad_clip=1.0,
+        l2r_ratio=0.0 if model.slots_class.masked_loss else 0.1,
+        dtype=dtype,
+        learning_rate=1e-3,
+        muon_learning_rate=0.02,
+        weight_decay=0.05,
+        dropout=0.0,
+        save_memory='',
+        beta1=0.9,
+        beta2=0.95,
+    )
     asked = 'auto' if config.compile else False
     compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
     run_model = torch.compile(model) if compiled else model
     flops = training_flops(model, config.batch_size)
     if config.network == 'gpt2':
-        step = gpt2_step(model, run_model, config, dtype)
+        step = gpt2_step(model, run_model, run)
     else:
-        step = training_step(model, run_model, flops, config, dtype)
+        step = training_step(model, run_model, flops, run)
     n = config.n_updates
 
     def updates():
@@ -162,28 +176,14 @@ def time_updates(table, model, config, device, dtype):
 # what is timed
 
 
-def training_step(model, run_model, flops, config, dtype):
+def training_step(model, run_model, flops, run):
     """Return a function that makes an update as train.py does, which takes so many FLOPs."""
-    run = Config(
-        config,
-        gradient_accumulation_steps=1,
-        grad_clip=1.0,
-        l2r_ratio=0.0 if model.slots_class.masked_loss else 0.1,
-        dtype=dtype,
-        learning_rate=1e-3,
-        muon_learning_rate=0.02,
-        weight_decay=0.05,
-        dropout=0.0,
-        save_memory='',
-        beta1=0.9,
-        beta2=0.95,
-    )
     state = TrainState(lean(model), make_optimizers(model, run), EMA(model, 0.9999))
     state.run_model = run_model
     state.graphs = make_graphs(model.device, run, flops)
-    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2**20)
-    split = Split(tokens, Meta(n_tokens=config.n_tokens))
-    sets = [Blocks(split, config.block_size)]
+    tokens = np.random.default_rng(0).integers(run.n_tokens, size=2**20)
+    split = Split(tokens, Meta(n_tokens=run.n_tokens))
+    sets = [Blocks(split, run.block_size)]
     return partial(update, state, sets, run.learning_rate, run)
 
 

@@ -33,19 +33,18 @@ class GPT2(Network):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def gpt2_step(model, run_model, config, dtype):
+def gpt2_step(model, run_model, run):
     """Return a function that makes an update of a GPT2 by the optimizers of train.py, whose groups
     are nanoGPT's. `run_model` is the model, or the model compiled."""
-    rates = dict(learning_rate=6e-4, muon_learning_rate=0.02, beta1=0.9, beta2=0.95)
-    optimizers = make_optimizers(model, Config(config, weight_decay=0.1, **rates))
+    optimizers = make_optimizers(model, Config(run, learning_rate=6e-4, weight_decay=0.1))
 
     def step():
-        tokens = torch.randint(config.n_tokens, (2, config.batch_size, config.block_size))
+        tokens = torch.randint(run.n_tokens, (2, run.batch_size, run.block_size))
         idx, targets = send(tokens, model.device)
-        with autocast(model.device, dtype):
+        with autocast(model.device, run.dtype):
             loss = run_model(idx, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), run.grad_clip)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
