@@ -65,11 +65,11 @@ def open_start(config, program='train.py'):
         fixed |= {size: getattr(checkpoint.config, size) for size in SIZES}
         fixed['network'] = network_name(checkpoint.config)
 
-    # Later ones override earlier ones
-    asked = config | written_out(config, saved)
+    asked = config | written_out(config, saved)  # as given, or by default
     given = overruled({name: asked[name] for name in sorted(config.given)}, fixed, config.typed)
     new = {'started_from': started_from, 'wandb_id': secrets.token_hex(4)}
     here = {'out_dir': config.out_dir, 'init_from': start, 'program': program}
+    # later ones override earlier ones
     return Config(new | asked | saved | given | here), checkpoint
 
 
