@@ -280,9 +280,11 @@ class Checkpoint:
             )
         return found
 
-    def model(self, weights='ema', device='cpu'):
-        """Return model_from_checkpoint of it, which has its counts on the device, and `exempt`."""
-        model = model_from_checkpoint(self.entries, weights, device)
+    def model(self, weights=None, device='cpu'):
+        """Return model_from_checkpoint of it, which has its counts on the device, and `exempt`.
+
+        weights  'ema' or 'raw'; None: those of the Checkpoint"""
+        model = model_from_checkpoint(self.entries, weights or self.weights, device)
         set_exempt(model, self.tokenizer)
         if self.counts is not None:
             model.register_buffer('counts', self.counts.to(device), persistent=False)

@@ -25,7 +25,7 @@ from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.machine.processes import start_processes
 from anyorder.tokens.prepared import prepare
 from anyorder.training.update import update
-from anyorder.training.validation import validate
+from anyorder.training.validation import nats_in_orders
 
 pytestmark = pytest.mark.slow
 LONG = ['--max_iters=100000', '--eval_interval=100000', '--lr_decay_iters=100000']
@@ -92,7 +92,7 @@ def after_updates(network, optimizer, way='', n=2, **more):
     state = start(model, optimizer=optimizer, save_memory=way)
     for _ in range(n):
         update(state, SETS, 1e-2, options(l2r_ratio=0.0, **more))
-    val = validate(state.ema.model, FIVE, {'any': state.order}, options(batch_size=1))
+    val = nats_in_orders(state.ema.model, FIVE, {'any': state.order}, options(batch_size=1))
     entries = state.entries() | {'totals': 0, 'val': val}
     return state, entries_of(state.model, state.ema, **entries)
 

@@ -21,7 +21,7 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.tokens.tokenizer import get_tokenizer
 from anyorder.training.update import TrainState, draw_batch
-from anyorder.training.validation import validate
+from anyorder.training.validation import nats_in_orders
 from configurator import Config
 from model import EMA, Parts
 
@@ -122,7 +122,7 @@ def test_a_text_is_learned_and_validated_as_by_itself(variant, kind, order):
     blocks, given = all_blocks(sets[0])
     begins = begins_in(blocks, kind)
     laws = {'any': RANDOM} if model.slots_class.masked_loss else {'own': law, 'l2r': Order('l2r')}
-    found = validate(model, Corpus.of(sets[0], 0, get_tokenizer('bytes')), laws, config)
+    found = nats_in_orders(model, Corpus.of(sets[0], 0, get_tokenizer('bytes')), laws, config)
     number = Parts.of(blocks, None, begins).number
 
     def count(flags):

@@ -50,7 +50,7 @@ from anyorder.training.clock import Clock
 from anyorder.training.muon import Muon
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import draw_batch, get_lr, lr_of, make_optimizers, update
-from anyorder.training.validation import Validation, validate
+from anyorder.training.validation import Validation, nats_in_orders
 from configurator import Config, configure
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -256,7 +256,7 @@ def test_two_processes_are_one(forked, whole):
     encoder = make_model(attention='bidirectional')
     apart = Blocks(Split(TOKENS, Meta(eos=10, n_tokens=11)), 9, 'apart')
     texts = FIVE, Corpus.of(apart, 5, Bytes())
-    found = [validate(encoder, text, {'any': RANDOM}, config) for text in texts]
+    found = [nats_in_orders(encoder, text, {'any': RANDOM}, config) for text in texts]
 
     def both():
         start_processes()
@@ -266,7 +266,7 @@ def test_two_processes_are_one(forked, whole):
         assert is_split(state.model.lm_head.weight)
         for model in (encoder, state.ema.model):
             for text, val in zip(texts, found):
-                close(validate(model, text, {'any': RANDOM}, config), val)
+                close(nats_in_orders(model, text, {'any': RANDOM}, config), val)
 
     forked(both, both)
 
@@ -277,7 +277,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     for dtype in ('float32', 'bfloat16'):
         state = start(learner().float())
         update(state, SETS, 1e-9, options(dtype=dtype))
-        val = validate(state.model, FIVE, {'own': Order('r2l')}, options(dtype=dtype))
+        val = nats_in_orders(state.model, FIVE, {'own': Order('r2l')}, options(dtype=dtype))
         found.append(torch.stack([state.totals[0], val['own'].mean() / 9]))
     torch.testing.assert_close(*found, rtol=0.05, atol=0)
     assert (found[0] != found[1]).all()

@@ -159,4 +159,4 @@ def open_judge(name, tokenizer):
             f'a judge reads left to right, {name} was trained in another order ({kind}) alone: '
             'choose another judge'
         )
-    return Judge(name, checkpoint.model(checkpoint.weights), own)
+    return Judge(name, checkpoint.model(), own)

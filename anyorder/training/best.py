@@ -64,8 +64,8 @@ def best_of(config, validation, splits, before):
     before  the entries of the run that it goes on with, {} of a new run"""
     loss = config.keep_best
     if config.patience and not loss:
-        loss = [*validation.losses][0]
-    watched = loss and validation.losses[loss].kept
+        loss = [*validation.order_of][0]
+    watched = loss and validation.order_of[loss].kept
     hashes = {name: of_set['val']['sha256'] for name, of_set in splits.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
     best = {'loss': loss, 'keeps': bool(config.keep_best), 'measures': measures}

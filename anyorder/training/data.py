@@ -11,7 +11,7 @@ from anyorder.machine.processes import first_process_first
 from anyorder.tokens.blocks import Blocks
 from anyorder.tokens.mixture import counts_of, mixed, set_shares, weights_in
 from anyorder.tokens.tokenizer import tokenizer_of_set
-from anyorder.training.validation import Validation, in_log, validate
+from anyorder.training.validation import Validation, in_log, nats_in_orders
 from configurator import Config
 
 
@@ -57,13 +57,13 @@ class Data:
         }
 
     def validate(self, state, config):
-        """Return ([what `validate` gives of a set], each as if it were alone, {one of
-        Validation.losses: nats a blank}), means over the sets by their shares."""
+        """Return ([what `nats_in_orders` gives of a set], each as if it were alone, {one of
+        Validation.order_of: nats a blank}), means over the sets by their shares."""
         val = []
-        losses = dict.fromkeys(self.validation.losses, 0.0)
+        losses = dict.fromkeys(self.validation.order_of, 0.0)
         for split, text in zip(self.train, self.val):
             orders = self.validation.orders
-            of_set = validate(state.ema.model, text, orders, config, state.iter_num)
+            of_set = nats_in_orders(state.ema.model, text, orders, config, state.iter_num)
             val.append(of_set)
             n_blanks = int(text.n_blanks.sum())
             for order, nats in of_set.items():

@@ -89,7 +89,7 @@ def conclusion(state, data, val, folder, config):
 
 
 def validation_table(val, text, tokenizer, order):
-    """Return what `validate` gave of a set as a table, for texts with the entropy of single
+    """Return what `nats_in_orders` gave of a set as a table, for texts with the entropy of single
     tokens."""
     own = f'own order ({order.name})'
     titles = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': own}

@@ -17,52 +17,52 @@ class Validation:
     n_blocks  of a set, if there are as many
     orders    {its name: Order}: random order is 'any', own order 'any', 'l2r' or 'own', and a
               function FILE.py:NAME is NAME
-    losses    {name in the log: Order}: 'val_any', the mean over the sets, and of several sets
-              'val_books_any', ... behind it"""
+    order_of  {name of a loss in the log: Order}: 'val_any', the mean over the sets, and of several
+              sets 'val_books_any', ... behind it"""
 
     def __init__(self, config):
         """Raises ValueError for two losses of one name."""
         self.n_blocks = config.eval_iters * config.batch_size
         self.orders = {}
-        self.losses = {}
+        self.order_of = {}
         self.masked_loss = named_network(config.network).slots_class.masked_loss
         sets = weights_in(config.dataset)
         parts = ['', *sets] if len(sets) > 1 else ['']
-        for text in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
-            order = Order.of(text, config)
+        for typed in config.val_orders or (['own'] if self.masked_loss else ['own', 'l2r']):
+            order = Order.of(typed, config)
             name = order.estimate
             is_taken = False
-            if name == 'own' and text != 'own':
+            if name == 'own' and typed != 'own':
                 name = order.name.rpartition('.py:')[2]
                 is_taken = name in ('any', 'l2r', 'own')
             self.orders[name] = order
             for part in parts:
                 loss = in_log(name, part)
-                if is_taken or self.losses.setdefault(loss, order) != order:
+                if is_taken or self.order_of.setdefault(loss, order) != order:
                     raise ValueError(
                         'val_orders must give each loss a name of its own (any, l2r and own have '
                         f'one): rename a function, got {loss} twice'
                     )
 
-    def check(self, c):
+    def check(self, config):
         """Raise ValueError unless a network can be trained and validated in the orders of these
         options, and keep_best names one of the losses. A plan, whose sets may be missing, does
         without."""
-        for order in (Order.of('own', c), *self.orders.values()):
-            if self.masked_loss and (c.l2r_ratio or order.law != 'random'):
+        for order in (Order.of('own', config), *self.orders.values()):
+            if self.masked_loss and (config.l2r_ratio or order.law != 'random'):
                 raise ValueError(
-                    f'network={c.network} has a masked loss, a bound for random orders: l2r_ratio '
-                    f"must be 0, got {c.l2r_ratio}, and order and val_orders 'random', got "
-                    f'{order.kind!r}'
+                    f'network={config.network} has a masked loss, a bound for random orders: '
+                    f'l2r_ratio must be 0, got {config.l2r_ratio}, and order and val_orders '
+                    f"'random', got {order.kind!r}"
                 )
             if not order.sees:  # which wants tokens
-                order.check(c.block_size)
-            elif 'model' in order.sees and c.save_memory not in ('', 'recompute'):
+                order.check(config.block_size)
+            elif 'model' in order.sees and config.save_memory not in ('', 'recompute'):
                 raise ValueError(
-                    f'{order.name} asks for the model, which save_memory={c.save_memory} splits: '
-                    'leave one of the two out'
+                    f'{order.name} asks for the model, which save_memory={config.save_memory} '
+                    'splits: leave one of the two out'
                 )
-        check_choice('keep_best', c.keep_best, *self.losses, '')
+        check_choice('keep_best', config.keep_best, *self.order_of, '')
 
     def try_orders(self, state, text):
         """Draw each order of the run once, for the first block of a Corpus: a function that sees
@@ -76,7 +76,7 @@ def in_log(order, name=''):
     return '_'.join(filter(None, ('val', name, order)))
 
 
-def validate(model, text, orders, config, step=0):
+def nats_in_orders(model, text, orders, config, step=0):
     """Return {name: nats}, (n,) float64 each, of the n blocks of a Corpus, in each of the `orders`
     {name: Order}.
 
