@@ -114,7 +114,7 @@ def train(config, update_once):
     # Open what the run begins from, and what it reads
     start_processes()
     lock = lock_first(config.out_dir)  # before anything is read of it, till the RunFolder has it
-    own_orders = own_orders_of(config)
+    own_orders = own_orders_of(config)  # as typed: open_start writes orders out
     config, checkpoint = open_start(config, trained_by(update_once))
     before = checkpoint.entries if config.init_from == 'resume' else {}
     check_options(config, n_processes())
@@ -184,7 +184,7 @@ def loop(update_once, state, data, clock, folder, chart, config):
             if not (logs or saves):
                 continue
 
-            # The only wait for the device
+            # The only wait for the device, in which tokens are counted, too
             loss, norm = state.averages(folder.way_on())
 
             # Validate the average, and tell

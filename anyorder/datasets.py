@@ -87,7 +87,7 @@ def names_of_run(run):
     return [name for name, _ in sets_in(run.get('dataset', ''))]
 
 
-def name_of_run(run):
+def only_set_of(run):
     """Return the name of the set of a run with these options; '' of a run that names none.
 
     Raises ValueError where the run mixes several."""

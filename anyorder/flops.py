@@ -10,15 +10,13 @@ import torch
 PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}
 
 
-def training_flops(model, batch_size, N=None):
+def training_flops(model, batch_size, N):
     """Return the model's FLOPs of a training step on batch_size sequences, forward and backward.
 
-    A sequence has N tokens, by default block_size. Every weight of a matrix product takes 6 a slot
-    (AdaLN: 6 a position; embeddings: none). Attention takes 12 N C a slot and layer, times the
-    share of the pairs that see each other. The content of two streams has no last layer but its
-    keys."""
+    A sequence has N tokens. Every weight of a matrix product takes 6 a slot (AdaLN: 6 a position;
+    embeddings: none). Attention takes 12 N C a slot and layer, times the share of the pairs that
+    see each other. The content of two streams has no last layer but its keys."""
     c = model.config
-    N = N or c.block_size
     tokens = batch_size * N
     n_layers = c.n_layer
     is_double = c.target_position == 'two_stream'

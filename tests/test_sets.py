@@ -27,7 +27,7 @@ from oracle import chi2_of, limit
 from toy_runs import log, run
 
 from anyorder.checkpoint import load_checkpoint
-from anyorder.datasets import name_of_run, names_of_run, open_split, open_splits
+from anyorder.datasets import names_of_run, only_set_of, open_split, open_splits
 from anyorder.extras.puzzles.sets import prepare_puzzles
 from anyorder.likelihood.measured import open_corpus
 from anyorder.tokens import prepared as p
@@ -803,9 +803,9 @@ def test_weights_are_shares():
     assert weights_in('a:2, b :6') == {'a': 2, 'b': 6}
     assert shares_of([1e308, 1e308]).tolist() == [0.5, 0.5]
     assert names_of_run({'dataset': 'a:of old,,../b'}) == ['a', '../b']
-    assert (name_of_run({'dataset': 'a'}), name_of_run({})) == ('a', '')
+    assert (only_set_of({'dataset': 'a'}), only_set_of({})) == ('a', '')
     with one_line('trained on a and b'):
-        name_of_run({'dataset': 'a:2, b:6'})
+        only_set_of({'dataset': 'a:2, b:6'})
     for text, said in WEIGHTS.items():
         with one_line(said):
             weights_in(text)

@@ -707,7 +707,7 @@ def test_the_history_of_a_folder(data, capsys):
     found = said('--max_iters=3', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3')
     assert found.splitlines()[3].endswith('beta1 0.9 -> 0.5, train and val of pydocs')
     checkpoint = load_checkpoint('out/ckpt.pt')
-    small, large = (training_flops(model_from_checkpoint(checkpoint), n) for n in (8, 16))
+    small, large = (training_flops(model_from_checkpoint(checkpoint), n, 8) for n in (8, 16))
     assert [entry['flops'] for entry in log()] == [small, small + large, 2 * small + large]
     matrices, _ = checkpoint['optimizer'][0]['param_groups']
     assert (matrices['betas'][0], matrices['weight_decay']) == (0.5, 0.3)

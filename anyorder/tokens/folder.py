@@ -58,9 +58,9 @@ class Folder:
         self.kept = whole_splits(self.path, self.meta)
         self.there = {split: self.kept.pop(split) for split in self.wanted if split in self.kept}
 
-    def is_done(self, differs, same=True):
+    def is_done(self, differs, same_rows=True):
         """Return whether nothing is left to write, and say so: all splits are there, of this kind,
-        from this origin and the `same`.
+        from this origin, and of puzzles with the `same_rows`.
 
         Raises ValueError where nothing may be written: if some are there and are not such, unless
         `force` replaces them; and if the splits that stay are of another kind, or from a source of
@@ -70,7 +70,7 @@ class Folder:
         origins = [entry['source'] for entry in self.there.values()]
         if origins and not self.force:
             are_all = len(origins) == len(self.wanted) and {*origins} == {self.origin}
-            if are_all and same and not differs:
+            if are_all and same_rows and not differs:
                 print('there already: to prepare it with --force replaces it')
                 return True
             raise ValueError(

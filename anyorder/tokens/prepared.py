@@ -86,7 +86,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
 
     source     a file, a folder, or hf:OWNER/NAME; '' is the data set's own
     split      '' is all of them
-    tokenizer  '' is the one of the folder, or of the data set
+    tokenizer  '' is the one of the folder, or of the data set; splits that stay keep theirs
     force      replace splits that are there
     keys       text_key and prompt_key of a source with fields"""
     known = DATA_SETS[data_set]
@@ -131,7 +131,7 @@ def open_documents(data_set, source, split, **keys):
     Its own documents, which may be a download, are only read where they are iterated."""
     known = DATA_SETS[data_set]
     if source or not known.documents:
-        named = split or 'test' if known.splits else split
+        named = (split or 'test') if known.splits else split
         made_of = open_source(source, named, bool(known.splits), **keys)
     elif known.splits:
         named = [split] if split else known.splits

@@ -71,7 +71,7 @@ class Tokenizer:
     pieces         the bytes of text of each id, wherever it stands, None of one that is no text;
                    None where that cannot be said
     n_bytes        (n_tokens,) how many they are of the text that was read, or None
-    is_bytes       whether the tokens of a text are pieces of its bytes, of a tokenizer of texts
+    is_bytes       whether the tokens of a text are pieces of its bytes; True without texts
     texts          the text of each id, of tokens that are symbols and no pieces of texts; else None
     special        {text that shows a special token: id} of those that are read where they are shown
     unknown        the id that stands for what the vocabulary lacks, or None
@@ -134,7 +134,7 @@ class Tokenizer:
     def shown_spans(self, text):
         """Return the spans of a text in which special tokens stand as they are shown, the end of a
         document as END_OF_TEXT."""
-        if self.special.get(END_OF_TEXT) == self.eos:
+        if self.special.get(END_OF_TEXT) == self.eos:  # or there is neither
             return self.spans(text, shown=True)
         found = []
         here = 0

@@ -66,11 +66,12 @@ def open_start(config, program='train.py'):
         fixed['network'] = network_name(checkpoint.config)
 
     asked = config | written_out(config, saved)  # as given, or by default
-    given = overruled({name: asked[name] for name in sorted(config.given)}, fixed, config.typed)
+    given = {name: asked[name] for name in sorted(config.given)}
+    say_overruled(given, fixed, config.typed)
     new = {'started_from': started_from, 'wandb_id': secrets.token_hex(4)}
     here = {'out_dir': config.out_dir, 'init_from': start, 'program': program}
     # later ones override earlier ones
-    return Config(new | asked | saved | given | here), checkpoint
+    return Config(new | asked | saved | given | fixed | here), checkpoint
 
 
 def resolve_start(config):
@@ -115,9 +116,8 @@ def written_out(config, saved):
     return {'network': network, **order_options(config, saved)}
 
 
-def overruled(given, fixed, typed):
-    """Return the options that are given, overruled by those that a checkpoint has `fixed`, and say
-    which.
+def say_overruled(given, fixed, typed):
+    """Say which of the options that are given those that a checkpoint has `fixed` overrule.
 
     Raises ValueError for those that are `typed`."""
     found = differing(given, fixed)
@@ -129,7 +129,6 @@ def overruled(given, fixed, typed):
         )
     if found and is_first():
         say(f'the checkpoint overrules the config file: {", ".join(found.values())}')
-    return given | fixed
 
 
 def check_options(config, world_size):
@@ -273,7 +272,7 @@ def resolve_compile(compile, device, flops, max_iters):
     'auto' wants what makes the kernels, Triton or the C++ compiler, and a long run.
 
     compile     True, False or 'auto'
-    flops       of the whole run
+    flops       of one process in the whole run
     max_iters   updates of the run"""
     if compile != 'auto':
         return bool(compile), 'as asked, or as the run began'

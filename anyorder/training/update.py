@@ -75,6 +75,7 @@ def update(state, sets, lr, config, draw=draw_batch, loss=blank_nll):
     for micro in range(rank, config.gradient_accumulation_steps, world_size):
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))
         batches[micro] = draw(state, sets, config)
+    # whether a loss of a program's own waits for the device, nobody knows
     work = launch if state.graphs and loss is blank_nll else learn
     found = work(state, batches, lr, config, loss)
     state.ema.update(state.model)

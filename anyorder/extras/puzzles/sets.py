@@ -43,9 +43,9 @@ def prepare_puzzles(task, data_dir, name='', split='', n_rows=(), force=False, s
     counts = {'train': kind.n_train, **N_ROWS, **dict(n_rows)}
     path = place_of(data_dir, name or task, split)
     with folder_to_write(path, wanted, origin, force) as folder:
-        others = ['puzzle'] if folder.meta and folder.meta.puzzle != puzzle else []
-        same = all(said['rows'] == counts[s] for s, said in folder.there.items())
-        if folder.is_done(others, same):
+        differs = ['puzzle'] if folder.meta and folder.meta.puzzle != puzzle else []
+        same_rows = all(said['rows'] == counts[s] for s, said in folder.there.items())
+        if folder.is_done(differs, same_rows):
             return folder.meta
         made_of = {s: make_puzzles(rules, s, counts[s], seed) for s in wanted}
         tokens, _ = made_of[wanted[0]]

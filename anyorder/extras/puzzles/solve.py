@@ -53,7 +53,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from anyorder.datasets import name_of_run, open_split, prepared_anew
+from anyorder.datasets import only_set_of, open_split, prepared_anew
 from anyorder.extras.puzzles.puzzle import Puzzle
 from anyorder.extras.puzzles.rules import judge_of
 from anyorder.extras.puzzles.sets import SHARES
@@ -167,7 +167,7 @@ def open_puzzles(checkpoint, c):
     """Return the Puzzles that are asked for."""
     tokenizer = checkpoint.tokenizer
     block_size = checkpoint.config.block_size
-    name = c.dataset or name_of_run(checkpoint.run)
+    name = c.dataset or only_set_of(checkpoint.run)
     data_dir = c.data_dir or checkpoint.run.get('data_dir', 'data')
     check_choice('split', c.split, *SHARES)
     split = open_split(data_dir, name, c.split)

@@ -154,7 +154,7 @@ def time_updates(table, model, config, device, dtype):
     asked = 'auto' if config.compile else False
     compiled, _ = resolve_compile(asked, device, math.inf, LONG_RUN)
     run_model = torch.compile(model) if compiled else model
-    flops = training_flops(model, config.batch_size)
+    flops = training_flops(model, config.batch_size, config.block_size)
     if config.network == 'gpt2':
         step = gpt2_step(model, run_model, run)
     else:

@@ -40,7 +40,7 @@ import time
 
 import numpy as np
 
-from anyorder.datasets import name_of_run
+from anyorder.datasets import only_set_of
 from anyorder.extras.judge import measure, open_judge
 from anyorder.extras.table import Table
 from anyorder.generation.way import Way
@@ -71,7 +71,7 @@ def main(config):
     ways = ways_of(config, writer.checkpoint)
     judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
     run = writer.checkpoint.run
-    dataset = config.dataset or name_of_run(run)
+    dataset = config.dataset or only_set_of(run)
     if not dataset:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     text = open_corpus(
