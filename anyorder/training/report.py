@@ -124,19 +124,20 @@ def samples(model, data, order, config):
 
 def commands_to_go_on(data, order, folder):
     """Yield lines of the commands that sample and evaluate the result, or solve its puzzles."""
-    puzzles = [split.meta for split in data.train if split.meta.given]
+    metas = [split.meta for split in data.train]
+    puzzles = [meta for meta in metas if meta.given and not meta.prompts]
     rows = [
         (f'-m anyorder.extras.puzzles solve --dataset={meta.name}', 'orders', [meta])
         for meta in puzzles
     ]
     if not puzzles:
         rows.append(('sample.py', 'order', []))
-    for program, option, metas in (*rows, ('eval_ppl.py', 'orders', puzzles)):
+    for program, option, read in (*rows, ('eval_ppl.py', 'orders', puzzles)):
         words = ['  python', program, f'--ckpt={shlex.quote(folder.result)}']
         if order.sees and program != 'eval_ppl.py':  # nothing is written in it
             words.append(f'--{option}=random')
         elif 'order' in folder.own_orders:
             words.append(f'--{option}={shlex.quote(folder.own_orders["order"])}')
-        if any('test' not in meta.splits for meta in metas):
+        if any('test' not in meta.splits for meta in read):
             words.append('--split=val')
         yield ' '.join(words)
