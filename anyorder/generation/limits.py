@@ -75,12 +75,10 @@ class Limits:
         rounding alone."""
         return score
 
-    def reveal(self, cells, token):
-        """Take note that the tokens (m,) of Cells are known now."""
-
-    def weigh(self, part, cells, nats):
-        """Add nats (m,), log p - log q of tokens that were drawn in Cells of the rows `part` of the
-        canvas, to the weights of their rows."""
+    def reveal(self, part, cells, token, nats):
+        """Take note that the tokens (m,) of Cells of the rows `part` of the canvas are known now,
+        with log p - log q (m,) of each in nats: the law of each by itself before the temperature,
+        and the law that drew it."""
 
     def take(self, rows):
         """Return the limits of these rows of the canvas, numbers on the host, which may repeat."""

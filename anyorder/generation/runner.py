@@ -138,9 +138,9 @@ class Runner:
             own = logits[number]
             law = limits.law(one, own)
             token = self.tokens(one, law)
-            logprob = self.write(one, token, law)
-            limits.reveal(one, token)
-            limits.weigh(self.part, one, token_logprob(own, token) - logprob)
+            self.write(one, token, law)
+            logq = token_logprob(self.drawing.tempered(law), token)
+            limits.reveal(self.part, one, token, token_logprob(own, token) - logq)
 
     def tokens(self, cells, logits):
         """Draw tokens (m,) by the numbers of their positions, or by noise. A scored text keeps its
@@ -153,22 +153,20 @@ class Runner:
 
     def write(self, cells, token, logits):
         """Write tokens (m,) into the canvas, the step of each and its log p in nats: of a forced
-        text by the law of the drawing, else by the untempered model, with the penalty on known
-        tokens; and the likeliest tokens, if somebody asks. Return log p (m,), if it is kept."""
+        text by the law of the drawing, else by the untempered law that the drawing tempers; and
+        the likeliest tokens, if somebody asks."""
         part = self.part
         cells.write(part.idx, cells.position, token)
         cells.write(part.step, cells.position, self.numbers.step[cells.row])
         if not part.with_logprob:
-            return None
+            return
         n = part.likeliest.size(2)
         if n:
             found = self.drawing.likeliest(logits, n, token)
             cells.write(part.likeliest, cells.position, found)
         if self.drawing.forced:
             logits = self.drawing.tempered(logits)
-        logprob = token_logprob(logits, token)
-        cells.write(part.logprob, cells.position, logprob)
-        return logprob
+        cells.write(part.logprob, cells.position, token_logprob(logits, token))
 
     def put_first(self, cells, columns):
         """Have part.order visit the Cells as in `columns` (B, targets)."""

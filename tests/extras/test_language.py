@@ -144,7 +144,7 @@ def written(model, how, rows, device='cpu'):
     parts = [(rows.index(r), i, [-1] * n, pattern) for r, i, n, pattern in PARTS if r in rows]
     tables = ROWS[rows].to(device), ORDER.to(device), KNOWN[rows]
     canvas = canvas_of(*tables, parts, rows)
-    fill(model, canvas, Way(unmasking_of(**how)))
+    fill(model, canvas, Way(unmasking_of(**how), Drawing(0.7)))
     found = canvas.idx, canvas.order, canvas.logprob, canvas.limits.log_weight
     return [x.cpu() for x in found]
 
@@ -186,14 +186,20 @@ def test_scores_that_differ_by_rounding_alone_are_equal():
     assert torch.equal(without_rounding(score, row), equal)
 
 
-@pytest.mark.parametrize('how, drawing', [(HOWS[1], {'presence_penalty': 1.5}), (HOWS[5], {})])
+DRAWINGS = {'presence_penalty': 1.5}, {'temperature': 0.7, 'top_p': 0.9}
+
+
+@pytest.mark.parametrize('how, drawing', zip((HOWS[1], HOWS[5]), DRAWINGS))
 def test_a_text_is_scored_as_it_was_written(how, drawing):
+    """Its log q and its weight add up to log p, whatever law has drawn it."""
     model = toy()
     canvas = canvas_of(torch.zeros(40, N, dtype=torch.long))
     fill(model, canvas, Way(unmasking_of(**how), Drawing(**drawing)))
     again = scored(model, canvas.idx, how, drawing)
-    close(again.logprob, canvas.logprob)
     close(again.limits.log_weight, canvas.limits.log_weight)
+    plain = scored(model, canvas.idx, how, drawing | {'temperature': 1, 'top_p': 1})
+    close(plain.logprob, canvas.logprob)
+    close(*[one.logprob.sum(1) + one.limits.log_weight for one in (again, plain)])
 
 
 @pytest.mark.parametrize('how', [HOWS[0], HOWS[4]])

@@ -45,8 +45,9 @@ class Language(Limits):
     drawn by these laws in turn, each given those before it, are drawn from the joint law q.
 
     inner       the Limits of each blank by itself, or the Language of another table
-    log_weight  the sum of log p(token) - log q(token) of the tokens that were drawn: with
-                E_q[p / q] = p(the text matches) a weight for the law of the network itself
+    log_weight  the sum of log p(token) - log q(token) of the tokens in the spans: with E_q[p / q] =
+                p(the text matches) a weight for the law of the network itself. Here q is tempered
+                and cut as the tokens were drawn, and p is not
 
     What is known of the n spans of at most L places is on the host: what a device has is brought
     here. A span may begin before the canvas, and end behind it.
@@ -183,19 +184,17 @@ class Language(Limits):
         own = self.classes.added(logits[number], log_weights)
         return logits.to(own.dtype).index_copy(0, number, own)
 
-    def reveal(self, cells, token):
-        self.inner.reveal(cells, token)
+    def reveal(self, part, cells, token, nats):
+        self.inner.reveal(part, cells, token, nats)
         span, place, number = self.find(cells)
         self.hold(span, place, token[number].cpu().numpy())
+        row = part.rows.to(nats.device)[cells.row[number]]
+        self.log_weight.index_add_(0, row, nats[number].to(self.log_weight.dtype))
 
     def compared(self, score, cells):
         score = self.inner.compared(score, cells)
         is_own = torch.isin(cells.row, torch.from_numpy(self.row).to(cells.row.device))
         return torch.where(is_own, without_rounding(score, cells.row), score)
-
-    def weigh(self, part, cells, nats):
-        row = part.rows.to(nats.device)[cells.row]
-        self.log_weight.index_add_(0, row, nats.to(self.log_weight.dtype))
 
     def take(self, rows):
         row, spans = np.nonzero(rows.numpy()[:, None] == self.row)
