@@ -46,7 +46,7 @@ class Text:
     spans       [[start, end], ...] of its stretches
     n_steps     steps of the stretches that are written
     n_passes    passes of the network that they took
-    log_weight  see sample"""
+    log_weight  see sample; None of a text that is revised"""
 
     def __init__(self, template, seed, page, checkpoint, row):
         """Begin to write the text of a Template whose blanks have their lengths.
@@ -185,8 +185,9 @@ class Text:
         stretches  [[start, end], ...] where the text did not fit into the model, or has sections
         lengths    a dict for each blank that found its length, see choose_lengths
         patterns   [[start, end, pattern], ...] of what matches one
-        log_weight log p - log q in nats of its tokens, by the untempered law without the patterns
-                   and with them: a weight of samples that are drawn by the latter
+        log_weight log p - log q in nats of the tokens in patterns: p is the law without patterns,
+                   temperature and cuts, q the law that drew or scored them. A weight with which
+                   samples stand for p. A revised text has none: what drew it is not known
         top_logprobs  if they are kept: of each token that was written what `said` says, None of
                    others
         stopped    with a stop: whether the text has one, or each of its open blanks if it has any
@@ -213,7 +214,8 @@ class Text:
             sample['lengths'] = self.template.chosen
         if self.patterns:
             sample['patterns'] = [[*span, pattern.text] for *span, pattern in self.patterns]
-            sample['log_weight'] = self.log_weight
+            if self.log_weight is not None:
+                sample['log_weight'] = self.log_weight
         if self.page.stop:
             sample['stopped'] = self.n_open == 0
         return sample
@@ -256,7 +258,10 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
         log_weights = canvas.limits.log_weight.tolist()
         for text, n, log_weight in zip(written, canvas.n_passes.tolist(), log_weights):
             text.n_passes += n
-            text.log_weight += log_weight
+            if way.unmasking.revise:  # it has those that were thrown away, too
+                text.log_weight = None
+            else:
+                text.log_weight += log_weight
 
 
 def next_canvas(texts, order, device):

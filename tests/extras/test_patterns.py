@@ -284,6 +284,7 @@ def test_what_is_written_matches(writer, how):
         whole = rf'a {DATE}, (?s:.*)((bc)+|[x/]{{5}})\./[^]]{{2}}]'
         assert re.fullmatch(whole, shown(text))
         assert text.sample['patterns'][0] == [2, 9, DATE]
+        assert ('log_weight' in text.sample) == ('revise' not in how)
 
 
 @pytest.mark.parametrize('order', ['l2r', pytest.param('margin', marks=slow)])
