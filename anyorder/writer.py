@@ -199,7 +199,7 @@ class Writer:
             if n < n_row and not isinstance(prompt, str):
                 raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
         check_templates(templates, way, page, self.checkpoint.config)
-        templates = [templates[i] for i in numbers]
+        templates = [templates[number] for number in numbers]
         seeds = seeds_of(seed, len(templates))
         if any(template.unknown for template in templates):
             chosen = resolve_name(LENGTHS)(self.network, templates, seeds, page.blank_length)
@@ -209,11 +209,12 @@ class Writer:
 
         # What may stand in the blanks, whose lengths are found: a scored text is there already
         check_allowed(page.allowed, max(map(len, templates)), self.tokenizer.n_tokens)
-        for template in dict.fromkeys(templates):
+        for number, template in dict.fromkeys(zip(numbers, templates)):
             is_there = way.drawing.forced | template.is_known
+            which = f'prompt {1 + number} of {len(prompts)}'
             for start, end, pattern in template.patterns:
                 tokens = np.where(is_there, template.tokens, -1)[start:end]
-                pattern.check(tokens.tolist(), self.tokenizer, templates.index(template))
+                pattern.check(tokens.tolist(), self.tokenizer, which)
         rows = zip(templates, seeds)
         return [Text(*row, page, self.checkpoint, r) for r, row in enumerate(rows)]
 

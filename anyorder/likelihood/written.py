@@ -50,7 +50,9 @@ def written(config, checkpoint, way, name, ending=''):
         seeds = [derive_seed(config.seed, 'written', b, k) for b in numbers for k in range(K)]
         if pattern:
             for number, block in zip(numbers, batch.idx[::K]):
-                pattern.check(block[block != PADDING].tolist(), checkpoint.tokenizer, number)
+                pattern.check(
+                    block[block != PADDING].tolist(), checkpoint.tokenizer, f'row {number}'
+                )
         found = []
         for canvas in Canvas.of_batch(batch, seeds, config.batch_size, model.device):
             if pattern:

@@ -61,16 +61,16 @@ class Pattern:
             )
         return found.tolist()
 
-    def check(self, tokens, tokenizer, row=0):
+    def check(self, tokens, tokenizer, row='row 0'):
         """Raise ValueError unless a text of these tokens, -1 in its blanks, can match.
 
-        row  of the text, for the message"""
+        row  which text it is, for the message"""
         n = len(tokens)
         if self.table(tokenizer).ends(tokens)[n]:
             return
         self.lengths_between(tokenizer, n, n)
         raise ValueError(
-            f'the text of row {row} contradicts {self}: choose another text, or another number of '
+            f'the text of {row} contradicts {self}: choose another text, or another number of '
             'blanks'
         )
 
