@@ -211,7 +211,7 @@ def estimate_of(row, way, c, checkpoint, beside_passes):
     name = text if adaptive else LABELS.get(order.kind, order.name_as(text))
     ending = f' in {n_steps}' if n_steps else ''
     if not ending and not adaptive and beside_passes and is_drawn(checkpoint.config, order):
-        ending += ', exact'
+        ending += ', one token a pass'
     if c.temperature != 1:
         ending += ', tempered'
     if c.pattern:

@@ -353,7 +353,7 @@ ROWS = [
         '--orders=random --n_steps=0,3',
         '',
         'encoder',
-        'written any order, exact, written any order in 3',
+        'written any order, one token a pass, written any order in 3',
     ),
     ('--orders=l2r --n_steps=0,3', '', 'encoder', 'l2r left to right, written left to right in 3'),
     (
