@@ -1,5 +1,6 @@
-"""How is an order, a choice of the model or lossless:WINDOW read from a text, and printed? As
-KIND/BLOCK:NUMBER+NOISE@SEED, of which all but the KIND may be left out."""
+"""How is the name of an order, a choice of the model, an estimate or lossless:WINDOW read from a
+text, and printed? As a KIND and numbers behind their marks, each of which may be left out:
+margin/32:0.9+0.5, swaps:16@3, ensemble:64/4."""
 
 import re
 

@@ -53,7 +53,9 @@ class Writer:
         """Open a checkpoint.
 
         ckpt      a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER
-        weights   'ema' or 'raw', by default the EMA if there is one; the others are as in sample.py
+        weights   'ema' or 'raw', by default the EMA if there is one
+        device, dtype  as in sample.py
+        use_cache  False runs every slot anew, up to rounding the same
 
         Raises ValueError when it is no checkpoint, or the device not there."""
         if weights is not None:

@@ -12,7 +12,7 @@ from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.names import is_own, parsed
 from configurator import check_choice
 
-POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses, the scores first
+POLICIES = ChainMap(RULES, SCORES)  # by which the model chooses; listed with the scores first
 CHOICE = {'/': 'block_length', ':': 'threshold', '+': 'noise'}  # fields of Adaptive
 
 
@@ -34,7 +34,7 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
 
     unmasking_of('margin/32', n_steps=8) is Adaptive(8, score='margin', block_length=32).
 
-    n_steps, schedule  as in Given
+    n_steps, schedule  as in Given, where a schedule may be a list of ends
     policy             'given': the next blanks of the order are revealed, see Given; a name of
                        SCORES: the best of all, see Adaptive; a name of RULES; with numbers of its
                        own, see choice_in

@@ -1,7 +1,8 @@
-"""By which other rules of the literature does a step choose its blanks? Each is an Adaptive.
+"""By which other rules of the literature does a step choose its blanks?
 
-A rule says which scores the blanks have, which of them a step reveals, or both. A text then has an
-exact probability: what is known says which blanks each step chooses."""
+A rule says which scores the blanks have, which of them a step reveals, or both: it is an Adaptive.
+Dilated looks at no score: it is a Given. A text then has an exact probability, of Drawn a bound:
+what is known says which blanks each step chooses."""
 
 from anyorder.generation.unmasking import Adaptive
 

@@ -1,4 +1,4 @@
-"""Which blanks does each step reveal, and as what? Given, Adaptive and Lossless."""
+"""Which blanks does each step reveal, and as what? Given, Reread, Adaptive and Lossless."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
