@@ -143,12 +143,13 @@ def estimates_of_orders(c, checkpoint):
     ways = {}
     for text in names_in(c.orders):
         ways |= ways_of(text, c, checkpoint.run)
-    beside_passes = any(by_one for _, by_one in ways.values())
+    baselines = {row: by_one(row, way) for row, way in ways.items()}
+    beside_passes = any(baselines.values())
     found = {}
-    for row, (way, _) in ways.items():
+    for row, way in ways.items():
         found[row] = estimate_of(row, way, c, checkpoint, beside_passes)
-    for row, (_, by_one) in ways.items():
-        found[row].baseline = found.get(by_one)
+    for row, baseline in baselines.items():
+        found[row].baseline = found.get(baseline)
     return [(found[row], row[0]) for row in ways]
 
 
@@ -178,25 +179,27 @@ def estimate_named(text, c, checkpoint):
 
 
 def ways_of(text, c, run):
-    """Return {row: (Way, the row of one token a step with which it is compared, or None)} of a text
-    of `orders`, rows as (text, n_steps): of a rule that says itself how many tokens a step writes
-    one, else one for each of n_steps, of which 0 is one token a step. Raises ValueError for what
-    has no likelihood."""
-    kind, fields = choice_in(text)
-    if 'noise' in fields:
-        raise ValueError(f'noise is drawn, so that orders={text} has no likelihood: leave it out')
+    """Return {row: Way} of a text of `orders`. A row is (text, n_steps), where 0 is one token a
+    step. A rule that says itself how many tokens a step writes has that one."""
     how = {'order': text, 'temperature': c.temperature, 'score': True}
     way = Way.of(run, n_steps=ONE_BY_ONE, **how)
     if way.unmasking.threshold is not None:
-        name, _ = parsed(text, {':': 'threshold'})
-        return {(text, 0): (way, (name.replace(kind, way.unmasking.score), 0))}
+        return {(text, 0): way}
     found = {}
     for n in sorted(dict.fromkeys(numbers(c, 'n_steps')), key=bool):  # 0 first
-        found[text, n] = way, None
-        if n:
-            in_steps = Way.of(run, n_steps=n, unmask=c.unmask, **how)
-            found[text, n] = in_steps, (text, 0)
+        found[text, n] = Way.of(run, n_steps=n, unmask=c.unmask, **how) if n else way
     return found
+
+
+def by_one(row, way):
+    """Return the row of one token a step with which a row is compared, or None: of a rule the one
+    of the score by which it chooses."""
+    text, n_steps = row
+    if way.unmasking.threshold is not None:
+        kind, _ = choice_in(text)
+        name, _ = parsed(text, {':': 'threshold'})
+        return name.replace(kind, way.unmasking.score), 0
+    return (text, 0) if n_steps else None
 
 
 def estimate_of(row, way, c, checkpoint, beside_passes):

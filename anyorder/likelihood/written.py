@@ -34,7 +34,7 @@ def written(config, checkpoint, way, name, ending=''):
     unmasking = way.unmasking
     order = way.order
     pattern = read_pattern(config.pattern)
-    way.check(checkpoint.config, pattern is not None)
+    way.check(checkpoint.config, pattern is not None, not unmasking.has_bound)
     order.check(config.block_size, checkpoint.config.block_size)
     if pattern:
         pattern.table(checkpoint.tokenizer)  # raises before a text is opened
