@@ -116,7 +116,7 @@ class Slots:
 
     number         (B, S) under which a cache keeps the slot's key; short rows repeat the last slot
     visit          (B, S) the visit that a slot predicts, its `number` but in two streams
-    target         (B, S) the position of this visit
+    target         (B, S) the position of this visit; of content in two streams read_position
     reads          (B, S) the visit whose token a slot reads, or NONE or QUERY
     read_position  (B, S) where this token stands, -1 of [None]; of blanks and queries their target
     sees           (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and
@@ -196,7 +196,7 @@ class Slots:
         order after each pass, so that no slot of theirs is kept."""
         known, first, n_targets, n_visits = bounds
         counts = n_targets.clamp(min=1)  # a row without targets runs one slot
-        end, kept, needs_mask = cls.span(known, first, counts, T, n_visits)
+        end, kept, wants_mask = cls.span(known, first, counts, T, n_visits)
         if reorders and cls.targets_in_keys:
             kept = known  # slot `known` ran for another target than the one that comes next
         length = torch.zeros_like(known)
@@ -207,13 +207,14 @@ class Slots:
         start = torch.minimum(length, first).minimum(end - 1)
         last = (first + counts).clamp(max=T) - 1
         sizes = torch.stack([end - start, counts, end], -1).amax(1).tolist()
-        if cache is None and not needs_mask:
+        if cache is None and not wants_mask:
             sizes = [(*size[:2], None) for size in sizes]
         return torch.stack([known, first, last, start, end], 1), sizes, kept
 
     @classmethod
     def span(cls, known, first, counts, T, n_visits):
-        """Return (end, kept, needs_mask): slots up to end - 1 run, and a cache keeps `kept`.
+        """Return (end, kept, wants_mask): slots up to end - 1 run, a cache keeps `kept`, and this
+        pass wants a mask even without a cache.
 
         Say visits 0 to 4 are known, and 5, 6 and 7 asked for: slots 5, 6 and 7 read visit 4, and
         end is 8. Slot 5 would read it with one token a step, too: kept is 6, and 6 and 7 run
@@ -682,7 +683,7 @@ class AOGPT(Network):
         t = self.transformer
         kind = self.config.target_position
 
-        # What the slots read, and where
+        # What the slots read, and where; read_position counts from the part, `position` does not
         has_no_token = slots.reads < 0  # (B, S), NONE or QUERY
         position = order.gather(1, slots.reads.clamp(min=0))
         token = idx.gather(1, position).masked_fill(has_no_token, 0)  # a blank may hold any id
@@ -861,12 +862,13 @@ class TwoStreamSlots(Slots):
         return reads, position
 
     def mask_of(self, answering):
+        # without a mask content and queries are two causal calls, see SelfAttention
         return None if self.sees is None else super().mask_of(answering)
 
     @classmethod
     def span(cls, known, first, counts, T, n_visits):
         end = (known + 1).clamp(max=T)
-        return end, end, True
+        return end, end, True  # the i-th query that is asked for sees other content than slot i
 
 
 # config.attention

@@ -298,9 +298,12 @@ def check_templates(templates, way, page, config):
     """Raise ValueError for Templates that a model of this config cannot write in this way on this
     page, or cannot score.
 
-    These are the rules of what is asked for together. Each other one stands where that is made of
-    which it speaks, as a Template, a Drawing or an Order, or in Way.check or Page.check if it
-    speaks of the model, too; and in Writer.read, once the lengths of blanks are found."""
+    Where the rules stand:
+    of one thing alone             in its class, as Template, Drawing, Order, Given
+    of a way and a model           Way.check
+    of a page and a model          Page.check
+    of what is asked for together  here
+    of lengths that are found      Writer.read"""
     forced = way.drawing.forced
     if page.stop and (forced or way.unmasking.revise):
         raise ValueError(
