@@ -89,22 +89,22 @@ def round_up(n, step):
     return -(-n // step) * step
 
 
-def planned(runner, ends):
+def planned(runner, known_after):
     """Plan the next steps of the rows of a Runner, to the one after which rows are to be put away.
 
-    ends     (B, steps) the visits that are known after each step, on the host
-    returns  [Plan of each step that reveals something]"""
+    known_after  (B, steps) the visits that are known after each step, on the host
+    returns      [Plan of each step that reveals something]"""
     part = runner.part
-    ends = torch.minimum(ends.T, part.n_visits)  # (steps, B)
-    n_new = ends.diff(dim=0, prepend=part.n_known.unsqueeze(0))
-    n_left = (ends < part.n_visits).sum(1)
+    known_after = torch.minimum(known_after.T, part.n_visits)  # (steps, B)
+    n_new = known_after.diff(dim=0, prepend=part.n_known.unsqueeze(0))
+    n_left = (known_after < part.n_visits).sum(1)
     last = int(is_due(n_left, part).int().argmax())
 
     # Which steps take a pass: a binomial one may reveal nothing. Of these alone is all below
-    number = n_new[: last + 1].any(1).nonzero()[:, 0]  # (passes,)
-    n_new = n_new[number]  # (passes, B)
-    first = ends[number] - n_new
-    step = part.n_steps + number.unsqueeze(1)
+    passes = n_new[: last + 1].any(1).nonzero()[:, 0]  # (passes,) their steps
+    n_new = n_new[passes]  # (passes, B)
+    first = known_after[passes] - n_new
+    step = part.n_steps + passes.unsqueeze(1)
 
     # Which slots answer, and how many
     unmasking = runner.unmasking
@@ -117,10 +117,9 @@ def planned(runner, ends):
     numbers = torch.cat([numbers, torch.stack([n_targets, n_new, step, n_given], 1)], 1)
     numbers = numbers.to(part.idx.device, non_blocking=True)
     least = torch.stack([n_targets, n_new], 1).amin(2).tolist()
-    sizes = []
-    for own in zip(widths, n_new.amax(1).tolist(), least):
-        sizes.append(Size.of(*own, part.is_exact, runner.cache))
-    return [*map(Plan, (1 + number).tolist(), sizes, numbers, n_new, 1 + step, kept)]
+    each = zip(widths, n_new.amax(1).tolist(), least)
+    sizes = [Size.of(*own, part.is_exact, runner.cache) for own in each]
+    return [*map(Plan, (1 + passes).tolist(), sizes, numbers, n_new, 1 + step, kept)]
 
 
 def is_due(n_left, part):
