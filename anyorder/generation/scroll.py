@@ -258,10 +258,8 @@ def scroll(texts, network, way, use_cache=True, is_seen=False):
         log_weights = canvas.limits.log_weight.tolist()
         for text, n, log_weight in zip(written, canvas.n_passes.tolist(), log_weights):
             text.n_passes += n
-            if way.unmasking.revise:  # it has those that were thrown away, too
-                text.log_weight = None
-            else:
-                text.log_weight += log_weight
+            # that of a revised text has the tokens that were thrown away, too
+            text.log_weight = None if way.unmasking.revise else text.log_weight + log_weight
 
 
 def next_canvas(texts, order, device):

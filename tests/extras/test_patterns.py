@@ -356,7 +356,6 @@ WRONG = [
     ('[[3/a+/]]', 'order=drawn', 'drawn'),
     ('[[..]]', 'pattern=a+ stop=b', 'leave out stop'),
     ('[[3/a+/]]', 'pattern=a+', 'leave out pattern'),
-    ('[[3/a+/]]', 'score=True', 'wants the text'),
 ]
 
 

@@ -189,7 +189,7 @@ class Language(Limits):
         span, place, number = self.find(cells)
         self.hold(span, place, token[number].cpu().numpy())
         row = part.rows.to(nats.device)[cells.row[number]]
-        self.log_weight.index_add_(0, row, nats[number].to(self.log_weight.dtype))
+        self.log_weight.index_add_(0, row, nats[number].to(self.log_weight))
 
     def compared(self, score, cells):
         score = self.inner.compared(score, cells)
