@@ -438,7 +438,6 @@ BAD = {
     'Way.of({}, order=[0.5, 1])': 'whole numbers',
     "Drawing(temperature='1')": "'1'",
     'Way(Given(revise=1)).check(make_model().config, exact=True)': 'revise',
-    'Way(Adaptive(noise=1)).check(make_model().config, exact=True)': 'noise',
     "Way(unmasking_of('drawn')).check(make_model().config, exact=True)": 'but a bound',
     'generate(make_model().train(), ROWS, ORDERS, 2)': 'evaluation',
 }
