@@ -79,11 +79,15 @@ class Family(NamedTuple):
         return found
 
 
+def none(n, parameter):
+    return 0
+
+
 MORE = 'anyorder.extras.orders'  # orders that the paper does not have
 ORDERS = {
     'random': Family(shuffled, drawn=True),
-    'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
-    'r2l': Family(right_to_left, n_numbers=lambda n, _: 0),
+    'l2r': Family(left_to_right, n_numbers=none),
+    'r2l': Family(right_to_left, n_numbers=none),
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(f'{MORE}:swapped', parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
@@ -93,11 +97,11 @@ ORDERS = {
     'sorted_subset': Family(f'{MORE}:sorted_subset', drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(f'{MORE}:by_rows', drawn=True),
     'columns': Family(f'{MORE}:by_columns', drawn=True),
-    'spiral': Family(f'{MORE}:spiral', n_numbers=lambda n, _: 0),
+    'spiral': Family(f'{MORE}:spiral', n_numbers=none),
     'blocks2d': Family(f'{MORE}:by_squares', drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 # and the positions of a JSON file
-FAMILIES = ORDERS | {'listed': Family(listed, parameter=(), n_numbers=lambda n, _: 0)}
+FAMILIES = ORDERS | {'listed': Family(listed, parameter=(), n_numbers=none)}
 PARTS = {':': 'parameter', '@': 'seed'}  # of the text that names an order
 
 
@@ -428,6 +432,4 @@ def given_first(order, given, n_visits=None, left_to_right=False):
     if left_to_right:  # what is given ranks by position, below N; blanks N + 1, padding N + 2
         rank = order.where(part == 0, order.size(1) + part)
     new = order.gather(1, rank.argsort(stable=True))
-    n_given = (part == 0).sum(1)
-    n_blanks = (part == 1).sum(1)
-    return new, n_given, n_blanks
+    return new, (part == 0).sum(1), (part == 1).sum(1)

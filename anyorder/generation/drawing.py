@@ -73,8 +73,7 @@ class Drawing:
         Gumbel noise (m, V) has the law of `tokens`. Close logits nearly always draw alike."""
         if self.temperature == 0:
             return argmax(logits)
-        logits = self.tempered(logits)
-        return argmax(logits + noise())
+        return argmax(self.tempered(logits) + noise())
 
     def likeliest(self, logits, n, token):
         """Return n = 1 + 2k numbers (m, n): log p of the token (m,), then log p and then ids of the
@@ -84,10 +83,9 @@ class Drawing:
         with the same cuts. A token that the law has cut has -inf."""
         law = self.tempered(logits)
         best = law.topk(n // 2)
-        own = token_logprob(law, token).unsqueeze(1)
         nats = best.values - law.logsumexp(-1, keepdim=True)
         ids = best.indices.to(widest(law.device))  # exact below 2^24 at least
-        return torch.cat([own, nats, ids], 1)
+        return torch.cat([token_logprob(law, token).unsqueeze(1), nats, ids], 1)
 
     def tempered(self, logits):
         """Return logits (..., V) / temperature as (n, V), -inf for what is cut.

@@ -94,8 +94,9 @@ class Runner:
         if self.drawing.presence_penalty:
             logits = penalize(logits, cells, self)
         part = self.part
-        n_tokens = self.network.config.n_real
-        return part.limits.alone(logits, part, cells, n_tokens, self.drawing.forced)
+        return part.limits.alone(
+            logits, part, cells, self.network.config.n_real, self.drawing.forced
+        )
 
     def in_parts(self, x, cells):
         """Yield (cells, logits) of all cells, where they are many some at a time."""
@@ -199,8 +200,7 @@ def prefill(network, part, cache):
         return
     buckets = part.n_known // BUCKET  # (B,)
     for bucket in buckets.unique():
-        near = buckets == bucket
-        rows = near.nonzero()[:, 0]
+        rows = (buckets == bucket).nonzero()[:, 0]
         prompts = part.take(rows)
         n = min(int(prompts.n_known.max()) + 1, prompts.order.size(1))
         own = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)

@@ -155,7 +155,7 @@ def answers(model, batch, head, at_once):
         x = torch.cat([hidden(at, at, 1, cache) for at in visit.T], 1)
 
     # What it says of those that are asked for
-    cells = tuple(part.to(device) for part in (asked >= 0).nonzero(as_tuple=True))
+    cells = (asked >= 0).to(device).nonzero(as_tuple=True)
     tokens = idx.gather(1, order.gather(1, visit.to(device)))
     parts = zip(x[cells].split(N_LOGITS), tokens[cells].split(N_LOGITS))
     return torch.cat([head(*part) for part in parts])

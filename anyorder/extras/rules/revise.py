@@ -44,7 +44,7 @@ def blank_again(canvas, unfit, n_round, rows):
     last visits, in the order that they had, to be drawn anew."""
     rank = (-unfit).argsort(dim=1, stable=True).argsort(dim=1)  # the worst first
     n_written = (canvas.step >= 0).sum(1, keepdim=True)  # (B, 1)
-    n = (n_written + GROUPS - 1) // GROUPS  # rounded up
+    n = -(-n_written // GROUPS)  # rounded up
     blank = (rank < n) & (unfit > 0) & rows  # (B, N) by position
     canvas.blank(blank)
     canvas.draw_numbers('round', n_round)
