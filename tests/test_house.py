@@ -40,19 +40,19 @@ TAKE_MORE = {
 # The most nodes of the syntax trees of a room. It may only fall, unless a commit says what it adds
 # and for whom.
 BUDGET = {
-    '': 13_138,
-    'anyorder': 15_119,
+    '': 13_137,
+    'anyorder': 15_125,
     'anyorder/extras': 5_666,
     'anyorder/extras/hub': 4_563,
     'anyorder/extras/lm_eval': 3_251,
     'anyorder/extras/masked': 3_571,
-    'anyorder/extras/patterns': 6_697,
+    'anyorder/extras/patterns': 6_703,
     'anyorder/extras/pictures': 3_169,
     'anyorder/extras/puzzles': 10_238,
-    'anyorder/extras/rules': 3_586,
+    'anyorder/extras/rules': 3_583,
     'anyorder/extras/speed': 5_738,
     'anyorder/extras/tokenizers': 3_695,
-    'anyorder/generation': 17_204,
+    'anyorder/generation': 17_195,
     'anyorder/likelihood': 7_611,
     'anyorder/machine': 3_776,
     'anyorder/tokens': 13_331,
@@ -61,7 +61,7 @@ BUDGET = {
     'data': 422,
     'docs': 1_326,
     'results': 2_746,
-    'tests': 104_982,
+    'tests': 105_025,
 }
 
 # The test files of a room, tests/test_NAME.py or tests/extras/test_NAME.py, which have at most its
