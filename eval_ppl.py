@@ -369,8 +369,8 @@ def main(config):
 
     # Say what is measured
     if is_first():
-        resolved = Config(config | {'device': device, 'dtype': dtype})
-        print(*introduce(checkpoint, model, corpora, journal, resolved), sep='\n')
+        as_run = Config(config | {'device': device, 'dtype': dtype})
+        print(*introduce(checkpoint, model, corpora, journal, as_run), sep='\n')
 
     # Measure
     model = freeze(model, getattr(torch, dtype))

@@ -87,6 +87,7 @@ def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
     prompts = read_prompts(config.prompt)
     options = options_of_writing(config)
+    # raises for what no run, here {}, could serve; the way of the checkpoint's run comes below
     Way.of({}, **{name: value for name, value in options.items() if name not in PAGE})
     judge_name = config.metrics if config.metrics != 'text' else ''
     check_files(config, judge_name)

@@ -124,6 +124,7 @@ class Writer:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         prompts = prompts_of(prompt)
         is_text = any(isinstance(one, str) for one in prompts)
+        # of rows n times all of them, an array (n, ...); of texts n of each, as lists
         numbers = np.tile(range(len(prompts)), n_each).tolist()
         if is_text:
             numbers.sort()

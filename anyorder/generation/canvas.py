@@ -34,7 +34,8 @@ class Canvas:
     n_given   (B,) of them those that were known from the start
     n_drafts  (B,) guesses, the visits after the known ones: see the rows in Lossless.accept
     n_visits  (B,) visits of each row
-    seeds     [B] ints of all rows: every random number of a row is a function of its own seed
+    seeds     [B] ints of all rows, in a part those of the whole canvas: every random number of a
+              row is a function of its own seed
     n_steps   (B,) steps that each row has run
     n_passes  (B,) and passes of the network that they took
     rows      (B,) which rows of the whole canvas these are, see take

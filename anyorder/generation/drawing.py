@@ -116,7 +116,8 @@ def token_noise(keys, position, vocab_size):
 class TokenNoise:
     """Gives the cells of each pass their noise. A CPU keeps it: it costs more than a copy.
 
-    numbers  (m,) increasing: row and visit of each cell of the last pass, as one number
+    numbers  (m,) increasing: row and visit of each cell of the last pass, as one number. Who draws
+             by noise never changes the order, so that a visit has one position
     noise    (m, V) their noise"""
 
     def __init__(self, vocab_size):

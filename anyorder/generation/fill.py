@@ -117,6 +117,7 @@ def one_round(network, canvas, way, use_cache):
         while len(runner.part):
             part = runner.part
             n_before = n_done
+            # steps may reveal less than `ends` says: behind the last one it says all
             rest = known_after[part.rows, min(n_done, last) :]
             n_visits = part.n_visits
             for plan in planned(runner, rest):

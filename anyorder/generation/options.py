@@ -42,11 +42,11 @@ def unmasking_of(policy='given', n_steps=1, schedule='linear', unmask='fixed', r
                        numbers; 'lossless' or 'lossless:WINDOW': as many as one token a step would
                        draw, in place of n_steps and schedule, see Lossless
     revise             how many rounds of revision"""
-    drafts, window = parsed(unmask, {':': 'window'})
+    how_many, window = parsed(unmask, {':': 'window'})
     kind, numbers = choice_in(policy)
     if not kind:
         check_choice('policy', policy, 'given', *POLICIES)
-    if drafts == 'lossless':
+    if how_many == 'lossless':
         if kind or revise:
             raise ValueError(
                 'lossless unmasking wants no revision, and no order that the model chooses, as it '

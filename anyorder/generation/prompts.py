@@ -206,6 +206,7 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
             before = (before or '') + text
         spelling.add(text, placed)
         last = text[placed[-1][1] :] if placed else ''  # the text of the last token
+        # with the beginning of any word, here of four frequent letters
         joins = last.isspace() and any(joined_spaces(text, one, tokenizer) for one in 'aest')
         if joins and not follows.is_text:
             spelling.behind_space.append(text)
@@ -264,7 +265,8 @@ class Template:
                 'right behind a [[..]]: write text there, or how many tokens it has, as [[8]] or '
                 '[[8/pattern/]], or [[..]] with a stop'
             )
-        n_left = length - self.n_least  # for each [[..]] that is not laid out its share
+        # For the [[..]] that are not laid out yet: tokens, and how many [[..]] share them
+        n_left = length - self.n_least
         n_rest = self.signs.count('.')
         tokens = []
         kinds = []

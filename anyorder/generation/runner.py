@@ -38,7 +38,7 @@ class Runner:
         """Make the step of a Plan. Return how many blanks (B,) it has revealed, on the host: the
         next visits in part.order, which are known then."""
         part = self.part
-        self.keep_slots(plan.kept)
+        self.keep_slots(plan.kept)  # after a pass that is planned already; Lossless says it again
         self.size = plan.size
         self.numbers = self.workspace.numbers(plan.numbers)
         n_new = self.unmasking.run(self, plan)
@@ -114,9 +114,9 @@ class Runner:
             if len(x) * self.network.config.vocab_size <= KEPT:
                 parts = [*parts]
             else:
-                for _ in parts:
+                for _ in parts:  # the Language takes note of the law of each
                     pass
-                parts = self.in_parts(x, cells)
+                parts = self.in_parts(x, cells)  # and once more, with the laws of all
         found = []
         for own, logits in parts:
             found.append(function(self, own, limits.law(own, logits)))
@@ -133,7 +133,7 @@ class Runner:
             return
         in_row = cells.row * self.part.order.size(1) + cells.position
         from_left = in_row.argsort()  # one sweep of a pattern draws them all
-        for column in range(self.size.reveals):
+        for column in range(self.size.reveals):  # of each row the next cell from the left
             number = from_left[cells.column == column]
             one = cells.at(number)
             own = logits[number]

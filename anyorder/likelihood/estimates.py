@@ -149,8 +149,8 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
         order.check(config.block_size, checkpoint.config.block_size)
     has_others = order.law != 'one'
     K = n_orders or (config.n_orders if has_others else 1)
-    # importance weights want the nats of the orders themselves
-    drawn = is_drawn(checkpoint.config, order) and 'iw' not in names_in(config.estimates)
+    # importance weights want the nats of the orders themselves, whose passes take no known shares
+    by_draw = is_drawn(checkpoint.config, order) and 'iw' not in names_in(config.estimates)
 
     def nats(model, corpus, numbers):
         batch = measured_batch(
@@ -169,7 +169,7 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
             batch.idx,
             batch.order,
             config.batch_size,
-            n_known=batch.n_known if drawn else None,
+            n_known=batch.n_known if by_draw else None,
             n_given=batch.n_given,
         )
         return found.view(-1, K)
@@ -177,9 +177,9 @@ def in_orders(config, checkpoint, order, n_orders=0, known_l2r=False, nats_of=No
     def about(nats, corpus, row):
         if 'idx' in order.sees:
             return {'sees': ', '.join(order.sees)}
-        return {} if drawn else between_orders(order, nats, corpus)
+        return {} if by_draw else between_orders(order, nats, corpus)
 
-    whose = 'drawn ' if drawn else ''
+    whose = 'drawn ' if by_draw else ''
     if nats_of:
         whose = f'{fields["kind"]} {fields["name"]} of '
     read_so = ', known from left to right' if known_l2r else ''

@@ -45,7 +45,8 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
     orders   (n, N) positions, the ones of padding last
     n_known  (n,) of a masked loss: if they are uniform, one pass is an unbiased draw; without them
              it takes a pass for each visit
-    n_given  int or (n,): visits that are given and cost nothing"""
+    n_given  int or (n,): visits that are given and cost nothing
+    dtype    of autocast; a frozen model is in its own already"""
     n_given = torch.as_tensor(n_given).expand(len(blocks))
     n_visits = visits_of(blocks)
     if n_visits is not None:  # no pass is longer than the longest of these
@@ -145,7 +146,7 @@ def answers(model, batch, head, at_once):
 
     # What the head reads of all visits, (R, A, C)
     if at_once or not model.slots_class.masked_loss:
-        first = visit[:, 0]
+        first = visit[:, 0]  # at once all are given what is before it, else each what is before it
         x = hidden(first if at_once else n_visits - 1, first, visit[:, -1] + 1 - first)
         x = take(x, (visit - first.unsqueeze(1)).to(device))
     else:

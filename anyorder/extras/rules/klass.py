@@ -40,9 +40,9 @@ class Klass(Rule):
         logp = float32_or_better(logits).log_softmax(-1)
         step = runner.numbers.step[cells.row]
         n_stable = runner.state.compare(cells.row, cells.position, step, logp, self.kl_limit)
-        sure = logp.amax(-1).exp()
-        is_ready = (sure > self.threshold) & (n_stable >= N_STABLE)
-        return sure + is_ready
+        top_prob = logp.amax(-1).exp()
+        is_ready = (top_prob > self.threshold) & (n_stable >= N_STABLE)
+        return top_prob + is_ready  # above 1 what is ready, see `sure`
 
     def sure(self, ranked):
         return ranked > 1
