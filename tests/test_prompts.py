@@ -192,6 +192,10 @@ AT_BORDERS = {
 }
 
 
+def tokens_of(template):
+    return [token for piece in template.pieces for token in piece.text]
+
+
 @pytest.mark.parametrize('kind', AT_BORDERS)
 def test_tokens_at_a_border(kind):
     tok = tokenizer_like(kind)
@@ -201,8 +205,7 @@ def test_tokens_at_a_border(kind):
                 p.parse_prompts([prompt], tok, 9)
             continue
         (template,) = p.parse_prompts([prompt], tok, 40)
-        tokens = [token for piece in template.pieces for token in piece.text]
-        assert ' '.join(map(tok.backend.id_to_token, tokens)) == want
+        assert ' '.join(map(tok.backend.id_to_token, tokens_of(template))) == want
 
 
 SPACED = {  # a prompt, its tokens, and what a line is said of: a space before a blank
@@ -227,8 +230,7 @@ def test_a_word_of_gpt2_begins_with_its_space(prompt, found, capsys):
     (template,) = p.parse_prompts([prompt], gpt2(), 40)
     err = capsys.readouterr().err
     assert (err.count('\n'), said in err) == (bool(said), True)
-    tokens = [token for piece in template.pieces for token in piece.text]
-    assert [gpt2().decode([token]) for token in tokens] == pieces.split('|')
+    assert [gpt2().decode([token]) for token in tokens_of(template)] == pieces.split('|')
 
 
 @pytest.mark.parametrize(
