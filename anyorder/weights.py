@@ -43,9 +43,8 @@ def local_path(name):
     if not name.startswith('hf:'):
         if not any(map(os.path.isfile, (name, os.path.join(name, 'config.json')))):
             raise ValueError(
-                f'no checkpoint {name}: name a file, as python train.py config/quickstart.py '
-                'makes, a folder with a config.json, or hf:OWNER/REPO; masked:NAME of others '
-                'writes and is measured, and is not trained or exported'
+                f'no checkpoint {name} of ours: name a file, as python train.py '
+                'config/quickstart.py makes, a folder with a config.json, or hf:OWNER/REPO'
             )
         return name
     with asking_hub(name):

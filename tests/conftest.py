@@ -71,7 +71,7 @@ def pytest_make_parametrize_id(val):
 def pytest_collection_finish(session):
     """Modules and tests stay: to look through them for garbage takes long."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000)
     gc.enable()
 
 

@@ -624,6 +624,7 @@ def test_wrong_options_of_the_command_are_one_line(ckpt, options, word):
         'infill(np.zeros((0, 3), int))': 'must be a prompt',
         "infill('a', seed='x')": 'seed must be a whole',
         "infill('a', seed=[1.5])": 'seed must be a whole',
+        "infill('a', seed=[4, 4])": 'each of 1 texts',
         "infill('a', schedule=[1, 'b'])": 'schedule must be a name',
         "infill('a', pattern=5)": 'a regular expression',
         "infill(['a', '[[0]]'])": 'prompt 2 of 2',

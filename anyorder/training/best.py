@@ -68,8 +68,9 @@ def best_of(config, validation, splits, before):
     watched = loss and validation.order_of[loss].kept
     hashes = {name: of_set['val']['sha256'] for name, of_set in splits.items()}
     measures = (hashes, validation.n_blocks, watched, config.dataset, config.documents)
-    best = {'loss': loss, 'keeps': bool(config.keep_best), 'measures': measures}
+    best = {'loss': loss, 'measures': measures}
     earlier = before.get('best', {})
-    if best.items() <= earlier.items():
+    has_file = earlier.get('keeps') or not config.keep_best
+    if has_file and best.items() <= earlier.items():
         best = earlier
-    return Best(**best | {'patience': config.patience})
+    return Best(**best | {'keeps': bool(config.keep_best), 'patience': config.patience})

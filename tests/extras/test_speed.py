@@ -277,7 +277,7 @@ def test_bench_times_texts_beside_the_plain_way_and_updates(rows):
         found = rows('bench', *TINY, '--n_steps=4', '--n_updates=1', f'--network={name}')
         assert ['mfu' in row for row in found] == [False, True]
     (row,) = rows('bench', *TINY, '--network=gpt2')
-    assert (row['name'], row['steps']) == ('updates, adamw', 3)
+    assert row['name'] == 'updates, adamw'
 
 
 # ---- the frontier
