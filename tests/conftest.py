@@ -62,9 +62,9 @@ def pytest_cmdline_main(config):
 def pytest_make_parametrize_id(val):
     """Options and networks have their own names in those of tests. What is told by an address has
     another one in each process, and coverage.py ends the name of a test at |."""
+    if isinstance(val, str) and '|' in val:
+        return ascii(val)[1:-1].replace('|', '!')
     text = str(val)
-    if '|' in text:
-        return ascii(text)[1:-1].replace('|', '!')
     return text if isinstance(val, dict | torch.dtype) and ' at 0x' not in text else None
 
 
